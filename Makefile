@@ -1,0 +1,43 @@
+# Everything runs from a fresh clone: each target sets up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint bench simulate docs clean setup
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,bench,test,frameworks]"
+	touch $@
+
+demo: setup  ## the same small programs on torch and on unjam
+	$(BIN)/python examples/side_by_side.py
+
+test: setup lint  ## types, lint and every test
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup  ## torch and unjam interleaved; prints ratios
+	$(BIN)/python benchmarks/transport.py
+	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/turnaround.py
+	$(BIN)/python benchmarks/starved.py
+	$(BIN)/python benchmarks/pipeline.py
+
+simulate: setup  ## 100,000 schedules through the engine
+	UNJAM_SCHEDULES=100000 $(BIN)/python -m pytest tests/test_engine_simulation.py --timeout=3600 -q
+
+docs: setup  ## checks that every link in the documentation leads somewhere
+	$(BIN)/python docs/check_links.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

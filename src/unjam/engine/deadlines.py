@@ -1,0 +1,63 @@
+"""Every bound in unjam, by name, with the reason for its length.
+
+A wait without an entry here is a bug; a test reads the source and says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A named number of seconds."""
+
+    name: str
+    seconds: float
+    reason: str
+
+    @property
+    def milliseconds(self) -> int:
+        """The bound as `poll` takes it."""
+        return int(self.seconds * 1000)
+
+
+LOOK_AROUND = Deadline(
+    "look around",
+    5.0,
+    "how long one wait lasts before the waiting side looks again at whether the other side still lives; events end it "
+    "earlier, so it costs nothing",
+)
+FINISH_SAMPLE = Deadline(
+    "finish sample",
+    1.0,
+    "how long a worker may go on with the sample it is in once it was asked to stop; the rest of the two seconds that "
+    "stopping may take is for signals",
+)
+OBEY_TERM = Deadline("obey SIGTERM", 0.3, "how long after SIGTERM before SIGKILL; libraries may catch SIGTERM")
+OBEY_KILL = Deadline(
+    "obey SIGKILL", 0.5, "how long the kernel may take to end a killed process; longer means state D, left to the kernel"
+)
+SERVER_START = Deadline(
+    "fork server start", 120.0, "importing torch from a cold network file system can take a minute"
+)
+SERVER_REPLY = Deadline(
+    "fork server reply", 120.0, "forking takes milliseconds, but the server may be importing the dataset's libraries"
+)
+SERVER_LOCK = Deadline("fork server lock", 240.0, "another thread may be starting the server and its workers")
+HAND_OVER = Deadline(
+    "hand over", 60.0, "how long one message may take through a full channel before the other side counts as gone"
+)
+PROCESS_START = Deadline("process start", 60.0, "how long multiprocessing may take to start one process")
+
+ALL = (
+    LOOK_AROUND,
+    FINISH_SAMPLE,
+    OBEY_TERM,
+    OBEY_KILL,
+    SERVER_START,
+    SERVER_REPLY,
+    SERVER_LOCK,
+    HAND_OVER,
+    PROCESS_START,
+)

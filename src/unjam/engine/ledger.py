@@ -1,0 +1,52 @@
+"""Who holds which batch."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Where(enum.Enum):
+    """Where a batch is between the sampler and the consumer."""
+
+    AT_WORKER = "at a worker"
+    ARRIVED = "arrived"
+
+
+@dataclass(slots=True)
+class Entry:
+    """One batch on its way."""
+
+    worker: int
+    where: Where = Where.AT_WORKER
+    deaths: int = 0
+
+
+@dataclass(slots=True)
+class WorkerRecord:
+    """What the engine knows of one worker.
+
+    `active` is torch's word for "still takes batches in this epoch": an iterable worker stops being active when its
+    iterable ends, though its process may live on.
+    """
+
+    active: bool = True
+    alive: bool = False
+    dismissed: bool = False
+    undelivered: int = 0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Every batch between sampler and consumer, by number. Numbers grow for ever; none is used twice."""
+
+    entries: dict[int, Entry] = field(default_factory=dict)
+
+    def held_by(self, worker: int) -> list[int]:
+        """The batches `worker` still owes, oldest first."""
+        return sorted(b for b, e in self.entries.items() if e.worker == worker and e.where is Where.AT_WORKER)
+
+    def owes(self, worker: int, batch: int) -> bool:
+        """Whether `worker` still owes `batch` (a result that nobody waits for is stale)."""
+        entry = self.entries.get(batch)
+        return entry is not None and entry.worker == worker and entry.where is Where.AT_WORKER

@@ -1,0 +1,315 @@
+"""The state machine of one loader.
+
+NOTE [ Order, and who gets which batch ]
+
+Batches are numbered as the sampler gives them. With `in_order`, batch after batch goes round the workers that are
+still active, and the consumer gets them by number; without it, a batch goes to the next worker with room and the
+consumer gets whatever arrived first. This is torch's rule to the letter, because which worker makes a batch decides
+the random numbers in it.
+
+How many may be under way is `depth` per worker, as torch's `prefetch_factor`; a budget in bytes can lower that, never
+below one, and never changes who gets which batch. With `depth` 0 (no worker processes) the sampler is asked only when
+the consumer wants something.
+
+A dead worker's place is taken by a replacement with the same number, which is sent what the dead one owed, oldest
+first. The oldest is what it was busy with: a batch that kills twice is convicted. An iterable cannot be taken up in
+the middle, so there a death ends the epoch, unless the worker had nothing left to give.
+
+Anything that arrives for a batch nobody waits for (a second answer, an answer from an earlier epoch) is ignored here;
+the driver gives its memory back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unjam.engine import actions as act
+from unjam.engine import events as ev
+from unjam.engine.actions import Action, Reason
+from unjam.engine.ledger import Entry, Ledger, Where, WorkerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a machine needs to know of its loader."""
+
+    workers: int
+    depth: int
+    in_order: bool = True
+    iterable: bool = False
+    keeps_workers: bool = False
+    budget: int | None = None
+    restarts: bool = True
+    convict_after: int = 2
+    max_restarts: int = 1000
+    stop_when_silent: bool = False
+
+    @property
+    def most_in_flight(self) -> int:
+        """The most batches between sampler and consumer."""
+        return max(1, self.depth * self.workers)
+
+
+@dataclass(slots=True)
+class Machine:
+    """See NOTE [ Order, and who gets which batch ]."""
+
+    config: Config
+    workers: list[WorkerRecord] = field(init=False)
+    ledger: Ledger = field(default_factory=Ledger)
+    drawn: int = 0
+    due: int = 0
+    owed_draws: int = 0
+    drawing: bool = False
+    sampler_ended: bool = False
+    wanting: bool = False
+    over: bool = False
+    closed: bool = False
+    restarts: int = 0
+    largest: int = 0
+    turn: int = 0
+
+    def __post_init__(self) -> None:
+        self.workers = [WorkerRecord() for _ in range(self.config.workers)]
+
+    def handle(self, event: ev.Event) -> list[Action]:
+        """Take one event; return what to do about it, in order."""
+        if self.closed:
+            return []
+        match event:
+            case ev.Began():
+                return self._begin()
+            case ev.Wanted():
+                self.wanting = True
+                return self._advance()
+            case ev.Drew(batch):
+                return self._drew(batch)
+            case ev.SamplerEnded():
+                self.drawing = False
+                self.sampler_ended = True
+                return self._advance()
+            case ev.Result(worker, batch, nbytes):
+                self.largest = max(self.largest, nbytes)
+                return self._arrived(worker, batch)
+            case ev.Failure(worker, batch):
+                return self._arrived(worker, batch)
+            case ev.Exhausted(worker, batch):
+                return self._exhausted(worker, batch)
+            case ev.Ready(worker):
+                self.workers[worker].alive = True
+                return []
+            case ev.Goodbye(worker):
+                self.workers[worker].dismissed = True
+                return []
+            case ev.Unready(worker):
+                return self._give_up(Reason.UNREADY, worker)
+            case ev.Death(worker):
+                return self._died(worker)
+            case ev.Silence(worker, batch):
+                return self._silent(worker, batch)
+            case ev.TimedOut():
+                return self._timed_out()
+            case ev.Closed():
+                return self._close()
+
+    # -- an epoch's course ------------------------------------------------------------------------------------------
+
+    def _begin(self) -> list[Action]:
+        todo: list[Action] = [act.Drop(batch) for batch in sorted(self.ledger.entries)]
+        self.ledger.entries.clear()
+        self.due = self.drawn
+        self.turn = 0
+        self.sampler_ended = self.over = self.wanting = self.drawing = False
+        for number, worker in enumerate(self.workers):
+            worker.active = True
+            worker.undelivered = 0
+            if not worker.alive:
+                worker.alive = True
+                worker.dismissed = False
+                todo.append(act.Start(number))
+        self.owed_draws = self.config.most_in_flight if self.config.depth else 0
+        return todo + self._advance()
+
+    def _drew(self, batch: int) -> list[Action]:
+        self.drawing = False
+        self.drawn = batch + 1
+        worker = self._next_worker()
+        if worker is None:
+            return self._advance()
+        self.ledger.entries[batch] = Entry(worker)
+        self.workers[worker].undelivered += 1
+        return [act.Send(worker, batch), *self._advance()]
+
+    def _next_worker(self) -> int | None:
+        """The worker whose turn it is, or None when every iterable has ended."""
+        count = len(self.workers)
+        active = [n for n in range(count) if self.workers[n].active]
+        if not active:
+            return None
+        share = self.config.most_in_flight // len(active)
+        for _ in range(count):
+            number = self.turn
+            self.turn = (self.turn + 1) % count
+            worker = self.workers[number]
+            if worker.active and (self.config.in_order or worker.undelivered < share):
+                return number
+        return min(active, key=lambda n: self.workers[n].undelivered)
+
+    def _arrived(self, worker: int, batch: int) -> list[Action]:
+        if not self.ledger.owes(worker, batch):
+            return []
+        # taken out and put back: among the arrived, the dict's order is the order of arrival
+        entry = self.ledger.entries.pop(batch)
+        entry.where = Where.ARRIVED
+        self.ledger.entries[batch] = entry
+        return self._advance()
+
+    def _exhausted(self, worker: int, batch: int) -> list[Action]:
+        record = self.workers[worker]
+        if not record.active or not self.ledger.owes(worker, batch):
+            return []
+        record.active = False
+        todo: list[Action] = []
+        for lost in self.ledger.held_by(worker):
+            del self.ledger.entries[lost]
+            record.undelivered -= 1
+            todo.append(act.Drop(lost))
+        if not self.config.keeps_workers:
+            record.dismissed = True
+            todo.append(act.Stop(worker, Reason.EXHAUSTED))
+        # torch draws one index for each worker that ends, not one for each batch lost with it
+        self.owed_draws += 1 if self.config.depth else 0
+        return todo + self._advance()
+
+    def _advance(self) -> list[Action]:
+        """Deliver what is due if somebody wants it, ask the sampler for what may be under way, or end the epoch."""
+        if self.over:
+            if self.wanting:
+                self.wanting = False
+                return [act.End()]
+            return []
+        ready = self._deliverable() if self.wanting else None
+        if ready is not None:
+            return self._deliver(ready)
+        draw = self._draw()
+        if draw:
+            return draw
+        if self.wanting and not self.drawing and not self.ledger.entries:
+            self.over = True
+            self.wanting = False
+            return [act.End()]
+        return []
+
+    def _deliverable(self) -> int | None:
+        entries = self.ledger.entries
+        if self.config.in_order:
+            first = min(entries, default=None)
+            if first is not None and entries[first].where is Where.ARRIVED:
+                return first
+            return None
+        return next((batch for batch, entry in entries.items() if entry.where is Where.ARRIVED), None)
+
+    def _deliver(self, batch: int) -> list[Action]:
+        entry = self.ledger.entries.pop(batch)
+        self.workers[entry.worker].undelivered -= 1
+        self.wanting = False
+        self.due = max(self.due, batch + 1)
+        if self.config.depth:
+            self.owed_draws += 1
+        # the next indices are drawn before the consumer gets its batch, as in torch
+        return [*self._draw(), act.Deliver(batch)]
+
+    def _draw(self) -> list[Action]:
+        if self.drawing or self.sampler_ended or not any(w.active for w in self.workers):
+            return []
+        under_way = len(self.ledger.entries)
+        if self.config.depth == 0:
+            allowed = self.wanting and under_way == 0
+        else:
+            allowed = self.owed_draws > 0 and under_way < self._room()
+            self.owed_draws -= 1 if allowed else 0
+        if not allowed:
+            return []
+        self.drawing = True
+        return [act.Draw(self.drawn)]
+
+    def _room(self) -> int:
+        """How many batches may be under way, given what one of them weighs."""
+        most = self.config.most_in_flight
+        if self.config.budget is None or self.largest == 0:
+            return most
+        return max(1, min(most, self.config.budget // self.largest))
+
+    # -- what goes wrong --------------------------------------------------------------------------------------------
+
+    def _died(self, worker: int) -> list[Action]:
+        record = self.workers[worker]
+        if not record.alive:
+            return []
+        record.alive = False
+        owed = self.ledger.held_by(worker)
+        if record.dismissed and not owed:
+            return []
+        if self.over and not owed:
+            return []
+        if not self.config.restarts:
+            return self._give_up(Reason.DIED, worker, owed[0] if owed else None)
+        if self.config.iterable and record.active:
+            return self._give_up(Reason.CANNOT_REPLAY, worker, owed[0] if owed else None)
+        if owed:
+            suspect = self.ledger.entries[owed[0]]
+            suspect.deaths += 1
+            if suspect.deaths >= self.config.convict_after:
+                return self._give_up(Reason.DIED_REPEATEDLY, worker, owed[0])
+        self.restarts += 1
+        if self.restarts > self.config.max_restarts:
+            return self._give_up(Reason.TOO_MANY_DEATHS, worker, owed[0] if owed else None)
+        record.alive = True
+        record.dismissed = False
+        return [act.Start(worker), *(act.Send(worker, batch) for batch in owed)]
+
+    def _silent(self, worker: int, batch: int) -> list[Action]:
+        if not self.ledger.owes(worker, batch):
+            return []
+        if self.config.stop_when_silent:
+            # its death arrives as an event of its own, and the batch is redone there
+            return [act.Stop(worker, Reason.SILENT)]
+        return [act.Warn(worker, batch)]
+
+    def _timed_out(self) -> list[Action]:
+        # not the end: the consumer may ask again, and the batch may still come
+        if not self.wanting:
+            return []
+        self.wanting = False
+        return [act.GiveUp(Reason.TIMED_OUT)]
+
+    def _give_up(self, reason: Reason, worker: int | None = None, batch: int | None = None) -> list[Action]:
+        self.over = True
+        self.wanting = False
+        self.sampler_ended = True
+        drops: list[Action] = [act.Drop(lost) for lost in sorted(self.ledger.entries)]
+        self.ledger.entries.clear()
+        for record in self.workers:
+            record.undelivered = 0
+        return [*drops, act.GiveUp(reason, worker, batch)]
+
+    def _close(self) -> list[Action]:
+        self.closed = True
+        self.over = True
+        todo: list[Action] = [act.Drop(batch) for batch in sorted(self.ledger.entries)]
+        self.ledger.entries.clear()
+        return todo + [act.Stop(n, Reason.CLOSED) for n, record in enumerate(self.workers) if record.alive]
+
+    # -- for tests --------------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Raise AssertionError if an invariant does not hold."""
+        entries = self.ledger.entries
+        assert len(entries) + self.drawing <= self.config.most_in_flight, "more in flight than allowed"
+        assert all(batch < self.drawn for batch in entries), "a batch that was never drawn is under way"
+        assert self.owed_draws >= 0, "more draws than owed"
+        for number, record in enumerate(self.workers):
+            counted = sum(1 for entry in entries.values() if entry.worker == number)
+            assert self.closed or record.undelivered == counted, f"worker {number}: {record.undelivered} != {counted}"
+        assert not (self.over and entries), "the epoch is over and batches are under way"
+        assert not (self.drawing and self.sampler_ended), "asking a sampler that has ended"

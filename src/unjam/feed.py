@@ -1,0 +1,165 @@
+"""The driver: carries out what the engine decides, on a pool.
+
+It holds no reference to the iterator that uses it, so that dropping the iterator ends the workers at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from unjam.engine import actions as act
+from unjam.engine import events as ev
+from unjam.engine.actions import Reason
+from unjam.engine.deadlines import LOOK_AROUND
+from unjam.engine.machine import Config, Machine
+from unjam.errors import LoaderClosedError, LoaderTimeoutError, WorkerDiedError
+from unjam.pinning import Pinner
+from unjam.pools.protocol import Arrival, Load, Pool, Work
+
+# batches over recycled memory that the consumer may hold; later ones are copied into ordinary memory
+MOST_HELD = 4
+
+
+class Feed:
+    """One loader's machine and pool, through any number of epochs."""
+
+    def __init__(self, pool: Pool, config: Config, *, timeout: float, pinner: Pinner | None) -> None:
+        self.pool = pool
+        self._machine = Machine(config)
+        self._timeout = timeout
+        self._pinner = pinner
+        self._work: dict[int, Work] = {}
+        self._loads: dict[int, Load] = {}
+        self._unready: dict[int, Load] = {}
+        self._outcome: act.Deliver | act.End | act.GiveUp | None = None
+        self._first_of_epoch = 0
+        self._epochs = 0
+        self.closed = False
+
+    def begin(self, draw: Callable[[], Any], shared_seed: int | None) -> None:
+        """Begin an epoch; `draw` gives the next indices or raises StopIteration."""
+        if self._epochs:
+            self.pool.resume(shared_seed)
+        self._epochs += 1
+        self._outcome = None
+        self._first_of_epoch = self._machine.drawn
+        self._pump(ev.Began(), draw)
+
+    def next(self, draw: Callable[[], Any]) -> Any:
+        """The next batch, or what was raised in its place; StopIteration at the end of the epoch."""
+        if self.closed:
+            raise StopIteration
+        if self._outcome is None:
+            self._pump(ev.Wanted(), draw)
+        until = time.monotonic() + self._timeout if self._timeout > 0 else None
+        while self._outcome is None:
+            bound = LOOK_AROUND.seconds
+            if until is not None:
+                bound = min(bound, until - time.monotonic())
+                if bound <= 0:
+                    self._pump(ev.TimedOut(), draw)
+                    break
+            for arrival in self.pool.wait(bound):
+                self._take(arrival, draw)
+        outcome, self._outcome = self._outcome, None
+        match outcome:
+            case act.Deliver(batch):
+                return self._open(self._loads.pop(batch))
+            case act.GiveUp():
+                raise self._error(outcome)
+            case _:
+                raise StopIteration
+
+    def close(self) -> None:
+        """End the workers; batches that were delivered stay valid."""
+        if self.closed:
+            return
+        self.closed = True
+        self._machine.handle(ev.Closed())
+        for load in self._loads.values():
+            load.refuse()
+        self._loads.clear()
+        self._work.clear()
+        if self._pinner is not None:
+            self._pinner.close()
+        self.pool.close()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _take(self, arrival: Arrival, draw: Callable[[], Any]) -> None:
+        event, load = arrival.event, arrival.load
+        if isinstance(event, (ev.Result, ev.Failure)) and load is not None:
+            if event.batch not in self._work:
+                load.refuse()  # of an earlier epoch, or a second answer
+                return
+            del self._work[event.batch]
+            if self._pinner is not None and isinstance(event, ev.Result):
+                load = self._pinner.pin(load)
+            self._loads[event.batch] = load
+        elif isinstance(event, ev.Unready) and load is not None:
+            self._unready[event.worker] = load
+        self._pump(event, draw)
+
+    def _pump(self, event: ev.Event, draw: Callable[[], Any]) -> None:
+        """Feed an event to the machine and do what it says, until it says nothing more."""
+        todo: deque[act.Action] = deque(self._machine.handle(event))
+        failed: BaseException | None = None
+        while todo:
+            action = todo.popleft()
+            match action:
+                case act.Draw(batch):
+                    answer: ev.Event = ev.SamplerEnded()
+                    try:
+                        number = batch - self._first_of_epoch
+                        self._work[batch] = Work(batch, number, draw())
+                        answer = ev.Drew(batch)
+                    except StopIteration:
+                        pass
+                    except BaseException as error:  # noqa: BLE001 - the sampler is user code; raised below
+                        failed = error
+                    todo.extendleft(reversed(self._machine.handle(answer)))
+                    if isinstance(answer, ev.Drew) and batch not in self._machine.ledger.entries:
+                        self._work.pop(batch, None)
+                case act.Send(worker, batch):
+                    self.pool.send(worker, self._work[batch])
+                case act.Start(worker):
+                    self.pool.start(worker)
+                case act.Stop(worker, reason):
+                    self.pool.stop(worker, reason)
+                case act.Drop(batch):
+                    self._work.pop(batch, None)
+                    load = self._loads.pop(batch, None)
+                    if load is not None:
+                        load.refuse()
+                case act.Deliver() | act.End() | act.GiveUp():
+                    self._outcome = action
+                case act.Warn():
+                    pass
+        if failed is not None:
+            raise failed
+
+    def _open(self, load: Load) -> Any:
+        try:
+            return load.open(copy=self.pool.held() >= MOST_HELD)
+        except StopIteration as error:
+            # let through, it would end the epoch early without a word
+            raise RuntimeError("the dataset raised StopIteration while making a batch") from error
+
+    def _error(self, outcome: act.GiveUp) -> BaseException:
+        if outcome.reason is Reason.TIMED_OUT:
+            return LoaderTimeoutError(f"DataLoader timed out after {self._timeout:g} seconds")
+        worker = outcome.worker if outcome.worker is not None else 0
+        if outcome.reason is Reason.UNREADY:
+            try:
+                self._unready.pop(worker).open(copy=True)
+            except BaseException as error:  # noqa: BLE001 - opening a failure raises it
+                self.close()
+                return error
+        story = self.pool.story(worker)
+        self.close()
+        if outcome.worker is None:
+            return LoaderClosedError(outcome.reason.value)
+        return WorkerDiedError(f"{story}; {outcome.reason.value}")

@@ -1,0 +1,147 @@
+"""The iterator that a for-loop holds.
+
+Both classes descend from torch's own, because frameworks ask for that, and take from them what is not about processes:
+samplers, seeds, the settings of a distributed run, the length warnings. Which process makes a batch, how it crosses and
+what happens when something fails is the feed's.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch.utils.data import IterDataPipe, MapDataPipe, _DatasetKind
+from torch.utils.data import graph_settings as torch_graph
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _sharding_worker_init_fn,
+    _SingleProcessDataLoaderIter,
+)
+
+from unjam.engine.machine import Config
+from unjam.feed import Feed
+from unjam.pinning import Pinner
+from unjam.pools.inline import InlinePool
+from unjam.pools.starting import learn, open_pool
+from unjam.transport.collating import additions
+from unjam.transport.room import available_memory
+from unjam.worker.fetching import NoPulse, make_fetcher
+from unjam.worker.spec import Cargo, WorkerSpec
+
+# of the memory that is left when an epoch begins, this part may be batches under way
+BUDGET_SHARE = 0.25
+
+
+class InlineIterator(_SingleProcessDataLoaderIter):
+    """`num_workers=0`."""
+
+    def __init__(self, loader: Any) -> None:
+        _BaseDataLoaderIter.__init__(self, loader)
+        if self._timeout != 0:
+            raise AssertionError("timeout needs num_workers > 0")
+        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+            torch_graph.apply_sharding(self._dataset, self._world_size, self._rank)
+        iterable = self._dataset_kind == _DatasetKind.Iterable
+        pool = InlinePool(
+            functools.partial(
+                make_fetcher,
+                self._dataset,
+                self._collate_fn,
+                iterable=iterable,
+                batched=self._auto_collation,
+                drop_last=self._drop_last,
+                pulse=NoPulse(),
+            )
+        )
+        pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
+        self._feed = Feed(pool, Config(1, 0, iterable=iterable), timeout=0, pinner=pinner)
+        self._feed.begin(self._next_index, self._shared_seed)
+
+    def _next_data(self) -> Any:
+        return self._feed.next(self._next_index)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_feed"):
+            self._feed.close()
+
+
+class WorkersIterator(_MultiProcessingDataLoaderIter):
+    """`num_workers` > 0."""
+
+    def __init__(self, loader: Any) -> None:
+        _BaseDataLoaderIter.__init__(self, loader)
+        self._prefetch_factor = loader.prefetch_factor
+        self._in_order = loader.in_order
+        if self._prefetch_factor <= 0:
+            raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
+        self._worker_init_fn = loader.worker_init_fn
+        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+            self._worker_init_fn = functools.partial(
+                _sharding_worker_init_fn, self._worker_init_fn, self._world_size, self._rank
+            )
+        iterable = self._dataset_kind == _DatasetKind.Iterable
+        self._pool = open_pool(
+            Cargo(self._dataset, self._collate_fn, self._worker_init_fn, additions()),
+            [self._spec(number, loader, iterable=iterable) for number in range(self._num_workers)],
+            loader.multiprocessing_context,
+            loader._ship_cache,  # noqa: SLF001 - the loader's own, made for this
+        )
+        config = Config(
+            self._num_workers,
+            self._prefetch_factor,
+            in_order=self._in_order,
+            iterable=iterable,
+            keeps_workers=self._persistent_workers,
+            budget=_budget(loader.memory_budget),
+        )
+        pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
+        self._feed = Feed(self._pool, config, timeout=self._timeout, pinner=pinner)
+        self._reset(loader, first_iter=True)
+
+    def _spec(self, number: int, loader: Any, *, iterable: bool) -> WorkerSpec:
+        return WorkerSpec(
+            worker=number,
+            workers=self._num_workers,
+            iterable=iterable,
+            auto_collation=self._auto_collation,
+            drop_last=self._drop_last,
+            base_seed=self._base_seed,
+            shared_seed=self._shared_seed,
+            threads=loader.worker_threads,
+            by_value=True,
+        )
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The workers' processes; frameworks and torch's own tests look at them."""
+        return self._pool.processes
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's signature
+        _BaseDataLoaderIter._reset(self, loader, first_iter)  # noqa: SLF001 - the part that is not about processes
+        self._feed.begin(self._next_index, self._shared_seed)
+
+    def _next_data(self) -> Any:
+        try:
+            return self._feed.next(self._next_index)
+        except StopIteration:
+            if not self._persistent_workers:
+                self._shutdown_workers()
+            raise
+
+    def _shutdown_workers(self) -> None:
+        feed = getattr(self, "_feed", None)  # __init__ may have failed before there was one
+        if feed is not None and not feed.closed:
+            feed.close()
+
+    def __del__(self) -> None:
+        self._shutdown_workers()
+
+
+def _budget(asked: int | None) -> int | None:
+    if asked is not None:
+        return asked
+    left = available_memory()
+    return None if left is None else int(left * BUDGET_SHARE)
+
+

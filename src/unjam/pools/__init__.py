@@ -1,0 +1,1 @@
+"""Where work runs. The engine drives any of them through one small protocol."""

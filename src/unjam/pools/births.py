@@ -1,0 +1,212 @@
+"""How a worker's process comes to be, and what the parent holds of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from typing import Any, Protocol
+
+from unjam.engine.deadlines import OBEY_KILL
+from unjam.errors import CannotStartError
+from unjam.pools import forkserver
+from unjam.transport.channel import pair
+from unjam.worker import lifeline, main
+from unjam.worker.spec import Cargo
+
+
+class ProcessLike(Protocol):
+    """What torch's users expect of `iterator._workers`, and what stopping needs."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process number."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """How it ended, or None while it lives: minus the signal's number, or the exit status."""
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+
+class ServedProcess:
+    """A worker that the fork server forked: no child of this process, but it looks like one."""
+
+    daemon = True
+
+    def __init__(self, worker: int, birth: forkserver.Birth) -> None:
+        self.name = f"unjam-worker-{worker}"
+        self.pid: int | None = birth.pid
+        self._status_fd: int | None = birth.status_fd
+        self._pidfd = birth.pidfd
+        self._exitcode: int | None = None
+        self._owner = os.getpid()
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor that becomes readable when the worker has ended."""
+        if self._status_fd is None:
+            raise ValueError("the process has ended and its descriptors are closed")
+        return self._status_fd
+
+    @property
+    def exitcode(self) -> int | None:
+        """How it ended, or None while it lives."""
+        self._look(0)
+        return self._exitcode
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self.exitcode is None
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, at most `timeout` seconds; None waits as long as it lives."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._exitcode is None and (until is None or time.monotonic() < until):
+            self._look(OBEY_KILL.seconds if until is None else max(0.0, until - time.monotonic()))
+        self._look(0)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._exitcode is not None or self._owner != os.getpid() or self.pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, number)
+            else:
+                os.kill(self.pid, number)
+
+    def _look(self, seconds: float) -> None:
+        if self._status_fd is None:
+            return
+        poller = select.poll()
+        poller.register(self._status_fd, select.POLLIN)
+        if not poller.poll(max(0, int(seconds * 1000))):
+            return
+        text = os.read(self._status_fd, 64)
+        # an empty answer means that the server is gone, and the kernel took its workers along
+        self._exitcode = int(text) if text else -int(signal.SIGKILL)
+        self._close()
+
+    def _close(self) -> None:
+        for fd in (self._status_fd, self._pidfd):
+            if fd is not None:
+                os.close(fd)
+        self._status_fd = self._pidfd = None
+
+    def __del__(self) -> None:
+        self._close()
+
+
+class Nursery(Protocol):
+    """Starts workers one way or another."""
+
+    # whether the workers take the dataset from this process's memory, as forked ones do
+    inherits: bool
+    # whether multiprocessing does not know these processes
+    adopts: bool
+
+    def deliver(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
+        """Start these workers side by side; a process and the parent's end of its channel for each."""
+
+
+class ServerNursery:
+    """Workers from unjam's own fork server."""
+
+    inherits = False
+    adopts = True
+
+    def deliver(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
+        """See `Nursery`."""
+        server = forkserver.shared()
+        pairs = [pair() for _ in workers]
+        try:
+            births = server.fork([(n, theirs.fileno()) for n, (_, theirs) in zip(workers, pairs, strict=True)])
+        except BaseException:
+            for mine, _ in pairs:
+                mine.close()
+            raise
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
+        return [
+            (ServedProcess(number, birth), mine)
+            for number, birth, (mine, _) in zip(workers, births, pairs, strict=True)
+        ]
+
+
+class ContextNursery:
+    """Workers started by a multiprocessing context that the user chose."""
+
+    adopts = False
+
+    def __init__(self, context: Any, cargo: Cargo | None) -> None:
+        self._context = context
+        self._cargo = cargo
+        self.inherits = cargo is not None
+
+    def deliver(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
+        """See `Nursery`."""
+        born: list[tuple[Any, socket.socket]] = []
+        for number in workers:
+            mine, theirs = pair()
+            origin = Origin(
+                os.getpid(), by_main_thread=threading.current_thread() is threading.main_thread()
+            )
+            try:
+                process = self._context.Process(
+                    target=_enter, args=(theirs, mine if self.inherits else None, self._cargo, origin), daemon=True
+                )
+                process.start()
+            except OSError as error:
+                mine.close()
+                raise CannotStartError(f"the system would not start a worker: {error}") from error
+            finally:
+                theirs.close()
+            born.append((process, mine))
+        return born
+
+
+class Origin:
+    """Which process, and which of its threads, a worker comes from."""
+
+    def __init__(self, pid: int, *, by_main_thread: bool) -> None:
+        self.pid = pid
+        self.by_main_thread = by_main_thread
+
+
+def _enter(theirs: socket.socket, mine: socket.socket | None, cargo: Cargo | None, origin: Origin) -> None:
+    """The first function of a worker that multiprocessing started."""
+    if os.getppid() == origin.pid and origin.by_main_thread:
+        lifeline.die_with_parent(origin.pid)
+    else:
+        lifeline.die_with(origin.pid)
+    if mine is not None:
+        mine.close()
+        from unjam.pools import processes  # noqa: PLC0415 - the other way round at import time
+
+        processes.forget_all()
+    main.run(theirs, cargo)
+
+

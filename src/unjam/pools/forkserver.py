@@ -1,0 +1,202 @@
+"""The parent's side of the fork server: started once per process, on first need.
+
+It is unjam's own; multiprocessing's fork server, which other code in the process may use, is not touched. A process that
+was forked from one that has a server starts its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing import spawn
+
+from unjam.engine.deadlines import OBEY_KILL, SERVER_LOCK, SERVER_REPLY, SERVER_START, Deadline
+from unjam.errors import CannotStartError
+from unjam.transport.channel import Channel, ChannelClosed, Envelope, pair
+from unjam.worker import server
+from unjam.worker.hygiene import thread_environment
+
+
+@dataclass(slots=True)
+class Birth:
+    """A worker just forked: its process number, the pipe its status will come through, its pidfd where there is one."""
+
+    pid: int
+    status_fd: int
+    pidfd: int | None
+
+
+class ForkServer:
+    """One server process. Use `shared()`."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._refused: set[str] = set()
+        self._preloaded: set[str] = set()
+        mine, theirs = pair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [os.fsdecode(spawn.get_executable() or sys.executable), *server.command_line(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                # capped before any library is loaded: that is when they read these
+                env={**os.environ, **thread_environment(1)},
+            )
+        self._channel = Channel(mine)
+        self._first = True
+
+    @property
+    def pid(self) -> int:
+        """The server's process number."""
+        return self._process.pid
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process started it and it still runs."""
+        return self._owner == os.getpid() and not self._channel.closed and self._process.poll() is None
+
+    def preload(self, packages: Iterable[str]) -> None:
+        """Import packages in the server, where that is safe."""
+        new = tuple(sorted(set(packages) - self._preloaded))
+        if not new:
+            return
+        with self._alone():
+            self._preloaded.update(new)
+            self._channel.post(server.Preload(new, tuple(sys.path)))
+            answer = self._answers(1)[0]
+            self._refused.update(answer.message.refused)
+
+    def fork(self, workers: list[tuple[int, int]]) -> list[Birth]:
+        """Fork a worker for each (number, channel descriptor); they start side by side."""
+        output = _standard_output()
+        with self._alone():
+            for number, fd in workers:
+                self._channel.post(server.Fork(number), fds=(fd, *output))
+            births, refused = [], None
+            for answer in self._answers(len(workers)):
+                if isinstance(answer.message, server.Forked):
+                    births.append(Birth(answer.message.pid, answer.fds[0], (answer.fds[1:] or [None])[0]))
+                else:
+                    refused = answer.message.reason
+        if refused is not None:
+            for birth in births:
+                _let_go(birth)
+            raise CannotStartError(f"the system would not start a worker: {refused}")
+        return births
+
+    def shut_down(self) -> None:
+        """End the server; workers it still has die with it."""
+        if self._owner != os.getpid():
+            self._channel.forget()
+            self._process.returncode = 0  # not this process's child: nothing to reap, nothing to warn of
+            return
+        self._channel.close()
+        try:
+            self._process.wait(OBEY_KILL.seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(OBEY_KILL.seconds)
+
+    @contextlib.contextmanager
+    def _alone(self):  # type: ignore[no-untyped-def] # a context manager over a lock with a bound
+        if not self._lock.acquire(timeout=SERVER_LOCK.seconds):
+            raise CannotStartError("another thread has been talking to the fork server for too long")
+        try:
+            yield
+        except ChannelClosed as error:
+            raise self._lost() from error
+        finally:
+            self._lock.release()
+
+    def _answers(self, count: int) -> list[Envelope]:
+        bound: Deadline = SERVER_START if self._first else SERVER_REPLY
+        answers: list[Envelope] = []
+        until = time.monotonic() + bound.seconds
+        while len(answers) < count:
+            left = until - time.monotonic()
+            if self._channel.closed:
+                raise self._lost()
+            if left <= 0:
+                raise CannotStartError(f"the fork server did not answer within {bound.seconds:g} s")
+            self._channel.flush()
+            # a moment at a time, because a queue that was full may have room now
+            self._channel.poll(min(left, 0.05) if self._channel.unsent else left)
+            answers.extend(self._channel.receive())
+        self._first = False
+        if any(answer.fds_lost for answer in answers):
+            for answer in answers:
+                answer.close()
+            raise CannotStartError("this process has no descriptors left; raise `ulimit -n` or close some files")
+        return answers
+
+    def _lost(self) -> CannotStartError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(OBEY_KILL.seconds)
+        return CannotStartError(
+            f"the fork server ended with status {self._process.returncode}; what it printed above says why"
+        )
+
+
+_current: ForkServer | None = None
+_starting = threading.Lock()
+
+
+def shared() -> ForkServer:
+    """This process's server, started if there is none."""
+    global _current  # noqa: PLW0603 - one per process is the point
+    if _current is not None and _current.usable:
+        return _current
+    if not _starting.acquire(timeout=SERVER_LOCK.seconds):
+        raise CannotStartError("another thread has been starting the fork server for too long")
+    try:
+        if _current is None or not _current.usable:
+            if _current is None:
+                os.register_at_fork(after_in_child=_after_fork_in_child)
+            else:
+                _current.shut_down()
+            _current = ForkServer()
+        return _current
+    finally:
+        _starting.release()
+
+
+def shut_down() -> None:
+    """End this process's server, if there is one; the next loader starts a new one."""
+    global _current  # noqa: PLW0603 - as above
+    if _current is not None:
+        server, _current = _current, None
+        server.shut_down()
+
+
+def server_pid() -> int | None:
+    """The process number of this process's server, if it runs."""
+    return _current.pid if _current is not None and _current.usable else None
+
+
+def _after_fork_in_child() -> None:
+    global _starting  # noqa: PLW0603 - another thread may have held it at the fork
+    _starting = threading.Lock()
+
+
+def _standard_output() -> list[int]:
+    """The descriptors that print and logging go to now, which may not be those of the server's start."""
+    try:
+        os.fstat(1)
+        os.fstat(2)
+    except OSError:
+        return []
+    return [1, 2]
+
+
+def _let_go(birth: Birth) -> None:
+    os.close(birth.status_fd)
+    if birth.pidfd is not None:
+        os.close(birth.pidfd)

@@ -1,0 +1,400 @@
+"""A pool of worker processes.
+
+NOTE [ Stopping ]
+
+Stopping takes less than two seconds, whatever the workers do. Each is told twice: a word in its page, which it reads
+before every sample, and the end of its channel, which wakes it where it waits for work or for room to send. Who is still
+there after `FINISH_SAMPLE` gets SIGTERM, after `OBEY_TERM` more SIGKILL. A worker is never waited for longer than
+`OBEY_KILL` after that: what survives SIGKILL waits inside the kernel, and no waiting here would help it.
+
+Batches that the consumer holds stay valid: they hold the memory, not the worker.
+
+A process that was forked from the training process inherits a copy of every pool. Closing that copy must not touch the
+workers, which belong to the parent; it lets go of the descriptors and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from unjam.engine import events as ev
+from unjam.engine.actions import Reason
+from unjam.engine.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
+from unjam.pools.births import Nursery
+from unjam.pools.loads import BatchLoad, FailureLoad
+from unjam.pools.protocol import Arrival, Work
+from unjam.transport.channel import Channel, ChannelClosed, Envelope
+from unjam.transport.leases import Leases
+from unjam.transport.memory import Mapping
+from unjam.transport.page import Beat, Page, Stage
+from unjam.worker import main, messages
+from unjam.worker.spec import WorkerSpec
+
+_pools: weakref.WeakSet[ProcessPool] = weakref.WeakSet()
+
+
+def forget_all() -> None:
+    """In a forked worker: let go of the parent's ends of every pool's channels."""
+    for pool in list(_pools):
+        pool.forget()
+
+
+def close_all() -> None:
+    """At the interpreter's end: no worker outlives it."""
+    for pool in list(_pools):
+        pool.close()
+
+
+@dataclass(slots=True)
+class Hand:
+    """What the parent holds of one living worker."""
+
+    number: int
+    process: Any
+    channel: Channel
+    page: Page
+    stacks: Mapping
+    leases: Leases
+    sentinel: int
+    said_farewell: bool = False
+    stop_reason: Reason | None = None
+    # batches whose slot this process could not map, until their bytes come through the channel
+    without_memory: dict[tuple[int, int], messages.Made] = field(default_factory=dict)
+    unmapped: set[int] = field(default_factory=set)
+
+
+class ProcessPool:
+    """Workers in processes of their own; each has its own channel and nothing is shared between two of them."""
+
+    def __init__(self, nursery: Nursery, specs: list[WorkerSpec], begin: BeginFrame) -> None:
+        self._nursery = nursery
+        self._specs = specs
+        self._begin = begin
+        self._owner = os.getpid()
+        self._waiting_to_start: list[int] = []
+        self._hands: dict[int, Hand] = {}
+        self._by_fd: dict[int, Hand] = {}
+        self._poller = select.poll()
+        self._stories: dict[int, str] = {}
+        self._closed = False
+        self.processes: list[Any] = []
+        self.imported: set[str] = set()
+        _pools.add(self)
+
+    # -- the protocol ------------------------------------------------------------------------------------------------
+
+    def start(self, worker: int) -> None:
+        """See `Pool`. The processes are made together, when the first thing is asked of any of them."""
+        self._waiting_to_start.append(worker)
+
+    def send(self, worker: int, work: Work) -> None:
+        """See `Pool`."""
+        self._launch()
+        hand = self._hands.get(worker)
+        if hand is not None:
+            self._post(hand, messages.Task(work.batch, work.number), _dump_index(work.index))
+
+    def resume(self, shared_seed: int | None) -> None:
+        """See `Pool`."""
+        for hand in self._hands.values():
+            self._post(hand, messages.Resume(shared_seed))
+
+    def stop(self, worker: int, reason: Reason) -> None:
+        """See `Pool`."""
+        hand = self._hands.get(worker)
+        if hand is None:
+            return
+        hand.stop_reason = reason
+        if reason is Reason.SILENT:
+            hand.process.kill()
+        else:
+            self._post(hand, messages.Leave())
+
+    def wait(self, seconds: float) -> list[Arrival]:
+        """See `Pool`."""
+        self._launch()
+        for hand in self._hands.values():
+            if hand.channel.unsent:
+                self._flush(hand)
+                self._poller.modify(hand.channel.fileno(), select.POLLIN | (select.POLLOUT * hand.channel.unsent))
+        arrivals: list[Arrival] = []
+        gone: list[Hand] = []
+        for fd, _ in self._poller.poll(max(0, int(seconds * 1000))):
+            hand = self._by_fd[fd]
+            if fd == hand.sentinel:
+                gone.append(hand)
+            elif not hand.channel.closed:
+                self._read(hand, arrivals)
+        for hand in gone:
+            self._bury(hand, arrivals)
+        return arrivals
+
+    def story(self, worker: int) -> str:
+        """See `Pool`."""
+        return self._stories.get(worker, f"worker {worker} is gone")
+
+    def held(self) -> int:
+        """See `Pool`."""
+        return sum(hand.leases.held for hand in self._hands.values())
+
+    def beat(self, worker: int) -> Beat | None:
+        """A worker's last sign of life."""
+        hand = self._hands.get(worker)
+        return None if hand is None else hand.page.read()
+
+    def close(self) -> None:
+        """See NOTE [ Stopping ]."""
+        if self._owner != os.getpid():
+            self.forget()
+            return
+        if self._closed:
+            return
+        self._closed = True
+        hands = list(self._hands.values())
+        try:
+            for hand in hands:
+                hand.page.ask_to_stop()
+                hand.channel.close()
+            left = self._await_ends(hands, FINISH_SAMPLE.seconds)
+            for hand in left:
+                hand.process.terminate()
+            left = self._await_ends(left, OBEY_TERM.seconds)
+        finally:
+            # reached by Ctrl-C as well: whoever is left is killed
+            left = [hand for hand in hands if hand.process.is_alive()]
+            for hand in left:
+                hand.process.kill()
+            self._await_ends(left, OBEY_KILL.seconds)
+            for hand in hands:
+                self._let_go(hand)
+
+    def forget(self) -> None:
+        """In a process that does not own the pool: close this process's copies of its descriptors."""
+        self._closed = True
+        for hand in self._hands.values():
+            hand.channel.forget()
+        self._hands.clear()
+        self._by_fd.clear()
+
+    # -- starting ----------------------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        if not self._waiting_to_start:
+            return
+        numbers, self._waiting_to_start = self._waiting_to_start, []
+        for number, (process, sock) in zip(numbers, self._nursery.deliver(numbers), strict=True):
+            self._take(number, process, Channel(sock))
+
+    def _take(self, number: int, process: Any, channel: Channel) -> None:
+        page_fd, stacks_fd = main.make_start_memory()
+        try:
+            page = Page(page_fd)
+            stacks = Mapping(stacks_fd, main.STACKS_BYTES)
+            message, fds = self._begin.frame(self._specs[number])
+            hand = Hand(number, process, channel, page, stacks, Leases(page), _sentinel(process))
+            self._hands[number] = hand
+            self._by_fd[hand.sentinel] = hand
+            self._by_fd[channel.fileno()] = hand
+            self._poller.register(hand.sentinel, select.POLLIN)
+            self._poller.register(channel.fileno(), select.POLLIN)
+            if number < len(self.processes):
+                self.processes[number] = process
+            else:
+                self.processes.append(process)
+            self._post(hand, message, fds=(page_fd, stacks_fd, *fds))
+        finally:
+            os.close(page_fd)
+            os.close(stacks_fd)
+
+    # -- talking -----------------------------------------------------------------------------------------------------
+
+    def _post(self, hand: Hand, message: object, data: bytes = b"", fds: tuple[int, ...] = ()) -> None:
+        # a channel that breaks belongs to a worker that is gone: its sentinel says so
+        with contextlib.suppress(ChannelClosed, OSError):
+            if not hand.channel.closed:
+                hand.channel.post(message, data, fds)
+
+    def _flush(self, hand: Hand) -> None:
+        with contextlib.suppress(ChannelClosed):
+            hand.channel.flush()
+
+    def _read(self, hand: Hand, arrivals: list[Arrival]) -> None:
+        for envelope in hand.channel.receive():
+            try:
+                arrival = self._understand(hand, envelope)
+            finally:
+                envelope.close()
+            if arrival is not None:
+                arrivals.append(arrival)
+        if hand.channel.closed:
+            with contextlib.suppress(KeyError, ValueError):
+                self._poller.unregister(hand.channel.fileno())
+
+    def _understand(self, hand: Hand, envelope: Envelope) -> Arrival | None:
+        message = envelope.message
+        match message:
+            case messages.Made():
+                return self._made(hand, message, envelope.data)
+            case messages.NewSlot(slot, size):
+                self._new_slot(hand, slot, size, envelope)
+                return None
+            case messages.Carried(slot, generation):
+                made = hand.without_memory.pop((slot, generation))
+                return self._result(hand, made, BatchLoad(_without_slot(made), envelope.data, hand.leases))
+            case messages.Raised(None):
+                return Arrival(ev.Unready(hand.number), FailureLoad(envelope.data))
+            case messages.Raised(batch):
+                return Arrival(ev.Failure(hand.number, batch), FailureLoad(envelope.data))
+            case messages.Drained(batch):
+                return Arrival(ev.Exhausted(hand.number, batch))
+            case messages.Prepared(imported):
+                self.imported.update(imported)
+                return Arrival(ev.Ready(hand.number))
+            case messages.Farewell():
+                hand.said_farewell = True
+                return Arrival(ev.Goodbye(hand.number))
+        raise AssertionError(f"a worker said {message!r}")
+
+    def _made(self, hand: Hand, made: messages.Made, data: bytes) -> Arrival | None:
+        for slot in made.retired:
+            hand.leases.retire(slot)
+        filling = made.filling
+        if filling is not None and filling.slot in hand.unmapped:
+            hand.without_memory[filling.slot, filling.generation] = made
+            self._post(hand, messages.Carry(filling.slot, filling.generation))
+            return None
+        return self._result(hand, made, BatchLoad(made, data, hand.leases))
+
+    def _result(self, hand: Hand, made: messages.Made, load: BatchLoad) -> Arrival:
+        return Arrival(ev.Result(hand.number, made.batch, made.nbytes), load)
+
+    def _new_slot(self, hand: Hand, slot: int, size: int, envelope: Envelope) -> None:
+        try:
+            if envelope.fds_lost:
+                raise OSError("no descriptor left")
+            hand.leases.add(slot, size, envelope.fds[0])
+        except OSError:
+            hand.unmapped.add(slot)
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    def _bury(self, hand: Hand, arrivals: list[Arrival]) -> None:
+        """A worker's process is gone: take what it still said, then tell of its death."""
+        if not hand.channel.closed:
+            self._read(hand, arrivals)
+        hand.process.join(OBEY_KILL.seconds)
+        self._stories[hand.number] = _story(hand)
+        del self._hands[hand.number]
+        for fd in (hand.sentinel, hand.channel.fileno()):
+            if self._by_fd.pop(fd, None) is not None:
+                with contextlib.suppress(KeyError):
+                    self._poller.unregister(fd)
+        self._let_go(hand)
+        arrivals.append(Arrival(ev.Death(hand.number)))
+
+    def _await_ends(self, hands: list[Hand], seconds: float) -> list[Hand]:
+        """Wait for these workers' ends; return who is left."""
+        until = time.monotonic() + seconds
+        left = [hand for hand in hands if hand.process.is_alive()]
+        while left and time.monotonic() < until:
+            poller = select.poll()
+            for hand in left:
+                poller.register(hand.sentinel, select.POLLIN)
+            poller.poll(max(0, int((until - time.monotonic()) * 1000)) + 1)
+            left = [hand for hand in left if hand.process.is_alive()]
+        return left
+
+    def _let_go(self, hand: Hand) -> None:
+        hand.channel.close()
+        hand.process.join(0)
+        if hasattr(hand.process, "_popen"):
+            # multiprocessing's own: our pidfd, not its sentinel
+            with contextlib.suppress(OSError):
+                os.close(hand.sentinel)
+
+
+class BeginFrame:
+    """Makes the first frame for each worker of a pool."""
+
+    def __init__(self, home: Any, settings: Any, payload: Any, tracker: int | None, *, adopted: bool) -> None:
+        self._home = home
+        self._settings = settings
+        self._payload = payload
+        self._tracker = tracker
+        self._adopted = adopted
+
+    def frame(self, spec: WorkerSpec) -> tuple[main.Begin, tuple[int, ...]]:
+        """The message and its descriptors, after the page and the stacks."""
+        if self._payload is None:
+            return main.Begin(spec, None, {}, None, has_tracker=False, adopted=False), ()
+        fds = (self._payload.fd, *((self._tracker,) if self._tracker is not None else ()), *self._payload.extra_fds)
+        begin = main.Begin(
+            spec,
+            self._home,
+            self._settings,
+            self._payload.manifest,
+            has_tracker=self._tracker is not None,
+            adopted=self._adopted,
+        )
+        return begin, fds
+
+
+def _without_slot(made: messages.Made) -> messages.Made:
+    return messages.Made(made.batch, made.stream, made.stream_at, made.buffers, None, ())
+
+
+def _dump_index(index: Any) -> bytes:
+    """Indices are nearly always numbers; anything else may be of a class of `__main__`."""
+    if type(index) is int or (type(index) is list and all(type(i) is int for i in index)):
+        return pickle.dumps(index, pickle.HIGHEST_PROTOCOL)
+    data: bytes = cloudpickle.dumps(index)
+    return data
+
+
+def _sentinel(process: Any) -> int:
+    """A descriptor that becomes readable when the process ends.
+
+    multiprocessing's own sentinel is a pipe that grandchildren inherit, and stays open with them; a pidfd does not.
+    """
+    if hasattr(process, "_popen") and hasattr(os, "pidfd_open"):
+        return os.pidfd_open(process.pid)
+    sentinel: int = process.sentinel
+    return os.dup(sentinel) if hasattr(process, "_popen") else sentinel
+
+
+def _story(hand: Hand) -> str:
+    code = hand.process.exitcode
+    if code is None:
+        end = "is gone"
+    elif code < 0:
+        end = f"is killed by signal: {_signal_words(-code)}"
+    else:
+        end = f"exited with status {code} without a goodbye"
+    beat = hand.page.read()
+    doing = {
+        Stage.STARTING: "while it started",
+        Stage.LOADING: "while it loaded the dataset",
+        Stage.INIT: "in worker_init_fn",
+        Stage.IDLE: "while it waited for work",
+        Stage.LEAVING: "while it left",
+    }.get(beat.stage, f"in batch {beat.batch}, at sample {beat.position} of it ({beat.stage.name.lower()})")
+    return f"DataLoader worker (pid {hand.process.pid}) {end}, {doing}"
+
+
+def _signal_words(number: int) -> str:
+    try:
+        return f"{signal.strsignal(number)} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)
+
+

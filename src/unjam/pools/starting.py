@@ -1,0 +1,177 @@
+"""Which way the workers of a loader start, and what they are given.
+
+NOTE [ Start method ]
+
+With no `multiprocessing_context` ("auto") workers come from unjam's fork server and get the dataset by value, so that
+none of the training process's threads and locks is copied. Where something cannot be sent, and only then, they are
+forked from the training process, if the audit finds that safe at this moment; it is said once. If it is not safe, the
+error names the attribute. The same holds for a dataset so large that a second copy of it would not fit into memory.
+
+A context that the user gives is obeyed: `fork` forks, `spawn` and `forkserver` start processes multiprocessing's way;
+these too get the dataset by value, once for all workers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import logging
+import multiprocessing
+from dataclasses import dataclass
+from typing import Any
+
+from unjam.errors import CannotShipError
+from unjam.pools import forkserver
+from unjam.pools.births import ContextNursery, Nursery, ServerNursery
+from unjam.pools.processes import BeginFrame, ProcessPool, close_all
+from unjam.transport.room import available_memory
+from unjam.worker import settings, shipping
+from unjam.worker.spec import Cargo, WorkerSpec
+from unjam.worker.world import World, tracker_fd
+
+log = logging.getLogger("unjam")
+
+# a payload may take this part of the memory that is left; it is a second copy of the dataset's arrays
+LARGEST_SHARE = 0.5
+_told: set[str] = set()
+
+
+@dataclass(slots=True)
+class ShipCache:
+    """The last payload of a loader, used again while its content is the same. Never travels itself."""
+
+    payload: shipping.Payload | None = None
+
+    def __reduce__(self) -> Any:
+        return ShipCache, ()
+
+    def __deepcopy__(self, memo: Any) -> ShipCache:
+        return ShipCache()
+
+    def __copy__(self) -> ShipCache:
+        return ShipCache()
+
+
+def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCache) -> ProcessPool:
+    """A pool for these workers; nothing has started yet. See NOTE [ Start method ]."""
+    _at_exit_once()
+    method = None if context is None else context.get_start_method()
+    if method == "fork":
+        return _forking(cargo, specs, context)
+    try:
+        cache.payload = shipping.ship(cargo, cache.payload)
+    except Exception as error:
+        if method is None:
+            return _fall_back(cargo, specs, error)
+        raise _cannot_ship(cargo, error, method) from error
+    if method is None and _too_large(cache.payload):
+        from unjam.pools.audit import fork_now  # noqa: PLC0415 - reads /proc; only for datasets this large
+
+        if fork_now().safe:
+            size = cache.payload.manifest.size
+            cache.payload = None
+            _tell_once(
+                f"size {size}",
+                "the dataset holds %.1f GB, and a second copy would not fit into memory; its workers are forked from "
+                "this process instead",
+                size / 1e9,
+            )
+            return _forking(cargo, specs, multiprocessing.get_context("fork"))
+    nursery: Nursery = ServerNursery() if method is None else ContextNursery(context, None)
+    if method is None:
+        forkserver.shared().preload(_packages(cache.payload.modules))
+    begin = BeginFrame(World.here(), settings.collect(), cache.payload, tracker_fd(), adopted=nursery.adopts)
+    return ProcessPool(nursery, specs, begin)
+
+
+def learn(pool: ProcessPool) -> None:
+    """Have the fork server import what workers had to import themselves, before the next ones are forked."""
+    if pool.imported and forkserver.server_pid() is not None:
+        forkserver.shared().preload(pool.imported)
+
+
+def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any) -> ProcessPool:
+    by_name = [spec.by_name() for spec in specs]
+    return ProcessPool(ContextNursery(context, cargo), by_name, BeginFrame(None, {}, None, None, adopted=False))
+
+
+def _fall_back(cargo: Cargo, specs: list[WorkerSpec], error: Exception) -> ProcessPool:
+    from unjam.pools.audit import fork_now  # noqa: PLC0415 - only when something cannot be sent
+
+    problem = _cannot_ship(cargo, error, None)
+    verdict = fork_now()
+    if "fork" not in multiprocessing.get_all_start_methods() or not verdict.safe:
+        reasons = "; ".join(verdict.reasons) or "this system cannot fork"
+        raise CannotShipError(
+            f"{problem}\n  forking instead is not safe now: {reasons}", path=problem.path, type_name=problem.type_name
+        ) from error
+    _tell_once(
+        problem.path,
+        "%s (%s) cannot be sent to a worker, so the workers are forked from this process; fork was found safe now",
+        problem.path,
+        problem.type_name,
+    )
+    return _forking(cargo, specs, multiprocessing.get_context("fork"))
+
+
+def _cannot_ship(cargo: Cargo, error: Exception, method: str | None) -> CannotShipError:
+    from unjam.worker.unshippable import find_culprit  # noqa: PLC0415 - only when something cannot be sent
+
+    for name in ("dataset", "collate_fn", "worker_init_fn", "collate_additions"):
+        culprit = find_culprit(name, getattr(cargo, name), _attempt)
+        if culprit is not None:
+            how = "" if method is None else f" by {method}"
+            text = (
+                f"{culprit.path} cannot be sent to a worker{how}: it is a {culprit.type_name}\n"
+                f"  {culprit.reason}\n"
+                f"help: make it in the worker: open or create {culprit.path} on first use in __getitem__, or in "
+                f"worker_init_fn, and leave it None in __init__; or pass multiprocessing_context='fork'"
+            )
+            return CannotShipError(text, path=culprit.path, type_name=culprit.type_name)
+    return CannotShipError(f"the dataset cannot be sent to a worker: {type(error).__name__}: {error}")
+
+
+def _attempt(part: object) -> None:
+    dumped = shipping.dump(part)
+    shipping.release(dumped)
+
+
+def _too_large(payload: shipping.Payload) -> bool:
+    # measured after the copy was made: what is left must hold the workers' own needs
+    left = available_memory()
+    size = payload.manifest.size
+    return left is not None and size > (1 << 30) and size > LARGEST_SHARE * (left + size)
+
+
+def _packages(modules: frozenset[str]) -> set[str]:
+    """The installed packages among the modules that a payload refers to."""
+    return {top for top in {name.partition(".")[0] for name in modules} if _installed(top)}
+
+
+@functools.cache
+def _installed(package: str) -> bool:
+    if package in ("__main__", "builtins", "unjam", ""):
+        return False
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    origin = None if spec is None else spec.origin
+    return origin is not None and settings.is_installed(origin)
+
+
+def _tell_once(key: str, text: str, *values: Any) -> None:
+    if key not in _told:
+        _told.add(key)
+        log.warning(text, *values)
+
+
+@functools.cache
+def _at_exit_once() -> None:
+    atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    close_all()
+    forkserver.shut_down()

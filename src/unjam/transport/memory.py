@@ -1,0 +1,135 @@
+"""Anonymous memory that two processes can map.
+
+`memfd_create` where the kernel has it: charged to the memory cgroup, not to the /dev/shm mount. Elsewhere an unlinked
+temporary file does the same job through the same descriptors.
+
+The mappings are made with mmap(2) itself, because Python's own `mmap` object keeps a descriptor open for as long as it
+lives, and a loader's user may hold thousands of batches with `ulimit -n 256`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import tempfile
+import weakref
+from typing import Any
+
+PORTABLE_VARIABLE = "UNJAM_PORTABLE_MEMORY"
+
+
+def create(size: int, label: str) -> int:
+    """Make `size` bytes of zeroed anonymous memory and return a descriptor of it."""
+    if hasattr(os, "memfd_create") and not os.environ.get(PORTABLE_VARIABLE):
+        fd = os.memfd_create(f"unjam-{label}", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile(prefix="unjam-", buffering=0) as file:
+            fd = os.dup(file.fileno())
+    try:
+        os.ftruncate(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_longlong,
+    )
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    return libc
+
+
+def same_bytes(first: int, second: int, count: int) -> bool:
+    """Whether `count` bytes at two addresses are equal."""
+    return bool(_libc().memcmp(first, second, count) == 0)
+
+
+def address_of(view: memoryview) -> int:
+    """Where the bytes of a contiguous buffer lie (read-only buffers too, which ctypes refuses)."""
+    holder = ctypes.py_object(view)
+    buffer = _PyBuffer()
+    ctypes.pythonapi.PyObject_GetBuffer(holder, ctypes.byref(buffer), 0)
+    try:
+        return int(buffer.buf or 0)
+    finally:
+        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+
+
+class _PyBuffer(ctypes.Structure):
+    """CPython's Py_buffer."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.py_object),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("internal", ctypes.c_void_p),
+    )
+
+
+class Mapping:
+    """Memory of a descriptor in this process; it stays mapped while the mapping or any owner made of it lives."""
+
+    __slots__ = ("__weakref__", "address", "array_type", "size")
+
+    def __init__(self, fd: int, size: int, *, private: bool = False) -> None:
+        flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
+        address = _libc().mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
+        if address in (None, ctypes.c_void_p(-1).value):
+            code = ctypes.get_errno()
+            raise OSError(code, f"cannot map {size} bytes: {os.strerror(code)}")
+        self.address: int = address
+        self.size = size
+        self.array_type: Any = ctypes.c_ubyte * size
+        weakref.finalize(self, _libc().munmap, address, size).atexit = False
+
+    def owner(self) -> Any:
+        """A new object with the buffer protocol over the whole memory, which keeps it mapped."""
+        array = self.array_type.from_address(self.address)
+        array.mapping = self
+        return array
+
+    def view(self) -> memoryview:
+        """The bytes, writable."""
+        return memoryview(self.owner()).cast("B")
+
+
+class PrivateMemory:
+    """The same face over ordinary memory of this process, for when nothing can be shared."""
+
+    __slots__ = ("address", "array_type", "memory", "size")
+
+    def __init__(self, size: int) -> None:
+        self.array_type: Any = ctypes.c_ubyte * size
+        self.memory = self.array_type()
+        self.address = ctypes.addressof(self.memory)
+        self.size = size
+
+    def owner(self) -> Any:
+        """A new object over the memory, which keeps it alive."""
+        array = self.array_type.from_address(self.address)
+        array.mapping = self
+        return array
+
+    def view(self) -> memoryview:
+        """The bytes, writable."""
+        return memoryview(self.owner()).cast("B")

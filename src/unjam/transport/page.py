@@ -1,0 +1,123 @@
+"""The page of words that a worker and its parent share.
+
+Each word has one writer at a time and is read and written whole (aligned, 8 bytes), so no lock is needed. The first
+words are the heartbeat, written by the worker before every sample; the rest are the slots' words, see
+NOTE [ The life of a slot ].
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+
+from unjam.transport.memory import Mapping
+
+PAGE_BYTES = 4096
+_SLOTS_AT = 64
+MOST_SLOTS = PAGE_BYTES // 8 - _SLOTS_AT
+
+
+class Stage(enum.IntEnum):
+    """What a worker is doing."""
+
+    STARTING = 0
+    LOADING = 1
+    INIT = 2
+    IDLE = 3
+    GETITEM = 4
+    COLLATE = 5
+    PICKLE = 6
+    SEND = 7
+    LEAVING = 8
+
+
+class _Word(enum.IntEnum):
+    STAGE = 0
+    BATCH = 1
+    POSITION = 2
+    SINCE = 3
+    SAMPLES = 4
+    STOP = 5
+
+
+class Beat:
+    """One reading of a worker's heartbeat."""
+
+    __slots__ = ("batch", "position", "samples", "since", "stage")
+
+    def __init__(self, stage: Stage, batch: int, position: int, since: int, samples: int) -> None:
+        self.stage = stage
+        self.batch = batch
+        self.position = position
+        self.since = since
+        self.samples = samples
+
+    def seconds(self) -> float:
+        """How long the worker has been in this state."""
+        return (time.monotonic_ns() - self.since) / 1e9
+
+
+class Page:
+    """Both sides' view of the shared words."""
+
+    __slots__ = ("_words",)
+
+    def __init__(self, fd: int) -> None:
+        self._words = Mapping(fd, PAGE_BYTES).view().cast("q")
+
+    # -- heartbeat: the worker writes, the parent reads --------------------------------------------------------------
+
+    def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
+        """Say what the worker is about to do."""
+        words = self._words
+        words[0] = stage
+        words[1] = batch
+        words[2] = position
+        words[3] = time.monotonic_ns()
+
+    def sample(self, position: int) -> bool:
+        """Say that the next sample begins; return whether the worker should go on."""
+        words = self._words
+        words[2] = position
+        words[3] = time.monotonic_ns()
+        words[4] += 1
+        return not words[5]
+
+    def read(self) -> Beat:
+        """The worker's last sign of life."""
+        words = self._words
+        return Beat(
+            Stage(words[_Word.STAGE]),
+            words[_Word.BATCH],
+            words[_Word.POSITION],
+            words[_Word.SINCE],
+            words[_Word.SAMPLES],
+        )
+
+    def ask_to_stop(self) -> None:
+        """Tell the worker to leave at its next sample."""
+        self._words[_Word.STOP] = 1
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether the parent wants the worker to leave."""
+        return bool(self._words[_Word.STOP])
+
+    # -- slots: the worker leases, the parent frees -------------------------------------------------------------------
+
+    def lease(self, slot: int) -> int:
+        """Mark a slot as filled and on its way; return the filling's generation."""
+        generation = (self._words[_SLOTS_AT + slot] >> 1) + 1
+        self._words[_SLOTS_AT + slot] = generation << 1 | 1
+        return generation
+
+    def free(self, slot: int, generation: int) -> bool:
+        """Give a filling back; False if the slot has moved on, which would be a bug."""
+        if self._words[_SLOTS_AT + slot] != generation << 1 | 1:
+            return False
+        self._words[_SLOTS_AT + slot] = generation << 1
+        return True
+
+    def is_free(self, slot: int) -> bool:
+        """Whether nobody holds the slot's last filling."""
+        return not self._words[_SLOTS_AT + slot] & 1

@@ -1,0 +1,88 @@
+"""A batch out of a slot: the functions that a packed stream calls, and the memory they work on."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class BufferAt:
+    """Where a protocol-5 buffer lies."""
+
+    offset: int
+    nbytes: int
+    readonly: bool
+
+
+class _Memory(threading.local):
+    """The memory of the batch that this thread is rebuilding."""
+
+    owner: Any = None
+
+
+_memory = _Memory()
+
+
+def unpack(
+    stream: bytes | memoryview, stream_at: tuple[int, int] | None, buffers: Sequence[BufferAt], owner: Any
+) -> Any:
+    """Rebuild a batch over `owner`, which stays alive for as long as anything of the batch refers to its memory."""
+    views: list[memoryview] = []
+    if buffers or stream_at:
+        view = memoryview(owner).cast("B")
+        views = [_window(view, buffer) for buffer in buffers]
+        if stream_at:
+            stream = view[stream_at[0] : stream_at[0] + stream_at[1]]
+    outer, _memory.owner = _memory.owner, owner
+    try:
+        return pickle.loads(stream, buffers=views)
+    finally:
+        _memory.owner = outer
+
+
+def _window(view: memoryview, buffer: BufferAt) -> memoryview:
+    window = view[buffer.offset : buffer.offset + buffer.nbytes]
+    return window.toreadonly() if buffer.readonly else window
+
+
+def rebuild_tensor(
+    offset: int, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...] | None
+) -> torch.Tensor:
+    """A tensor over the batch's memory, with a storage of exactly its own bytes."""
+    flat = torch.frombuffer(_memory.owner, dtype=dtype, count=math.prod(size), offset=offset)
+    return flat.resize_(size) if stride is None else flat.as_strided_(size, stride)
+
+
+def rebuild_view(
+    offset: int, nbytes: int, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], start: int
+) -> torch.Tensor:
+    """A tensor whose elements share memory with each other."""
+    flat = torch.frombuffer(_memory.owner, dtype=dtype, count=nbytes // dtype.itemsize, offset=offset)
+    return flat.as_strided_(size, stride, start)
+
+
+def rebuild_empty(dtype: torch.dtype, size: tuple[int, ...]) -> torch.Tensor:
+    """A tensor without elements."""
+    return torch.empty(size, dtype=dtype, device="cpu")
+
+
+def rebuild_storage(offset: int, nbytes: int) -> torch.UntypedStorage:
+    """A storage over the batch's memory."""
+    return torch.frombuffer(_memory.owner, dtype=torch.uint8, count=nbytes, offset=offset).untyped_storage()
+
+
+def rebuild_empty_storage() -> torch.UntypedStorage:
+    """A storage without bytes."""
+    return torch.UntypedStorage(0)
+
+
+def rebuild_typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    """torch's older storage class over a plain one."""
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

@@ -1,0 +1,1 @@
+"""The child's program: how it starts, what it is given, how it fetches, how it leaves."""

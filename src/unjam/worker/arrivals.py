@@ -1,0 +1,79 @@
+"""The functions that a shipped dataset's stream calls in the worker. See NOTE [ By value ]."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import torch
+
+_inherited: list[int] = []
+
+
+@contextmanager
+def descriptors(fds: list[int]) -> Iterator[None]:
+    """The descriptors that came with the payload, while it is rebuilt."""
+    _inherited[:] = fds
+    try:
+        yield
+    finally:
+        _inherited.clear()
+
+
+class Inherited:
+    """A descriptor by its place among those that came with the payload."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    def detach(self) -> int:
+        """The descriptor in this process."""
+        return _inherited[self.place]
+
+
+def storage_of(memory: Any) -> torch.UntypedStorage:
+    """A storage over memory that lies in the payload."""
+    if not len(memoryview(memory)):
+        return torch.UntypedStorage(0)
+    view = memoryview(memory)
+    return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=torch.uint8).untyped_storage()
+
+
+def typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    """torch's older storage class over a plain one."""
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def local_of(values: dict[str, Any]) -> threading.local:
+    """A thread-local object with this thread's values."""
+    local = threading.local()
+    local.__dict__.update(values)
+    return local
+
+
+def reopen(path: str, text: tuple[str, str | None] | None, unbuffered: bool, position: int) -> IO[Any]:  # noqa: FBT001
+    """A file of the parent's, open for reading, with an offset of its own."""
+    file: IO[Any]
+    if text is not None:
+        file = open(path, encoding=text[0], errors=text[1])
+    else:
+        file = open(path, "rb", buffering=0 if unbuffered else -1)
+    file.seek(position)
+    return file
+
+
+def memmap_of(
+    path: str, mode: str, offset: int, kind: type, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Any:
+    """A memory map of the same part of the same file."""
+    import numpy as np  # noqa: PLC0415 - only where the parent had it
+
+    if not all(shape):
+        return np.empty(shape, dtype)
+    span = dtype.itemsize + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    raw = np.memmap(path, np.uint8, mode, offset, (span,))  # type: ignore[call-overload] # mode is one of numpy's
+    # as_strided keeps `raw`, and with it the mapping, as its base
+    array = np.lib.stride_tricks.as_strided(raw[: dtype.itemsize].view(dtype), shape, strides, subok=True)
+    return array.view(kind)

@@ -1,0 +1,352 @@
+"""A dataset by value: pickled once, its arrays placed once in memory that every worker maps.
+
+NOTE [ By value ]
+
+A worker of the fork server gets the user's objects by value: cloudpickle, so lambdas, local classes and classes of a
+notebook travel, and a class of `__main__` that comes back in a batch is the parent's own class again. Buffers
+(arrays, tensors) lie out of band in one piece of anonymous memory, mapped private by each worker: they exist once, and a
+worker that writes to one gets its own copy of that page, as after a fork.
+
+Some things mean more than their bytes, and keep their meaning:
+- memory shared between processes (`share_memory_()`, memory maps of files, multiprocessing's queues and locks of a
+  spawn context) stays shared; shared memory that cannot be handed over makes the object unshippable, because a silent
+  copy would be worse than an error;
+- an unlocked `threading.Lock` arrives as a new unlocked lock: that is all a fork would give;
+- a file open for reading arrives open, at the same position, with an offset of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import pickle
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import context as mp_context
+from typing import Any
+
+import cloudpickle
+import torch
+from torch.multiprocessing import reductions
+from torch.utils.data.datapipes import datapipe as datapipes
+
+from unjam.transport.memory import Mapping, address_of, create, same_bytes
+from unjam.worker import arrivals
+from unjam.worker.sharedmaps import SharedMaps
+
+_ALIGNMENT = 64
+_LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
+_UNKNOWN = object()
+
+
+class CannotShip(Exception):
+    """An object that means something only in this process. The reason reads after "it is" or "it"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Where in the payload's memory the stream and each buffer lie. Plain data."""
+
+    size: int
+    stream: tuple[int, int]
+    buffers: tuple[tuple[int, int, bool], ...]
+
+
+@dataclass(slots=True)
+class Payload:
+    """A shipped object in memory: `fd` holds the bytes, `extra_fds` what it shares with this process."""
+
+    fd: int
+    manifest: Manifest
+    mapping: Mapping
+    extra_fds: list[int] = field(default_factory=list)
+    modules: frozenset[str] = frozenset()
+
+    def close(self) -> None:
+        """Let go of the memory; workers that mapped it keep it."""
+        for fd in (self.fd, *self.extra_fds):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = -1
+        self.extra_fds = []
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def ship(cargo: object, previous: Payload | None = None) -> Payload:
+    """Pickle `cargo` into memory; give back `previous` itself if it holds the very same bytes."""
+    dumped = dump(cargo)
+    manifest = _plan(dumped)
+    if previous is not None and not dumped.fds and not previous.extra_fds and _unchanged(dumped, manifest, previous):
+        return previous
+    fd = create(max(manifest.size, 1), "payload")
+    try:
+        mapping = Mapping(fd, max(manifest.size, 1))
+        memory = mapping.view()
+        for (start, length), view in _places(manifest, dumped):
+            memory[start : start + length] = view
+    except BaseException:
+        os.close(fd)
+        raise
+    return Payload(fd, manifest, mapping, dumped.fds, frozenset(dumped.modules))
+
+
+def receive(fd: int, manifest: Manifest, fds: list[int]) -> Any:
+    """Rebuild what was shipped, its arrays over a private mapping of the shared bytes."""
+    memory = Mapping(fd, max(manifest.size, 1), private=True).view()
+    start, length = manifest.stream
+    views = []
+    for at, nbytes, readonly in manifest.buffers:
+        view = memory[at : at + nbytes]
+        views.append(view.toreadonly() if readonly else view)
+    with arrivals.descriptors(fds):
+        return pickle.loads(memory[start : start + length], buffers=views)
+
+
+# -- pickling ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Dumped:
+    """A pickled object before it has a place."""
+
+    stream: memoryview
+    buffers: list[pickle.PickleBuffer]
+    fds: list[int]
+    modules: set[str]
+
+
+def dump(cargo: object) -> Dumped:
+    """Pickle by value; raises what the object's own pickling raises, or `CannotShip`."""
+    stream = io.BytesIO()
+    pickler = ShippingPickler(stream)
+    try:
+        with _as_if_spawning(pickler):
+            pickler.dump(cargo)
+    except BaseException:
+        for fd in pickler.fds:
+            os.close(fd)
+        raise
+    return Dumped(stream.getbuffer(), pickler.buffers, pickler.fds, pickler.modules)
+
+
+def release(dumped: Dumped) -> None:
+    """Let go of something that was pickled only to see whether it can be."""
+    for fd in dumped.fds:
+        os.close(fd)
+
+
+class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
+    """See NOTE [ By value ]."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        self.buffers: list[pickle.PickleBuffer] = []
+        self.fds: list[int] = []
+        self.modules: set[str] = set()
+        self._maps = SharedMaps()
+        self._known: dict[type, Any] = {}
+        super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._keep)
+
+    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < _ALIGNMENT:
+            return True
+        if not raw.readonly and self._maps.writable_shared(address_of(raw)):
+            raise CannotShip(
+                f"it holds {raw.nbytes} bytes of memory that is shared between processes; a worker would get a copy"
+            )
+        self.buffers.append(buffer)
+        return False
+
+    def inherit(self, fd: int) -> int:
+        """Take a descriptor along; return its place among the worker's."""
+        self.fds.append(os.dup(fd))
+        return len(self.fds) - 1
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        reduce = self._known.get(kind, _UNKNOWN)
+        if reduce is _UNKNOWN:
+            reduce = self._known[kind] = self._meet(kind)
+        if reduce is not None:
+            reduced = reduce(self, obj)
+            if reduced is not NotImplemented:
+                return reduced
+        return super().reducer_override(obj)
+
+    def _meet(self, kind: type) -> Callable[[ShippingPickler, Any], Any] | None:
+        """How objects of this type are reduced, and which package they will need over there."""
+        self.modules.add(kind.__module__)
+        if issubclass(kind, (type, types.FunctionType)):
+            return _note_module
+        for kinds, reduce in _reducers():
+            if issubclass(kind, kinds):
+                return reduce
+        return None
+
+
+def _note_module(pickler: ShippingPickler, obj: Any) -> Any:
+    if isinstance(obj.__module__, str):
+        pickler.modules.add(obj.__module__)
+    return NotImplemented
+
+
+def _reduce_tensor(_: ShippingPickler, tensor: torch.Tensor) -> Any:
+    if tensor.device.type not in ("cpu", "meta"):
+        return reductions.reduce_tensor(tensor)
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise CannotShip("it is a tensor that requires grad and is the result of a computation; call .detach() on it")
+    return NotImplemented
+
+
+def _reduce_storage(pickler: ShippingPickler, storage: torch.UntypedStorage) -> Any:
+    if storage.device.type != "cpu":
+        return NotImplemented
+    if storage.is_shared():
+        if storage.nbytes() == 0:
+            return arrivals.storage_of, (b"",)
+        return reductions.reduce_storage(storage)
+    if storage.nbytes() == 0:
+        return arrivals.storage_of, (b"",)
+    import ctypes  # noqa: PLC0415 - only here
+
+    raw = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+    raw.storage = storage
+    return arrivals.storage_of, (pickle.PickleBuffer(raw),)
+
+
+def _reduce_typed(_: ShippingPickler, storage: torch.storage.TypedStorage) -> Any:
+    return arrivals.typed_storage, (storage._untyped_storage, storage.dtype)  # noqa: SLF001 - the public accessor warns
+
+
+def _reduce_lock(_: ShippingPickler, lock: Any) -> Any:
+    is_plain = isinstance(lock, _LOCK_TYPES[0])
+    free = lock.acquire(blocking=False)
+    if free:
+        lock.release()
+    if not free or (not is_plain and "count=0" not in repr(lock)):
+        raise CannotShip("it is a lock that is held now; a worker would wait for it for ever")
+    return (threading.Lock if is_plain else threading.RLock), ()
+
+
+def _reduce_local(_: ShippingPickler, local: threading.local) -> Any:
+    if type(local) is not threading.local:
+        return NotImplemented
+    return arrivals.local_of, (dict(local.__dict__),)
+
+
+def _reduce_file(_: ShippingPickler, file: Any) -> Any:
+    name, mode = getattr(file, "name", None), getattr(file, "mode", "")
+    if file.closed or not isinstance(name, (str, bytes, os.PathLike)) or "r" not in mode or "+" in mode:
+        return NotImplemented
+    try:
+        here, there = os.fstat(file.fileno()), os.stat(name)
+        position = file.tell()
+    except (OSError, io.UnsupportedOperation):
+        return NotImplemented
+    if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+        return NotImplemented
+    text = (file.encoding, file.errors) if isinstance(file, io.TextIOWrapper) else None
+    unbuffered = isinstance(file, io.FileIO)
+    return arrivals.reopen, (os.path.abspath(os.fsdecode(name)), text, unbuffered, position)
+
+
+def _reduce_pipe(_: ShippingPickler, wrapper: Any) -> Any:
+    # torch wraps datapipes in an object that pickles them with plain pickle; ours can do more
+    return type(wrapper), (wrapper._datapipe,)  # noqa: SLF001 - it is what the wrapper's own constructor takes
+
+
+def _reduce_array(_: ShippingPickler, array: Any) -> Any:
+    """A memory map of a file, and any array that lies in one, is mapped again from the file."""
+    base = array
+    while base is not None and getattr(base, "_mmap", None) is None:
+        base = getattr(base, "base", None)
+    filename = getattr(base, "filename", None)
+    if filename is None or not os.path.exists(filename) or min(array.strides, default=0) < 0:
+        return NotImplemented
+    while isinstance(base.base, type(base)):
+        base = base.base
+    shift = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+    mode = "r+" if base.mode == "w+" else base.mode
+    place = (os.path.abspath(filename), mode, base.offset + shift)
+    return arrivals.memmap_of, (*place, type(array), array.dtype, array.shape, array.strides)
+
+
+@functools.cache
+def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]:
+    reducers: list[tuple[Any, Callable[[ShippingPickler, Any], Any]]] = [
+        (torch.Tensor, _reduce_tensor),
+        (torch.UntypedStorage, _reduce_storage),
+        (torch.storage.TypedStorage, _reduce_typed),
+        (_LOCK_TYPES, _reduce_lock),
+        (threading.local, _reduce_local),
+        ((io.BufferedReader, io.TextIOWrapper, io.FileIO), _reduce_file),
+        (datapipes._DataPipeSerializationWrapper, _reduce_pipe),  # noqa: SLF001 - see _reduce_pipe
+    ]
+    try:
+        import numpy as np  # noqa: PLC0415 - optional, as in torch
+    except ImportError:
+        pass
+    else:
+        reducers.append((np.ndarray, _reduce_array))
+    return tuple(reducers)
+
+
+# -- multiprocessing's own objects -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _as_if_spawning(pickler: ShippingPickler) -> Iterator[None]:
+    """Let locks, queues and shared tensors pickle themselves as they do for a process that is being spawned."""
+    before = mp_context.get_spawning_popen()
+    mp_context.set_spawning_popen(_Inheriting(pickler))  # type: ignore[arg-type] # the two methods it needs
+    try:
+        yield
+    finally:
+        mp_context.set_spawning_popen(before)
+
+
+class _Inheriting:
+    """The part of multiprocessing's Popen that its reductions use."""
+
+    DupFd = arrivals.Inherited
+
+    def __init__(self, pickler: ShippingPickler) -> None:
+        self._pickler = pickler
+
+    def duplicate_for_child(self, fd: int) -> int:
+        return self._pickler.inherit(fd)
+
+
+# -- placing -----------------------------------------------------------------------------------------------------------
+
+
+def _plan(dumped: Dumped) -> Manifest:
+    at = dumped.stream.nbytes
+    buffers = []
+    for buffer in dumped.buffers:
+        raw = buffer.raw()
+        at = -(-at // _ALIGNMENT) * _ALIGNMENT
+        buffers.append((at, raw.nbytes, raw.readonly))
+        at += raw.nbytes
+    return Manifest(at, (0, dumped.stream.nbytes), tuple(buffers))
+
+
+def _places(manifest: Manifest, dumped: Dumped) -> Iterator[tuple[tuple[int, int], memoryview]]:
+    yield manifest.stream, dumped.stream
+    for (start, length, _), buffer in zip(manifest.buffers, dumped.buffers, strict=True):
+        yield (start, length), buffer.raw()
+
+
+def _unchanged(dumped: Dumped, manifest: Manifest, previous: Payload) -> bool:
+    if manifest != previous.manifest:
+        return False
+    base = previous.mapping.address
+    return all(
+        same_bytes(base + start, address_of(view), length) for (start, length), view in _places(manifest, dumped)
+    )

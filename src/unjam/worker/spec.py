@@ -1,0 +1,51 @@
+"""What one worker is told about itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import _utils
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """The loader's settings as a worker needs them. Plain data: it travels by plain pickle."""
+
+    worker: int
+    workers: int
+    iterable: bool
+    auto_collation: bool
+    drop_last: bool
+    base_seed: int
+    shared_seed: int | None
+    threads: int | None
+    by_value: bool
+
+    def by_name(self) -> WorkerSpec:
+        """The same for a worker that has the user's `__main__`."""
+        return dataclasses.replace(self, by_value=False)
+
+    def seed_everything(self) -> int:
+        """Seed as torch does in its workers, so that the random numbers are the same; return the seed."""
+        seed = self.base_seed + self.worker
+        random.seed(seed)
+        torch.manual_seed(seed)
+        if _utils.HAS_NUMPY:
+            import numpy as np  # noqa: PLC0415 - optional, as in torch
+
+            np.random.seed(_utils.worker._generate_state(self.base_seed, self.worker))  # noqa: NPY002, SLF001 - parity
+        return seed
+
+
+@dataclass(slots=True)
+class Cargo:
+    """The user's objects that a worker works with; they travel by `shipping`."""
+
+    dataset: Any
+    collate_fn: Any
+    worker_init_fn: Any
+    collate_additions: dict[Any, Any]
