@@ -1,0 +1,89 @@
+"""Every test ends by proving that nothing is left: no child, descriptor, thread, mapping or shared segment."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from multiprocessing import forkserver as mp_forkserver
+from multiprocessing import resource_tracker
+
+import psutil
+import pytest
+
+from unjam.pools import forkserver
+
+
+def _children() -> set[int]:
+    mine = psutil.Process()
+    server = forkserver.server_pid()
+    found = set()
+    for child in mine.children(recursive=True):
+        try:
+            line = " ".join(child.cmdline())
+            if child.pid != server and "resource_tracker" not in line and "multiprocessing.forkserver" not in line:
+                found.add(child.pid)
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found[int(fd)] = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+    return found
+
+
+def _mappings() -> int:
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:unjam" in line or "/unjam-" in line for line in maps)
+
+
+def _segments() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_"))}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def server():
+    """What a process has one of runs before the first test: unjam's fork server, and multiprocessing's own helpers."""
+    resource_tracker.ensure_running()
+    mp_forkserver.ensure_running()
+    yield forkserver.shared()
+    forkserver.shut_down()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(server):
+    gc.collect()
+    children, descriptors, segments = _children(), _descriptors(), _segments()
+    threads, mappings = {t.ident for t in threading.enumerate()}, _mappings()
+    yield
+    deadline = time.monotonic() + 5
+    while True:
+        gc.collect()
+        left = []
+        if extra := _children() - children:
+            left.append(f"children {extra}")
+        now = _descriptors()
+        if len(now) > len(descriptors) + _server_changed(server):
+            left.append(f"descriptors { {fd: to for fd, to in now.items() if fd not in descriptors} }")
+        if extra := [t.name for t in threading.enumerate() if t.ident not in threads]:
+            left.append(f"threads {extra}")
+        if (extra := _mappings() - mappings) > 0:
+            left.append(f"{extra} mappings")
+        if extra := _segments() - segments:
+            left.append(f"segments {extra}")
+        if not left or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    assert not left, "left behind: " + "; ".join(left)
+
+
+def _server_changed(server) -> int:
+    # a test that kills the server on purpose gets a new one, and with it a new socket
+    return 1 if forkserver.server_pid() not in (server.pid, None) else 0

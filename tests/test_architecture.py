@@ -1,0 +1,193 @@
+"""The shape of the house: who may import whom, what is pure, what may wait."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "unjam"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+# lower number: lower room; imports go to a lower room or stay within one
+FLOORS = {
+    "engine": 0,
+    "errors": 0,
+    "evidence": 1,
+    "transport": 2,
+    "worker": 3,
+    "pools": 4,
+    "pinning": 5,
+    "feed": 6,
+    "iterator": 7,
+    "loader": 8,
+    "__init__": 9,
+}
+PURE = {"__future__", "dataclasses", "enum", "typing", "collections", "math", "unjam"}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> list[str]:
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            # `from unjam import errors` imports unjam.errors
+            found += [f"unjam.{a.name}" for a in node.names] if node.module == "unjam" else [node.module]
+    return found
+
+
+def test_every_file_has_a_floor():
+    assert {room(path) for path in FILES} <= set(FLOORS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_downward(path):
+    here = FLOORS[room(path)]
+    for name in imports(ast.parse(path.read_text())):
+        if name.startswith("unjam."):
+            there = name.split(".")[1]
+            if there in FLOORS and there != room(path):
+                up = FLOORS[there] >= here and not (path.name == "__init__.py" and room(path) == "__init__")
+                # nothing imports its equal either: engine and errors know nothing of each other
+                assert not up, f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "engine").glob("*.py")), ids=lambda p: p.name)
+def test_the_engine_is_pure(path):
+    for name in imports(ast.parse(path.read_text())):
+        assert name.split(".")[0] in PURE, f"{path.name} imports {name}"
+        if name.startswith("unjam."):
+            assert name.startswith("unjam.engine"), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_files_stay_readable(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_importing_starts_nothing():
+    out = run(
+        "import os, sys, threading\n"
+        "import unjam\n"
+        "assert 'torch' not in sys.modules, 'import unjam imports torch'\n"
+        "import torch.utils.data, torch.multiprocessing\n"
+        "before = set(os.listdir('/proc/self/fd'))\n"
+        "from unjam import DataLoader\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+        "children = open(f'/proc/self/task/{os.getpid()}/children').read()\n"
+        "assert not children, children\n"
+        "assert len(set(os.listdir('/proc/self/fd'))) <= len(before), os.listdir('/proc/self/fd')\n"
+        "print('quiet')"
+    )
+    assert out == "quiet\n"
+
+
+def test_a_healthy_loader_needs_no_evidence():
+    out = run(
+        "import sys\n"
+        "from unjam import DataLoader\n"
+        "list(DataLoader(range(8), num_workers=1))\n"
+        "print([m for m in sys.modules if m.startswith(('unjam.evidence', 'unjam.rules', 'unjam.report'))])"
+    )
+    assert out == "[]\n"
+
+
+# -- no unbounded wait -------------------------------------------------------------------------------------------------
+
+# method: the keyword or the position (from 0) that bounds it
+BOUNDED = {
+    "join": ("timeout", 0),
+    "wait": ("timeout", 0),
+    "acquire": ("timeout", 1),
+    "result": ("timeout", 0),
+    "communicate": ("timeout", 1),
+    "poll": (None, 0),
+    "get": (None, None),
+    "select": ("timeout", 0),
+    "waitpid": (None, 1),
+}
+FORBIDDEN = {"sleep": "waits for no reason", "input": "waits for a person", "recv": "may block", "accept": "may block"}
+
+
+def unbounded_waits(source: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in FORBIDDEN:
+            found.append(f"line {node.lineno}: {name} {FORBIDDEN[name]}")
+        if name not in BOUNDED or not isinstance(node.func, ast.Attribute):
+            continue
+        keyword, position = BOUNDED[name]
+        if name == "join" and (isinstance(node.func.value, ast.Constant | ast.JoinedStr) or _is_path(node)):
+            continue  # str.join, os.path.join
+        if name == "poll" and isinstance(node.func.value, ast.Name) and node.func.value.id == "select":
+            continue  # makes a poll object
+        if name == "poll" and "process" in ast.unparse(node.func.value):
+            continue  # subprocess's poll does not wait
+        if name == "get":
+            if "queue" in ast.unparse(node.func.value).lower() and not node.keywords:
+                found.append(f"line {node.lineno}: get of a queue without a timeout")
+            continue
+        if name == "waitpid":
+            if "WNOHANG" not in ast.unparse(node):
+                found.append(f"line {node.lineno}: waitpid without WNOHANG")
+            continue
+        if name == "acquire" and any(k.arg == "blocking" for k in node.keywords):
+            continue
+        bounded = any(k.arg == keyword for k in node.keywords) or len(node.args) > position
+        if not bounded:
+            found.append(f"line {node.lineno}: {name} without a bound")
+    return found
+
+
+def _is_path(node: ast.Call) -> bool:
+    return "path" in ast.unparse(node.func)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_unbounded_wait(path):
+    assert unbounded_waits(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "thread.join()",
+        "event.wait()",
+        "lock.acquire()",
+        "future.result()",
+        "process.communicate()",
+        "poller.poll()",
+        "queue.get()",
+        "selector.select()",
+        "os.waitpid(pid, 0)",
+        "time.sleep(1)",
+        "sock.recv(1)",
+    ],
+)
+def test_the_check_for_unbounded_waits_can_fail(bad):
+    assert unbounded_waits(bad)
+
+
+def test_every_deadline_has_a_reason():
+    from unjam.engine import deadlines
+
+    named = [v for v in vars(deadlines).values() if isinstance(v, deadlines.Deadline)]
+    assert set(named) == set(deadlines.ALL)
+    assert all(d.seconds > 0 and len(d.reason) > 20 for d in named)
+    stopping = deadlines.FINISH_SAMPLE, deadlines.OBEY_TERM, deadlines.OBEY_KILL
+    assert sum(d.seconds for d in stopping) < 2, "stopping may take two seconds"

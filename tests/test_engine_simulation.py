@@ -1,0 +1,246 @@
+"""Hypothesis drives the engine through any interleaving of results, errors, deaths, silences, slow workers, early
+close and re-iteration. Whatever happens: each batch once, in order, never too many under way, and it ends.
+
+The number of schedules is `UNJAM_SCHEDULES`; `make simulate` runs 100,000.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from unjam.engine import actions as act
+from unjam.engine import events as ev
+from unjam.engine.machine import Config, Machine
+
+SCHEDULES = int(os.environ.get("UNJAM_SCHEDULES", "3000"))
+MOST_STEPS = 3000
+
+configs = st.builds(
+    Config,
+    workers=st.integers(1, 4),
+    depth=st.integers(1, 3),
+    in_order=st.booleans(),
+    iterable=st.booleans(),
+    keeps_workers=st.booleans(),
+    budget=st.none() | st.integers(1, 400),
+    restarts=st.booleans(),
+    max_restarts=st.integers(0, 12),
+    stop_when_silent=st.booleans(),
+)
+
+
+class Schedule:
+    """Decisions, a byte each; when the bytes are used up, everybody simply works."""
+
+    def __init__(self, decisions: bytes) -> None:
+        self._bytes = iter(decisions)
+
+    def choose(self, options):
+        return options[next(self._bytes, 0) % len(options)]
+
+
+class World:
+    """Workers, a sampler and a consumer that do whatever the schedule says."""
+
+    def __init__(self, schedule: Schedule, config: Config, length: int) -> None:
+        self.schedule = schedule
+        self.config = config
+        self.length = length
+        self.machine = Machine(config)
+        self.alive = [False] * config.workers
+        self.mailbox: list[list[int]] = [[] for _ in range(config.workers)]
+        self.ended = [False] * config.workers
+        # how many batches each worker's iterable has
+        self.stock = [0] * config.workers
+        self.given = 0
+        self.drawn: list[int] = []
+        self.dropped: set[int] = set()
+        self.delivered: list[int] = []
+        self.outcome = None
+        self.deaths = 0
+
+    def feed(self, event: ev.Event) -> None:
+        queue = list(self.machine.handle(event))
+        while queue:
+            action = queue.pop(0)
+            match action:
+                case act.Draw(batch):
+                    if self.given < self.length:
+                        self.given += 1
+                        self.drawn.append(batch)
+                        queue = list(self.machine.handle(ev.Drew(batch))) + queue
+                        if batch not in self.machine.ledger.entries:
+                            self.dropped.add(batch)
+                    else:
+                        queue = list(self.machine.handle(ev.SamplerEnded())) + queue
+                case act.Start(worker):
+                    assert not self.alive[worker], "started twice"
+                    self.alive[worker] = True
+                    self.mailbox[worker] = []
+                    self.ended[worker] = False
+                case act.Send(worker, batch):
+                    assert batch in self.drawn, "sent what was never drawn"
+                    self.mailbox[worker].append(batch)
+                case act.Drop(batch):
+                    self.dropped.add(batch)
+                case act.Deliver(batch):
+                    assert self.outcome is None
+                    self.delivered.append(batch)
+                    self.outcome = action
+                case act.End() | act.GiveUp():
+                    assert self.outcome is None
+                    self.outcome = action
+                case act.Stop(worker, reason):
+                    if reason is act.Reason.SILENT:
+                        self.kill(worker, queue)
+                    else:
+                        self.mailbox[worker] = []
+                        self.feed_later = worker
+                case act.Warn():
+                    pass
+            self.machine.validate()
+
+    def kill(self, worker: int, queue: list) -> None:
+        if self.alive[worker]:
+            self.alive[worker] = False
+            self.mailbox[worker] = []
+            queue += self.machine.handle(ev.Death(worker))
+
+    def step(self) -> None:
+        """One thing happens somewhere."""
+        busy = [w for w in range(self.config.workers) if self.alive[w] and self.mailbox[w] and not self.ended[w]]
+        what = self.schedule.choose(["work"] * 6 + ["death", "silence", "echo", "ready", "timeout"])
+        if what == "work" or not busy:
+            if busy:
+                self.work(self.schedule.choose(busy))
+            return
+        worker = self.schedule.choose(busy)
+        batch = self.mailbox[worker][0]
+        if what == "death":
+            if self.deaths < 15:
+                self.deaths += 1
+                self.alive[worker] = False
+                self.mailbox[worker] = []
+                self.feed(ev.Death(worker))
+        elif what == "silence":
+            if self.deaths < 15:
+                self.deaths += self.config.stop_when_silent
+                self.feed(ev.Silence(worker, batch))
+        elif what == "echo":
+            # an answer that nobody waits for: of an earlier epoch, or a second time
+            self.feed(ev.Result(worker, batch - 1000, 1))
+        elif what == "ready":
+            self.feed(ev.Ready(worker))
+        elif what == "timeout" and self.outcome is None:
+            self.feed(ev.TimedOut())
+
+    def work(self, worker: int) -> None:
+        batch = self.mailbox[worker].pop(0)
+        if batch not in self.drawn:
+            # left over from an epoch that the consumer broke out of; made, and nobody wants it
+            self.feed(self.schedule.choose([ev.Result(worker, batch, 1), ev.Exhausted(worker, batch)]))
+            return
+        if self.config.iterable and self.stock[worker] == 0:
+            self.ended[worker] = True
+            self.feed(ev.Exhausted(worker, batch))
+            return
+        self.stock[worker] -= 1
+        size = self.schedule.choose(range(200))
+        if self.schedule.choose(range(10)) == 9:
+            self.feed(ev.Failure(worker, batch))
+        else:
+            self.feed(ev.Result(worker, batch, size))
+
+    def epoch(self, takes: int) -> str:
+        """Iterate; return how it ended."""
+        for worker in range(self.config.workers):
+            if self.ended[worker]:
+                self.mailbox[worker] = []  # a worker whose iterable has ended passes over what it was sent
+            self.ended[worker] = False
+            if self.config.iterable:
+                self.stock[worker] = self.schedule.choose(range(6))
+        self.given = 0
+        self.drawn, self.dropped, self.delivered, self.outcome = [], set(), [], None
+        self.deaths = 0
+        stock = sum(self.stock)
+        self.feed(ev.Began())
+        for _ in range(takes):
+            self.outcome = None
+            self.feed(ev.Wanted())
+            steps = 0
+            while self.outcome is None:
+                self.step()
+                steps += 1
+                assert steps < MOST_STEPS, "the consumer waits for ever"
+            if isinstance(self.outcome, act.GiveUp):
+                if self.outcome.reason is act.Reason.TIMED_OUT:
+                    continue
+                return "gave up"
+            if isinstance(self.outcome, act.End):
+                self.check_complete(stock)
+                return "ended"
+        return "left early"
+
+    def check_order(self) -> None:
+        assert len(set(self.delivered)) == len(self.delivered), "delivered twice"
+        if self.config.in_order:
+            assert self.delivered == sorted(self.delivered), "out of order"
+
+    def check_complete(self, stock: int) -> None:
+        self.check_order()
+        assert set(self.delivered) | (self.dropped & set(self.drawn)) == set(self.drawn), "lost"
+        assert not set(self.delivered) & self.dropped, "delivered and dropped"
+        if self.config.iterable:
+            assert len(self.delivered) <= stock
+            if self.given < self.length:
+                assert len(self.delivered) == stock, "an iterable's samples are missing"
+        else:
+            assert len(self.delivered) == self.length, "every index exactly once"
+
+
+@settings(max_examples=SCHEDULES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@given(
+    decisions=st.binary(max_size=600),
+    config=configs,
+    length=st.integers(0, 25),
+    takes=st.lists(st.sampled_from([1000, 3]), min_size=1, max_size=3),
+)
+def test_any_interleaving(decisions, config, length, takes):
+    world = World(Schedule(decisions), config, length)
+    for most in takes:
+        how = world.epoch(most)
+        world.check_order()
+        if how == "gave up":
+            # a loader that gave up is closed, and a new one made
+            break
+        if not config.keeps_workers:
+            break
+        for worker, record in enumerate(world.machine.workers):
+            if not world.alive[worker] and record.alive:
+                world.feed(ev.Death(worker))
+    world.feed(ev.Closed())
+    assert world.machine.handle(ev.Wanted()) == []
+
+
+@settings(max_examples=max(50, SCHEDULES // 20), deadline=None, suppress_health_check=list(HealthCheck))
+@given(decisions=st.binary(max_size=50), length=st.integers(0, 12), stock=st.none() | st.integers(0, 12))
+def test_without_workers_nothing_runs_ahead(decisions, length, stock):
+    iterable = stock is not None
+    world = World(Schedule(decisions), Config(1, 0, iterable=iterable), length)
+    world.stock[0] = stock or 0
+    world.feed(ev.Began())
+    assert world.given == 0, "the sampler is asked only when somebody wants something"
+    for expected in range(1, (min(stock, length) if iterable else length) + 1):
+        world.outcome = None
+        world.feed(ev.Wanted())
+        assert world.given == expected
+        world.work(0)
+        assert isinstance(world.outcome, act.Deliver)
+    world.outcome = None
+    world.feed(ev.Wanted())
+    if world.mailbox[0]:
+        world.work(0)
+    assert isinstance(world.outcome, act.End)
