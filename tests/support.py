@@ -118,7 +118,7 @@ def tear(value):
             return (type(value), "nested", [tear(v) for v in value.unbind()])
         if value.is_quantized:
             return (type(value), str(value.dtype), value.q_scale(), value.q_zero_point(), value.int_repr().tolist())
-        raw = value.detach().contiguous().reshape(-1)
+        raw = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
         raw = raw.view(torch.uint8).tolist() if raw.numel() else []
         return (type(value), str(value.dtype), tuple(value.shape), value.requires_grad, raw)
     if isinstance(value, np.ndarray):

@@ -82,7 +82,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             )
         iterable = self._dataset_kind == _DatasetKind.Iterable
         self._pool = open_pool(
-            Cargo(self._dataset, self._collate_fn, self._worker_init_fn, additions()),
+            Cargo(None, self._dataset, self._collate_fn, self._worker_init_fn, additions()),
             [self._spec(number, loader, iterable=iterable) for number in range(self._num_workers)],
             loader.multiprocessing_context,
             loader._ship_cache,  # noqa: SLF001 - the loader's own, made for this

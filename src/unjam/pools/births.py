@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from unjam.engine.deadlines import OBEY_KILL
@@ -109,10 +110,11 @@ class ServedProcess:
         self._exitcode = int(text) if text else -int(signal.SIGKILL)
         self._close()
 
-    def _close(self) -> None:
+    def _close(self, close: Callable[[int], None] = os.close) -> None:
+        # bound here, because the interpreter's end may have emptied `os`
         for fd in (self._status_fd, self._pidfd):
             if fd is not None:
-                os.close(fd)
+                close(fd)
         self._status_fd = self._pidfd = None
 
     def __del__(self) -> None:

@@ -326,9 +326,8 @@ class ProcessPool:
 class BeginFrame:
     """Makes the first frame for each worker of a pool."""
 
-    def __init__(self, home: Any, settings: Any, payload: Any, tracker: int | None, *, adopted: bool) -> None:
+    def __init__(self, home: Any, payload: Any, tracker: int | None, *, adopted: bool) -> None:
         self._home = home
-        self._settings = settings
         self._payload = payload
         self._tracker = tracker
         self._adopted = adopted
@@ -336,12 +335,11 @@ class BeginFrame:
     def frame(self, spec: WorkerSpec) -> tuple[main.Begin, tuple[int, ...]]:
         """The message and its descriptors, after the page and the stacks."""
         if self._payload is None:
-            return main.Begin(spec, None, {}, None, has_tracker=False, adopted=False), ()
+            return main.Begin(spec, None, None, has_tracker=False, adopted=False), ()
         fds = (self._payload.fd, *((self._tracker,) if self._tracker is not None else ()), *self._payload.extra_fds)
         begin = main.Begin(
             spec,
             self._home,
-            self._settings,
             self._payload.manifest,
             has_tracker=self._tracker is not None,
             adopted=self._adopted,

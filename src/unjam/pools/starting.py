@@ -59,6 +59,7 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
     method = None if context is None else context.get_start_method()
     if method == "fork":
         return _forking(cargo, specs, context)
+    cargo.settings = settings.Carrier(settings.collect())
     try:
         cache.payload = shipping.ship(cargo, cache.payload)
     except Exception as error:
@@ -81,7 +82,7 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
     nursery: Nursery = ServerNursery() if method is None else ContextNursery(context, None)
     if method is None:
         forkserver.shared().preload(_packages(cache.payload.modules))
-    begin = BeginFrame(World.here(), settings.collect(), cache.payload, tracker_fd(), adopted=nursery.adopts)
+    begin = BeginFrame(World.here(), cache.payload, tracker_fd(), adopted=nursery.adopts)
     return ProcessPool(nursery, specs, begin)
 
 
@@ -92,8 +93,9 @@ def learn(pool: ProcessPool) -> None:
 
 
 def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any) -> ProcessPool:
+    cargo.settings = None  # a forked worker has them
     by_name = [spec.by_name() for spec in specs]
-    return ProcessPool(ContextNursery(context, cargo), by_name, BeginFrame(None, {}, None, None, adopted=False))
+    return ProcessPool(ContextNursery(context, cargo), by_name, BeginFrame(None, None, None, adopted=False))
 
 
 def _fall_back(cargo: Cargo, specs: list[WorkerSpec], error: Exception) -> ProcessPool:

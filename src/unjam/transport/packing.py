@@ -2,7 +2,7 @@
 
 Tensors become (offset, dtype, size, stride) and their bytes go into the slot; those that `collating` already put there
 are not copied. Everything else that offers protocol-5 buffers (numpy, pandas, Arrow) has them copied into the slot
-too. What remains is the pickle stream. Sparse, quantised, nested, subclassed tensors and parameters go through
+too. What remains is the pickle stream. Quantised, nested, subclassed tensors and parameters go through
 torch's own reductions, which end in storages, and those go into the slot.
 """
 
@@ -108,6 +108,8 @@ class _Sink:
                 "a batch holds a tensor that requires grad and is the result of a computation; the graph behind it "
                 "cannot cross the process border: call .detach() on it, or compute it in the training process"
             )
+        if tensor.layout in _SPARSE:
+            return _reduce_sparse(tensor)
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.requires_grad:
             return NotImplemented
         size = tuple(tensor.shape)
@@ -146,6 +148,23 @@ class _Sink:
             self._arena.at(offset, length, torch.uint8).untyped_storage().copy_(storage)
         self._storages[key] = (offset, storage)
         return offset, length
+
+
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def _reduce_sparse(tensor: torch.Tensor) -> Any:
+    """By its parts; torch's own way keeps every sparse tensor alive until the next torch.load."""
+    parts: tuple[torch.Tensor, ...]
+    if tensor.layout is torch.sparse_coo:
+        parts = tensor._indices(), tensor._values()  # noqa: SLF001 - the public ones refuse what is not coalesced
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        parts = tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    else:
+        parts = tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    parts = tuple(part.detach() for part in parts)
+    coalesced = tensor.is_coalesced() if tensor.layout is torch.sparse_coo else None
+    return unpacking.rebuild_sparse, (tensor.layout, parts, tuple(tensor.shape), coalesced, tensor.requires_grad)
 
 
 def _dense_stride(tensor: torch.Tensor) -> tuple[int, ...] | None:

@@ -73,6 +73,21 @@ def rebuild_empty(dtype: torch.dtype, size: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(size, dtype=dtype, device="cpu")
 
 
+def rebuild_sparse(
+    layout: torch.layout,
+    parts: tuple[torch.Tensor, ...],
+    size: tuple[int, ...],
+    coalesced: bool | None,  # noqa: FBT001 - called by pickle
+    requires_grad: bool,  # noqa: FBT001 - called by pickle
+) -> torch.Tensor:
+    """A sparse tensor of its parts."""
+    if layout is torch.sparse_coo:
+        tensor = torch.sparse_coo_tensor(*parts, size, is_coalesced=coalesced, check_invariants=False)
+    else:
+        tensor = torch.sparse_compressed_tensor(*parts, size, layout=layout, check_invariants=False)
+    return tensor.requires_grad_(requires_grad)
+
+
 def rebuild_storage(offset: int, nbytes: int) -> torch.UntypedStorage:
     """A storage over the batch's memory."""
     return torch.frombuffer(_memory.owner, dtype=torch.uint8, count=nbytes, offset=offset).untyped_storage()

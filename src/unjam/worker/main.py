@@ -31,7 +31,7 @@ from unjam.transport.slots import Arena
 from unjam.worker import hygiene, messages, shipping
 from unjam.worker.exceptions import ExceptionRecord, record
 from unjam.worker.fetching import Fetcher, Interrupted, IterableEnded, make_fetcher
-from unjam.worker.settings import ModuleSettings, apply, is_installed
+from unjam.worker.settings import is_installed
 from unjam.worker.spec import Cargo, WorkerSpec
 from unjam.worker.world import World, use_tracker
 
@@ -49,7 +49,6 @@ class Begin:
 
     spec: WorkerSpec
     home: World | None
-    settings: dict[str, ModuleSettings]
     manifest: shipping.Manifest | None
     has_tracker: bool
     adopted: bool
@@ -110,7 +109,6 @@ class Worker:
                 use_tracker(fds.pop(1))
             if begin.home is not None:
                 begin.home.settle(self._spec.worker, adopted=begin.adopted)
-                apply(begin.settings)
             self._arm(forked=begin.home is None)
             if cargo is None:
                 assert begin.manifest is not None, "a worker without a cargo needs a manifest"

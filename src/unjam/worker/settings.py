@@ -1,10 +1,13 @@
-"""Module variables that the user's program set after import, taken along to workers that import those modules anew.
+"""Module variables of the user's program, taken along to workers that import those modules anew.
 
-A forked worker sees `config.ROOT = args.root`; a worker that imports `config` itself sees what the file says, and
-trains on other data without a word. So the plain values of the user's own modules (not of installed packages) go along,
-and are put in place right after the worker imports the module. A variable that holds something else (a client, a
-model) is left as the import makes it; where such a one is still unset in the worker, flags of that module are left alone
-too, because `ready = True` beside a missing client would be a lie.
+A forked worker sees `config.ROOT = args.root` and the random split that a module drew when it was imported; a worker
+that imports the module itself sees what the file says, draws another split, and trains on other data without a word.
+So the data in variables of the user's own modules (not of installed packages) go along, and are put in place right
+after the worker imports the module, where they differ.
+
+Limits: a variable that holds something else (a client, a model) or a Python container of more than `MOST_ITEMS` items
+is left as the import makes it. Where such a one is still unset in the worker, flags of that module are left alone too,
+because `ready = True` beside a missing client would be a lie.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ from unjam.worker.hygiene import after_import
 
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _SPACES = (argparse.Namespace, types.SimpleNamespace)
-# a table larger than this is data, not a setting
-MOST_ITEMS = 1000
+# looking through and sending more than this every epoch would cost more than it is worth
+MOST_ITEMS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,16 @@ def collect() -> dict[str, ModuleSettings]:
     return found
 
 
+class Carrier:
+    """Settings as the first thing in a payload: when it is unpickled they are ready, before anything is imported."""
+
+    def __init__(self, settings: dict[str, ModuleSettings]) -> None:
+        self._settings = settings
+
+    def __reduce__(self) -> Any:
+        return apply, (self._settings,)
+
+
 def apply(settings: dict[str, ModuleSettings]) -> None:
     """Put settings in place now, or as soon as their module is imported."""
     for name, found in settings.items():
@@ -55,12 +68,25 @@ def _put(module: types.ModuleType, settings: ModuleSettings) -> None:
     space = vars(module)
     bare = any(space.get(name) is None for name in settings.opaque)
     for name, value in settings.plain.items():
-        if name in space and not _plain(space[name]):
+        if name in space and not _is_data(space[name]):
             continue
         if bare and isinstance(value, bool):
             continue
-        if name not in space or type(space[name]) is not type(value) or space[name] != value:
+        if name not in space or not _equal(space[name], value):
             space[name] = _filled(space.get(name), value)
+
+
+def _equal(old: Any, value: Any) -> bool:
+    if type(old) is not type(value):
+        return False
+    if isinstance(value, torch.Tensor):
+        return old.dtype == value.dtype and torch.equal(old, value)
+    if type(value).__module__ == "numpy":
+        return bool(old.dtype == value.dtype and old.shape == value.shape and (old == value).all())
+    try:
+        return bool(old == value)
+    except (ValueError, RuntimeError):
+        return False  # a container of arrays: put it in place
 
 
 def _filled(old: Any, value: Any) -> Any:
@@ -86,26 +112,39 @@ def _settings(module: types.ModuleType) -> ModuleSettings:
     for name, value in list(vars(module).items()):
         if name.startswith("__") or isinstance(value, (types.ModuleType, type, types.FunctionType)):
             continue
-        if _plain(value):
+        if _is_data(value):
             plain[name] = value
         elif not callable(value):
             opaque.add(name)
     return ModuleSettings(plain, frozenset(opaque))
 
 
-def _plain(value: Any, depth: int = 4) -> bool:
+def _is_data(value: Any) -> bool:
+    return _count(value, MOST_ITEMS, 6) is not None
+
+
+def _count(value: Any, room: int, depth: int) -> int | None:
+    """How many items a piece of data has, or None if it is none, too many or too deep."""
     kind = type(value)
     if kind in _SIMPLE or isinstance(value, pathlib.PurePath):
-        return True
-    if depth == 0:
-        return False
-    if kind in (list, tuple, set, frozenset):
-        return len(value) <= MOST_ITEMS and all(_plain(item, depth - 1) for item in value)
-    if kind is dict:
-        return len(value) <= MOST_ITEMS and all(_plain(k, 1) and _plain(v, depth - 1) for k, v in value.items())
+        return 1
+    if kind is torch.Tensor:
+        plain = value.device.type == "cpu" and value.layout is torch.strided and not value.requires_grad
+        return 1 if plain and not value.is_shared() else None
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        return 1 if not value.dtype.hasobject else None
     if kind in _SPACES:
-        return _plain(vars(value), depth - 1)
-    return False
+        value, kind = vars(value), dict
+    if depth == 0 or kind not in (list, tuple, set, frozenset, dict) or len(value) > room:
+        return None
+    total = 0
+    for item in value:
+        for part in (item, value[item]) if kind is dict else (item,):
+            size = _count(part, room - total, depth - 1)
+            total += size or 0
+            if size is None or total > room:
+                return None
+    return total
 
 
 def is_installed(path: str) -> bool:

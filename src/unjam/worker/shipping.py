@@ -66,11 +66,11 @@ class Payload:
     extra_fds: list[int] = field(default_factory=list)
     modules: frozenset[str] = frozenset()
 
-    def close(self) -> None:
-        """Let go of the memory; workers that mapped it keep it."""
+    def close(self, _close: Callable[[int], None] = os.close) -> None:
+        """Let go of the memory; workers that mapped it keep it. (The interpreter's end may have emptied `os`.)"""
         for fd in (self.fd, *self.extra_fds):
             if fd >= 0:
-                os.close(fd)
+                _close(fd)
         self.fd = -1
         self.extra_fds = []
 

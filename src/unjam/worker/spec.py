@@ -43,8 +43,9 @@ class WorkerSpec:
 
 @dataclass(slots=True)
 class Cargo:
-    """The user's objects that a worker works with; they travel by `shipping`."""
+    """The user's objects that a worker works with; they travel by `shipping`. `settings` is first, see `Carrier`."""
 
+    settings: Any
     dataset: Any
     collate_fn: Any
     worker_init_fn: Any
