@@ -8,8 +8,11 @@ what happens when something fails is the feed's.
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Callable
 from typing import Any
 
+from torch.autograd import _profiler_enabled as _profiling
 from torch.utils.data import IterDataPipe, MapDataPipe, _DatasetKind
 from torch.utils.data import graph_settings as torch_graph
 from torch.utils.data.dataloader import (
@@ -61,8 +64,8 @@ class InlineIterator(_SingleProcessDataLoaderIter):
     def _next_data(self) -> Any:
         return self._feed.next(self._next_index)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_feed"):
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if hasattr(self, "_feed") and not _ending():
             self._feed.close()
 
 
@@ -80,7 +83,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             self._worker_init_fn = functools.partial(
                 _sharding_worker_init_fn, self._worker_init_fn, self._world_size, self._rank
             )
-        iterable = self._dataset_kind == _DatasetKind.Iterable
+        self._iterable = iterable = self._dataset_kind == _DatasetKind.Iterable
         self._pool = open_pool(
             Cargo(None, self._dataset, self._collate_fn, self._worker_init_fn, additions()),
             [self._spec(number, loader, iterable=iterable) for number in range(self._num_workers)],
@@ -121,6 +124,14 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         _BaseDataLoaderIter._reset(self, loader, first_iter)  # noqa: SLF001 - the part that is not about processes
         self._feed.begin(self._next_index, self._shared_seed)
 
+    def __next__(self) -> Any:
+        if self._iterable or _profiling():
+            return super().__next__()
+        # torch's own, without opening a profiler's range that nobody will read
+        data = self._next_data()
+        self._num_yielded += 1
+        return data
+
     def _next_data(self) -> Any:
         try:
             return self._feed.next(self._next_index)
@@ -134,8 +145,10 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         if feed is not None and not feed.closed:
             feed.close()
 
-    def __del__(self) -> None:
-        self._shutdown_workers()
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # at the interpreter's end the workers are gone already, and half of the modules too
+        if not _ending():
+            self._shutdown_workers()
 
 
 def _budget(asked: int | None) -> int | None:

@@ -49,7 +49,7 @@ class ForkServer:
                 # capped before any library is loaded: that is when they read these
                 env={**os.environ, **thread_environment(1)},
             )
-        self._channel = Channel(mine)
+        self._channel = Channel(mine, server.LANGUAGE)
         self._first = True
 
     @property

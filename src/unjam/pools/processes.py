@@ -193,7 +193,7 @@ class ProcessPool:
             return
         numbers, self._waiting_to_start = self._waiting_to_start, []
         for number, (process, sock) in zip(numbers, self._nursery.deliver(numbers), strict=True):
-            self._take(number, process, Channel(sock))
+            self._take(number, process, Channel(sock, main.LANGUAGE))
 
     def _take(self, number: int, process: Any, channel: Channel) -> None:
         page_fd, stacks_fd = main.make_start_memory()
@@ -353,7 +353,7 @@ def _without_slot(made: messages.Made) -> messages.Made:
 
 def _dump_index(index: Any) -> bytes:
     """Indices are nearly always numbers; anything else may be of a class of `__main__`."""
-    if type(index) is int or (type(index) is list and all(type(i) is int for i in index)):
+    if type(index) is int or (type(index) is list and set(map(type, index)) == {int}):
         return pickle.dumps(index, pickle.HIGHEST_PROTOCOL)
     data: bytes = cloudpickle.dumps(index)
     return data

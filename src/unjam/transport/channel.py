@@ -1,4 +1,7 @@
-"""Messages between two processes: one socket pair, frames of a pickled message and raw bytes.
+"""Messages between two processes: one socket pair, frames of a message and raw bytes.
+
+A message is an instance of a frozen dataclass that both sides know by its number in the channel's language; on the wire
+it is that number and its fields, because naming the class would cost as much as everything else.
 
 No method blocks without a bound. A frame is complete or it does not exist: a process killed in the middle of sending
 leaves bytes that the other side throws away.
@@ -7,6 +10,8 @@ leaves bytes that the other side throws away.
 from __future__ import annotations
 
 import array
+import dataclasses
+import functools
 import os
 import pickle
 import select
@@ -16,14 +21,27 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from unjam.engine.deadlines import Deadline
 
-_HEADER = struct.Struct("<IQB")
+_HEADER = struct.Struct("<IQBB")
 _CHUNK = 1 << 16
+# data up to this size is sent with its header, in one call
+_SMALL = 1 << 14
 # descriptors that one frame may carry; the kernel's own limit is 253
 MOST_FDS = 200
+_ANCILLARY = socket.CMSG_SPACE(MOST_FDS * struct.calcsize("i"))
+
+
+@functools.cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(part.name for part in dataclasses.fields(kind))
+
+
+def _nothing(_: object) -> tuple[()]:
+    return ()
 
 
 class ChannelClosed(ConnectionError):
@@ -49,9 +67,13 @@ class Envelope:
 class Channel:
     """One end. Not thread-safe: one thread talks through it at a time."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, language: Sequence[type]) -> None:
         sock.setblocking(False)
         self._socket = sock
+        self._language = language
+        self._numbers = {kind: number for number, kind in enumerate(language)}
+        self._fields = [attrgetter(*names) if (names := _field_names(kind)) else _nothing for kind in language]
+        self._space = bytearray(_CHUNK)
         self._inbox = bytearray()
         self._fds: deque[int] = deque()
         self._fds_lost = False
@@ -66,11 +88,14 @@ class Channel:
 
     def post(self, message: object, data: bytes | memoryview = b"", fds: Sequence[int] = ()) -> None:
         """Queue a message and send what the socket takes now. Descriptors are duplicated until they are sent."""
-        body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        head = _HEADER.pack(len(body), len(data), len(fds)) + body
+        number = self._numbers[type(message)]
+        body = pickle.dumps(self._fields[number](message), pickle.HIGHEST_PROTOCOL)
+        head = _HEADER.pack(len(body), len(data), len(fds), number) + body
+        if len(data) <= _SMALL:
+            head, data = head + data, b""
         copies = [os.dup(fd) for fd in fds]
         self._outbox.append((memoryview(head), array.array("i", copies) if copies else None, copies))
-        if len(data):
+        if data:
             self._outbox.append((memoryview(data), None, []))
         self.flush()
 
@@ -116,19 +141,18 @@ class Channel:
         """Every message that has arrived whole. Sets `closed` at the end of the stream."""
         while not self.closed:
             try:
-                data, ancillary, flags, _ = self._socket.recvmsg(
-                    _CHUNK, socket.CMSG_SPACE(MOST_FDS * struct.calcsize("i"))
-                )
+                count, ancillary, flags, _ = self._socket.recvmsg_into((self._space,), _ANCILLARY)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
                 self.closed = True
                 break
-            self._collect(ancillary, flags)
-            if not data:
+            if ancillary or flags:
+                self._collect(ancillary, flags)
+            if not count:
                 self.closed = True
-            self._inbox += data
-            if len(data) < _CHUNK:
+            self._inbox += memoryview(self._space)[:count]
+            if count < _CHUNK:
                 break
         return self._parse()
 
@@ -145,20 +169,27 @@ class Channel:
         envelopes: list[Envelope] = []
         inbox, at = self._inbox, 0
         while len(inbox) - at >= _HEADER.size:
-            body, data, fds = _HEADER.unpack_from(inbox, at)
+            body, data, fds, number = _HEADER.unpack_from(inbox, at)
             start = at + _HEADER.size
             end = start + body + data
             if len(inbox) < end:
                 break
             with memoryview(inbox) as view:
-                message = pickle.loads(view[start : start + body])
-                rest = bytes(view[start + body : end])
-            taken = [self._fds.popleft() for _ in range(min(fds, len(self._fds)))]
-            envelopes.append(Envelope(message, rest, taken, fds_lost=len(taken) < fds))
+                fields = pickle.loads(view[start : start + body])
+                rest = bytes(view[start + body : end]) if data else b""
+            taken = [self._fds.popleft() for _ in range(min(fds, len(self._fds)))] if fds else []
+            envelopes.append(Envelope(self._speak(number, fields), rest, taken, fds_lost=len(taken) < fds))
             at = end
         if at:
             del inbox[:at]
         return envelopes
+
+    def _speak(self, number: int, fields: Any) -> Any:
+        kind = self._language[number]
+        names = _field_names(kind)
+        if len(names) == 1:
+            return kind(fields)
+        return kind(*fields)
 
     def poll(self, seconds: float, *, write: bool = False) -> bool:
         """Wait until the channel can be read (or written), at most `seconds`."""

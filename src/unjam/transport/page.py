@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import time
+from dataclasses import dataclass
 
 from unjam.transport.memory import Mapping
 
@@ -31,26 +32,18 @@ class Stage(enum.IntEnum):
     LEAVING = 8
 
 
-class _Word(enum.IntEnum):
-    STAGE = 0
-    BATCH = 1
-    POSITION = 2
-    SINCE = 3
-    SAMPLES = 4
-    STOP = 5
+# where the words of the heartbeat are
+STAGE, BATCH, POSITION, SINCE, STOP = range(5)
 
 
+@dataclass(frozen=True, slots=True)
 class Beat:
     """One reading of a worker's heartbeat."""
 
-    __slots__ = ("batch", "position", "samples", "since", "stage")
-
-    def __init__(self, stage: Stage, batch: int, position: int, since: int, samples: int) -> None:
-        self.stage = stage
-        self.batch = batch
-        self.position = position
-        self.since = since
-        self.samples = samples
+    stage: Stage
+    batch: int
+    position: int
+    since: int
 
     def seconds(self) -> float:
         """How long the worker has been in this state."""
@@ -60,64 +53,50 @@ class Beat:
 class Page:
     """Both sides' view of the shared words."""
 
-    __slots__ = ("_words",)
+    __slots__ = ("words",)
 
     def __init__(self, fd: int) -> None:
-        self._words = Mapping(fd, PAGE_BYTES).view().cast("q")
+        self.words = Mapping(fd, PAGE_BYTES).view().cast("q")
 
     # -- heartbeat: the worker writes, the parent reads --------------------------------------------------------------
 
     def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
         """Say what the worker is about to do."""
-        words = self._words
-        words[0] = stage
-        words[1] = batch
-        words[2] = position
-        words[3] = time.monotonic_ns()
-
-    def sample(self, position: int) -> bool:
-        """Say that the next sample begins; return whether the worker should go on."""
-        words = self._words
-        words[2] = position
-        words[3] = time.monotonic_ns()
-        words[4] += 1
-        return not words[5]
+        words = self.words
+        words[STAGE] = stage
+        words[BATCH] = batch
+        words[POSITION] = position
+        words[SINCE] = time.monotonic_ns()
 
     def read(self) -> Beat:
         """The worker's last sign of life."""
-        words = self._words
-        return Beat(
-            Stage(words[_Word.STAGE]),
-            words[_Word.BATCH],
-            words[_Word.POSITION],
-            words[_Word.SINCE],
-            words[_Word.SAMPLES],
-        )
+        words = self.words
+        return Beat(Stage(words[STAGE]), words[BATCH], words[POSITION], words[SINCE])
 
     def ask_to_stop(self) -> None:
         """Tell the worker to leave at its next sample."""
-        self._words[_Word.STOP] = 1
+        self.words[STOP] = 1
 
     @property
     def stop_asked(self) -> bool:
         """Whether the parent wants the worker to leave."""
-        return bool(self._words[_Word.STOP])
+        return bool(self.words[STOP])
 
     # -- slots: the worker leases, the parent frees -------------------------------------------------------------------
 
     def lease(self, slot: int) -> int:
         """Mark a slot as filled and on its way; return the filling's generation."""
-        generation = (self._words[_SLOTS_AT + slot] >> 1) + 1
-        self._words[_SLOTS_AT + slot] = generation << 1 | 1
+        generation = (self.words[_SLOTS_AT + slot] >> 1) + 1
+        self.words[_SLOTS_AT + slot] = generation << 1 | 1
         return generation
 
     def free(self, slot: int, generation: int) -> bool:
         """Give a filling back; False if the slot has moved on, which would be a bug."""
-        if self._words[_SLOTS_AT + slot] != generation << 1 | 1:
+        if self.words[_SLOTS_AT + slot] != generation << 1 | 1:
             return False
-        self._words[_SLOTS_AT + slot] = generation << 1
+        self.words[_SLOTS_AT + slot] = generation << 1
         return True
 
     def is_free(self, slot: int) -> bool:
         """Whether nobody holds the slot's last filling."""
-        return not self._words[_SLOTS_AT + slot] & 1
+        return not self.words[_SLOTS_AT + slot] & 1

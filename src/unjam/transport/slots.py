@@ -43,6 +43,9 @@ class Filling:
     generation: int
     used: int
 
+    def __reduce__(self) -> Any:
+        return Filling, (self.slot, self.generation, self.used)
+
 
 class Arena:
     """Slots of one worker, and the filling under way.
@@ -66,7 +69,8 @@ class Arena:
 
     def open(self) -> None:
         """Begin a batch."""
-        self.discard()
+        if self._current is not None:
+            self.discard()
         self._open = True
 
     @property
@@ -113,7 +117,10 @@ class Arena:
 
     def lift(self) -> bytes:
         """The filling's bytes, to travel through the channel; the slot stays free."""
-        data = bytes(memoryview(self._owner).cast("B")[: self.used]) if self.used else b""
+        if self._current is None:
+            self._open = False
+            return b""
+        data = bytes(memoryview(self._owner).cast("B")[: self.used])
         self.discard()
         return data
 

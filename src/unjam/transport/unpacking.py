@@ -60,6 +60,11 @@ def rebuild_tensor(
     return flat.resize_(size) if stride is None else flat.as_strided_(size, stride)
 
 
+def rebuild_small(data: bytes, dtype: torch.dtype, size: tuple[int, ...]) -> torch.Tensor:
+    """A small tensor with memory of its own."""
+    return torch.frombuffer(bytearray(data), dtype=dtype).resize_(size)
+
+
 def rebuild_view(
     offset: int, nbytes: int, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], start: int
 ) -> torch.Tensor:

@@ -5,20 +5,20 @@ What torch's own fetchers do, in the same order of calls, so that the results ar
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from unjam.transport.page import Stage
+from unjam.transport.page import POSITION, SINCE, STOP, Stage
 
 
 class Pulse(Protocol):
-    """Where signs of life go."""
+    """Where signs of life go. Before each sample two of its `words` are written and one is read, without a call."""
+
+    words: Any
 
     def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
         """Say what is about to be done."""
-
-    def sample(self, position: int) -> bool:
-        """Say that the next sample begins; return whether to go on."""
 
 
 class Interrupted(Exception):
@@ -32,13 +32,11 @@ class IterableEnded(Exception):
 class NoPulse:
     """Nobody looks: for loading in the training process itself."""
 
+    def __init__(self) -> None:
+        self.words: Any = [0] * 8
+
     def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
         """Nothing."""
-
-    def sample(self, position: int) -> bool:
-        """Go on."""
-        del position
-        return True
 
 
 class Fetcher(Protocol):
@@ -63,15 +61,15 @@ class MapFetcher:
         pulse.beat(Stage.GETITEM, batch)
         data: Any
         if not self._batched:
-            pulse.sample(0)
             data = dataset[index]
         elif getattr(dataset, "__getitems__", None):
-            pulse.sample(0)
             data = dataset.__getitems__(index)
         else:
-            data = []
+            words, clock, data = pulse.words, time.monotonic_ns, []
             for position, one in enumerate(index):
-                if not pulse.sample(position):
+                words[POSITION] = position
+                words[SINCE] = clock()
+                if words[STOP]:
                     raise Interrupted
                 data.append(dataset[one])
         pulse.beat(Stage.COLLATE, batch)
@@ -100,7 +98,6 @@ class IterableFetcher:
         if self._batched:
             data = self._several(index)
         else:
-            self._pulse.sample(0)
             try:
                 data = next(self._iterator)
             except StopIteration:
@@ -109,9 +106,11 @@ class IterableFetcher:
         return self._collate(data)
 
     def _several(self, index: Any) -> list[Any]:
-        data: list[Any] = []
+        words, data = self._pulse.words, []
         for position, _ in enumerate(index):
-            if not self._pulse.sample(position):
+            words[POSITION] = position
+            words[SINCE] = time.monotonic_ns()
+            if words[STOP]:
                 raise Interrupted
             try:
                 data.append(next(self._iterator))

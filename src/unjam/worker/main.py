@@ -54,9 +54,26 @@ class Begin:
     adopted: bool
 
 
+# every message between a parent and its worker
+LANGUAGE = (
+    Begin,
+    messages.Task,
+    messages.Resume,
+    messages.Carry,
+    messages.Leave,
+    messages.Prepared,
+    messages.NewSlot,
+    messages.Made,
+    messages.Carried,
+    messages.Raised,
+    messages.Drained,
+    messages.Farewell,
+)
+
+
 def run(sock: socket.socket, cargo: Cargo | None) -> None:
     """Be a worker. `cargo` is given where the worker inherited it; otherwise it comes with the start frame."""
-    channel = Channel(sock)
+    channel = Channel(sock, LANGUAGE)
     inbox: deque[Envelope] = deque()
     try:
         first = _await(channel, inbox)
@@ -76,8 +93,10 @@ def _await(channel: Channel, inbox: deque[Envelope]) -> Envelope:
     while not inbox:
         if channel.closed:
             raise ChannelClosed("the parent closed the channel")
-        if channel.poll(LOOK_AROUND.seconds):
-            inbox.extend(channel.receive())
+        # there is nearly always something: look before waiting
+        inbox.extend(channel.receive())
+        if not inbox and not channel.closed:
+            channel.poll(LOOK_AROUND.seconds)
     return inbox.popleft()
 
 

@@ -17,7 +17,6 @@ class Task:
     batch: int
     number: int
 
-
 @dataclass(frozen=True, slots=True)
 class Resume:
     """A new epoch begins on a worker that stayed alive."""

@@ -67,6 +67,9 @@ class NotForked:
     reason: str
 
 
+LANGUAGE = (Preload, Preloaded, Fork, Forked, NotForked)
+
+
 def main(fd: int) -> None:
     """Be the fork server, on an inherited socket."""
     Server(fd).serve()
@@ -77,7 +80,7 @@ class Server:
 
     def __init__(self, fd: int) -> None:
         self._control_fd = fd
-        self._channel = Channel(socket.socket(fileno=fd))
+        self._channel = Channel(socket.socket(fileno=fd), LANGUAGE)
         state = json.loads(os.environ.pop(_STATE_VARIABLE, "{}"))
         # status pipes of children that an earlier program of this process forked
         self._children: dict[int, int] = {int(pid): pipe for pid, pipe in state.get("children", {}).items()}
