@@ -33,7 +33,9 @@ def _descriptors() -> dict[int, str]:
     found = {}
     for fd in os.listdir("/proc/self/fd"):
         try:
-            found[int(fd)] = os.readlink(f"/proc/self/fd/{fd}")
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            if "/pym-" not in target:  # multiprocessing's own heap keeps its memory for later
+                found[int(fd)] = target
         except OSError:
             continue
     return found

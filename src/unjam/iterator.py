@@ -3,13 +3,18 @@
 Both classes descend from torch's own, because frameworks ask for that, and take from them what is not about processes:
 samplers, seeds, the settings of a distributed run, the length warnings. Which process makes a batch, how it crosses and
 what happens when something fails is the feed's.
+
+NOTE [ The end of an iterator ]
+
+When Python collects a cycle it calls the finalisers of everything in it in no particular order: an iterator that closed
+its workers in `__del__` could find its memory unmapped already. So the feed is never part of the garbage: a
+`weakref.finalize` holds it until the iterator is gone, and closes it then. The feed knows nothing of the iterator.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable
+import weakref
 from typing import Any
 
 from torch.autograd import _profiler_enabled as _profiling
@@ -26,7 +31,7 @@ from unjam.engine.machine import Config
 from unjam.feed import Feed
 from unjam.pinning import Pinner
 from unjam.pools.inline import InlinePool
-from unjam.pools.starting import learn, open_pool
+from unjam.pools.starting import open_pool
 from unjam.transport.collating import additions
 from unjam.transport.room import available_memory
 from unjam.worker.fetching import NoPulse, make_fetcher
@@ -59,14 +64,11 @@ class InlineIterator(_SingleProcessDataLoaderIter):
         )
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
         self._feed = Feed(pool, Config(1, 0, iterable=iterable), timeout=0, pinner=pinner)
+        weakref.finalize(self, self._feed.close).atexit = False
         self._feed.begin(self._next_index, self._shared_seed)
 
     def _next_data(self) -> Any:
         return self._feed.next(self._next_index)
-
-    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if hasattr(self, "_feed") and not _ending():
-            self._feed.close()
 
 
 class WorkersIterator(_MultiProcessingDataLoaderIter):
@@ -100,6 +102,8 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         )
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
         self._feed = Feed(self._pool, config, timeout=self._timeout, pinner=pinner)
+        # at the interpreter's end the pools are closed by one function of their own
+        weakref.finalize(self, self._feed.close).atexit = False
         self._reset(loader, first_iter=True)
 
     def _spec(self, number: int, loader: Any, *, iterable: bool) -> WorkerSpec:
@@ -145,10 +149,8 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         if feed is not None and not feed.closed:
             feed.close()
 
-    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # at the interpreter's end the workers are gone already, and half of the modules too
-        if not _ending():
-            self._shutdown_workers()
+    def __del__(self) -> None:
+        """Not torch's: see NOTE [ The end of an iterator ]."""
 
 
 def _budget(asked: int | None) -> int | None:

@@ -21,7 +21,9 @@ the driver gives its memory back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from unjam.engine import actions as act
 from unjam.engine import events as ev
@@ -76,45 +78,15 @@ class Machine:
         """Take one event; return what to do about it, in order."""
         if self.closed:
             return []
-        match event:
-            case ev.Began():
-                return self._begin()
-            case ev.Wanted():
-                self.wanting = True
-                return self._advance()
-            case ev.Drew(batch):
-                return self._drew(batch)
-            case ev.SamplerEnded():
-                self.drawing = False
-                self.sampler_ended = True
-                return self._advance()
-            case ev.Result(worker, batch, nbytes):
-                self.largest = max(self.largest, nbytes)
-                return self._arrived(worker, batch)
-            case ev.Failure(worker, batch):
-                return self._arrived(worker, batch)
-            case ev.Exhausted(worker, batch):
-                return self._exhausted(worker, batch)
-            case ev.Ready(worker):
-                self.workers[worker].alive = True
-                return []
-            case ev.Goodbye(worker):
-                self.workers[worker].dismissed = True
-                return []
-            case ev.Unready(worker):
-                return self._give_up(Reason.UNREADY, worker)
-            case ev.Death(worker):
-                return self._died(worker)
-            case ev.Silence(worker, batch):
-                return self._silent(worker, batch)
-            case ev.TimedOut():
-                return self._timed_out()
-            case ev.Closed():
-                return self._close()
+        return _HANDLERS[type(event)](self, event)
 
     # -- an epoch's course ------------------------------------------------------------------------------------------
 
-    def _begin(self) -> list[Action]:
+    def _wanted(self, _: ev.Wanted) -> list[Action]:
+        self.wanting = True
+        return self._advance()
+
+    def _begin(self, _: ev.Began) -> list[Action]:
         todo: list[Action] = [act.Drop(batch) for batch in sorted(self.ledger.entries)]
         self.ledger.entries.clear()
         self.due = self.drawn
@@ -130,7 +102,13 @@ class Machine:
         self.owed_draws = self.config.most_in_flight if self.config.depth else 0
         return todo + self._advance()
 
-    def _drew(self, batch: int) -> list[Action]:
+    def _sampler_ended(self, _: ev.SamplerEnded) -> list[Action]:
+        self.drawing = False
+        self.sampler_ended = True
+        return self._advance()
+
+    def _drew(self, event: ev.Drew) -> list[Action]:
+        batch = event.batch
         self.drawing = False
         self.drawn = batch + 1
         worker = self._next_worker()
@@ -155,7 +133,12 @@ class Machine:
                 return number
         return min(active, key=lambda n: self.workers[n].undelivered)
 
-    def _arrived(self, worker: int, batch: int) -> list[Action]:
+    def _result(self, event: ev.Result) -> list[Action]:
+        self.largest = max(self.largest, event.nbytes)
+        return self._arrived(event)
+
+    def _arrived(self, event: ev.Result | ev.Failure) -> list[Action]:
+        worker, batch = event.worker, event.batch
         if not self.ledger.owes(worker, batch):
             return []
         # taken out and put back: among the arrived, the dict's order is the order of arrival
@@ -164,7 +147,8 @@ class Machine:
         self.ledger.entries[batch] = entry
         return self._advance()
 
-    def _exhausted(self, worker: int, batch: int) -> list[Action]:
+    def _exhausted(self, event: ev.Exhausted) -> list[Action]:
+        worker, batch = event.worker, event.batch
         record = self.workers[worker]
         if not record.active or not self.ledger.owes(worker, batch):
             return []
@@ -220,7 +204,7 @@ class Machine:
         return [*self._draw(), act.Deliver(batch)]
 
     def _draw(self) -> list[Action]:
-        if self.drawing or self.sampler_ended or not any(w.active for w in self.workers):
+        if self.drawing or self.sampler_ended:
             return []
         under_way = len(self.ledger.entries)
         if self.config.depth == 0:
@@ -228,7 +212,7 @@ class Machine:
         else:
             allowed = self.owed_draws > 0 and under_way < self._room()
             self.owed_draws -= 1 if allowed else 0
-        if not allowed:
+        if not allowed or not any([worker.active for worker in self.workers]):
             return []
         self.drawing = True
         return [act.Draw(self.drawn)]
@@ -242,7 +226,19 @@ class Machine:
 
     # -- what goes wrong --------------------------------------------------------------------------------------------
 
-    def _died(self, worker: int) -> list[Action]:
+    def _ready(self, event: ev.Ready) -> list[Action]:
+        self.workers[event.worker].alive = True
+        return []
+
+    def _goodbye(self, event: ev.Goodbye) -> list[Action]:
+        self.workers[event.worker].dismissed = True
+        return []
+
+    def _unready(self, event: ev.Unready) -> list[Action]:
+        return self._give_up(Reason.UNREADY, event.worker)
+
+    def _died(self, event: ev.Death) -> list[Action]:
+        worker = event.worker
         record = self.workers[worker]
         if not record.alive:
             return []
@@ -268,7 +264,8 @@ class Machine:
         record.dismissed = False
         return [act.Start(worker), *(act.Send(worker, batch) for batch in owed)]
 
-    def _silent(self, worker: int, batch: int) -> list[Action]:
+    def _silent(self, event: ev.Silence) -> list[Action]:
+        worker, batch = event.worker, event.batch
         if not self.ledger.owes(worker, batch):
             return []
         if self.config.stop_when_silent:
@@ -276,7 +273,7 @@ class Machine:
             return [act.Stop(worker, Reason.SILENT)]
         return [act.Warn(worker, batch)]
 
-    def _timed_out(self) -> list[Action]:
+    def _timed_out(self, _: ev.TimedOut) -> list[Action]:
         # not the end: the consumer may ask again, and the batch may still come
         if not self.wanting:
             return []
@@ -293,7 +290,7 @@ class Machine:
             record.undelivered = 0
         return [*drops, act.GiveUp(reason, worker, batch)]
 
-    def _close(self) -> list[Action]:
+    def _close(self, _: ev.Closed) -> list[Action]:
         self.closed = True
         self.over = True
         todo: list[Action] = [act.Drop(batch) for batch in sorted(self.ledger.entries)]
@@ -313,3 +310,21 @@ class Machine:
             assert self.closed or record.undelivered == counted, f"worker {number}: {record.undelivered} != {counted}"
         assert not (self.over and entries), "the epoch is over and batches are under way"
         assert not (self.drawing and self.sampler_ended), "asking a sampler that has ended"
+
+
+_HANDLERS: dict[type[ev.Event], Callable[[Machine, Any], list[Action]]] = {
+    ev.Began: Machine._begin,
+    ev.Wanted: Machine._wanted,
+    ev.Drew: Machine._drew,
+    ev.SamplerEnded: Machine._sampler_ended,
+    ev.Ready: Machine._ready,
+    ev.Unready: Machine._unready,
+    ev.Result: Machine._result,
+    ev.Failure: Machine._arrived,
+    ev.Exhausted: Machine._exhausted,
+    ev.Silence: Machine._silent,
+    ev.Goodbye: Machine._goodbye,
+    ev.Death: Machine._died,
+    ev.TimedOut: Machine._timed_out,
+    ev.Closed: Machine._close,
+}

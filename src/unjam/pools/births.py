@@ -9,13 +9,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from unjam.engine.deadlines import OBEY_KILL
 from unjam.errors import CannotStartError
 from unjam.pools import forkserver
 from unjam.transport.channel import pair
+from unjam.transport.memory import OwnedFd
 from unjam.worker import lifeline, main
 from unjam.worker.spec import Cargo
 
@@ -52,8 +52,8 @@ class ServedProcess:
     def __init__(self, worker: int, birth: forkserver.Birth) -> None:
         self.name = f"unjam-worker-{worker}"
         self.pid: int | None = birth.pid
-        self._status_fd: int | None = birth.status_fd
-        self._pidfd = birth.pidfd
+        self._status_fd: OwnedFd | None = OwnedFd(birth.status_fd)
+        self._pidfd = None if birth.pidfd is None else OwnedFd(birth.pidfd)
         self._exitcode: int | None = None
         self._owner = os.getpid()
 
@@ -108,17 +108,7 @@ class ServedProcess:
         text = os.read(self._status_fd, 64)
         # an empty answer means that the server is gone, and the kernel took its workers along
         self._exitcode = int(text) if text else -int(signal.SIGKILL)
-        self._close()
-
-    def _close(self, close: Callable[[int], None] = os.close) -> None:
-        # bound here, because the interpreter's end may have emptied `os`
-        for fd in (self._status_fd, self._pidfd):
-            if fd is not None:
-                close(fd)
         self._status_fd = self._pidfd = None
-
-    def __del__(self) -> None:
-        self._close()
 
 
 class Nursery(Protocol):
@@ -141,10 +131,10 @@ class ServerNursery:
 
     def deliver(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
         """See `Nursery`."""
-        server = forkserver.shared()
         pairs = [pair() for _ in workers]
+        ends = [(number, theirs.fileno()) for number, (_, theirs) in zip(workers, pairs, strict=True)]
         try:
-            births = server.fork([(n, theirs.fileno()) for n, (_, theirs) in zip(workers, pairs, strict=True)])
+            births = forkserver.with_server(lambda server: server.fork(ends))
         except BaseException:
             for mine, _ in pairs:
                 mine.close()

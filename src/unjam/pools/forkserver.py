@@ -12,15 +12,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import spawn
+from typing import TypeVar
 
 from unjam.engine.deadlines import OBEY_KILL, SERVER_LOCK, SERVER_REPLY, SERVER_START, Deadline
 from unjam.errors import CannotStartError
 from unjam.transport.channel import Channel, ChannelClosed, Envelope, pair
 from unjam.worker import server
 from unjam.worker.hygiene import thread_environment
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -30,6 +33,10 @@ class Birth:
     pid: int
     status_fd: int
     pidfd: int | None
+
+
+class ServerLostError(CannotStartError):
+    """The server's process is gone; a new one may do better."""
 
 
 class ForkServer:
@@ -106,7 +113,7 @@ class ForkServer:
                 self._process.wait(OBEY_KILL.seconds)
 
     @contextlib.contextmanager
-    def _alone(self):  # type: ignore[no-untyped-def] # a context manager over a lock with a bound
+    def _alone(self) -> Iterator[None]:
         if not self._lock.acquire(timeout=SERVER_LOCK.seconds):
             raise CannotStartError("another thread has been talking to the fork server for too long")
         try:
@@ -137,10 +144,11 @@ class ForkServer:
             raise CannotStartError("this process has no descriptors left; raise `ulimit -n` or close some files")
         return answers
 
-    def _lost(self) -> CannotStartError:
+    def _lost(self) -> ServerLostError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(OBEY_KILL.seconds)
-        return CannotStartError(
+        self._channel.close()
+        return ServerLostError(
             f"the fork server ended with status {self._process.returncode}; what it printed above says why"
         )
 
@@ -166,6 +174,14 @@ def shared() -> ForkServer:
         return _current
     finally:
         _starting.release()
+
+
+def with_server(use: Callable[[ForkServer], T]) -> T:
+    """Use this process's server; if it was killed meanwhile, a new one, once."""
+    try:
+        return use(shared())
+    except ServerLostError:
+        return use(shared())
 
 
 def shut_down() -> None:

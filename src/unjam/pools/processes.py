@@ -35,7 +35,7 @@ from unjam.pools.loads import BatchLoad, FailureLoad
 from unjam.pools.protocol import Arrival, Work
 from unjam.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.transport.leases import Leases
-from unjam.transport.memory import Mapping
+from unjam.transport.memory import Mapping, OwnedFd
 from unjam.transport.page import Beat, Page, Stage
 from unjam.worker import main, messages
 from unjam.worker.spec import WorkerSpec
@@ -317,10 +317,6 @@ class ProcessPool:
     def _let_go(self, hand: Hand) -> None:
         hand.channel.close()
         hand.process.join(0)
-        if hasattr(hand.process, "_popen"):
-            # multiprocessing's own: our pidfd, not its sentinel
-            with contextlib.suppress(OSError):
-                os.close(hand.sentinel)
 
 
 class BeginFrame:
@@ -359,15 +355,15 @@ def _dump_index(index: Any) -> bytes:
     return data
 
 
-def _sentinel(process: Any) -> int:
+def _sentinel(process: Any) -> OwnedFd | int:
     """A descriptor that becomes readable when the process ends.
 
     multiprocessing's own sentinel is a pipe that grandchildren inherit, and stays open with them; a pidfd does not.
     """
     if hasattr(process, "_popen") and hasattr(os, "pidfd_open"):
-        return os.pidfd_open(process.pid)
+        return OwnedFd(os.pidfd_open(process.pid))
     sentinel: int = process.sentinel
-    return os.dup(sentinel) if hasattr(process, "_popen") else sentinel
+    return sentinel
 
 
 def _story(hand: Hand) -> str:

@@ -81,15 +81,10 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
             return _forking(cargo, specs, multiprocessing.get_context("fork"))
     nursery: Nursery = ServerNursery() if method is None else ContextNursery(context, None)
     if method is None:
-        forkserver.shared().preload(_packages(cache.payload.modules))
+        packages = _packages(cache.payload.modules)
+        forkserver.with_server(lambda server: server.preload(packages))
     begin = BeginFrame(World.here(), cache.payload, tracker_fd(), adopted=nursery.adopts)
     return ProcessPool(nursery, specs, begin)
-
-
-def learn(pool: ProcessPool) -> None:
-    """Have the fork server import what workers had to import themselves, before the next ones are forked."""
-    if pool.imported and forkserver.server_pid() is not None:
-        forkserver.shared().preload(pool.imported)
 
 
 def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any) -> ProcessPool:
@@ -135,8 +130,7 @@ def _cannot_ship(cargo: Cargo, error: Exception, method: str | None) -> CannotSh
 
 
 def _attempt(part: object) -> None:
-    dumped = shipping.dump(part)
-    shipping.release(dumped)
+    shipping.dump(part)
 
 
 def _too_large(payload: shipping.Payload) -> bool:

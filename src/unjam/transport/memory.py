@@ -15,6 +15,7 @@ import mmap
 import os
 import tempfile
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 PORTABLE_VARIABLE = "UNJAM_PORTABLE_MEMORY"
@@ -84,6 +85,15 @@ class _PyBuffer(ctypes.Structure):
         ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
         ("internal", ctypes.c_void_p),
     )
+
+
+class OwnedFd(int):
+    """A descriptor that is closed when its last reference is gone."""
+
+    __slots__ = ()
+
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
+        _close(int(self))
 
 
 class Mapping:

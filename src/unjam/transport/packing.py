@@ -114,10 +114,12 @@ class _Sink:
                 "a batch holds a tensor that requires grad and is the result of a computation; the graph behind it "
                 "cannot cross the process border: call .detach() on it, or compute it in the training process"
             )
-        if tensor.layout in _SPARSE:
-            return _reduce_sparse(tensor)
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.requires_grad:
+        if tensor.layout in SPARSE:
+            return reduce_sparse(tensor)
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
             return NotImplemented
+        if tensor.requires_grad:
+            return unpacking.rebuild_leaf, (tensor.detach(),)
         size = tuple(tensor.shape)
         dtype = tensor.dtype
         nbytes = math.prod(size) * dtype.itemsize
@@ -164,10 +166,10 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
-_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
-def _reduce_sparse(tensor: torch.Tensor) -> Any:
+def reduce_sparse(tensor: torch.Tensor) -> Any:
     """By its parts; torch's own way keeps every sparse tensor alive until the next torch.load."""
     parts: tuple[torch.Tensor, ...]
     if tensor.layout is torch.sparse_coo:

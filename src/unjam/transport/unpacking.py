@@ -60,9 +60,15 @@ def rebuild_tensor(
     return flat.resize_(size) if stride is None else flat.as_strided_(size, stride)
 
 
+def rebuild_leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that requires grad and has no history."""
+    return tensor.requires_grad_()
+
+
 def rebuild_small(data: bytes, dtype: torch.dtype, size: tuple[int, ...]) -> torch.Tensor:
     """A small tensor with memory of its own."""
-    return torch.frombuffer(bytearray(data), dtype=dtype).resize_(size)
+    flat = torch.frombuffer(bytearray(data), dtype=dtype)
+    return flat if len(size) == 1 else flat.resize_(size)
 
 
 def rebuild_view(

@@ -41,6 +41,19 @@ def storage_of(memory: Any) -> torch.UntypedStorage:
     return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=torch.uint8).untyped_storage()
 
 
+def tensor_of(
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    requires_grad: bool,  # noqa: FBT001 - called by pickle
+) -> torch.Tensor:
+    """A plain tensor over a storage that may be others' too."""
+    tensor = torch.empty((0,), dtype=dtype, device="cpu").set_(storage, offset, size, stride)  # type: ignore[call-overload] # torch's stub lacks untyped storages
+    return tensor.requires_grad_(requires_grad)
+
+
 def typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
     """torch's older storage class over a plain one."""
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

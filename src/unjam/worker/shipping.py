@@ -34,7 +34,8 @@ import torch
 from torch.multiprocessing import reductions
 from torch.utils.data.datapipes import datapipe as datapipes
 
-from unjam.transport.memory import Mapping, address_of, create, same_bytes
+from unjam.transport import packing
+from unjam.transport.memory import Mapping, OwnedFd, address_of, create, same_bytes
 from unjam.worker import arrivals
 from unjam.worker.sharedmaps import SharedMaps
 
@@ -60,22 +61,11 @@ class Manifest:
 class Payload:
     """A shipped object in memory: `fd` holds the bytes, `extra_fds` what it shares with this process."""
 
-    fd: int
+    fd: OwnedFd
     manifest: Manifest
     mapping: Mapping
-    extra_fds: list[int] = field(default_factory=list)
+    extra_fds: list[OwnedFd] = field(default_factory=list)
     modules: frozenset[str] = frozenset()
-
-    def close(self, _close: Callable[[int], None] = os.close) -> None:
-        """Let go of the memory; workers that mapped it keep it. (The interpreter's end may have emptied `os`.)"""
-        for fd in (self.fd, *self.extra_fds):
-            if fd >= 0:
-                _close(fd)
-        self.fd = -1
-        self.extra_fds = []
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def ship(cargo: object, previous: Payload | None = None) -> Payload:
@@ -84,15 +74,11 @@ def ship(cargo: object, previous: Payload | None = None) -> Payload:
     manifest = _plan(dumped)
     if previous is not None and not dumped.fds and not previous.extra_fds and _unchanged(dumped, manifest, previous):
         return previous
-    fd = create(max(manifest.size, 1), "payload")
-    try:
-        mapping = Mapping(fd, max(manifest.size, 1))
-        memory = mapping.view()
-        for (start, length), view in _places(manifest, dumped):
-            memory[start : start + length] = view
-    except BaseException:
-        os.close(fd)
-        raise
+    fd = OwnedFd(create(max(manifest.size, 1), "payload"))
+    mapping = Mapping(fd, max(manifest.size, 1))
+    memory = mapping.view()
+    for (start, length), view in _places(manifest, dumped):
+        memory[start : start + length] = view
     return Payload(fd, manifest, mapping, dumped.fds, frozenset(dumped.modules))
 
 
@@ -117,7 +103,7 @@ class Dumped:
 
     stream: memoryview
     buffers: list[pickle.PickleBuffer]
-    fds: list[int]
+    fds: list[OwnedFd]
     modules: set[str]
 
 
@@ -125,20 +111,9 @@ def dump(cargo: object) -> Dumped:
     """Pickle by value; raises what the object's own pickling raises, or `CannotShip`."""
     stream = io.BytesIO()
     pickler = ShippingPickler(stream)
-    try:
-        with _as_if_spawning(pickler):
-            pickler.dump(cargo)
-    except BaseException:
-        for fd in pickler.fds:
-            os.close(fd)
-        raise
+    with _as_if_spawning(pickler):
+        pickler.dump(cargo)
     return Dumped(stream.getbuffer(), pickler.buffers, pickler.fds, pickler.modules)
-
-
-def release(dumped: Dumped) -> None:
-    """Let go of something that was pickled only to see whether it can be."""
-    for fd in dumped.fds:
-        os.close(fd)
 
 
 class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
@@ -146,7 +121,7 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
 
     def __init__(self, file: io.BytesIO) -> None:
         self.buffers: list[pickle.PickleBuffer] = []
-        self.fds: list[int] = []
+        self.fds: list[OwnedFd] = []
         self.modules: set[str] = set()
         self._maps = SharedMaps()
         self._known: dict[type, Any] = {}
@@ -165,7 +140,7 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
 
     def inherit(self, fd: int) -> int:
         """Take a descriptor along; return its place among the worker's."""
-        self.fds.append(os.dup(fd))
+        self.fds.append(OwnedFd(os.dup(fd)))
         return len(self.fds) - 1
 
     def reducer_override(self, obj: Any) -> Any:
@@ -201,7 +176,15 @@ def _reduce_tensor(_: ShippingPickler, tensor: torch.Tensor) -> Any:
         return reductions.reduce_tensor(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
         raise CannotShip("it is a tensor that requires grad and is the result of a computation; call .detach() on it")
-    return NotImplemented
+    if type(tensor) is torch.Tensor and tensor.layout in packing.SPARSE and tensor.device.type == "cpu":
+        return packing.reduce_sparse(tensor)
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return NotImplemented
+    if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
+        return NotImplemented
+    # torch's own reduction of a plain tensor fails for the newest dtypes outside of torch.save
+    place = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    return arrivals.tensor_of, (tensor.untyped_storage(), tensor.dtype, *place, tensor.requires_grad)
 
 
 def _reduce_storage(pickler: ShippingPickler, storage: torch.UntypedStorage) -> Any:

@@ -7,6 +7,7 @@ fails though all its parts can be pickled is the culprit.
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -114,9 +115,12 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
 def _attributes(obj: Any) -> Iterator[tuple[str, object]]:
     # what the object itself says its state is comes first: __getstate__ may leave the troublesome part out
     state = getattr(obj, "__dict__", None)
+    # the insides of Python's own classes say nothing to the user; the object itself is the culprit
+    foreign = type(obj).__module__.partition(".")[0] in sys.stdlib_module_names and type(obj).__module__ != "__main__"
     if isinstance(state, dict):
         for name, value in _some(state.items()):
-            yield f".{name}", value
+            if not (foreign and name.startswith("_")):
+                yield f".{name}", value
     for kind in type(obj).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:

@@ -1,0 +1,568 @@
+"""What reaches a worker: by value, with its meaning, or with an error that names the attribute."""
+
+from __future__ import annotations
+
+import io
+import logging
+import multiprocessing
+import sqlite3
+import threading
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from support import Squares, script, tear
+from torch.utils.data import Dataset
+
+import unjam
+from unjam.errors import CannotShipError
+from unjam.evidence.forking import ForkFacts
+from unjam.pools import audit, starting
+from unjam.worker import shipping
+from unjam.worker.unshippable import find_culprit
+
+
+class Holds(Dataset):
+    """A dataset with one attribute, and a function that says what a worker sees of it."""
+
+    def __init__(self, thing, look):
+        self.thing = thing
+        self.look = look
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return self.look(self.thing, index)
+
+
+def seen(thing, look, *, workers=2, **options):
+    loader = unjam.DataLoader(
+        Holds(thing, look), batch_size=None, collate_fn=lambda x: x, num_workers=workers, **options
+    )
+    return list(loader)
+
+
+def round_trip(thing):
+    payload = shipping.ship(thing)
+    return shipping.receive(payload.fd, payload.manifest, [int(fd) for fd in payload.extra_fds])
+
+
+# -- by value ----------------------------------------------------------------------------------------------------------
+
+
+def test_lambdas_closures_and_local_classes():
+    factor = 3
+
+    class Local:
+        def times(self, x):
+            return x * factor
+
+    assert seen(lambda x: x + 1, lambda f, i: f(i)) == [1, 2, 3, 4]
+    assert seen(Local(), lambda obj, i: obj.times(i)) == [0, 3, 6, 9]
+
+
+def test_arrays_are_placed_out_of_band_and_are_private():
+    array = np.arange(1000.0)
+    tensor = torch.arange(1000.0)
+
+    def scribble(things, index):
+        array, tensor = things
+        array[0] += 1
+        tensor[0] += 1
+        return float(array[0]), float(tensor[0]), float(array[999])
+
+    got = seen((array, tensor), scribble, workers=1)
+    assert got == [(n, n, 999.0) for n in range(1, 5)], "a worker writes to its own copy"
+    assert array[0] == tensor[0] == 0, "and the parent does not see it"
+    assert [b[0] for b in seen((array, tensor), scribble, workers=1)] == [1, 2, 3, 4], "nor the next worker"
+
+
+def test_views_of_one_storage_stay_views():
+    base = torch.arange(100.0)
+    first, second = round_trip((base, base[10:20]))
+    first[10] = -1
+    assert second[0] == -1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_kind_of_tensor_in_a_dataset():
+    from test_transport import ZOO
+
+    for name, thing in ZOO.items():
+        if name not in ("class", "exception"):
+            assert tear(round_trip(thing)) == tear(thing), name
+
+
+def test_the_payload_is_used_again_while_it_is_the_same():
+    dataset = Holds(np.zeros(100_000), lambda a, i: float(a[i]))
+    loader = unjam.DataLoader(dataset, batch_size=None, num_workers=1)
+    assert list(loader) == [0, 0, 0, 0]
+    first = loader._ship_cache.payload
+    list(loader)
+    assert loader._ship_cache.payload is first
+    dataset.thing[2] = 5
+    assert list(loader) == [0, 0, 5, 0], "what changed between epochs reaches the new workers"
+    assert loader._ship_cache.payload is not first
+
+
+def test_one_copy_however_many_workers():
+    """Summed over the workers, the array's memory is there once."""
+    import psutil
+
+    array = np.ones(50 << 20, dtype=np.uint8)
+
+    def touch(array, index):
+        return int(array[::4096].sum())
+
+    dataset = Holds(array, touch)
+    iterator = iter(unjam.DataLoader(dataset, batch_size=None, num_workers=4, persistent_workers=True))
+    list(iterator)
+    workers = [psutil.Process(w.pid) for w in iterator._workers]
+    payload = 0
+    for worker in workers:
+        for mapping in worker.memory_maps(grouped=False):
+            if "unjam-payload" in mapping.path:
+                payload += mapping.pss
+    # the parent maps it too, so the workers' share is four fifths or less
+    assert 0.5 * array.nbytes < payload < 1.1 * array.nbytes
+
+
+# -- meaning -----------------------------------------------------------------------------------------------------------
+
+
+def test_shared_tensors_stay_shared():
+    counter = torch.zeros(4, dtype=torch.int64).share_memory_()
+
+    def count(counter, index):
+        counter[index] += index + 1
+        return index
+
+    seen(counter, count)
+    assert counter.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing_objects_of_any_context(method, caplog):
+    context = multiprocessing.get_context(method)
+    value, lock, queue = context.Value("i", 0), context.Lock(), context.SimpleQueue()
+
+    def use(things, index):
+        value, lock, queue = things
+        with lock:
+            value.value += index
+            queue.put(index)
+        return index
+
+    starting._told.clear()
+    with caplog.at_level(logging.WARNING, "unjam"):
+        assert seen((value, lock, queue), use) == [0, 1, 2, 3]
+    said = [record.getMessage() for record in caplog.records]
+    if method == "fork":
+        assert said[0].startswith("dataset.thing[0] (multiprocessing.sharedctypes.Synchronized) cannot be sent")
+    else:
+        assert said == []
+    assert value.value == 6
+    assert sorted(queue.get() for _ in range(4)) == [0, 1, 2, 3]
+    queue.close()
+
+
+def test_manager_proxies():
+    with multiprocessing.get_context("fork").Manager() as manager:
+        cache = manager.dict()
+
+        def fill(cache, index):
+            cache[index] = index * index
+            return index
+
+        seen(cache, fill)
+        assert dict(cache) == {0: 0, 1: 1, 2: 4, 3: 9}
+
+
+def test_named_shared_memory_survives_its_workers():
+    from multiprocessing import shared_memory
+
+    segment = shared_memory.SharedMemory(create=True, size=64)
+    try:
+
+        def write(segment, index):
+            segment.buf[index] = index + 1
+            return index
+
+        seen(segment, write)
+        seen(segment, write)
+        assert bytes(segment.buf[:4]) == b"\1\2\3\4"
+    finally:
+        segment.close()
+        segment.unlink()
+
+
+def test_memory_maps_are_mapped_and_not_copied(tmp_path):
+    path = tmp_path / "data.bin"
+    np.arange(10_000, dtype=np.int32).tofile(path)
+    whole = np.memmap(path, dtype=np.int32, mode="r+", shape=(100, 100))
+    part = whole[10:20, ::2]
+    plain = np.asarray(whole)[5]
+    payload = shipping.ship((whole, part, plain))
+    assert payload.manifest.size < 10_000, "the file's bytes do not travel"
+    again, again_part, again_plain = shipping.receive(payload.fd, payload.manifest, [])
+    assert (again == whole).all()
+    assert (again_part == part).all()
+    assert (again_plain == plain).all()
+    assert type(again) is np.memmap
+    assert type(again_plain) is np.ndarray
+    again[0, 0] = 77
+    assert whole[0, 0] == 77, "a shared map stays shared"
+
+
+def test_arrays_over_memory_that_is_shared_are_not_silently_copied(caplog):
+    raw = multiprocessing.get_context("fork").RawArray("i", 4)
+    array = np.frombuffer(raw, dtype=np.int32)
+    with pytest.raises(shipping.CannotShip, match="shared between processes"):
+        shipping.ship(Holds(np.frombuffer(multiprocessing.RawArray("b", 4096), dtype=np.int8), None))
+
+    big = np.frombuffer(multiprocessing.get_context("fork").RawArray("i", 4096), dtype=np.int32)
+
+    def write(array, index):
+        array[index] = index + 1
+        return index
+
+    with caplog.at_level(logging.WARNING, "unjam"):
+        seen(big, write)
+    assert big[:4].tolist() == [1, 2, 3, 4], "forked instead, so that the memory stays shared"
+    del array
+
+
+def test_locks_events_and_thread_locals_are_made_anew():
+    local = threading.local()
+    local.name = "parent"
+    things = {"lock": threading.Lock(), "rlock": threading.RLock(), "event": threading.Event(), "local": local}
+
+    def use(things, index):
+        with things["lock"], things["rlock"]:
+            things["event"].set()
+            return things["local"].name, things["event"].is_set()
+
+    assert seen(things, use) == [("parent", True)] * 4
+
+
+def test_a_lock_that_is_held_is_an_error_and_not_a_freeze():
+    lock = threading.Lock()
+    with lock, pytest.raises(shipping.CannotShip, match="held now"):
+        shipping.ship(lock)
+
+
+def test_files_get_an_offset_of_their_own(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(f"line {n:04}\n" for n in range(400)))
+    binary, text = path.open("rb"), path.open(encoding="utf-8")
+    binary.seek(20)
+
+    def read(files, index):
+        binary, text = files
+        start = binary.tell()
+        binary.seek(index * 10)
+        return start, binary.read(9).decode(), text.readline()
+
+    with binary, text:
+        got = seen((binary, text), read, workers=4)
+        assert [line for _, line, _ in got] == [f"line {n:04}" for n in range(4)]
+        assert [start for start, _, _ in got] == [20] * 4
+        assert [first for *_, first in got] == ["line 0000\n"] * 4
+        assert binary.tell() == 20
+
+
+def test_archives_opened_in_init(tmp_path):
+    path = tmp_path / "data.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for n in range(50):
+            archive.writestr(f"{n}.txt", f"content {n} " * 200)
+    with zipfile.ZipFile(path) as archive:
+        got = seen(archive, lambda archive, i: archive.read(f"{i * 10}.txt")[:10].decode().strip(), workers=4)
+    assert got == ["content 0", "content 10", "content 20", "content 30"]
+
+
+# -- what cannot be sent -----------------------------------------------------------------------------------------------
+
+
+class Step:
+    def __init__(self, fn):
+        self.fn = fn
+
+
+class Compose:
+    def __init__(self, steps):
+        self.steps = steps
+
+
+@pytest.fixture
+def never_fork(monkeypatch):
+    monkeypatch.setattr(audit, "fork_now", lambda: audit.Verdict(safe=False, reasons=("a test says so",)))
+
+
+def test_the_attribute_is_named(never_fork):
+    dataset = Squares()
+    dataset.transform = Compose([Step(None), Step(len), Step(sqlite3.connect(":memory:"))])
+    with pytest.raises(CannotShipError) as caught:
+        iter(unjam.DataLoader(dataset, num_workers=1))
+    assert caught.value.path == "dataset.transform.steps[2].fn"
+    assert caught.value.type_name == "sqlite3.Connection"
+    text = str(caught.value)
+    assert text.startswith("dataset.transform.steps[2].fn cannot be sent to a worker: it is a sqlite3.Connection")
+    assert "help:" in text
+    assert "a test says so" in text
+    dataset.transform.steps[2].fn.close()
+
+
+def test_paths_into_every_kind_of_container(tmp_path):
+    file = (tmp_path / "log.txt").open("w")
+    closure = file
+
+    def uses():
+        return closure
+
+    class Slotted:
+        __slots__ = ("inner",)
+
+    slotted = Slotted()
+    slotted.inner = {"key": [file]}
+    import functools
+
+    cases = {
+        "x['a'][1]": {"a": [1, file]},
+        "x.inner['key'][0]": slotted,
+        "x -> variable 'closure' of the enclosing function": uses,
+        "x.args[0]": functools.partial(print, file),
+        "x.keywords['file']": functools.partial(print, file=file),
+        "x": file,
+    }
+    with file:
+        for path, thing in cases.items():
+            culprit = find_culprit("x", thing, starting._attempt)
+            assert culprit is not None
+            assert (culprit.path, culprit.type_name) == (path, "_io.TextIOWrapper"), path
+    assert find_culprit("x", {"fine": [1]}, starting._attempt) is None
+
+
+def test_falling_back_to_fork_is_said_once(caplog):
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    connection.execute("create table t (n integer)")
+    connection.executemany("insert into t values (?)", [(n,) for n in range(10, 14)])
+    starting._told.clear()
+    with caplog.at_level(logging.WARNING, "unjam"):
+        for _ in range(2):
+            got = seen(connection, lambda db, i: db.execute("select n from t limit 1 offset ?", (i,)).fetchone()[0])
+            assert got == [10, 11, 12, 13]
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
+        "dataset.thing (sqlite3.Connection) cannot be sent to a worker, so the workers are forked from this process; "
+        "fork was found safe now"
+    ]
+    connection.close()
+
+
+def test_another_thread_makes_fork_unsafe():
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, args=(30,), name="background")
+    thread.start()
+    connection = sqlite3.connect(":memory:")
+    try:
+        with pytest.raises(CannotShipError, match=r"forking instead is not safe now: .*background"):
+            seen(connection, lambda db, i: i)
+        assert seen(connection, lambda db, i: i, multiprocessing_context="fork") == [0, 1, 2, 3], "obeyed when asked for"
+    finally:
+        stop.set()
+        thread.join(10)
+        connection.close()
+
+
+def test_explicit_spawn_never_forks():
+    connection = sqlite3.connect(":memory:")
+    with pytest.raises(CannotShipError, match=r"dataset\.thing cannot be sent to a worker by spawn"):
+        seen(connection, lambda db, i: i, multiprocessing_context="spawn")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("facts", "safe"),
+    [
+        (ForkFacts((), 0, (), None), True),
+        (ForkFacts((), 7, (), None), True),
+        (ForkFacts(("tqdm",), 0, (), None), False),
+        (ForkFacts((), 3, ("grpc",), None), False),
+        (ForkFacts((), 0, (), "CUDA"), False),
+    ],
+)
+def test_the_audit(facts, safe):
+    verdict = audit.judge(facts)
+    assert verdict.safe is safe
+    assert bool(verdict.reasons) is not safe
+
+
+# -- scripts, notebooks, modules ---------------------------------------------------------------------------------------
+
+
+def test_a_script_without_a_main_guard(tmp_path):
+    done = script(
+        tmp_path,
+        """
+        import torch, unjam
+        SCALE = 3
+        class Data(torch.utils.data.Dataset):
+            def __init__(self): super().__init__(); self.f = lambda x: x * SCALE
+            def __len__(self): return 5
+            def __getitem__(self, i): return Sample(self.f(i))
+        class Sample:
+            def __init__(self, n): self.n = n
+        SCALE = 4
+        for sample in unjam.DataLoader(Data(), batch_size=None, collate_fn=lambda s: s, num_workers=2):
+            assert type(sample) is Sample, type(sample)
+            print(sample.n)
+        """,
+    )
+    assert done.stdout.split() == ["0", "4", "8", "12", "16"]
+
+
+def test_a_program_from_standard_input(tmp_path):
+    import subprocess
+    import sys
+
+    program = (
+        "import torch, unjam\n"
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 3\n"
+        "    def __getitem__(self, i): return i\n"
+        "\n"
+        "print([b.item() for b in unjam.DataLoader(Data(), num_workers=2)])\n"
+    )
+    for arguments, text in (["-"], program), (["-c", program], None), (["-i", "-q"], program + "\n"):
+        done = subprocess.run(
+            [sys.executable, *arguments], input=text, capture_output=True, text=True, timeout=60, cwd=tmp_path
+        )
+        assert "[0, 1, 2]" in done.stdout, done.stderr
+
+
+def test_settings_of_the_users_modules_reach_the_workers(tmp_path):
+    (tmp_path / "config.py").write_text(
+        "import random\nROOT = 'default'\nOPTIONS = {'size': 1}\nSPLIT = random.sample(range(10**6), 100)\n"
+        "client = None\nready = False\n"
+    )
+    (tmp_path / "data.py").write_text(
+        "import config\nfrom config import OPTIONS\n"
+        "class Data:\n"
+        "    def __len__(self): return 2\n"
+        "    def __getitem__(self, i):\n"
+        "        return config.ROOT, OPTIONS['size'], sum(config.SPLIT), config.ready\n"
+    )
+    done = script(
+        tmp_path,
+        """
+        import config, data, unjam
+        config.ROOT = "changed"
+        config.OPTIONS["size"] = 64
+        for _ in range(2):
+            for seen in unjam.DataLoader(data.Data(), batch_size=None, num_workers=1):
+                assert seen == ["changed", config.OPTIONS["size"], sum(config.SPLIT), False], seen
+            config.OPTIONS["size"] = 128
+        config.client, config.ready = open("/dev/null", "w"), True
+        for seen in unjam.DataLoader(data.Data(), batch_size=None, num_workers=1):
+            assert seen[3] is False, "ready without the client would be a lie"
+        """,
+    )
+    assert done.stderr == ""
+
+
+def test_the_parents_present_world(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "late_module.py").write_text("NAME = 'found'\n")
+    done = script(
+        tmp_path,
+        """
+        import logging, multiprocessing, os, sys, warnings
+        import numpy as np, torch, unjam
+
+        class World(torch.utils.data.Dataset):
+            def __len__(self): return 1
+            def __getitem__(self, i):
+                import late_module
+                with warnings.catch_warnings(record=True) as caught:
+                    pass
+                return dict(
+                    cwd=os.getcwd(), env=os.environ.get("LATE"), gone=os.environ.get("HOME"), argv=list(sys.argv),
+                    module=late_module.NAME, dtype=str(torch.get_default_dtype()),
+                    deterministic=torch.are_deterministic_algorithms_enabled(), grad=torch.is_grad_enabled(),
+                    level=logging.getLogger("mine").level, filters=warnings.filters[0][0],
+                    process=multiprocessing.current_process().name,
+                    parent=multiprocessing.parent_process().pid, umask=os.umask(0),
+                    recursion=sys.getrecursionlimit(), errors=np.geterr()["divide"],
+                    affinity=sorted(os.sched_getaffinity(0)),
+                    strategy=torch.multiprocessing.get_sharing_strategy(),
+                )
+
+        list(unjam.DataLoader(range(2), num_workers=1))  # the server is running: everything below comes later
+        os.chdir("elsewhere")
+        os.environ["LATE"] = "yes"
+        del os.environ["HOME"]
+        sys.path.insert(0, os.getcwd())
+        sys.argv.append("--flag")
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        logging.getLogger("mine").setLevel(37)
+        warnings.simplefilter("ignore", UserWarning)
+        np.seterr(divide="raise")
+        sys.setrecursionlimit(4321)
+        os.umask(0o077)
+        os.sched_setaffinity(0, {0})
+        with torch.no_grad():
+            (seen,) = unjam.DataLoader(World(), batch_size=None, collate_fn=lambda x: x, num_workers=1)
+        expected = dict(
+            cwd=os.getcwd(), env="yes", gone=None, argv=sys.argv, module="found", dtype="torch.float64",
+            deterministic=True, grad=False, level=37, filters="ignore", process="unjam-worker-0",
+            parent=os.getpid(), umask=0o077, recursion=4321, errors="raise", affinity=[0], strategy="file_system",
+        )
+        for key, value in expected.items():
+            assert seen[key] == value, (key, seen[key], value)
+        """,
+    )
+    assert done.returncode == 0
+
+
+def test_prints_and_logs_of_workers_go_where_the_parents_go(tmp_path):
+    done = script(
+        tmp_path,
+        """
+        import logging, os, sys, unjam
+        list(unjam.DataLoader([1], num_workers=1))
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s:%(message)s", stream=sys.stdout)
+        out = os.open("captured.txt", os.O_WRONLY | os.O_CREAT)
+        os.dup2(out, 1)
+        class Talks:
+            def __len__(self): return 1
+            def __getitem__(self, i):
+                print("printed in the worker")
+                logging.info("logged in the worker")
+                return i
+        list(unjam.DataLoader(Talks(), num_workers=1))
+        """,
+    )
+    text = (tmp_path / "captured.txt").read_text()
+    assert "printed in the worker" in text
+    assert "INFO:logged in the worker" in text
+    assert done.stderr == ""
+
+
+def test_other_users_of_multiprocessings_fork_server_are_not_disturbed():
+    from multiprocessing import forkserver
+
+    before = forkserver._forkserver._forkserver_pid
+    list(unjam.DataLoader(Squares(4), num_workers=2))
+    assert forkserver._forkserver._forkserver_pid == before
+    assert not forkserver._forkserver._preload_modules or "unjam" not in str(forkserver._forkserver._preload_modules)
+
+
+def test_string_io_and_big_lists_ship():
+    assert round_trip(io.BytesIO(b"abc")).read() == b"abc"
+    many = [f"string {n}" for n in range(100_000)]
+    assert round_trip(many) == many
