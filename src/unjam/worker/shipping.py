@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import context as mp_context
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import cloudpickle
@@ -162,7 +163,16 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
         for kinds, reduce in _reducers():
             if issubclass(kind, kinds):
                 return reduce
+        shared = _multiprocessings_own(kind)
+        return None if shared is None else lambda _, obj: shared(obj)
+
+
+def _multiprocessings_own(kind: type) -> Callable[[Any], Any] | None:
+    """How multiprocessing itself sends its connections, sockets and shared values to a process it spawns."""
+    if kind.__module__ in ("builtins", "functools"):
         return None
+    reduce: Callable[[Any], Any] | None = ForkingPickler._extra_reducers.get(kind)  # type: ignore[attr-defined] # noqa: SLF001
+    return reduce
 
 
 def _note_module(pickler: ShippingPickler, obj: Any) -> Any:

@@ -6,6 +6,7 @@ fails though all its parts can be pickled is the culprit.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import sys
 import types
@@ -17,6 +18,11 @@ from typing import Any
 DEEPEST = 40
 # parts of one container that are tried; a million equal items need not all be
 MOST_PARTS = 2000
+
+
+_PYTHONS = sys.stdlib_module_names - {"__main__"}
+# classes of Python's own whose attributes are the user's
+_OPEN = (types.SimpleNamespace, argparse.Namespace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,8 @@ def _parts(obj: Any) -> Iterator[tuple[str, object]]:
         for name, value in _some(vars(obj).items()):
             if isinstance(value, (types.FunctionType, staticmethod, classmethod)) or not name.startswith("__"):
                 yield f".{name}", getattr(value, "__func__", value)
-    else:
+    elif type(obj).__module__.partition(".")[0] not in _PYTHONS or isinstance(obj, _OPEN):
+        # the insides of Python's own classes say nothing to the user; such an object is the culprit itself
         yield from _attributes(obj)
 
 
@@ -115,12 +122,9 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
 def _attributes(obj: Any) -> Iterator[tuple[str, object]]:
     # what the object itself says its state is comes first: __getstate__ may leave the troublesome part out
     state = getattr(obj, "__dict__", None)
-    # the insides of Python's own classes say nothing to the user; the object itself is the culprit
-    foreign = type(obj).__module__.partition(".")[0] in sys.stdlib_module_names and type(obj).__module__ != "__main__"
     if isinstance(state, dict):
         for name, value in _some(state.items()):
-            if not (foreign and name.startswith("_")):
-                yield f".{name}", value
+            yield f".{name}", value
     for kind in type(obj).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
