@@ -1,0 +1,236 @@
+"""What a worker does to itself before user code runs: threads, signals, signs of life."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+from support import script
+from torch.utils.data import Dataset, get_worker_info
+
+import unjam
+from unjam.transport.page import Stage
+
+
+class Asks(Dataset):
+    def __init__(self, question):
+        self.question = question
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return self.question()
+
+
+def ask(question, **options):
+    (answer,) = unjam.DataLoader(Asks(question), batch_size=None, collate_fn=lambda x: x, num_workers=1, **options)
+    return answer
+
+
+def pools():
+    import threadpoolctl
+
+    return {info["internal_api"]: info["num_threads"] for info in threadpoolctl.threadpool_info()}
+
+
+@pytest.mark.parametrize("method", [None, "fork", "spawn"])
+def test_one_compute_thread(method):
+    torch.ones(300, 300) @ torch.ones(300, 300)
+    assert ask(torch.get_num_threads, multiprocessing_context=method) == 1
+    assert set(ask(pools, multiprocessing_context=method).values()) == {1}
+    assert ask(lambda: os.environ["OPENCV_FOR_THREADS_NUM"], multiprocessing_context=method) == "1"
+
+
+def test_threads_as_asked_for():
+    assert ask(torch.get_num_threads, worker_threads=2) == 2
+    assert ask(lambda: os.environ.get("OMP_NUM_THREADS"), worker_threads=2) == "2"
+    untouched = ask(lambda: os.environ.get("OMP_NUM_THREADS"), worker_threads=None)
+    assert untouched == os.environ.get("OMP_NUM_THREADS")
+
+
+@pytest.mark.parametrize("options", ["", "multiprocessing_context='fork'"])
+@pytest.mark.parametrize("where", ["in the parent", "in the worker", "from a submodule"])
+def test_opencv_by_api_also_when_imported_late(tmp_path, where, options):
+    """With a stand-in: what matters is that its API is called right after its import, wherever that happens."""
+    package = tmp_path / "site-packages" / "cv2"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("threads = 8\ndef setNumThreads(n):\n    global threads\n    threads = n\n")
+    (package / "extra.py").write_text("import cv2\n")
+    parent = "import cv2" if where == "in the parent" else ""
+    worker = "import cv2.extra" if where == "from a submodule" else "import cv2"
+    done = script(
+        tmp_path,
+        f"""
+        import os, sys, unjam
+        sys.path.insert(0, os.path.abspath("site-packages"))
+        {parent}
+        class Data:
+            def __len__(self): return 1
+            def __getitem__(self, i):
+                {worker}
+                import cv2, importlib
+                assert cv2.__spec__.loader is cv2.__loader__ and type(cv2.__loader__).__name__ == "SourceFileLoader"
+                return cv2.threads
+        print(list(unjam.DataLoader(Data(), batch_size=None, num_workers=1, {options})))
+        """,
+    )
+    assert done.stdout.strip() == "[1]"
+
+
+def test_real_opencv():
+    import cv2
+
+    assert cv2.getNumThreads() > 1 or os.cpu_count() == 1
+
+    def threads():
+        import cv2
+
+        return cv2.getNumThreads()
+
+    assert ask(threads) == 1
+
+
+def test_a_library_that_starts_threads_on_import_is_left_to_the_workers(tmp_path):
+    """Forking a server that has threads would bring the old trouble back."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "threadlib.py").write_text(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+        "class Thing:\n    def __init__(self, n): self.n = n\n"
+    )
+    (site / "quietlib.py").write_text("class Quiet:\n    pass\n")
+    done = script(
+        tmp_path,
+        """
+        import os, sys
+        sys.path.insert(0, os.path.abspath("site-packages"))
+        import quietlib, threadlib, unjam
+        from unjam.pools import forkserver
+        first = iter(unjam.DataLoader(range(50), num_workers=1))
+        next(first)
+        server = forkserver.shared()
+        class Data:
+            def __init__(self): self.thing, self.quiet = threadlib.Thing(3), quietlib.Quiet()
+            def __len__(self): return 4
+            def __getitem__(self, i): return self.thing.n * i
+        for _ in range(2):
+            print([b.item() for b in unjam.DataLoader(Data(), num_workers=2)])
+        assert forkserver.shared() is server and server._refused == {"threadlib"}, server._refused
+        assert len(os.listdir(f"/proc/{server.pid}/task")) == 1
+        assert len(list(first)) == 49, "workers of before are still served"
+        """,
+    )
+    assert done.stdout.count("[0, 3, 6, 9]") == 2
+    assert done.stderr == ""
+
+
+def test_get_worker_info_and_seeds():
+    def look():
+        info = get_worker_info()
+        return info.id, info.num_workers, info.seed == torch.initial_seed(), type(info.dataset).__name__
+
+    assert ask(look) == (0, 1, True, "Asks")
+    assert get_worker_info() is None
+
+
+def test_no_segment_in_dev_shm():
+    class Many(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return torch.ones(1 << 16)
+
+    def collate(samples):
+        return torch.utils.data.default_collate(samples), sorted(os.listdir("/dev/shm"))
+
+    before = sorted(os.listdir("/dev/shm"))
+    for _, listing in unjam.DataLoader(Many(), batch_size=2, num_workers=2, collate_fn=collate):
+        assert listing == before
+
+
+# -- signs of life -----------------------------------------------------------------------------------------------------
+
+
+class Stuck(Dataset):
+    def __init__(self, how):
+        self.how = how
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        if index == 13:
+            if self.how == "python":
+                time.sleep(60)
+            else:
+                import ctypes
+
+                ctypes.PyDLL(None).sleep(60)
+        return index
+
+
+@pytest.mark.parametrize("how", ["python", "C with the interpreter locked"])
+def test_the_parent_knows_which_sample_a_worker_is_on_and_can_read_its_stack(how):
+    iterator = iter(unjam.DataLoader(Stuck(how), batch_size=5, num_workers=1))
+    next(iterator), next(iterator)
+    deadline = time.monotonic() + 10
+    beat = None
+    while time.monotonic() < deadline:
+        beat = iterator._pool.beat(0)
+        if beat.batch == 2 and beat.position == 3 and beat.seconds() > 0.2:
+            break
+        time.sleep(0.02)
+    assert beat.stage is Stage.GETITEM
+    assert (beat.batch, beat.position) == (2, 3), "batch 2, its fourth sample: index 13"
+    hand = iterator._pool._hands[0]
+    os.kill(hand.process.pid, signal.SIGUSR2)
+    text = b""
+    while time.monotonic() < deadline and b"__getitem__" not in text:
+        text = bytes(hand.stacks.view()[:4000]).rstrip(b"\0")
+        time.sleep(0.02)
+    assert b"test_hygiene.py" in text
+    assert b"in __getitem__" in text
+    # the worker is stuck in C for a minute; stopping it takes less than two seconds
+    start = time.monotonic()
+    del hand, iterator
+    assert time.monotonic() - start < 2
+
+
+def test_the_stack_of_a_fatal_signal_is_kept():
+    class Crashes(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            import ctypes
+
+            return ctypes.string_at(0)
+
+    iterator = iter(unjam.DataLoader(Crashes(), num_workers=1))
+    hand = iterator._pool._hands[0]
+    with pytest.raises(RuntimeError, match=r"Segmentation fault \(SIGSEGV\), in batch \d+, at sample 0 of it"):
+        next(iterator)
+    assert b"Segmentation fault" in bytes(hand.stacks.view()[:200])
+    del hand
+
+
+def test_ctrl_c_does_not_reach_user_code_in_workers():
+    def send():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        return "still here"
+
+    assert ask(send) == "still here"
+
+
+def test_nested_loaders():
+    def inner():
+        return [batch.tolist() for batch in unjam.DataLoader(range(4), batch_size=2, num_workers=1)]
+
+    assert ask(inner) == [[0, 1], [2, 3]]
