@@ -12,9 +12,9 @@ import time
 import numpy as np
 import torch
 import torch.utils.data
-from harness import interleave, table, verdict
 
 import unjam
+from harness import interleave, table, verdict
 
 
 class Ready(torch.utils.data.Dataset):
@@ -47,7 +47,13 @@ CASES = {
     "64 × 600 KB": (64, lambda: tensors(64, 150_528, torch.float32), None, 80, 5.0),
     "16 × 4 MB": (16, lambda: tensors(16, 1 << 20, torch.float32), None, 40, 4.5),
     "dict of 20 tensors": (32, lambda: [{f"k{i}": torch.full((64,), float(i)) for i in range(20)}] * 8, None, 200, 1.0),
-    "strings and one tensor": (64, lambda: [(f"name of sample {i}", torch.ones(256)) for i in range(64)], None, 300, 1.0),
+    "strings and one tensor": (
+        64,
+        lambda: [(f"name of sample {i}", torch.ones(256)) for i in range(64)],
+        None,
+        300,
+        1.0,
+    ),
     "numpy object": (16, lambda: [np.arange(4096, dtype=np.float64) for _ in range(16)], keep, 300, 1.0),
 }
 MEMCPY = ("64 × 150 KB", "64 × 600 KB", "16 × 4 MB")

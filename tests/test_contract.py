@@ -10,10 +10,14 @@ import weakref
 import pytest
 import torch
 import torch.utils.data
-from support import Counting, Squares
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
 
 import unjam
+from support import Counting, Squares
 
 TORCH = torch.utils.data.DataLoader
 

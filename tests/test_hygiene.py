@@ -8,10 +8,10 @@ import time
 
 import pytest
 import torch
-from support import script
 from torch.utils.data import Dataset, get_worker_info
 
 import unjam
+from support import script
 from unjam.transport.page import Stage
 
 

@@ -12,10 +12,10 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from support import Squares, script, tear
 from torch.utils.data import Dataset
 
 import unjam
+from support import Squares, script, tear
 from unjam.errors import CannotShipError
 from unjam.evidence.forking import ForkFacts
 from unjam.pools import audit, starting
@@ -370,7 +370,9 @@ def test_another_thread_makes_fork_unsafe():
     try:
         with pytest.raises(CannotShipError, match=r"forking instead is not safe now: .*background"):
             seen(connection, lambda db, i: i)
-        assert seen(connection, lambda db, i: i, multiprocessing_context="fork") == [0, 1, 2, 3], "obeyed when asked for"
+        assert seen(connection, lambda db, i: i, multiprocessing_context="fork") == [0, 1, 2, 3], (
+            "obeyed when asked for"
+        )
     finally:
         stop.set()
         thread.join(10)

@@ -14,9 +14,9 @@ import time
 import psutil
 import pytest
 import torch
-from support import Counting, Squares, script
 
 import unjam
+from support import Counting, Squares, script
 
 BOUND = 2.0
 
@@ -108,7 +108,7 @@ def test_an_exception_in_the_loop_body():
     loader = unjam.DataLoader(Squares(), num_workers=2)
     with pytest.raises(ZeroDivisionError):
         for _ in loader:
-            1 / 0  # noqa: B018
+            1 / 0
     assert len(list(loader)) == 40
 
 
@@ -204,7 +204,7 @@ def run_and_watch(tmp_path, *, busy, then, options="", kill=None, group=False):
         if kill is not None:
             time.sleep(0.3)
             (os.killpg if group else os.kill)(program.pid, kill)
-        out, err = program.communicate(timeout=20)
+        _, err = program.communicate(timeout=20)
         start = time.monotonic()
         while alive(pids) and time.monotonic() - start < 10:
             time.sleep(0.01)
@@ -234,7 +234,12 @@ def test_interpreter_exit(tmp_path, busy):
 def test_ctrl_c(tmp_path, options):
     """As the terminal sends it: to every process of the group."""
     lived, code, err = run_and_watch(
-        tmp_path, busy="sleeping", then="next(iterator); next(iterator)", options=options, kill=signal.SIGINT, group=True
+        tmp_path,
+        busy="sleeping",
+        then="next(iterator); next(iterator)",
+        options=options,
+        kill=signal.SIGINT,
+        group=True,
     )
     assert code == -signal.SIGINT
     assert err.count("Traceback") == 1, err

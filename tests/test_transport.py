@@ -11,10 +11,10 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from support import Point, Record, Squares, tear
 from torch.utils.data import Dataset, default_collate
 
 import unjam
+from support import Point, Record, Squares, tear
 from unjam.transport import memory
 from unjam.transport.leases import POISON_VARIABLE, Leases
 from unjam.transport.page import Page
@@ -109,7 +109,9 @@ def _readonly(array):
 
 
 # torch warns that sparse, nested and quantised tensors are not final
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore:Sparse", "ignore:.*nested", "ignore:.*quant")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning:torch", "ignore:Sparse", "ignore:.*nested", "ignore:.*quant"
+)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     ZOO = zoo()
@@ -337,7 +339,8 @@ def test_descriptors_do_not_grow_with_batches_held():
     for batch in loader:
         held.append(batch)
         counts.append(len(os.listdir("/proc/self/fd")))
-    assert counts[-1] <= counts[10] and len(held) == 300
+    assert counts[-1] <= counts[10]
+    assert len(held) == 300
 
 
 def test_memory_is_given_back_when_the_batches_are_gone():

@@ -1,6 +1,6 @@
 """unjam: a torch DataLoader that cannot freeze silently.
 
-    from unjam import DataLoader
+from unjam import DataLoader
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import functools
 import weakref
 from typing import Any
 
-from torch.autograd import _profiler_enabled as _profiling
+from torch._C._autograd import _profiler_enabled as _profiling
 from torch.utils.data import IterDataPipe, MapDataPipe, _DatasetKind
 from torch.utils.data import graph_settings as torch_graph
 from torch.utils.data.dataloader import (
@@ -113,14 +113,14 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             iterable=iterable,
             auto_collation=self._auto_collation,
             drop_last=self._drop_last,
-            base_seed=self._base_seed,
+            base_seed=int(self._base_seed),
             shared_seed=self._shared_seed,
             threads=loader.worker_threads,
             by_value=True,
         )
 
     @property
-    def _workers(self) -> list[Any]:
+    def _workers(self) -> list[Any]:  # type: ignore[override] # torch's is an attribute; nobody assigns it
         """The workers' processes; frameworks and torch's own tests look at them."""
         return self._pool.processes
 
@@ -158,5 +158,3 @@ def _budget(asked: int | None) -> int | None:
         return asked
     left = available_memory()
     return None if left is None else int(left * BUDGET_SHARE)
-
-

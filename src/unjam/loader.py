@@ -29,7 +29,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         can lower how far workers run ahead, never which worker makes which batch.
     """
 
-    def __init__(  # noqa: PLR0913 - torch's own signature, which frameworks read and call again
+    def __init__(
         self,
         dataset: Dataset[T_co],
         batch_size: int | None = 1,

@@ -36,11 +36,11 @@ FINISH_SAMPLE = Deadline(
 )
 OBEY_TERM = Deadline("obey SIGTERM", 0.3, "how long after SIGTERM before SIGKILL; libraries may catch SIGTERM")
 OBEY_KILL = Deadline(
-    "obey SIGKILL", 0.5, "how long the kernel may take to end a killed process; longer means state D, left to the kernel"
+    "obey SIGKILL",
+    0.5,
+    "how long the kernel may take to end a killed process; longer means state D, left to the kernel",
 )
-SERVER_START = Deadline(
-    "fork server start", 120.0, "importing torch from a cold network file system can take a minute"
-)
+SERVER_START = Deadline("fork server start", 120.0, "importing torch from a cold network file system can take a minute")
 SERVER_REPLY = Deadline(
     "fork server reply", 120.0, "forking takes milliseconds, but the server may be importing the dataset's libraries"
 )

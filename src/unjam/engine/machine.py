@@ -212,7 +212,7 @@ class Machine:
         else:
             allowed = self.owed_draws > 0 and under_way < self._room()
             self.owed_draws -= 1 if allowed else 0
-        if not allowed or not any([worker.active for worker in self.workers]):
+        if not allowed or not any(worker.active for worker in self.workers):
             return []
         self.drawing = True
         return [act.Draw(self.drawn)]

@@ -60,4 +60,3 @@ def _accelerator() -> str | None:
     if torch is not None and torch.cuda.is_initialized():
         return "CUDA"
     return None
-

@@ -161,11 +161,9 @@ class ContextNursery:
     def deliver(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
         """See `Nursery`."""
         born: list[tuple[Any, socket.socket]] = []
-        for number in workers:
+        for _ in workers:
             mine, theirs = pair()
-            origin = Origin(
-                os.getpid(), by_main_thread=threading.current_thread() is threading.main_thread()
-            )
+            origin = Origin(os.getpid(), by_main_thread=threading.current_thread() is threading.main_thread())
             try:
                 process = self._context.Process(
                     target=_enter, args=(theirs, mine if self.inherits else None, self._cargo, origin), daemon=True
@@ -200,5 +198,3 @@ def _enter(theirs: socket.socket, mine: socket.socket | None, cargo: Cargo | Non
 
         processes.forget_all()
     main.run(theirs, cargo)
-
-

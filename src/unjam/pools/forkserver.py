@@ -89,7 +89,7 @@ class ForkServer:
             births, refused = [], None
             for answer in self._answers(len(workers)):
                 if isinstance(answer.message, server.Forked):
-                    births.append(Birth(answer.message.pid, answer.fds[0], (answer.fds[1:] or [None])[0]))
+                    births.append(Birth(answer.message.pid, answer.fds[0], next(iter(answer.fds[1:]), None)))
                 else:
                     refused = answer.message.reason
         if refused is not None:
@@ -186,7 +186,7 @@ def with_server(use: Callable[[ForkServer], T]) -> T:
 
 def shut_down() -> None:
     """End this process's server, if there is one; the next loader starts a new one."""
-    global _current  # noqa: PLW0603 - as above
+    global _current
     if _current is not None:
         server, _current = _current, None
         server.shut_down()

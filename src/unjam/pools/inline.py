@@ -24,6 +24,7 @@ class InlinePool:
 
     def send(self, worker: int, work: Work) -> None:
         """See `Pool`."""
+        del worker
         self._work.append(work)
 
     def resume(self, shared_seed: int | None) -> None:

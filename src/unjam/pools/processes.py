@@ -251,10 +251,9 @@ class ProcessPool:
             case messages.Carried(slot, generation):
                 made = hand.without_memory.pop((slot, generation))
                 return self._result(hand, made, BatchLoad(_without_slot(made), envelope.data, hand.leases))
-            case messages.Raised(None):
-                return Arrival(ev.Unready(hand.number), FailureLoad(envelope.data))
             case messages.Raised(batch):
-                return Arrival(ev.Failure(hand.number, batch), FailureLoad(envelope.data))
+                event = ev.Unready(hand.number) if batch is None else ev.Failure(hand.number, batch)
+                return Arrival(event, FailureLoad(envelope.data))
             case messages.Drained(batch):
                 return Arrival(ev.Exhausted(hand.number, batch))
             case messages.Prepared(imported):
@@ -390,5 +389,3 @@ def _signal_words(number: int) -> str:
         return f"{signal.strsignal(number)} ({signal.Signals(number).name})"
     except ValueError:
         return str(number)
-
-

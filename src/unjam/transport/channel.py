@@ -10,6 +10,7 @@ leaves bytes that the other side throws away.
 from __future__ import annotations
 
 import array
+import contextlib
 import dataclasses
 import functools
 import os
@@ -68,7 +69,7 @@ class Channel:
     """One end. Not thread-safe: one thread talks through it at a time."""
 
     def __init__(self, sock: socket.socket, language: Sequence[type]) -> None:
-        sock.setblocking(False)
+        sock.setblocking(False)  # noqa: FBT003 - the standard library's signature
         self._socket = sock
         self._language = language
         self._numbers = {kind: number for number, kind in enumerate(language)}
@@ -127,7 +128,9 @@ class Channel:
         """Whether something waits for the other side to read."""
         return bool(self._outbox)
 
-    def deliver(self, message: object, within: Deadline, data: bytes | memoryview = b"", fds: Sequence[int] = ()) -> None:
+    def deliver(
+        self, message: object, within: Deadline, data: bytes | memoryview = b"", fds: Sequence[int] = ()
+    ) -> None:
         """Send a message whole; raise `ChannelClosed` if the other side does not take it within the bound."""
         self.post(message, data, fds)
         until = time.monotonic() + within.seconds
@@ -211,11 +214,9 @@ class Channel:
         self._outbox.clear()
         while self._fds:
             os.close(self._fds.popleft())
-        try:
+        with contextlib.suppress(OSError):
             # other processes may hold copies of this socket: shutdown reaches through them, close does not
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._socket.close()
 
 

@@ -54,8 +54,6 @@ def _stack(arena: Arena, batch: Any, collate_fn_map: Any) -> Any:
         out = torch.empty(size, dtype=first.dtype)
     if type(first) is not torch.Tensor:
         # a subclass decides itself what its new tensor over this memory is
-        storage = torch.storage.TypedStorage(
-            wrap_storage=out.untyped_storage(), dtype=first.dtype, _internal=True
-        )
+        storage = torch.storage.TypedStorage(wrap_storage=out.untyped_storage(), dtype=first.dtype, _internal=True)
         out = first.new(storage).resize_(size)
     return torch.stack(batch, 0, out=out)

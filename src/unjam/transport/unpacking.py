@@ -92,10 +92,14 @@ def rebuild_sparse(
     requires_grad: bool,  # noqa: FBT001 - called by pickle
 ) -> torch.Tensor:
     """A sparse tensor of its parts."""
+    tensor: torch.Tensor
+    make: Any  # torch's stubs know one of the two functions' forms
     if layout is torch.sparse_coo:
-        tensor = torch.sparse_coo_tensor(*parts, size, is_coalesced=coalesced, check_invariants=False)
+        make = torch.sparse_coo_tensor
+        tensor = make(*parts, size, is_coalesced=coalesced, check_invariants=False)
     else:
-        tensor = torch.sparse_compressed_tensor(*parts, size, layout=layout, check_invariants=False)
+        make = torch.sparse_compressed_tensor
+        tensor = make(*parts, size, layout=layout, check_invariants=False)
     return tensor.requires_grad_(requires_grad)
 
 
@@ -110,5 +114,5 @@ def rebuild_empty_storage() -> torch.UntypedStorage:
 
 
 def rebuild_typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
-    """torch's older storage class over a plain one."""
+    """Torch's older storage class over a plain one."""
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

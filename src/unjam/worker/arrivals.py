@@ -35,7 +35,7 @@ class Inherited:
 
 def storage_of(memory: Any) -> torch.UntypedStorage:
     """A storage over memory that lies in the payload."""
-    if not len(memoryview(memory)):
+    if not memoryview(memory):
         return torch.UntypedStorage(0)
     view = memoryview(memory)
     return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=torch.uint8).untyped_storage()
@@ -50,12 +50,12 @@ def tensor_of(
     requires_grad: bool,  # noqa: FBT001 - called by pickle
 ) -> torch.Tensor:
     """A plain tensor over a storage that may be others' too."""
-    tensor = torch.empty((0,), dtype=dtype, device="cpu").set_(storage, offset, size, stride)  # type: ignore[call-overload] # torch's stub lacks untyped storages
+    tensor = torch.empty((0,), dtype=dtype, device="cpu").set_(storage, offset, size, stride)
     return tensor.requires_grad_(requires_grad)
 
 
 def typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
-    """torch's older storage class over a plain one."""
+    """Torch's older storage class over a plain one."""
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 

@@ -7,6 +7,7 @@ rebuilt without its constructor, and where even its class cannot travel its word
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import traceback
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - it is no error, it shows where one was
+class RemoteTraceback(Exception):
     """The worker's traceback, as the cause of the exception it raised."""
 
     def __init__(self, text: str) -> None:
@@ -50,15 +51,13 @@ class ExceptionRecord:
         return error
 
     def _rebuild(self) -> BaseException:
-        try:
+        with contextlib.suppress(Exception):  # the class may not be importable here; its words are
             if self.pickled is not None:
                 whole: BaseException = pickle.loads(self.pickled)
                 return whole
             if self.state is not None:
                 kind, args, attributes = pickle.loads(self.state)
                 return _without_constructor(kind, args, attributes)
-        except Exception:  # noqa: BLE001 - the class may not be importable here; its words are
-            pass
         return RemoteError(f"{self.type_name}: {self.words}")
 
 

@@ -72,9 +72,7 @@ class _AfterImport(MetaPathFinder):
     def __init__(self, actions: dict[str, list[Callable[[ModuleType], Any]]]) -> None:
         self.actions = actions
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         actions = self.actions.pop(name, None)
         if actions is None:
             return None

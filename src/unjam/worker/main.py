@@ -288,5 +288,3 @@ def make_start_memory() -> tuple[int, int]:
     except BaseException:
         os.close(page)
         raise
-
-

@@ -17,6 +17,7 @@ class Task:
     batch: int
     number: int
 
+
 @dataclass(frozen=True, slots=True)
 class Resume:
     """A new epoch begins on a worker that stayed alive."""

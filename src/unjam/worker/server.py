@@ -182,8 +182,8 @@ class Server:
                 os.close(fd)
             if self._parent.fd is not None:
                 os.close(self._parent.fd)
-            for number, fd in zip((1, 2), output, strict=False):
-                os.dup2(fd, number)
+            for standard, fd in zip((1, 2), output, strict=False):
+                os.dup2(fd, standard)
                 os.close(fd)
             _name_thread(f"unjam-worker-{request.worker}")
             gc.unfreeze()
@@ -206,7 +206,9 @@ class Server:
                 if name in self._tried or name in sys.modules:
                     continue
                 self._tried.add(name)
-                with contextlib.suppress(BaseException):  # what cannot be imported here fails in the worker, and is told
+                with contextlib.suppress(
+                    BaseException
+                ):  # what cannot be imported here fails in the worker, and is told
                     importlib.import_module(name)
                 if _threads() > 1:
                     self._start_over(name)
@@ -220,8 +222,8 @@ class Server:
         state = {"children": self._children, "refused": sorted(self._refused | {culprit})}
         os.environ[_STATE_VARIABLE] = json.dumps(state)
         for fd in (self._control_fd, *self._children.values()):
-            os.set_inheritable(fd, True)
-        os.execv(sys.executable, [sys.executable, *command_line(self._control_fd)])
+            os.set_inheritable(fd, True)  # noqa: FBT003 - the standard library's signature
+        os.execv(sys.executable, [sys.executable, *command_line(self._control_fd)])  # noqa: S606 - no shell is the point
 
 
 def command_line(fd: int) -> list[str]:

@@ -145,6 +145,7 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
         return len(self.fds) - 1
 
     def reducer_override(self, obj: Any) -> Any:
+        """Called by pickle for everything that is not of a builtin type."""
         kind = type(obj)
         reduce = self._known.get(kind, _UNKNOWN)
         if reduce is _UNKNOWN:
@@ -197,7 +198,7 @@ def _reduce_tensor(_: ShippingPickler, tensor: torch.Tensor) -> Any:
     return arrivals.tensor_of, (tensor.untyped_storage(), tensor.dtype, *place, tensor.requires_grad)
 
 
-def _reduce_storage(pickler: ShippingPickler, storage: torch.UntypedStorage) -> Any:
+def _reduce_storage(_: ShippingPickler, storage: torch.UntypedStorage) -> Any:
     if storage.device.type != "cpu":
         return NotImplemented
     if storage.is_shared():
@@ -208,7 +209,7 @@ def _reduce_storage(pickler: ShippingPickler, storage: torch.UntypedStorage) -> 
         return arrivals.storage_of, (b"",)
     import ctypes  # noqa: PLC0415 - only here
 
-    raw = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+    raw: Any = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
     raw.storage = storage
     return arrivals.storage_of, (pickle.PickleBuffer(raw),)
 

@@ -22,10 +22,10 @@ class HandlerPlan:
     """How to make one of the root logger's handlers again: to a standard stream, or to a file."""
 
     target: str
-    is_file: bool
     level: int
     pattern: str | None
     dates: str | None
+    is_file: bool
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ def _plain_filters() -> list[Any]:
     """Warning filters whose category a worker can import."""
     plain = []
     for entry in warnings.filters:
-        category = entry[2]
+        category: Any = entry[2]
         if category.__module__ != "__main__" and "<locals>" not in category.__qualname__:
             plain.append(entry)
     return plain
@@ -165,10 +165,10 @@ def _log_handlers() -> list[HandlerPlan]:
         pattern = getattr(formatter, "_fmt", None)
         dates = getattr(formatter, "datefmt", None)
         if type(handler) is logging.FileHandler:
-            plans.append(HandlerPlan(handler.baseFilename, True, handler.level, pattern, dates))
+            plans.append(HandlerPlan(handler.baseFilename, handler.level, pattern, dates, is_file=True))
         elif type(handler) is logging.StreamHandler and handler.stream in (sys.stderr, sys.stdout):
             name = "stderr" if handler.stream is sys.stderr else "stdout"
-            plans.append(HandlerPlan(name, False, handler.level, pattern, dates))
+            plans.append(HandlerPlan(name, handler.level, pattern, dates, is_file=False))
     return plans
 
 
@@ -194,7 +194,7 @@ def _torch_flags() -> dict[str, Any]:
         "dtype": torch.get_default_dtype(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "fill": torch.utils.deterministic.fill_uninitialized_memory,
+        "fill": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined] # a module that is also a class
         "precision": torch.get_float32_matmul_precision(),
         "grad": torch.is_grad_enabled(),
         "sharing": torch.multiprocessing.get_sharing_strategy(),
@@ -213,7 +213,7 @@ def _settle_torch(flags: dict[str, Any]) -> None:
         # the public function imports the compiler, two seconds in every worker
         torch._C._set_deterministic_algorithms(flags["deterministic"], warn_only=flags["warn_only"])  # noqa: SLF001
     if "fill" in changed:
-        torch.utils.deterministic.fill_uninitialized_memory = flags["fill"]
+        torch.utils.deterministic.fill_uninitialized_memory = flags["fill"]  # type: ignore[attr-defined] # as above
     if "precision" in changed:
         torch.set_float32_matmul_precision(flags["precision"])
     if "grad" in changed:
