@@ -95,6 +95,7 @@ class Server:
         from unjam.worker import main as program  # noqa: PLC0415 - torch; the socket must be held before that long import
 
         self._program = program
+        program.warm_up()
         gc.freeze()
         if state:
             # this program replaced one that was answering a request
