@@ -62,8 +62,12 @@ class Feed:
                 if bound <= 0:
                     self._pump(ev.TimedOut(), draw)
                     break
-            for arrival in self.pool.wait(bound):
-                self._take(arrival, draw)
+            arrivals = self.pool.arrivals
+            if not arrivals:
+                self.pool.wait(bound)
+            while arrivals and self._outcome is None:
+                self._take(arrivals[0], draw)
+                arrivals.popleft()
         outcome, self._outcome = self._outcome, None
         match outcome:
             case act.Deliver(batch):

@@ -136,7 +136,9 @@ class ForkServer:
             self._channel.flush()
             # a moment at a time, because a queue that was full may have room now
             self._channel.poll(min(left, 0.05) if self._channel.unsent else left)
-            answers.extend(self._channel.receive())
+            self._channel.receive()
+            while self._channel.arrived:
+                answers.append(self._channel.arrived.popleft())
         self._first = False
         if any(answer.fds_lost for answer in answers):
             for answer in answers:

@@ -18,6 +18,7 @@ class InlinePool:
     def __init__(self, make_fetcher: Callable[[], Fetcher]) -> None:
         self._fetcher = make_fetcher()
         self._work: deque[Work] = deque()
+        self.arrivals: deque[Arrival] = deque()
 
     def start(self, worker: int) -> None:
         """See `Pool`."""
@@ -33,19 +34,20 @@ class InlinePool:
     def stop(self, worker: int, reason: Reason) -> None:
         """See `Pool`."""
 
-    def wait(self, seconds: float) -> list[Arrival]:
+    def wait(self, seconds: float) -> None:
         """Make the next batch, for as long as user code takes."""
         del seconds
-        if not self._work:
-            return []
-        work = self._work.popleft()
+        if self._work:
+            self.arrivals.append(self._make(self._work.popleft()))
+
+    def _make(self, work: Work) -> Arrival:
         try:
             data = self._fetcher.fetch(work.batch, work.index)
         except IterableEnded:
-            return [Arrival(ev.Exhausted(0, work.batch))]
+            return Arrival(ev.Exhausted(0, work.batch))
         except BaseException as error:  # noqa: BLE001 - it is raised again, as it is, in its place
-            return [Arrival(ev.Failure(0, work.batch), Thrown(error))]
-        return [Arrival(ev.Result(0, work.batch), Plain(data))]
+            return Arrival(ev.Failure(0, work.batch), Thrown(error))
+        return Arrival(ev.Result(0, work.batch), Plain(data))
 
     def story(self, worker: int) -> str:
         """See `Pool`."""

@@ -41,8 +41,9 @@ class BatchLoad:
 class FailureLoad:
     """An exception that takes a batch's place."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, loading: bool = False) -> None:
         self._data = data
+        self.loading = loading
 
     def open(self, *, copy: bool) -> Any:
         """Raise it."""

@@ -22,6 +22,7 @@ import select
 import signal
 import time
 import weakref
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,10 +31,11 @@ import cloudpickle
 from unjam.engine import events as ev
 from unjam.engine.actions import Reason
 from unjam.engine.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
+from unjam.errors import CannotStartError
 from unjam.pools.births import Nursery
 from unjam.pools.loads import BatchLoad, FailureLoad
 from unjam.pools.protocol import Arrival, Work
-from unjam.transport.channel import Channel, ChannelClosed, Envelope
+from unjam.transport.channel import MOST_FDS, Channel, ChannelClosed, Envelope
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping, OwnedFd
 from unjam.transport.page import Beat, Page, Stage
@@ -87,6 +89,8 @@ class ProcessPool:
         self._poller = select.poll()
         self._stories: dict[int, str] = {}
         self._closed = False
+        # what happened and nobody has taken yet: kept here, so that an exception that a signal raises in between loses nothing
+        self.arrivals: deque[Arrival] = deque()
         self.processes: list[Any] = []
         self.imported: set[str] = set()
         _pools.add(self)
@@ -102,7 +106,9 @@ class ProcessPool:
         self._launch()
         hand = self._hands.get(worker)
         if hand is not None:
-            self._post(hand, messages.Task(work.batch, work.number), _dump_index(work.index))
+            if work.packed is None:
+                work.packed = _dump_index(work.index)
+            self._post(hand, messages.Task(work.batch, work.number), work.packed)
 
     def resume(self, shared_seed: int | None) -> None:
         """See `Pool`."""
@@ -120,24 +126,22 @@ class ProcessPool:
         else:
             self._post(hand, messages.Leave())
 
-    def wait(self, seconds: float) -> list[Arrival]:
+    def wait(self, seconds: float) -> None:
         """See `Pool`."""
         self._launch()
         for hand in self._hands.values():
             if hand.channel.unsent:
                 self._flush(hand)
-                self._poller.modify(hand.channel.fileno(), select.POLLIN | (select.POLLOUT * hand.channel.unsent))
-        arrivals: list[Arrival] = []
+                self._listen(hand)
         gone: list[Hand] = []
-        for fd, _ in self._poller.poll(max(0, int(seconds * 1000))):
+        for fd, _ in self._poller.poll(0 if self.arrivals else max(0, int(seconds * 1000))):
             hand = self._by_fd[fd]
             if fd == hand.sentinel:
                 gone.append(hand)
-            elif not hand.channel.closed:
-                self._read(hand, arrivals)
+            else:
+                self._read(hand)
         for hand in gone:
-            self._bury(hand, arrivals)
-        return arrivals
+            self._bury(hand)
 
     def story(self, worker: int) -> str:
         """See `Pool`."""
@@ -211,10 +215,25 @@ class ProcessPool:
                 self.processes[number] = process
             else:
                 self.processes.append(process)
-            self._post(hand, message, fds=(page_fd, stacks_fd, *fds))
+            self._introduce(hand, message, (page_fd, stacks_fd, *fds))
         finally:
             os.close(page_fd)
             os.close(stacks_fd)
+
+    def _introduce(self, hand: Hand, message: object, fds: tuple[int, ...]) -> None:
+        """Send the first frame. Unlike later ones it must go out, or the worker never learns who it is."""
+        rest = list(fds)
+        try:
+            while len(rest) > MOST_FDS:
+                hand.channel.post(messages.Descriptors(), fds=rest[:MOST_FDS])
+                del rest[:MOST_FDS]
+            hand.channel.post(message, fds=rest)
+        except ChannelClosed:
+            pass  # it is gone already; its sentinel says so
+        except OSError as error:
+            raise CannotStartError(
+                f"this process has no descriptors left to start a worker ({error}); raise `ulimit -n` or close some files"
+            ) from error
 
     # -- talking -----------------------------------------------------------------------------------------------------
 
@@ -228,17 +247,25 @@ class ProcessPool:
         with contextlib.suppress(ChannelClosed):
             hand.channel.flush()
 
-    def _read(self, hand: Hand, arrivals: list[Arrival]) -> None:
-        for envelope in hand.channel.receive():
-            try:
-                arrival = self._understand(hand, envelope)
-            finally:
-                envelope.close()
+    def _read(self, hand: Hand) -> None:
+        channel = hand.channel
+        channel.receive()
+        while channel.arrived:
+            envelope = channel.arrived[0]
+            arrival = self._understand(hand, envelope)
             if arrival is not None:
-                arrivals.append(arrival)
+                self.arrivals.append(arrival)
+            channel.arrived.popleft().close()
+        self._listen(hand)
+
+    def _listen(self, hand: Hand) -> None:
+        """Wait for what can still come through a channel: nothing, once it is closed."""
+        fd = hand.channel.fileno()
         if hand.channel.closed:
-            with contextlib.suppress(KeyError, ValueError):
-                self._poller.unregister(hand.channel.fileno())
+            if self._by_fd.pop(fd, None) is not None:
+                self._poller.unregister(fd)
+        else:
+            self._poller.modify(fd, select.POLLIN | (select.POLLOUT if hand.channel.unsent else 0))
 
     def _understand(self, hand: Hand, envelope: Envelope) -> Arrival | None:
         message = envelope.message
@@ -251,9 +278,9 @@ class ProcessPool:
             case messages.Carried(slot, generation):
                 made = hand.without_memory.pop((slot, generation))
                 return self._result(hand, made, BatchLoad(_without_slot(made), envelope.data, hand.leases))
-            case messages.Raised(batch):
+            case messages.Raised(batch, loading):
                 event = ev.Unready(hand.number) if batch is None else ev.Failure(hand.number, batch)
-                return Arrival(event, FailureLoad(envelope.data))
+                return Arrival(event, FailureLoad(envelope.data, loading=loading))
             case messages.Drained(batch):
                 return Arrival(ev.Exhausted(hand.number, batch))
             case messages.Prepared(imported):
@@ -287,19 +314,18 @@ class ProcessPool:
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
-    def _bury(self, hand: Hand, arrivals: list[Arrival]) -> None:
+    def _bury(self, hand: Hand) -> None:
         """A worker's process is gone: take what it still said, then tell of its death."""
-        if not hand.channel.closed:
-            self._read(hand, arrivals)
+        while not hand.channel.closed:
+            self._read(hand)
         hand.process.join(OBEY_KILL.seconds)
         self._stories[hand.number] = _story(hand)
         del self._hands[hand.number]
-        for fd in (hand.sentinel, hand.channel.fileno()):
-            if self._by_fd.pop(fd, None) is not None:
-                with contextlib.suppress(KeyError):
-                    self._poller.unregister(fd)
+        self._by_fd.pop(hand.sentinel, None)
+        self._poller.unregister(hand.sentinel)
         self._let_go(hand)
-        arrivals.append(Arrival(ev.Death(hand.number)))
+        self._listen(hand)
+        self.arrivals.append(Arrival(ev.Death(hand.number)))
 
     def _await_ends(self, hands: list[Hand], seconds: float) -> list[Hand]:
         """Wait for these workers' ends; return who is left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,13 +28,18 @@ class Arrival:
     load: Load | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
-    """One batch to make: its number for ever, its number in this epoch, and its indices."""
+    """One batch to make: its number for ever, its number in this epoch, and its indices.
+
+    `packed` are the indices as they were when they were first sent: samplers use their lists again, and a batch that is
+    made a second time must be the same batch.
+    """
 
     batch: int
     number: int
     index: Any
+    packed: bytes | None = None
 
 
 class Pool(Protocol):
@@ -51,8 +57,11 @@ class Pool(Protocol):
     def stop(self, worker: int, reason: Reason) -> None:
         """Ask a worker to leave; its death comes as an event."""
 
-    def wait(self, seconds: float) -> list[Arrival]:
-        """What happened, waiting at most `seconds` for the first thing."""
+    # what happened, oldest first; the driver takes from the left
+    arrivals: deque[Arrival]
+
+    def wait(self, seconds: float) -> None:
+        """Add to `arrivals` what happened, waiting at most `seconds` for the first thing."""
 
     def story(self, worker: int) -> str:
         """What is known of a worker's end, for a message."""

@@ -71,19 +71,21 @@ class Channel:
     def __init__(self, sock: socket.socket, language: Sequence[type]) -> None:
         sock.setblocking(False)  # noqa: FBT003 - the standard library's signature
         self._socket = sock
+        self._fileno = sock.fileno()
         self._language = language
         self._numbers = {kind: number for number, kind in enumerate(language)}
         self._fields = [attrgetter(*names) if (names := _field_names(kind)) else _nothing for kind in language]
         self._space = bytearray(_CHUNK)
         self._inbox = bytearray()
+        self.arrived: deque[Envelope] = deque()
         self._fds: deque[int] = deque()
         self._fds_lost = False
         self._outbox: deque[tuple[memoryview, array.array[int] | None, list[int]]] = deque()
         self.closed = False
 
     def fileno(self) -> int:
-        """For `poll`."""
-        return self._socket.fileno()
+        """For `poll`; the number stays known after the end, to be unregistered."""
+        return self._fileno
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -140,8 +142,8 @@ class Channel:
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
-    def receive(self) -> list[Envelope]:
-        """Every message that has arrived whole. Sets `closed` at the end of the stream."""
+    def receive(self) -> None:
+        """Add to `arrived` every message that has come whole. Sets `closed` at the end of the stream."""
         while not self.closed:
             try:
                 count, ancillary, flags, _ = self._socket.recvmsg_into((self._space,), _ANCILLARY)
@@ -157,7 +159,7 @@ class Channel:
             self._inbox += memoryview(self._space)[:count]
             if count < _CHUNK:
                 break
-        return self._parse()
+        self._parse()
 
     def _collect(self, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
         if flags & socket.MSG_CTRUNC:
@@ -168,8 +170,7 @@ class Channel:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
                 self._fds.extend(fds)
 
-    def _parse(self) -> list[Envelope]:
-        envelopes: list[Envelope] = []
+    def _parse(self) -> None:
         inbox, at = self._inbox, 0
         while len(inbox) - at >= _HEADER.size:
             body, data, fds, number = _HEADER.unpack_from(inbox, at)
@@ -181,11 +182,10 @@ class Channel:
                 fields = pickle.loads(view[start : start + body])
                 rest = bytes(view[start + body : end]) if data else b""
             taken = [self._fds.popleft() for _ in range(min(fds, len(self._fds)))] if fds else []
-            envelopes.append(Envelope(self._speak(number, fields), rest, taken, fds_lost=len(taken) < fds))
+            self.arrived.append(Envelope(self._speak(number, fields), rest, taken, fds_lost=len(taken) < fds))
             at = end
         if at:
             del inbox[:at]
-        return envelopes
 
     def _speak(self, number: int, fields: Any) -> Any:
         kind = self._language[number]
@@ -214,6 +214,8 @@ class Channel:
         self._outbox.clear()
         while self._fds:
             os.close(self._fds.popleft())
+        while self.arrived:
+            self.arrived.popleft().close()
         with contextlib.suppress(OSError):
             # other processes may hold copies of this socket: shutdown reaches through them, close does not
             self._socket.shutdown(socket.SHUT_RDWR)

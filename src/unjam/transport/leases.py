@@ -22,6 +22,7 @@ class Leases:
         self._mappings: dict[int, Mapping] = {}
         self._live: dict[tuple[int, int], weakref.ref[Any]] = {}
         self._poison = bool(os.environ.get(POISON_VARIABLE))
+        self._home = os.getpid()
 
     def add(self, slot: int, size: int, fd: int) -> None:
         """A worker made a slot."""
@@ -46,9 +47,11 @@ class Leases:
         mapping = self._mappings[slot]
         owner = mapping.owner()
         key = (slot, generation)
-        live, page, poison = self._live, self._page, self._poison
+        live, page, poison, home = self._live, self._page, self._poison, self._home
 
         def give_back(_: weakref.ref[Any]) -> None:
+            if os.getpid() != home:
+                return  # a forked child dropped its copy; the parent's is still there
             if poison:
                 ctypes.memset(mapping.address, POISON, mapping.size)
             live.pop(key, None)
@@ -67,6 +70,8 @@ class Leases:
 
     def refuse(self, slot: int, generation: int) -> None:
         """Give a filling back without looking at it."""
+        if os.getpid() != self._home:
+            return
         mapping = self._mappings.get(slot)
         if self._poison and mapping is not None:
             ctypes.memset(mapping.address, POISON, mapping.size)

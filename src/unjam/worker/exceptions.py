@@ -45,9 +45,10 @@ class ExceptionRecord:
     def restore(self) -> BaseException:
         """The exception itself, with the remote traceback as its cause."""
         error = self._rebuild()
-        error.__cause__ = RemoteTraceback(self.traceback)
-        if hasattr(error, "add_note"):
-            error.add_note(self.where)
+        with contextlib.suppress(Exception):  # an exception may be frozen
+            error.__cause__ = RemoteTraceback(self.traceback)
+            if hasattr(error, "add_note"):
+                error.add_note(self.where)
         return error
 
     def _rebuild(self) -> BaseException:
@@ -75,6 +76,9 @@ def record(error: BaseException, where: str, *, by_value: bool) -> ExceptionReco
             if state is not None:
                 break
     kind = type(error)
+    if not isinstance(error, Exception):
+        # SystemExit would end the training without a word, KeyboardInterrupt would look like the user's Ctrl-C
+        pickled = state = None
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return ExceptionRecord(pickled, state, name, _words(error), text, where)
 

@@ -14,7 +14,6 @@ import pickle
 import signal
 import socket
 import sys
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +56,7 @@ class Begin:
 # every message between a parent and its worker
 LANGUAGE = (
     Begin,
+    messages.Descriptors,
     messages.Task,
     messages.Resume,
     messages.Carry,
@@ -74,39 +74,42 @@ LANGUAGE = (
 def run(sock: socket.socket, cargo: Cargo | None) -> None:
     """Be a worker. `cargo` is given where the worker inherited it; otherwise it comes with the start frame."""
     channel = Channel(sock, LANGUAGE)
-    inbox: deque[Envelope] = deque()
+    fds: list[int] = []
     try:
-        first = _await(channel, inbox)
+        first = _await(channel)
+        while isinstance(first.message, messages.Descriptors):
+            fds += first.fds
+            first = _await(channel)
     except ChannelClosed:
         return
     begin: Begin = first.message
-    worker = Worker(begin.spec, channel, inbox, first.fds[:2])
+    fds += first.fds
+    worker = Worker(begin.spec, channel, fds[:2])
     try:
-        worker.prepare(begin, cargo, first.fds[2:])
+        worker.prepare(begin, cargo, fds[2:])
         worker.serve()
     except ChannelClosed:
         pass  # the parent let go of us
 
 
-def _await(channel: Channel, inbox: deque[Envelope]) -> Envelope:
+def _await(channel: Channel) -> Envelope:
     """The next frame; the waits are bounded and the parent's death ends this process by the lifeline."""
-    while not inbox:
+    while not channel.arrived:
         if channel.closed:
             raise ChannelClosed("the parent closed the channel")
         # there is nearly always something: look before waiting
-        inbox.extend(channel.receive())
-        if not inbox and not channel.closed:
+        channel.receive()
+        if not channel.arrived and not channel.closed:
             channel.poll(LOOK_AROUND.seconds)
-    return inbox.popleft()
+    return channel.arrived.popleft()
 
 
 class Worker:
     """The state of one worker process."""
 
-    def __init__(self, spec: WorkerSpec, channel: Channel, inbox: deque[Envelope], fds: list[int]) -> None:
+    def __init__(self, spec: WorkerSpec, channel: Channel, fds: list[int]) -> None:
         self._spec = spec
         self._channel = channel
-        self._inbox = inbox
         page_fd, self._stacks = fds
         self._page = Page(page_fd)
         os.close(page_fd)
@@ -188,7 +191,7 @@ class Worker:
         """Make batches until told to leave."""
         while not self._page.stop_asked:
             self._page.beat(Stage.IDLE, -1)
-            envelope = _await(self._channel, self._inbox)
+            envelope = _await(self._channel)
             message = envelope.message
             if isinstance(message, messages.Task):
                 if self._fetcher is not None and not self._exhausted:
@@ -249,8 +252,7 @@ class Worker:
 
     def _tell_raised(self, batch: int | None, error: BaseException, where: str) -> None:
         taken: ExceptionRecord = record(error, where, by_value=self._spec.by_value)
-        error.__traceback__ = None
-        self._tell(messages.Raised(batch), pickle.dumps(taken))
+        self._tell(messages.Raised(batch, loading=self._page.read().stage is Stage.LOADING), pickle.dumps(taken))
 
     def _announce(self, slot: int, size: int, fd: int) -> None:
         self._tell(messages.NewSlot(slot, size), fds=(fd,))

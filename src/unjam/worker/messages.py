@@ -11,6 +11,11 @@ from unjam.transport.unpacking import BufferAt
 
 
 @dataclass(frozen=True, slots=True)
+class Descriptors:
+    """More descriptors than one frame can carry; those of the next frame belong to them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """Make `batch`, which is number `number` of its epoch; its indices are the frame's data."""
 
@@ -83,9 +88,13 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """User code raised while making `batch` (None: while preparing); the exception is the frame's data."""
+    """User code raised while making `batch` (None: while preparing); the exception is the frame's data.
+
+    `loading`: the dataset could be pickled over there but not unpickled here.
+    """
 
     batch: int | None
+    loading: bool
 
 
 @dataclass(frozen=True, slots=True)

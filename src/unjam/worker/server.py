@@ -114,8 +114,9 @@ class Server:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
             self._reap()
-            for envelope in self._channel.receive():
-                self._obey(envelope)
+            self._channel.receive()
+            while self._channel.arrived:
+                self._obey(self._channel.arrived.popleft())
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)
         os._exit(0)
