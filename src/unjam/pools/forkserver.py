@@ -76,7 +76,8 @@ class ForkServer:
             return
         with self._alone():
             self._preloaded.update(new)
-            self._channel.post(server.Preload(new, tuple(sys.path)))
+            path = tuple(os.path.abspath(entry) for entry in sys.path)
+            self._channel.post(server.Preload(new, path, {**os.environ, **thread_environment(1)}))
             answer = self._answers(1)[0]
             self._refused.update(answer.message.refused)
 

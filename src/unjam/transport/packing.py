@@ -23,7 +23,7 @@ import cloudpickle
 import torch
 from torch.multiprocessing import reductions
 
-from unjam.transport import unpacking
+from unjam.transport import classes, unpacking
 from unjam.transport.slots import Arena, Filling
 
 # below this a buffer is cheaper inside the stream
@@ -105,6 +105,8 @@ class _Sink:
         self._arena = arena
         self._storages: dict[int, tuple[int, torch.UntypedStorage]] = {}
         self._in_stream = 0
+        # bytes of views by the storage they lie in
+        self._views: dict[int, int] = {}
 
     def tensor(self, tensor: torch.Tensor) -> Any:
         if tensor.device.type != "cpu":
@@ -125,9 +127,14 @@ class _Sink:
         nbytes = math.prod(size) * dtype.itemsize
         if nbytes == 0:
             return unpacking.rebuild_empty, (dtype, size)
-        if nbytes > tensor.untyped_storage().nbytes():
-            # overlapping memory (expand, unfold): the storage is smaller than the elements
-            at, length = self._storage_at(tensor.untyped_storage())
+        storage = tensor.untyped_storage()
+        if nbytes > SMALL_TENSOR:
+            self._views[storage.data_ptr()] = seen = self._views.get(storage.data_ptr(), 0) + nbytes
+        else:
+            seen = nbytes
+        if seen > storage.nbytes():
+            # overlapping memory (expand, unfold, many views of one tensor): the storage is smaller than the elements
+            at, length = self._storage_at(storage)
             return unpacking.rebuild_view, (at, length, dtype, size, tensor.stride(), tensor.storage_offset())
         if nbytes <= SMALL_TENSOR and self._in_stream < LARGEST_INLINE and _is_plain(tensor):
             self._in_stream += nbytes
@@ -228,6 +235,8 @@ class _ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = _reduce(self._sink, obj)
+        if reduced is NotImplemented and isinstance(obj, type):
+            reduced = classes.by_number(obj)
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
 

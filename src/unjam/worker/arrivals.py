@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,3 +91,16 @@ def memmap_of(
     # as_strided keeps `raw`, and with it the mapping, as its base
     array = np.lib.stride_tricks.as_strided(raw[: dtype.itemsize].view(dtype), shape, strides, subok=True)
     return array.view(kind)
+
+
+def windows_of(memory: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """An array whose elements share memory with each other."""
+    import numpy as np  # noqa: PLC0415 - only where the parent had it
+
+    start = np.frombuffer(memory, np.uint8)[: dtype.itemsize].view(dtype)
+    return np.lib.stride_tricks.as_strided(start, shape, strides)
+
+
+def cached_of(function: Any, parameters: dict[str, Any]) -> Any:
+    """A function under an empty lru_cache."""
+    return functools.lru_cache(**parameters)(function)

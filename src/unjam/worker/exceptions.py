@@ -13,7 +13,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
+from unjam.transport import classes
 
 
 class RemoteTraceback(Exception):
@@ -84,7 +84,7 @@ def record(error: BaseException, where: str, *, by_value: bool) -> ExceptionReco
 
 
 def _ways(*, by_value: bool) -> tuple[Any, ...]:
-    return (cloudpickle.dumps,) if by_value else (pickle.dumps, cloudpickle.dumps)
+    return (classes.dumps,) if by_value else (pickle.dumps, classes.dumps)
 
 
 def _whole(error: BaseException, dumps: Any) -> bytes | None:

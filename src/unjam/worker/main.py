@@ -22,7 +22,7 @@ from torch.utils.data import IterDataPipe, _utils
 from torch.utils.data.graph_settings import apply_random_seed
 
 from unjam.engine.deadlines import LOOK_AROUND
-from unjam.transport import collating, memory
+from unjam.transport import classes, collating, memory
 from unjam.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.transport.packing import Packer
 from unjam.transport.page import Page, Stage
@@ -136,6 +136,7 @@ class Worker:
                 assert begin.manifest is not None, "a worker without a cargo needs a manifest"
                 cargo = shipping.receive(fds[0], begin.manifest, fds[1:])
                 os.close(fds[0])
+            classes.remember()
             self._page.beat(Stage.INIT, -1)
             self._initialise(cargo)
         except BaseException as error:  # noqa: BLE001 - user code runs in here; whatever it raises is the answer

@@ -37,6 +37,7 @@ class Preload:
 
     packages: tuple[str, ...]
     path: tuple[str, ...]
+    environ: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,8 @@ class Server:
     def _preload(self, request: Preload) -> None:
         before = list(sys.path)
         sys.path[:] = request.path
+        # libraries read it when they are imported, as they did in the parent
+        os.environ.update(request.environ)
         try:
             for name in request.packages:
                 if name in self._tried or name in sys.modules:

@@ -1,39 +1,57 @@
-"""Which memory of this process other processes can write to."""
+"""What memory of this process is: shared with others, or a part of a file."""
 
 from __future__ import annotations
 
 import bisect
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    start: int
+    end: int
+    shared_and_writable: bool
+    inode: int
 
 
 class SharedMaps:
-    """The writable shared mappings of this process, read once, when first asked."""
+    """The mappings of this process, read once, when first asked."""
 
     def __init__(self) -> None:
-        self._starts: list[int] | None = None
-        self._ends: list[int] = []
+        self._maps: list[_Map] | None = None
 
     def writable_shared(self, address: int) -> bool:
-        """Whether `address` lies in memory that is shared and writable."""
-        if self._starts is None:
-            self._read()
-        assert self._starts is not None
-        at = bisect.bisect_right(self._starts, address) - 1
-        return at >= 0 and address < self._ends[at]
+        """Whether `address` lies in memory that other processes may see being written."""
+        found = self._find(address)
+        return found is not None and found.shared_and_writable
 
-    def _read(self) -> None:
-        self._starts = []
+    def is_file(self, address: int, path: str) -> bool:
+        """Whether `address` lies in a mapping of the file that is at `path` now."""
+        found = self._find(address)
         try:
-            with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-                for line in maps:
-                    span, permissions, *rest = line.split(maxsplit=5)
-                    if permissions.startswith("rw") and permissions.endswith("s") and not _ours(rest):
-                        start, end = span.split("-")
-                        self._starts.append(int(start, 16))
-                        self._ends.append(int(end, 16))
+            return found is None or found.inode == os.stat(path).st_ino
         except OSError:
-            pass  # elsewhere than on Linux nobody tells
+            return False
+
+    def _find(self, address: int) -> _Map | None:
+        if self._maps is None:
+            self._maps = _read()
+        at = bisect.bisect_right(self._maps, address, key=lambda entry: entry.start) - 1
+        return self._maps[at] if at >= 0 and address < self._maps[at].end else None
 
 
-def _ours(rest: list[str]) -> bool:
-    """A slot of ours: a batch that the dataset keeps; nobody writes to it while it is leased."""
-    return bool(rest) and "memfd:unjam-" in rest[-1]
+def _read() -> list[_Map]:
+    found = []
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            for line in maps:
+                span, permissions, _, _, inode, *name = line.split(maxsplit=5)
+                start, end = (int(number, 16) for number in span.split("-"))
+                # a slot of ours is a batch that the dataset keeps; nobody writes to it while it is leased
+                ours = bool(name) and "memfd:unjam-" in name[0]
+                shared = permissions.startswith("rw") and permissions.endswith("s") and not ours
+                found.append(_Map(start, end, shared, int(inode)))
+    except OSError:
+        pass  # elsewhere than on Linux nobody tells
+    return found

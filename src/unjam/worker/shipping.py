@@ -17,6 +17,7 @@ Some things mean more than their bytes, and keep their meaning:
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import io
 import os
@@ -124,20 +125,25 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
         self.buffers: list[pickle.PickleBuffer] = []
         self.fds: list[OwnedFd] = []
         self.modules: set[str] = set()
-        self._maps = SharedMaps()
+        self.maps = SharedMaps()
         self._known: dict[type, Any] = {}
         super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._keep)
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
+        if not raw.readonly:
+            self.refuse_shared(address_of(raw), raw.nbytes)
         if raw.nbytes < _ALIGNMENT:
             return True
-        if not raw.readonly and self._maps.writable_shared(address_of(raw)):
-            raise CannotShip(
-                f"it holds {raw.nbytes} bytes of memory that is shared between processes; a worker would get a copy"
-            )
         self.buffers.append(buffer)
         return False
+
+    def refuse_shared(self, address: int, nbytes: int) -> None:
+        """Raise if other processes can write to this memory: a silent copy would be worse than an error."""
+        if self.maps.writable_shared(address):
+            raise CannotShip(
+                f"it holds {nbytes} bytes of memory that is shared between processes; a worker would get a copy"
+            )
 
     def inherit(self, fd: int) -> int:
         """Take a descriptor along; return its place among the worker's."""
@@ -207,8 +213,6 @@ def _reduce_storage(_: ShippingPickler, storage: torch.UntypedStorage) -> Any:
         return reductions.reduce_storage(storage)
     if storage.nbytes() == 0:
         return arrivals.storage_of, (b"",)
-    import ctypes  # noqa: PLC0415 - only here
-
     raw: Any = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
     raw.storage = storage
     return arrivals.storage_of, (pickle.PickleBuffer(raw),)
@@ -246,8 +250,15 @@ def _reduce_file(_: ShippingPickler, file: Any) -> Any:
     if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
         return NotImplemented
     text = (file.encoding, file.errors) if isinstance(file, io.TextIOWrapper) else None
+    if text is not None and _has_carriage_returns(name):
+        return NotImplemented  # how it was told to translate them cannot be asked; by its contents it travels as read
     unbuffered = isinstance(file, io.FileIO)
     return arrivals.reopen, (os.path.abspath(os.fsdecode(name)), text, unbuffered, position)
+
+
+def _has_carriage_returns(name: Any) -> bool:
+    with open(name, "rb") as file:
+        return b"\r" in file.read(1 << 16)
 
 
 def _reduce_pipe(_: ShippingPickler, wrapper: Any) -> Any:
@@ -255,20 +266,39 @@ def _reduce_pipe(_: ShippingPickler, wrapper: Any) -> Any:
     return type(wrapper), (wrapper._datapipe,)  # noqa: SLF001 - it is what the wrapper's own constructor takes
 
 
-def _reduce_array(_: ShippingPickler, array: Any) -> Any:
-    """A memory map of a file, and any array that lies in one, is mapped again from the file."""
+def _reduce_array(pickler: ShippingPickler, array: Any) -> Any:
+    """Memory maps are mapped again from their file; overlapping windows travel as the memory they look at."""
+    address = array.__array_interface__["data"][0]
     base = array
     while base is not None and getattr(base, "_mmap", None) is None:
         base = getattr(base, "base", None)
+    forward = min(array.strides, default=0) >= 0
     filename = getattr(base, "filename", None)
-    if filename is None or not os.path.exists(filename) or min(array.strides, default=0) < 0:
+    # a map in mode "c" may have been written to, and a file may have been replaced under its name
+    if filename is not None and forward and base.mode != "c" and pickler.maps.is_file(address, filename):
+        while isinstance(base.base, type(base)):
+            base = base.base
+        shift = address - base.__array_interface__["data"][0]
+        mode = "r+" if base.mode == "w+" else base.mode
+        place = (os.path.abspath(filename), mode, base.offset + shift)
+        return arrivals.memmap_of, (*place, type(array), array.dtype, array.shape, array.strides)
+    if array.nbytes and array.flags.writeable:
+        pickler.refuse_shared(address, array.nbytes)
+    if array.size == 0 or array.dtype.hasobject or not forward or type(array).__module__ != "numpy":
         return NotImplemented
-    while isinstance(base.base, type(base)):
-        base = base.base
-    shift = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-    mode = "r+" if base.mode == "w+" else base.mode
-    place = (os.path.abspath(filename), mode, base.offset + shift)
-    return arrivals.memmap_of, (*place, type(array), array.dtype, array.shape, array.strides)
+    span = array.itemsize + sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
+    if span >= array.nbytes:
+        return NotImplemented
+    raw: Any = (ctypes.c_ubyte * span).from_address(address)
+    raw.array = array
+    return arrivals.windows_of, (pickle.PickleBuffer(raw), array.dtype, array.shape, array.strides)
+
+
+def _reduce_cached(_: ShippingPickler, function: Any) -> Any:
+    """A function under lru_cache goes by name, which a worker cannot find in `__main__`; there, it is wrapped anew."""
+    if function.__module__ != "__main__" and "<locals>" not in function.__qualname__:
+        return NotImplemented
+    return arrivals.cached_of, (function.__wrapped__, function.cache_parameters())
 
 
 @functools.cache
@@ -280,6 +310,7 @@ def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]
         (_LOCK_TYPES, _reduce_lock),
         (threading.local, _reduce_local),
         ((io.BufferedReader, io.TextIOWrapper, io.FileIO), _reduce_file),
+        (functools._lru_cache_wrapper, _reduce_cached),  # noqa: SLF001 - the type has no public name
         (datapipes._DataPipeSerializationWrapper, _reduce_pipe),  # noqa: SLF001 - see _reduce_pipe
     ]
     try:

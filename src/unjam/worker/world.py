@@ -6,8 +6,10 @@ was when the server started. This is the difference, as far as a dataset can not
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import pickle
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ class HandlerPlan:
     level: int
     pattern: str | None
     dates: str | None
+    style: str
     is_file: bool
 
 
@@ -39,7 +42,7 @@ class World:
     umask: int = 0o022
     affinity: frozenset[int] | None = None
     recursion_limit: int = field(default_factory=sys.getrecursionlimit)
-    filters: list[Any] = field(default_factory=list)
+    filters: list[bytes] = field(default_factory=list)
     log_levels: dict[str, int] = field(default_factory=dict)
     log_handlers: list[HandlerPlan] = field(default_factory=list)
     torch: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +87,7 @@ class World:
         if self.affinity is not None:
             os.sched_setaffinity(0, self.affinity)
         sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
-        warnings.filters[:] = self.filters  # type: ignore[index] # typeshed calls it a Sequence; it is a list
+        warnings.filters[:] = _unpacked(self.filters)  # type: ignore[index] # typeshed calls it a Sequence; it is a list
         _settle_logging(self.log_levels, self.log_handlers)
         _settle_torch(self.torch)
         if self.numpy_errors is not None:
@@ -138,14 +141,22 @@ def _umask() -> int:
     return mask
 
 
-def _plain_filters() -> list[Any]:
-    """Warning filters whose category a worker can import."""
-    plain = []
+def _plain_filters() -> list[bytes]:
+    """Warning filters one by one: a category may be of a module that a worker cannot import, or not import yet."""
+    packed = []
     for entry in warnings.filters:
-        category: Any = entry[2]
-        if category.__module__ != "__main__" and "<locals>" not in category.__qualname__:
-            plain.append(entry)
-    return plain
+        with contextlib.suppress(Exception):
+            if getattr(entry[2], "__module__", "") != "__main__":
+                packed.append(pickle.dumps(entry))
+    return packed
+
+
+def _unpacked(filters: list[bytes]) -> list[Any]:
+    entries = []
+    for entry in filters:
+        with contextlib.suppress(Exception):
+            entries.append(pickle.loads(entry))
+    return entries
 
 
 def _log_levels() -> dict[str, int]:
@@ -158,17 +169,21 @@ def _log_levels() -> dict[str, int]:
     return loggers
 
 
+_STYLES = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.StringTemplateStyle: "$"}
+
+
 def _log_handlers() -> list[HandlerPlan]:
     plans = []
     for handler in logging.getLogger().handlers:
         formatter = handler.formatter
         pattern = getattr(formatter, "_fmt", None)
         dates = getattr(formatter, "datefmt", None)
+        style = _STYLES.get(type(getattr(formatter, "_style", None)), "%")
         if type(handler) is logging.FileHandler:
-            plans.append(HandlerPlan(handler.baseFilename, handler.level, pattern, dates, is_file=True))
+            plans.append(HandlerPlan(handler.baseFilename, handler.level, pattern, dates, style, is_file=True))
         elif type(handler) is logging.StreamHandler and handler.stream in (sys.stderr, sys.stdout):
             name = "stderr" if handler.stream is sys.stderr else "stdout"
-            plans.append(HandlerPlan(name, handler.level, pattern, dates, is_file=False))
+            plans.append(HandlerPlan(name, handler.level, pattern, dates, style, is_file=False))
     return plans
 
 
@@ -180,7 +195,7 @@ def _settle_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
         else:
             handler = logging.StreamHandler(getattr(sys, plan.target))
         handler.setLevel(plan.level)
-        handler.setFormatter(logging.Formatter(plan.pattern, plan.dates))
+        handler.setFormatter(logging.Formatter(plan.pattern, plan.dates, plan.style))  # type: ignore[arg-type] # one of three
         logging.getLogger().addHandler(handler)
     for name, level in levels.items():
         if name == "\0disable":
