@@ -23,6 +23,15 @@ from unjam.pools.protocol import Arrival, Load, Pool, Work
 MOST_HELD = 4
 
 
+class CannotLoad(Exception):
+    """A worker could not rebuild the dataset that it was sent; `drawn` are the indices that were drawn for nothing."""
+
+    def __init__(self, error: BaseException, drawn: list[Any]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.drawn = drawn
+
+
 class Feed:
     """One loader's machine and pool, through any number of epochs."""
 
@@ -34,9 +43,13 @@ class Feed:
         self._work: dict[int, Work] = {}
         self._loads: dict[int, Load] = {}
         self._unready: dict[int, Load] = {}
+        self._todo: deque[act.Action] = deque()
         self._outcome: act.Deliver | act.End | act.GiveUp | None = None
         self._first_of_epoch = 0
         self._epochs = 0
+        self._delivered = 0
+        # until the first batch has come, what was drawn in this epoch
+        self._drawn: list[Any] = []
         self.closed = False
 
     def begin(self, draw: Callable[[], Any], shared_seed: int | None) -> None:
@@ -45,15 +58,20 @@ class Feed:
             self.pool.resume(shared_seed)
         self._epochs += 1
         self._outcome = None
+        self._todo.clear()
         self._first_of_epoch = self._machine.drawn
-        self._pump(ev.Began(), draw)
+        try:
+            self._pump(ev.Began(), draw)
+        except BaseException:
+            self.close()  # nobody will hold an iterator whose beginning failed
+            raise
 
     def next(self, draw: Callable[[], Any]) -> Any:
         """The next batch, or what was raised in its place; StopIteration at the end of the epoch."""
         if self.closed:
             raise StopIteration
         if self._outcome is None:
-            self._pump(ev.Wanted(), draw)
+            self._pump(ev.Wanted(), draw)  # also does what an interrupted call left to do
         until = time.monotonic() + self._timeout if self._timeout > 0 else None
         while self._outcome is None:
             bound = LOOK_AROUND.seconds
@@ -66,11 +84,13 @@ class Feed:
             if not arrivals:
                 self.pool.wait(bound)
             while arrivals and self._outcome is None:
-                self._take(arrivals[0], draw)
-                arrivals.popleft()
+                self._take(arrivals.popleft(), draw)
         outcome, self._outcome = self._outcome, None
         match outcome:
             case act.Deliver(batch):
+                self._delivered += 1
+                if self._drawn:
+                    self._drawn = []
                 return self._open(self._loads.pop(batch))
             case act.GiveUp():
                 raise self._error(outcome)
@@ -99,36 +119,41 @@ class Feed:
             if event.batch not in self._work:
                 load.refuse()  # of an earlier epoch, or a second answer
                 return
-            del self._work[event.batch]
             if self._pinner is not None and isinstance(event, ev.Result):
                 load = self._pinner.pin(load)
             self._loads[event.batch] = load
+            del self._work[event.batch]
         elif isinstance(event, ev.Unready) and load is not None:
             self._unready[event.worker] = load
         self._pump(event, draw)
 
     def _pump(self, event: ev.Event, draw: Callable[[], Any]) -> None:
         """Feed an event to the machine and do what it says, until it says nothing more."""
-        todo: deque[act.Action] = deque(self._machine.handle(event))
+        # a member, and an action leaves it only when it is done: an exception that a signal handler raises in between
+        # must not lose one. Each may be done twice.
+        todo = self._todo
+        todo.extend(self._machine.handle(event))
         failed: BaseException | None = None
         while todo:
-            action = todo.popleft()
+            action = todo[0]
             match action:
                 case act.Draw(batch):
-                    answer: ev.Event = ev.SamplerEnded()
+                    answer: ev.Event = ev.Drew(batch)
                     try:
-                        number = batch - self._first_of_epoch
-                        self._work[batch] = Work(batch, number, draw())
-                        answer = ev.Drew(batch)
+                        if batch not in self._work:
+                            self._draw(batch, draw)
                     except StopIteration:
-                        pass
-                    except BaseException as error:  # noqa: BLE001 - the sampler is user code; raised below
-                        failed = error
+                        answer = ev.SamplerEnded()
+                    except Exception as error:  # noqa: BLE001 - the sampler is user code; raised below
+                        answer, failed = ev.SamplerEnded(), error
+                    todo.popleft()
                     todo.extendleft(reversed(self._machine.handle(answer)))
-                    if isinstance(answer, ev.Drew) and batch not in self._machine.ledger.entries:
+                    if batch not in self._machine.ledger.entries:
                         self._work.pop(batch, None)
+                    continue
                 case act.Send(worker, batch):
-                    self.pool.send(worker, self._work[batch])
+                    if batch in self._work:
+                        self.pool.send(worker, self._work[batch])
                 case act.Start(worker):
                     self.pool.start(worker)
                 case act.Stop(worker, reason):
@@ -142,8 +167,15 @@ class Feed:
                     self._outcome = action
                 case act.Warn():
                     pass
+            todo.popleft()
         if failed is not None:
             raise failed
+
+    def _draw(self, batch: int, draw: Callable[[], Any]) -> None:
+        index = draw()
+        self._work[batch] = Work(batch, batch - self._first_of_epoch, index)
+        if self._delivered == 0:
+            self._drawn.append(index)
 
     def _open(self, load: Load) -> Any:
         try:
@@ -157,13 +189,20 @@ class Feed:
             return LoaderTimeoutError(f"DataLoader timed out after {self._timeout:g} seconds")
         worker = outcome.worker if outcome.worker is not None else 0
         if outcome.reason is Reason.UNREADY:
-            try:
-                self._unready.pop(worker).open(copy=True)
-            except BaseException as error:  # noqa: BLE001 - opening a failure raises it
-                self.close()
-                return error
+            return self._preparing_failed(self._unready.pop(worker))
         story = self.pool.story(worker)
         self.close()
         if outcome.worker is None:
             return LoaderClosedError(outcome.reason.value)
         return WorkerDiedError(f"{story}; {outcome.reason.value}")
+
+    def _preparing_failed(self, load: Load) -> BaseException:
+        self.close()
+        try:
+            load.open(copy=True)
+        except BaseException as error:  # noqa: BLE001 - opening a failure raises it
+            # nothing was delivered yet, so all that was drawn can be drawn again
+            if getattr(load, "loading", False) and self._delivered == 0:
+                return CannotLoad(error, self._drawn)
+            return error
+        raise AssertionError("a failure that does not raise")

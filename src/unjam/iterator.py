@@ -14,6 +14,7 @@ its workers in `__del__` could find its memory unmapped already. So the feed is 
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from typing import Any
 
@@ -28,10 +29,11 @@ from torch.utils.data.dataloader import (
 )
 
 from unjam.engine.machine import Config
-from unjam.feed import Feed
+from unjam.feed import CannotLoad, Feed
 from unjam.pinning import Pinner
 from unjam.pools.inline import InlinePool
-from unjam.pools.starting import open_pool
+from unjam.pools.processes import ProcessPool
+from unjam.pools.starting import fork_instead, open_pool
 from unjam.transport.collating import additions
 from unjam.transport.room import available_memory
 from unjam.worker.fetching import NoPulse, make_fetcher
@@ -85,32 +87,39 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             self._worker_init_fn = functools.partial(
                 _sharding_worker_init_fn, self._worker_init_fn, self._world_size, self._rank
             )
-        self._iterable = iterable = self._dataset_kind == _DatasetKind.Iterable
-        self._pool = open_pool(
-            Cargo(None, self._dataset, self._collate_fn, self._worker_init_fn, additions()),
-            [self._spec(number, loader, iterable=iterable) for number in range(self._num_workers)],
-            loader.multiprocessing_context,
-            loader._ship_cache,  # noqa: SLF001 - the loader's own, made for this
-        )
+        self._iterable = self._dataset_kind == _DatasetKind.Iterable
+        self._open(loader)
+        self._reset(loader, first_iter=True)
+
+    def _open(self, loader: Any) -> None:
+        """Make a pool and a feed for it; at first, and again where an error ended the ones before."""
+        cargo = Cargo(None, self._dataset, self._collate_fn, self._worker_init_fn, additions())
+        specs = [self._spec(number, loader) for number in range(self._num_workers)]
+        # kept for a second start: see _fall_back
+        self._plan = (cargo, specs, loader.multiprocessing_context, loader._ship_cache)  # noqa: SLF001 - made for this
+        self._budget = loader.memory_budget
+        self._use(open_pool(*self._plan))
+
+    def _use(self, pool: ProcessPool) -> None:
         config = Config(
             self._num_workers,
             self._prefetch_factor,
             in_order=self._in_order,
-            iterable=iterable,
+            iterable=self._iterable,
             keeps_workers=self._persistent_workers,
-            budget=_budget(loader.memory_budget),
+            budget=_budget(self._budget),
         )
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
-        self._feed = Feed(self._pool, config, timeout=self._timeout, pinner=pinner)
+        self._pool = pool
+        self._feed = Feed(pool, config, timeout=self._timeout, pinner=pinner)
         # at the interpreter's end the pools are closed by one function of their own
         weakref.finalize(self, self._feed.close).atexit = False
-        self._reset(loader, first_iter=True)
 
-    def _spec(self, number: int, loader: Any, *, iterable: bool) -> WorkerSpec:
+    def _spec(self, number: int, loader: Any) -> WorkerSpec:
         return WorkerSpec(
             worker=number,
             workers=self._num_workers,
-            iterable=iterable,
+            iterable=self._iterable,
             auto_collation=self._auto_collation,
             drop_last=self._drop_last,
             base_seed=int(self._base_seed),
@@ -126,6 +135,8 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's signature
         _BaseDataLoaderIter._reset(self, loader, first_iter)  # noqa: SLF001 - the part that is not about processes
+        if self._feed.closed:
+            self._open(loader)  # an error ended the workers; they are persistent, so the next epoch has new ones
         self._feed.begin(self._next_index, self._shared_seed)
 
     def __next__(self) -> Any:
@@ -139,10 +150,19 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
     def _next_data(self) -> Any:
         try:
             return self._feed.next(self._next_index)
+        except CannotLoad as problem:
+            self._fall_back(problem)
+            return self._feed.next(self._next_index)
         except StopIteration:
             if not self._persistent_workers:
                 self._shutdown_workers()
             raise
+
+    def _fall_back(self, problem: CannotLoad) -> None:
+        """What was sent could not be rebuilt: start again with forked workers, where that is allowed and safe."""
+        self._use(fork_instead(*self._plan, problem.error))
+        self._sampler_iter = itertools.chain(problem.drawn, self._sampler_iter)
+        self._feed.begin(self._next_index, self._shared_seed)
 
     def _shutdown_workers(self) -> None:
         feed = getattr(self, "_feed", None)  # __init__ may have failed before there was one

@@ -131,9 +131,10 @@ class ServerNursery:
 
     def deliver(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
         """See `Nursery`."""
-        pairs = [pair() for _ in workers]
-        ends = [(number, theirs.fileno()) for number, (_, theirs) in zip(workers, pairs, strict=True)]
+        pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
+            pairs.extend(pair() for _ in workers)
+            ends = [(number, theirs.fileno()) for number, (_, theirs) in zip(workers, pairs, strict=True)]
             births = forkserver.with_server(lambda server: server.fork(ends))
         except BaseException:
             for mine, _ in pairs:

@@ -19,11 +19,9 @@ import contextlib
 import os
 import pickle
 import select
-import signal
 import time
 import weakref
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
@@ -33,12 +31,13 @@ from unjam.engine.actions import Reason
 from unjam.engine.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
 from unjam.errors import CannotStartError
 from unjam.pools.births import Nursery
+from unjam.pools.hands import BeginFrame, Hand, sentinel_of, story_of
 from unjam.pools.loads import BatchLoad, FailureLoad
 from unjam.pools.protocol import Arrival, Work
 from unjam.transport.channel import MOST_FDS, Channel, ChannelClosed, Envelope
 from unjam.transport.leases import Leases
-from unjam.transport.memory import Mapping, OwnedFd
-from unjam.transport.page import Beat, Page, Stage
+from unjam.transport.memory import Mapping
+from unjam.transport.page import Beat, Page
 from unjam.worker import main, messages
 from unjam.worker.spec import WorkerSpec
 
@@ -55,24 +54,6 @@ def close_all() -> None:
     """At the interpreter's end: no worker outlives it."""
     for pool in list(_pools):
         pool.close()
-
-
-@dataclass(slots=True)
-class Hand:
-    """What the parent holds of one living worker."""
-
-    number: int
-    process: Any
-    channel: Channel
-    page: Page
-    stacks: Mapping
-    leases: Leases
-    sentinel: int
-    said_farewell: bool = False
-    stop_reason: Reason | None = None
-    # batches whose slot this process could not map, until their bytes come through the channel
-    without_memory: dict[tuple[int, int], messages.Made] = field(default_factory=dict)
-    unmapped: set[int] = field(default_factory=set)
 
 
 class ProcessPool:
@@ -205,7 +186,7 @@ class ProcessPool:
             page = Page(page_fd)
             stacks = Mapping(stacks_fd, main.STACKS_BYTES)
             message, fds = self._begin.frame(self._specs[number])
-            hand = Hand(number, process, channel, page, stacks, Leases(page), _sentinel(process))
+            hand = Hand(number, process, channel, page, stacks, Leases(page), sentinel_of(process))
             self._hands[number] = hand
             self._by_fd[hand.sentinel] = hand
             self._by_fd[channel.fileno()] = hand
@@ -319,7 +300,7 @@ class ProcessPool:
         while not hand.channel.closed:
             self._read(hand)
         hand.process.join(OBEY_KILL.seconds)
-        self._stories[hand.number] = _story(hand)
+        self._stories[hand.number] = story_of(hand)
         del self._hands[hand.number]
         self._by_fd.pop(hand.sentinel, None)
         self._poller.unregister(hand.sentinel)
@@ -344,30 +325,6 @@ class ProcessPool:
         hand.process.join(0)
 
 
-class BeginFrame:
-    """Makes the first frame for each worker of a pool."""
-
-    def __init__(self, home: Any, payload: Any, tracker: int | None, *, adopted: bool) -> None:
-        self._home = home
-        self._payload = payload
-        self._tracker = tracker
-        self._adopted = adopted
-
-    def frame(self, spec: WorkerSpec) -> tuple[main.Begin, tuple[int, ...]]:
-        """The message and its descriptors, after the page and the stacks."""
-        if self._payload is None:
-            return main.Begin(spec, None, None, has_tracker=False, adopted=False), ()
-        fds = (self._payload.fd, *((self._tracker,) if self._tracker is not None else ()), *self._payload.extra_fds)
-        begin = main.Begin(
-            spec,
-            self._home,
-            self._payload.manifest,
-            has_tracker=self._tracker is not None,
-            adopted=self._adopted,
-        )
-        return begin, fds
-
-
 def _without_slot(made: messages.Made) -> messages.Made:
     return messages.Made(made.batch, made.stream, made.stream_at, made.buffers, None, ())
 
@@ -378,40 +335,3 @@ def _dump_index(index: Any) -> bytes:
         return pickle.dumps(index, pickle.HIGHEST_PROTOCOL)
     data: bytes = cloudpickle.dumps(index)
     return data
-
-
-def _sentinel(process: Any) -> OwnedFd | int:
-    """A descriptor that becomes readable when the process ends.
-
-    multiprocessing's own sentinel is a pipe that grandchildren inherit, and stays open with them; a pidfd does not.
-    """
-    if hasattr(process, "_popen") and hasattr(os, "pidfd_open"):
-        return OwnedFd(os.pidfd_open(process.pid))
-    sentinel: int = process.sentinel
-    return sentinel
-
-
-def _story(hand: Hand) -> str:
-    code = hand.process.exitcode
-    if code is None:
-        end = "is gone"
-    elif code < 0:
-        end = f"is killed by signal: {_signal_words(-code)}"
-    else:
-        end = f"exited with status {code} without a goodbye"
-    beat = hand.page.read()
-    doing = {
-        Stage.STARTING: "while it started",
-        Stage.LOADING: "while it loaded the dataset",
-        Stage.INIT: "in worker_init_fn",
-        Stage.IDLE: "while it waited for work",
-        Stage.LEAVING: "while it left",
-    }.get(beat.stage, f"in batch {beat.batch}, at sample {beat.position} of it ({beat.stage.name.lower()})")
-    return f"DataLoader worker (pid {hand.process.pid}) {end}, {doing}"
-
-
-def _signal_words(number: int) -> str:
-    try:
-        return f"{signal.strsignal(number)} ({signal.Signals(number).name})"
-    except ValueError:
-        return str(number)

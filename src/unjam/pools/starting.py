@@ -18,13 +18,15 @@ import functools
 import importlib.util
 import logging
 import multiprocessing
+import os
 from dataclasses import dataclass
 from typing import Any
 
 from unjam.errors import CannotShipError
 from unjam.pools import forkserver
 from unjam.pools.births import ContextNursery, Nursery, ServerNursery
-from unjam.pools.processes import BeginFrame, ProcessPool, close_all
+from unjam.pools.hands import BeginFrame
+from unjam.pools.processes import ProcessPool, close_all
 from unjam.transport.room import available_memory
 from unjam.worker import settings, shipping
 from unjam.worker.spec import Cargo, WorkerSpec
@@ -42,6 +44,8 @@ class ShipCache:
     """The last payload of a loader, used again while its content is the same. Never travels itself."""
 
     payload: shipping.Payload | None = None
+    # a worker could not rebuild what it was sent: do not try again
+    must_fork: bool = False
 
     def __reduce__(self) -> Any:
         return ShipCache, ()
@@ -59,26 +63,24 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
     method = None if context is None else context.get_start_method()
     if method == "fork":
         return _forking(cargo, specs, context)
-    cargo.settings = settings.Carrier(settings.collect())
+    if cache.must_fork and method is None and _fork_is_safe():
+        return _forking(cargo, specs, multiprocessing.get_context("fork"))
     try:
-        cache.payload = shipping.ship(cargo, cache.payload)
+        cache.payload = _ship(cargo, cache.payload)
     except Exception as error:
         if method is None:
-            return _fall_back(cargo, specs, error)
+            return _fall_back(cargo, specs, _cannot_ship(cargo, error, method))
         raise _cannot_ship(cargo, error, method) from error
-    if method is None and _too_large(cache.payload):
-        from unjam.pools.audit import fork_now  # noqa: PLC0415 - reads /proc; only for datasets this large
-
-        if fork_now().safe:
-            size = cache.payload.manifest.size
-            cache.payload = None
-            _tell_once(
-                f"size {size}",
-                "the dataset holds %.1f GB, and a second copy would not fit into memory; its workers are forked from "
-                "this process instead",
-                size / 1e9,
-            )
-            return _forking(cargo, specs, multiprocessing.get_context("fork"))
+    if method is None and _too_large(cache.payload) and _fork_is_safe():
+        size = cache.payload.manifest.size
+        cache.payload = None
+        _tell_once(
+            f"size {size}",
+            "the dataset holds %.1f GB, and a second copy would not fit into memory; its workers are forked from this "
+            "process instead",
+            size / 1e9,
+        )
+        return _forking(cargo, specs, multiprocessing.get_context("fork"))
     nursery: Nursery = ServerNursery() if method is None else ContextNursery(context, None)
     if method is None:
         packages = _packages(cache.payload.modules)
@@ -87,22 +89,50 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
     return ProcessPool(nursery, specs, begin)
 
 
+def fork_instead(
+    cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCache, error: BaseException
+) -> ProcessPool:
+    """What was sent could not be rebuilt in a worker: a forked pool, or an error that names the culprit."""
+    problem = _cannot_ship(cargo, error, None if context is None else context.get_start_method())
+    if context is not None:
+        raise problem from error
+    pool = _fall_back(cargo, specs, problem)
+    cache.must_fork = True
+    return pool
+
+
+def _ship(cargo: Cargo, previous: shipping.Payload | None) -> shipping.Payload:
+    found = settings.collect()
+    try:
+        cargo.settings = settings.Carrier(found)
+        return shipping.ship(cargo, previous)
+    except Exception:  # noqa: BLE001 - whatever a user's variable raises when it is pickled
+        # settings are a help and must not stand in the way
+        cargo.settings = settings.Carrier(settings.scalars(found))
+        return shipping.ship(cargo, previous)
+
+
 def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any) -> ProcessPool:
     cargo.settings = None  # a forked worker has them
     by_name = [spec.by_name() for spec in specs]
     return ProcessPool(ContextNursery(context, cargo), by_name, BeginFrame(None, None, None, adopted=False))
 
 
-def _fall_back(cargo: Cargo, specs: list[WorkerSpec], error: Exception) -> ProcessPool:
+def _fork_is_safe() -> bool:
     from unjam.pools.audit import fork_now  # noqa: PLC0415 - only when something cannot be sent
 
-    problem = _cannot_ship(cargo, error, None)
+    return fork_now().safe
+
+
+def _fall_back(cargo: Cargo, specs: list[WorkerSpec], problem: CannotShipError) -> ProcessPool:
+    from unjam.pools.audit import fork_now  # noqa: PLC0415 - only when something cannot be sent
+
     verdict = fork_now()
     if "fork" not in multiprocessing.get_all_start_methods() or not verdict.safe:
         reasons = "; ".join(verdict.reasons) or "this system cannot fork"
         raise CannotShipError(
             f"{problem}\n  forking instead is not safe now: {reasons}", path=problem.path, type_name=problem.type_name
-        ) from error
+        ) from problem.__cause__
     _tell_once(
         problem.path,
         "%s (%s) cannot be sent to a worker, so the workers are forked from this process; fork was found safe now",
@@ -112,7 +142,7 @@ def _fall_back(cargo: Cargo, specs: list[WorkerSpec], error: Exception) -> Proce
     return _forking(cargo, specs, multiprocessing.get_context("fork"))
 
 
-def _cannot_ship(cargo: Cargo, error: Exception, method: str | None) -> CannotShipError:
+def _cannot_ship(cargo: Cargo, error: BaseException, method: str | None) -> CannotShipError:
     from unjam.worker.unshippable import find_culprit  # noqa: PLC0415 - only when something cannot be sent
 
     for name in ("dataset", "collate_fn", "worker_init_fn", "collate_additions"):
@@ -125,12 +155,23 @@ def _cannot_ship(cargo: Cargo, error: Exception, method: str | None) -> CannotSh
                 f"help: make it in the worker: open or create {culprit.path} on first use in __getitem__, or in "
                 f"worker_init_fn, and leave it None in __init__; or pass multiprocessing_context='fork'"
             )
-            return CannotShipError(text, path=culprit.path, type_name=culprit.type_name)
-    return CannotShipError(f"the dataset cannot be sent to a worker: {type(error).__name__}: {error}")
+            problem = CannotShipError(text, path=culprit.path, type_name=culprit.type_name)
+            problem.__cause__ = error
+            return problem
+    problem = CannotShipError(
+        f"the dataset cannot be sent to a worker: {type(error).__name__}: {error}\n"
+        "help: pass multiprocessing_context='fork', or make what is missing importable in another process",
+        path="the dataset",
+        type_name=type(error).__name__,
+    )
+    problem.__cause__ = error
+    return problem
 
 
 def _attempt(part: object) -> None:
-    shipping.dump(part)
+    """Send and rebuild, here: some things can be pickled but not unpickled."""
+    payload = shipping.ship(part)
+    shipping.receive(payload.fd, payload.manifest, [os.dup(fd) for fd in payload.extra_fds])
 
 
 def _too_large(payload: shipping.Payload) -> bool:

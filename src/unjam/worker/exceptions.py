@@ -122,7 +122,8 @@ def _picklable(parts: Any, dumps: Any) -> Any:
 
 def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
     error = kind.__new__(kind)
-    error.args = args
+    # not by assignment: an exception may be frozen
+    object.__setattr__(error, "args", args)
     error.__dict__.update(attributes)
     return error
 

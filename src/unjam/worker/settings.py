@@ -13,6 +13,8 @@ because `ready = True` beside a missing client would be a lie.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import enum
 import functools
 import pathlib
 import sys
@@ -26,6 +28,7 @@ import torch
 from unjam.worker.hygiene import after_import
 
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+_FLAGS = (bool, int, float, str, type(None))
 _SPACES = (argparse.Namespace, types.SimpleNamespace)
 # looking through and sending more than this every epoch would cost more than it is worth
 MOST_ITEMS = 100_000
@@ -33,19 +36,51 @@ MOST_ITEMS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ModuleSettings:
-    """The plain variables of one module, and the names of those that are not plain."""
+    """The data in one module's variables and in its classes' attributes, and the names of variables that are no data."""
 
     plain: dict[str, Any]
+    classes: dict[str, dict[str, Any]]
     opaque: frozenset[str]
 
 
 def collect() -> dict[str, ModuleSettings]:
-    """The settings of every module of the user's that this process has imported."""
-    found = {}
+    """The settings of the user's modules, and the flags of installed ones that those refer to."""
+    found: dict[str, ModuleSettings] = {}
+    referred: dict[str, types.ModuleType] = {}
     for name, module in list(sys.modules.items()):
-        if name != "__main__" and _is_users(module):
-            found[name] = _settings(module)
+        main = name in ("__main__", "__mp_main__")
+        if not main and not _is_users(module):
+            continue
+        for value in list(vars(module).values()):
+            if isinstance(value, types.ModuleType):
+                referred.update(_with_submodules(value))
+        if not main:
+            with contextlib.suppress(Exception):  # proxies and lazy objects run code when they are looked at
+                found[name] = _settings(module)
+    for name, module in referred.items():
+        # who sets PIL.ImageFile.LOAD_TRUNCATED_IMAGES has the module in a variable of their own
+        if name not in found and _is_installed_package(module):
+            flags = {key: value for key, value in vars(module).items() if type(value) in _FLAGS and key[0] != "_"}
+            found[name] = ModuleSettings(flags, {}, frozenset())
     return found
+
+
+def scalars(found: dict[str, ModuleSettings]) -> dict[str, ModuleSettings]:
+    """The same without anything that could fail to be sent."""
+    return {
+        name: ModuleSettings(
+            {key: value for key, value in settings.plain.items() if type(value) in _SIMPLE}, {}, settings.opaque
+        )
+        for name, settings in found.items()
+    }
+
+
+def _with_submodules(module: types.ModuleType) -> dict[str, types.ModuleType]:
+    prefix = module.__name__ + "."
+    inner = [
+        m for m in list(vars(module).values()) if isinstance(m, types.ModuleType) and m.__name__.startswith(prefix)
+    ]
+    return {str(m.__name__): m for m in (module, *inner)}
 
 
 class Carrier:
@@ -74,6 +109,12 @@ def _put(module: types.ModuleType, settings: ModuleSettings) -> None:
             continue
         if name not in space or not _equal(space[name], value):
             space[name] = _filled(space.get(name), value)
+    for name, attributes in settings.classes.items():
+        kind = space.get(name)
+        for attribute, value in attributes.items():
+            if isinstance(kind, type) and not _equal(vars(kind).get(attribute), value):
+                with contextlib.suppress(AttributeError, TypeError):
+                    setattr(kind, attribute, value)
 
 
 def _equal(old: Any, value: Any) -> bool:
@@ -108,15 +149,18 @@ def _filled(old: Any, value: Any) -> Any:
 
 
 def _settings(module: types.ModuleType) -> ModuleSettings:
-    plain, opaque = {}, set()
+    plain, classes, opaque = {}, {}, set()
     for name, value in list(vars(module).items()):
-        if name.startswith("__") or isinstance(value, (types.ModuleType, type, types.FunctionType)):
+        if name.startswith("__") or isinstance(value, (types.ModuleType, types.FunctionType)):
             continue
-        if _is_data(value):
+        if isinstance(value, type):
+            if value.__module__ == module.__name__ and not issubclass(value, enum.Enum):
+                classes[name] = {k: v for k, v in vars(value).items() if not k.startswith("__") and _is_data(v)}
+        elif _is_data(value):
             plain[name] = value
         elif not callable(value):
             opaque.add(name)
-    return ModuleSettings(plain, frozenset(opaque))
+    return ModuleSettings(plain, {k: v for k, v in classes.items() if v}, frozenset(opaque))
 
 
 def _is_data(value: Any) -> bool:
@@ -135,7 +179,11 @@ def _count(value: Any, room: int, depth: int) -> int | None:
         return 1 if not value.dtype.hasobject else None
     if kind in _SPACES:
         value, kind = vars(value), dict
-    if depth == 0 or kind not in (list, tuple, set, frozenset, dict) or len(value) > room:
+    if depth == 0:
+        return None
+    if kind not in (list, tuple, set, frozenset, dict):
+        return _count_object(value, room, depth)
+    if len(value) > room:
         return None
     total = 0
     for item in value:
@@ -145,6 +193,22 @@ def _count(value: Any, room: int, depth: int) -> int | None:
             if size is None or total > room:
                 return None
     return total
+
+
+def _count_object(value: Any, room: int, depth: int) -> int | None:
+    """A configuration object: data in its attributes and, for a dict with attribute access and the like, in its items."""
+    kind = type(value)
+    module = sys.modules.get(kind.__module__)
+    if isinstance(value, (type, types.ModuleType, torch.nn.Module)) or callable(value) or hasattr(kind, "__slots__"):
+        return None
+    plain_object = _is_users(module) and hasattr(value, "__dict__") and "__reduce__" not in vars(kind)
+    if not plain_object and not isinstance(value, dict):
+        return None
+    if kind.__module__ in ("__main__", "__mp_main__") or "<locals>" in kind.__qualname__:
+        return None
+    items = _count(dict(value), room, depth - 1) if isinstance(value, dict) else 0
+    attributes = _count(dict(getattr(value, "__dict__", {})), room, depth - 1)
+    return None if items is None or attributes is None or items + attributes > room else items + attributes
 
 
 def is_installed(path: str) -> bool:
@@ -158,9 +222,20 @@ def _library_folders() -> tuple[str, ...]:
     return tuple(paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib") if key in paths)
 
 
+def _is_installed_package(module: types.ModuleType) -> bool:
+    path = vars(module).get("__file__")  # not getattr: a module's __getattr__ may do anything
+    top = module.__name__.partition(".")[0]
+    giants = ("torch", "numpy", "unjam")  # what matters of torch and numpy travels by itself
+    return bool(path) and top not in giants and top not in sys.stdlib_module_names and is_installed(str(path))
+
+
 def _is_users(module: Any) -> bool:
-    path = getattr(module, "__file__", None)
-    if not isinstance(module, types.ModuleType) or not isinstance(path, str):
+    if not isinstance(module, types.ModuleType):
+        return False
+    path = vars(module).get("__file__")
+    if not isinstance(path, str):
         return False
     name = module.__name__
+    if name in ("__main__", "__mp_main__"):
+        return False  # travels by value, with what uses it
     return name != "unjam" and not name.startswith("unjam.") and not is_installed(path)

@@ -169,7 +169,7 @@ def _log_levels() -> dict[str, int]:
     return loggers
 
 
-_STYLES = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.StringTemplateStyle: "$"}
+_STYLES: dict[type, str] = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.StringTemplateStyle: "$"}
 
 
 def _log_handlers() -> list[HandlerPlan]:
