@@ -58,7 +58,7 @@ def test_opencv_by_api_also_when_imported_late(tmp_path, where, options):
     """With a stand-in: what matters is that its API is called right after its import, wherever that happens."""
     package = tmp_path / "site-packages" / "cv2"
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("threads = 8\ndef setNumThreads(n):\n    global threads\n    threads = n\n")
+    (package / "__init__.py").write_text("_threads = 8\ndef setNumThreads(n):\n    global _threads\n    _threads = n\n")
     (package / "extra.py").write_text("import cv2\n")
     parent = "import cv2" if where == "in the parent" else ""
     worker = "import cv2.extra" if where == "from a submodule" else "import cv2"
@@ -74,7 +74,7 @@ def test_opencv_by_api_also_when_imported_late(tmp_path, where, options):
                 {worker}
                 import cv2, importlib
                 assert cv2.__spec__.loader is cv2.__loader__ and type(cv2.__loader__).__name__ == "SourceFileLoader"
-                return cv2.threads
+                return cv2._threads
         print(list(unjam.DataLoader(Data(), batch_size=None, num_workers=1, {options})))
         """,
     )

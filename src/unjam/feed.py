@@ -16,7 +16,7 @@ from unjam.engine.actions import Reason
 from unjam.engine.deadlines import LOOK_AROUND
 from unjam.engine.machine import Config, Machine
 from unjam.errors import LoaderClosedError, LoaderTimeoutError, WorkerDiedError
-from unjam.pinning import Pinner
+from unjam.pinning import PinnedLoad, Pinner
 from unjam.pools.protocol import Arrival, Load, Pool, Work
 
 # batches over recycled memory that the consumer may hold; later ones are copied into ordinary memory
@@ -70,8 +70,10 @@ class Feed:
         """The next batch, or what was raised in its place; StopIteration at the end of the epoch."""
         if self.closed:
             raise StopIteration
+        if self._todo:
+            self._act(draw)  # what an interrupted call left to do
         if self._outcome is None:
-            self._pump(ev.Wanted(), draw)  # also does what an interrupted call left to do
+            self._pump(ev.Wanted(), draw)
         until = time.monotonic() + self._timeout if self._timeout > 0 else None
         while self._outcome is None:
             bound = LOOK_AROUND.seconds
@@ -83,8 +85,13 @@ class Feed:
             arrivals = self.pool.arrivals
             if not arrivals:
                 self.pool.wait(bound)
+                self._pin_arrivals()
             while arrivals and self._outcome is None:
                 self._take(arrivals.popleft(), draw)
+        if self._pinner is not None:
+            # what has come meanwhile is pinned while the consumer computes
+            self.pool.wait(0)
+            self._pin_arrivals()
         outcome, self._outcome = self._outcome, None
         match outcome:
             case act.Deliver(batch):
@@ -103,9 +110,12 @@ class Feed:
             return
         self.closed = True
         self._machine.handle(ev.Closed())
-        for load in self._loads.values():
-            load.refuse()
+        unopened = [*self._loads.values(), *(arrival.load for arrival in self.pool.arrivals)]
+        for load in unopened:
+            if load is not None:
+                load.refuse()
         self._loads.clear()
+        self.pool.arrivals.clear()
         self._work.clear()
         if self._pinner is not None:
             self._pinner.close()
@@ -119,20 +129,30 @@ class Feed:
             if event.batch not in self._work:
                 load.refuse()  # of an earlier epoch, or a second answer
                 return
-            if self._pinner is not None and isinstance(event, ev.Result):
-                load = self._pinner.pin(load)
             self._loads[event.batch] = load
             del self._work[event.batch]
         elif isinstance(event, ev.Unready) and load is not None:
             self._unready[event.worker] = load
         self._pump(event, draw)
 
+    def _pin_arrivals(self) -> None:
+        if self._pinner is None:
+            return
+        arrivals = self.pool.arrivals
+        for place, arrival in enumerate(arrivals):
+            load = arrival.load
+            if isinstance(arrival.event, ev.Result) and load is not None and not isinstance(load, PinnedLoad):
+                arrivals[place] = Arrival(arrival.event, self._pinner.pin(load))
+
     def _pump(self, event: ev.Event, draw: Callable[[], Any]) -> None:
         """Feed an event to the machine and do what it says, until it says nothing more."""
-        # a member, and an action leaves it only when it is done: an exception that a signal handler raises in between
-        # must not lose one. Each may be done twice.
+        self._todo.extend(self._machine.handle(event))
+        self._act(draw)
+
+    def _act(self, draw: Callable[[], Any]) -> None:
+        # an action leaves the list only when it is done: an exception that a signal handler raises in between must not
+        # lose one. Each may be done twice.
         todo = self._todo
-        todo.extend(self._machine.handle(event))
         failed: BaseException | None = None
         while todo:
             action = todo[0]
