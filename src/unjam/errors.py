@@ -6,7 +6,6 @@
         +-- CannotStartError     RuntimeError  the system would not start a worker
         +-- WorkerDiedError      RuntimeError  a worker's process is gone
         +-- LoaderTimeoutError   RuntimeError  no batch within the user's own `timeout`
-        +-- LoaderClosedError    RuntimeError  you closed it (or iterate it in a process that does not own it)
 
 What user code raises keeps its own type and is none of these. They also are what torch raises in the same place, so
 that `except RuntimeError` goes on working.
@@ -38,7 +37,3 @@ class WorkerDiedError(UnjamError, RuntimeError):
 
 class LoaderTimeoutError(UnjamError, RuntimeError):
     """No batch came within the loader's `timeout`."""
-
-
-class LoaderClosedError(UnjamError, RuntimeError):
-    """The iterator was closed, or belongs to another process."""

@@ -15,7 +15,7 @@ from unjam.engine import events as ev
 from unjam.engine.actions import Reason
 from unjam.engine.deadlines import LOOK_AROUND
 from unjam.engine.machine import Config, Machine
-from unjam.errors import LoaderClosedError, LoaderTimeoutError, WorkerDiedError
+from unjam.errors import LoaderTimeoutError, WorkerDiedError
 from unjam.pinning import PinnedLoad, Pinner
 from unjam.pools.protocol import Arrival, Load, Pool, Work
 
@@ -212,8 +212,6 @@ class Feed:
             return self._preparing_failed(self._unready.pop(worker))
         story = self.pool.story(worker)
         self.close()
-        if outcome.worker is None:
-            return LoaderClosedError(outcome.reason.value)
         return WorkerDiedError(f"{story}; {outcome.reason.value}")
 
     def _preparing_failed(self, load: Load) -> BaseException:

@@ -48,7 +48,6 @@ SERVER_LOCK = Deadline("fork server lock", 240.0, "another thread may be startin
 HAND_OVER = Deadline(
     "hand over", 60.0, "how long one message may take through a full channel before the other side counts as gone"
 )
-PROCESS_START = Deadline("process start", 60.0, "how long multiprocessing may take to start one process")
 
 ALL = (
     LOOK_AROUND,
@@ -59,5 +58,4 @@ ALL = (
     SERVER_REPLY,
     SERVER_LOCK,
     HAND_OVER,
-    PROCESS_START,
 )

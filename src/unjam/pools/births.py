@@ -20,30 +20,6 @@ from unjam.worker import lifeline, main
 from unjam.worker.spec import Cargo
 
 
-class ProcessLike(Protocol):
-    """What torch's users expect of `iterator._workers`, and what stopping needs."""
-
-    @property
-    def pid(self) -> int | None:
-        """The process number."""
-
-    @property
-    def exitcode(self) -> int | None:
-        """How it ended, or None while it lives: minus the signal's number, or the exit status."""
-
-    def is_alive(self) -> bool:
-        """Whether it still runs."""
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
-
-    def terminate(self) -> None:
-        """SIGTERM."""
-
-    def kill(self) -> None:
-        """SIGKILL."""
-
-
 class ServedProcess:
     """A worker that the fork server forked: no child of this process, but it looks like one."""
 

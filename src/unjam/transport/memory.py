@@ -96,10 +96,29 @@ class OwnedFd(int):
         _close(int(self))
 
 
-class Mapping:
+class _Memory:
+    """Bytes at an address."""
+
+    __slots__ = ("address", "array_type", "size")
+    address: int
+    size: int
+    array_type: Any
+
+    def owner(self) -> Any:
+        """A new object with the buffer protocol over the whole memory, which keeps it where it is."""
+        array = self.array_type.from_address(self.address)
+        array.mapping = self
+        return array
+
+    def view(self) -> memoryview:
+        """The bytes, writable."""
+        return memoryview(self.owner()).cast("B")
+
+
+class Mapping(_Memory):
     """Memory of a descriptor in this process; it stays mapped while the mapping or any owner made of it lives."""
 
-    __slots__ = ("__weakref__", "address", "array_type", "size")
+    __slots__ = ("__weakref__",)
 
     def __init__(self, fd: int, size: int, *, private: bool = False) -> None:
         flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
@@ -107,39 +126,19 @@ class Mapping:
         if address in (None, ctypes.c_void_p(-1).value):
             code = ctypes.get_errno()
             raise OSError(code, f"cannot map {size} bytes: {os.strerror(code)}")
-        self.address: int = address
+        self.address = address
         self.size = size
-        self.array_type: Any = ctypes.c_ubyte * size
+        self.array_type = ctypes.c_ubyte * size
         weakref.finalize(self, _libc().munmap, address, size).atexit = False
 
-    def owner(self) -> Any:
-        """A new object with the buffer protocol over the whole memory, which keeps it mapped."""
-        array = self.array_type.from_address(self.address)
-        array.mapping = self
-        return array
 
-    def view(self) -> memoryview:
-        """The bytes, writable."""
-        return memoryview(self.owner()).cast("B")
-
-
-class PrivateMemory:
+class PrivateMemory(_Memory):
     """The same face over ordinary memory of this process, for when nothing can be shared."""
 
-    __slots__ = ("address", "array_type", "memory", "size")
+    __slots__ = ("memory",)
 
     def __init__(self, size: int) -> None:
-        self.array_type: Any = ctypes.c_ubyte * size
+        self.array_type = ctypes.c_ubyte * size
         self.memory = self.array_type()
         self.address = ctypes.addressof(self.memory)
         self.size = size
-
-    def owner(self) -> Any:
-        """A new object over the memory, which keeps it alive."""
-        array = self.array_type.from_address(self.address)
-        array.mapping = self
-        return array
-
-    def view(self) -> memoryview:
-        """The bytes, writable."""
-        return memoryview(self.owner()).cast("B")

@@ -55,11 +55,6 @@ def tensor_of(
     return tensor.requires_grad_(requires_grad)
 
 
-def typed_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
-    """Torch's older storage class over a plain one."""
-    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
-
-
 def local_of(values: dict[str, Any]) -> threading.local:
     """A thread-local object with this thread's values."""
     local = threading.local()

@@ -36,7 +36,7 @@ import torch
 from torch.multiprocessing import reductions
 from torch.utils.data.datapipes import datapipe as datapipes
 
-from unjam.transport import packing
+from unjam.transport import packing, unpacking
 from unjam.transport.memory import Mapping, OwnedFd, address_of, create, same_bytes
 from unjam.worker import arrivals
 from unjam.worker.sharedmaps import SharedMaps
@@ -219,7 +219,7 @@ def _reduce_storage(_: ShippingPickler, storage: torch.UntypedStorage) -> Any:
 
 
 def _reduce_typed(_: ShippingPickler, storage: torch.storage.TypedStorage) -> Any:
-    return arrivals.typed_storage, (storage._untyped_storage, storage.dtype)  # noqa: SLF001 - the public accessor warns
+    return unpacking.rebuild_typed, (storage._untyped_storage, storage.dtype)  # noqa: SLF001 - the public accessor warns
 
 
 def _reduce_lock(_: ShippingPickler, lock: Any) -> Any:
