@@ -362,6 +362,19 @@ def test_falling_back_to_fork_is_said_once(caplog):
     connection.close()
 
 
+def test_a_dataset_that_would_not_fit_twice_is_not_copied(monkeypatch, caplog):
+    monkeypatch.setattr(starting, "_room", lambda: 100_000)
+    starting._told.clear()
+    loader = unjam.DataLoader(Holds(np.ones(200_000), lambda a, i: float(a[i])), batch_size=None, num_workers=1)
+    with caplog.at_level(logging.WARNING, "unjam"):
+        assert list(loader) == [1.0] * 4
+    assert "a second copy would not fit" in caplog.text
+    assert loader._ship_cache.payload is None
+    monkeypatch.setattr(starting, "_fork_is_safe", lambda: False)
+    assert list(loader) == [1.0] * 4, "where fork is not safe it is sent all the same"
+    assert loader._ship_cache.payload is not None
+
+
 def test_another_thread_makes_fork_unsafe():
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait, args=(30,), name="background")

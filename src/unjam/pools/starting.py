@@ -66,21 +66,22 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
     if cache.must_fork and method is None and _fork_is_safe():
         return _forking(cargo, specs, multiprocessing.get_context("fork"))
     try:
-        cache.payload = _ship(cargo, cache.payload)
+        cache.payload = _ship(cargo, cache.payload, within=_room() if method is None else None)
+    except shipping.TooLarge as error:
+        cache.payload = None
+        if _fork_is_safe():
+            _tell_once(
+                "size",
+                "the dataset holds %.1f GB, and a second copy would not fit well into memory; its workers are forked from "
+                "this process",
+                error.size / 1e9,
+            )
+            return _forking(cargo, specs, multiprocessing.get_context("fork"))
+        cache.payload = _ship(cargo, None, within=None)
     except Exception as error:
         if method is None:
             return _fall_back(cargo, specs, _cannot_ship(cargo, error, method))
         raise _cannot_ship(cargo, error, method) from error
-    if method is None and _too_large(cache.payload) and _fork_is_safe():
-        size = cache.payload.manifest.size
-        cache.payload = None
-        _tell_once(
-            f"size {size}",
-            "the dataset holds %.1f GB, and a second copy would not fit into memory; its workers are forked from this "
-            "process instead",
-            size / 1e9,
-        )
-        return _forking(cargo, specs, multiprocessing.get_context("fork"))
     nursery: Nursery = ServerNursery() if method is None else ContextNursery(context, None)
     if method is None:
         packages = _packages(cache.payload.modules)
@@ -101,15 +102,17 @@ def fork_instead(
     return pool
 
 
-def _ship(cargo: Cargo, previous: shipping.Payload | None) -> shipping.Payload:
+def _ship(cargo: Cargo, previous: shipping.Payload | None, *, within: int | None) -> shipping.Payload:
     found = settings.collect()
     try:
         cargo.settings = settings.Carrier(found)
-        return shipping.ship(cargo, previous)
+        return shipping.ship(cargo, previous, within=within)
+    except shipping.TooLarge:
+        raise
     except Exception:  # noqa: BLE001 - whatever a user's variable raises when it is pickled
         # settings are a help and must not stand in the way
         cargo.settings = settings.Carrier(settings.scalars(found))
-        return shipping.ship(cargo, previous)
+        return shipping.ship(cargo, previous, within=within)
 
 
 def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any) -> ProcessPool:
@@ -174,11 +177,10 @@ def _attempt(part: object) -> None:
     shipping.receive(payload.fd, payload.manifest, [os.dup(fd) for fd in payload.extra_fds])
 
 
-def _too_large(payload: shipping.Payload) -> bool:
-    # measured after the copy was made: what is left must hold the workers' own needs
+def _room() -> int | None:
+    """How large a payload may be: a second copy of the dataset's arrays, and the workers need memory too."""
     left = available_memory()
-    size = payload.manifest.size
-    return left is not None and size > (1 << 30) and size > LARGEST_SHARE * (left + size)
+    return None if left is None else max(1 << 30, int(left * LARGEST_SHARE))
 
 
 def _packages(modules: frozenset[str]) -> set[str]:

@@ -70,12 +70,25 @@ class Payload:
     modules: frozenset[str] = frozenset()
 
 
-def ship(cargo: object, previous: Payload | None = None) -> Payload:
-    """Pickle `cargo` into memory; give back `previous` itself if it holds the very same bytes."""
+class TooLarge(CannotShip):
+    """What would be sent takes more memory than it may; `size` is how much."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"it takes {size} bytes")
+        self.size = size
+
+
+def ship(cargo: object, previous: Payload | None = None, *, within: int | None = None) -> Payload:
+    """Pickle `cargo` into memory; give back `previous` itself if it holds the very same bytes.
+
+    Raises `TooLarge`, before any memory is taken, if more than `within` bytes would be.
+    """
     dumped = dump(cargo)
     manifest = _plan(dumped)
     if previous is not None and not dumped.fds and not previous.extra_fds and _unchanged(dumped, manifest, previous):
         return previous
+    if within is not None and manifest.size > within:
+        raise TooLarge(manifest.size)
     fd = OwnedFd(create(max(manifest.size, 1), "payload"))
     mapping = Mapping(fd, max(manifest.size, 1))
     memory = mapping.view()
