@@ -129,6 +129,31 @@ def test_a_library_that_starts_threads_on_import_is_left_to_the_workers(tmp_path
     assert done.stderr == ""
 
 
+def test_what_workers_had_to_import_is_imported_once_for_the_next(tmp_path):
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "heavylib.py").write_text("import os\n_where = os.getpid()\n")
+    (tmp_path / "mydata.py").write_text(
+        "class Data:\n"
+        "    def __len__(self): return 1\n"
+        "    def __getitem__(self, i):\n"
+        "        import heavylib, os\n"
+        "        return heavylib._where == os.getpid()\n"
+        "import heavylib\n"
+    )
+    script(
+        tmp_path,
+        """
+        import os, sys, unjam
+        sys.path.insert(0, os.path.abspath("site-packages"))
+        import mydata
+        loader = unjam.DataLoader(mydata.Data(), batch_size=None, num_workers=1)
+        assert list(loader) == [True], "the first worker imports it itself"
+        assert list(loader) == [False], "the next finds it imported"
+        """,
+    )
+
+
 def test_get_worker_info_and_seeds():
     def look():
         info = get_worker_info()

@@ -59,7 +59,7 @@ def close_all() -> None:
 class ProcessPool:
     """Workers in processes of their own; each has its own channel and nothing is shared between two of them."""
 
-    def __init__(self, nursery: Nursery, specs: list[WorkerSpec], begin: BeginFrame) -> None:
+    def __init__(self, nursery: Nursery, specs: list[WorkerSpec], begin: BeginFrame, imported: set[str]) -> None:
         self._nursery = nursery
         self._specs = specs
         self._begin = begin
@@ -73,7 +73,7 @@ class ProcessPool:
         # what happened and nobody has taken yet: kept here, so that an exception that a signal raises in between loses nothing
         self.arrivals: deque[Arrival] = deque()
         self.processes: list[Any] = []
-        self.imported: set[str] = set()
+        self._imported = imported
         _pools.add(self)
 
     # -- the protocol ------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class ProcessPool:
             case messages.Drained(batch):
                 return Arrival(ev.Exhausted(hand.number, batch))
             case messages.Prepared(imported):
-                self.imported.update(imported)
+                self._imported.update(imported)
                 return Arrival(ev.Ready(hand.number))
             case messages.Farewell():
                 hand.said_farewell = True

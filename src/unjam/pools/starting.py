@@ -19,7 +19,7 @@ import importlib.util
 import logging
 import multiprocessing
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.errors import CannotShipError
@@ -44,6 +44,8 @@ class ShipCache:
     """The last payload of a loader, used again while its content is the same. Never travels itself."""
 
     payload: shipping.Payload | None = None
+    # installed packages that workers had to import themselves: next time the server does it once for all
+    imported: set[str] = field(default_factory=set)
     # a worker could not rebuild what it was sent: do not try again
     must_fork: bool = False
 
@@ -84,10 +86,10 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
         raise _cannot_ship(cargo, error, method) from error
     nursery: Nursery = ServerNursery() if method is None else ContextNursery(context, None)
     if method is None:
-        packages = _packages(cache.payload.modules)
+        packages = _packages(cache.payload.modules) | cache.imported
         forkserver.with_server(lambda server: server.preload(packages))
     begin = BeginFrame(World.here(), cache.payload, tracker_fd(), adopted=nursery.adopts)
-    return ProcessPool(nursery, specs, begin)
+    return ProcessPool(nursery, specs, begin, cache.imported)
 
 
 def fork_instead(
@@ -118,7 +120,7 @@ def _ship(cargo: Cargo, previous: shipping.Payload | None, *, within: int | None
 def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any) -> ProcessPool:
     cargo.settings = None  # a forked worker has them
     by_name = [spec.by_name() for spec in specs]
-    return ProcessPool(ContextNursery(context, cargo), by_name, BeginFrame(None, None, None, adopted=False))
+    return ProcessPool(ContextNursery(context, cargo), by_name, BeginFrame(None, None, None, adopted=False), set())
 
 
 def _fork_is_safe() -> bool:
