@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from unjam.engine.deadlines import OBEY_KILL
 from unjam.errors import CannotStartError
-from unjam.pools import forkserver
+from unjam.pools import forkserver, registry
 from unjam.transport.channel import pair
 from unjam.transport.memory import OwnedFd
 from unjam.worker import lifeline, main
@@ -171,7 +171,5 @@ def _enter(theirs: socket.socket, mine: socket.socket | None, cargo: Cargo | Non
         lifeline.die_with(origin.pid)
     if mine is not None:
         mine.close()
-        from unjam.pools import processes  # noqa: PLC0415 - the other way round at import time
-
-        processes.forget_all()
+        registry.forget_all()
     main.run(theirs, cargo)

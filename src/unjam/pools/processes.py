@@ -20,7 +20,6 @@ import os
 import pickle
 import select
 import time
-import weakref
 from collections import deque
 from typing import Any
 
@@ -34,26 +33,13 @@ from unjam.pools.births import Nursery
 from unjam.pools.hands import BeginFrame, Hand, sentinel_of, story_of
 from unjam.pools.loads import BatchLoad, FailureLoad
 from unjam.pools.protocol import Arrival, Work
+from unjam.pools.registry import open_pools
 from unjam.transport.channel import MOST_FDS, Channel, ChannelClosed, Envelope
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping
 from unjam.transport.page import Beat, Page
 from unjam.worker import main, messages
 from unjam.worker.spec import WorkerSpec
-
-_pools: weakref.WeakSet[ProcessPool] = weakref.WeakSet()
-
-
-def forget_all() -> None:
-    """In a forked worker: let go of the parent's ends of every pool's channels."""
-    for pool in list(_pools):
-        pool.forget()
-
-
-def close_all() -> None:
-    """At the interpreter's end: no worker outlives it."""
-    for pool in list(_pools):
-        pool.close()
 
 
 class ProcessPool:
@@ -74,7 +60,7 @@ class ProcessPool:
         self.arrivals: deque[Arrival] = deque()
         self.processes: list[Any] = []
         self._imported = imported
-        _pools.add(self)
+        open_pools.add(self)
 
     # -- the protocol ------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,8 @@ from unjam.errors import CannotShipError
 from unjam.pools import forkserver
 from unjam.pools.births import ContextNursery, Nursery, ServerNursery
 from unjam.pools.hands import BeginFrame
-from unjam.pools.processes import ProcessPool, close_all
+from unjam.pools.processes import ProcessPool
+from unjam.pools.registry import close_all
 from unjam.transport.room import available_memory
 from unjam.worker import settings, shipping
 from unjam.worker.spec import Cargo, WorkerSpec

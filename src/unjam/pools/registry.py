@@ -1,0 +1,31 @@
+"""Every pool of processes that is open in this process."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Protocol
+
+
+class Closable(Protocol):
+    """A pool, as far as this file cares."""
+
+    def close(self) -> None:
+        """End its workers."""
+
+    def forget(self) -> None:
+        """Let go of this process's copies of its descriptors, and nothing else."""
+
+
+open_pools: weakref.WeakSet[Closable] = weakref.WeakSet()
+
+
+def forget_all() -> None:
+    """In a forked worker: let go of the parent's ends of every pool's channels."""
+    for pool in list(open_pools):
+        pool.forget()
+
+
+def close_all() -> None:
+    """At the interpreter's end: no worker outlives it."""
+    for pool in list(open_pools):
+        pool.close()

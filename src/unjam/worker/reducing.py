@@ -1,0 +1,265 @@
+"""How each kind of object is pickled on its way to a worker. See NOTE [ By value ]."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import io
+import os
+import pickle
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import context as mp_context
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import cloudpickle
+import torch
+from torch.multiprocessing import reductions
+from torch.utils.data.datapipes import datapipe as datapipes
+
+from unjam.transport import packing, unpacking
+from unjam.transport.memory import OwnedFd, address_of
+from unjam.worker import arrivals
+from unjam.worker.sharedmaps import SharedMaps
+
+# buffers are placed at multiples of this; smaller ones stay in the stream
+ALIGNMENT = 64
+_LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
+_UNKNOWN = object()
+
+
+class CannotShip(Exception):
+    """An object that means something only in this process. The reason reads after "it is" or "it"."""
+
+
+class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
+    """See NOTE [ By value ]."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        self.buffers: list[pickle.PickleBuffer] = []
+        self.fds: list[OwnedFd] = []
+        self.modules: set[str] = set()
+        self.maps = SharedMaps()
+        self._known: dict[type, Any] = {}
+        super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._keep)
+
+    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if not raw.readonly:
+            self.refuse_shared(address_of(raw), raw.nbytes)
+        if raw.nbytes < ALIGNMENT:
+            return True
+        self.buffers.append(buffer)
+        return False
+
+    def refuse_shared(self, address: int, nbytes: int) -> None:
+        """Raise if other processes can write to this memory: a silent copy would be worse than an error."""
+        if self.maps.writable_shared(address):
+            raise CannotShip(
+                f"it holds {nbytes} bytes of memory that is shared between processes; a worker would get a copy"
+            )
+
+    def inherit(self, fd: int) -> int:
+        """Take a descriptor along; return its place among the worker's."""
+        self.fds.append(OwnedFd(os.dup(fd)))
+        return len(self.fds) - 1
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Called by pickle for everything that is not of a builtin type."""
+        kind = type(obj)
+        reduce = self._known.get(kind, _UNKNOWN)
+        if reduce is _UNKNOWN:
+            reduce = self._known[kind] = self._meet(kind)
+        if reduce is not None:
+            reduced = reduce(self, obj)
+            if reduced is not NotImplemented:
+                return reduced
+        return super().reducer_override(obj)
+
+    def _meet(self, kind: type) -> Callable[[ShippingPickler, Any], Any] | None:
+        """How objects of this type are reduced, and which package they will need over there."""
+        self.modules.add(kind.__module__)
+        if issubclass(kind, (type, types.FunctionType)):
+            return _note_module
+        for kinds, reduce in _reducers():
+            if issubclass(kind, kinds):
+                return reduce
+        shared = _multiprocessings_own(kind)
+        return None if shared is None else lambda _, obj: shared(obj)
+
+
+def _multiprocessings_own(kind: type) -> Callable[[Any], Any] | None:
+    """How multiprocessing itself sends its connections, sockets and shared values to a process it spawns."""
+    if kind.__module__ in ("builtins", "functools"):
+        return None
+    reduce: Callable[[Any], Any] | None = ForkingPickler._extra_reducers.get(kind)  # type: ignore[attr-defined] # noqa: SLF001
+    return reduce
+
+
+def _note_module(pickler: ShippingPickler, obj: Any) -> Any:
+    if isinstance(obj.__module__, str):
+        pickler.modules.add(obj.__module__)
+    return NotImplemented
+
+
+def _reduce_tensor(_: ShippingPickler, tensor: torch.Tensor) -> Any:
+    if tensor.device.type not in ("cpu", "meta"):
+        return reductions.reduce_tensor(tensor)
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise CannotShip("it is a tensor that requires grad and is the result of a computation; call .detach() on it")
+    if type(tensor) is torch.Tensor and tensor.layout in packing.SPARSE and tensor.device.type == "cpu":
+        return packing.reduce_sparse(tensor)
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return NotImplemented
+    if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
+        return NotImplemented
+    # torch's own reduction of a plain tensor fails for the newest dtypes outside of torch.save
+    place = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    return arrivals.tensor_of, (tensor.untyped_storage(), tensor.dtype, *place, tensor.requires_grad)
+
+
+def _reduce_storage(_: ShippingPickler, storage: torch.UntypedStorage) -> Any:
+    if storage.device.type != "cpu":
+        return NotImplemented
+    if storage.is_shared():
+        if storage.nbytes() == 0:
+            return arrivals.storage_of, (b"",)
+        return reductions.reduce_storage(storage)
+    if storage.nbytes() == 0:
+        return arrivals.storage_of, (b"",)
+    raw: Any = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+    raw.storage = storage
+    return arrivals.storage_of, (pickle.PickleBuffer(raw),)
+
+
+def _reduce_typed(_: ShippingPickler, storage: torch.storage.TypedStorage) -> Any:
+    return unpacking.rebuild_typed, (storage._untyped_storage, storage.dtype)  # noqa: SLF001 - the public accessor warns
+
+
+def _reduce_lock(_: ShippingPickler, lock: Any) -> Any:
+    is_plain = isinstance(lock, _LOCK_TYPES[0])
+    free = lock.acquire(blocking=False)
+    if free:
+        lock.release()
+    if not free or (not is_plain and "count=0" not in repr(lock)):
+        raise CannotShip("it is a lock that is held now; a worker would wait for it for ever")
+    return (threading.Lock if is_plain else threading.RLock), ()
+
+
+def _reduce_local(_: ShippingPickler, local: threading.local) -> Any:
+    if type(local) is not threading.local:
+        return NotImplemented
+    return arrivals.local_of, (dict(local.__dict__),)
+
+
+def _reduce_file(_: ShippingPickler, file: Any) -> Any:
+    name, mode = getattr(file, "name", None), getattr(file, "mode", "")
+    if file.closed or not isinstance(name, (str, bytes, os.PathLike)) or "r" not in mode or "+" in mode:
+        return NotImplemented
+    try:
+        here, there = os.fstat(file.fileno()), os.stat(name)
+        position = file.tell()
+    except (OSError, io.UnsupportedOperation):
+        return NotImplemented
+    if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+        return NotImplemented
+    text = (file.encoding, file.errors) if isinstance(file, io.TextIOWrapper) else None
+    if text is not None and _has_carriage_returns(name):
+        return NotImplemented  # how it was told to translate them cannot be asked; by its contents it travels as read
+    unbuffered = isinstance(file, io.FileIO)
+    return arrivals.reopen, (os.path.abspath(os.fsdecode(name)), text, unbuffered, position)
+
+
+def _has_carriage_returns(name: Any) -> bool:
+    with open(name, "rb") as file:
+        return b"\r" in file.read(1 << 16)
+
+
+def _reduce_pipe(_: ShippingPickler, wrapper: Any) -> Any:
+    # torch wraps datapipes in an object that pickles them with plain pickle; ours can do more
+    return type(wrapper), (wrapper._datapipe,)  # noqa: SLF001 - it is what the wrapper's own constructor takes
+
+
+def _reduce_array(pickler: ShippingPickler, array: Any) -> Any:
+    """Memory maps are mapped again from their file; overlapping windows travel as the memory they look at."""
+    address = array.__array_interface__["data"][0]
+    base = array
+    while base is not None and getattr(base, "_mmap", None) is None:
+        base = getattr(base, "base", None)
+    forward = min(array.strides, default=0) >= 0
+    filename = getattr(base, "filename", None)
+    # a map in mode "c" may have been written to, and a file may have been replaced under its name
+    if filename is not None and forward and base.mode != "c" and pickler.maps.is_file(address, filename):
+        while isinstance(base.base, type(base)):
+            base = base.base
+        shift = address - base.__array_interface__["data"][0]
+        mode = "r+" if base.mode == "w+" else base.mode
+        place = (os.path.abspath(filename), mode, base.offset + shift)
+        return arrivals.memmap_of, (*place, type(array), array.dtype, array.shape, array.strides)
+    if array.nbytes and array.flags.writeable:
+        pickler.refuse_shared(address, array.nbytes)
+    if array.size == 0 or array.dtype.hasobject or not forward or type(array).__module__ != "numpy":
+        return NotImplemented
+    span = array.itemsize + sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
+    if span >= array.nbytes:
+        return NotImplemented
+    raw: Any = (ctypes.c_ubyte * span).from_address(address)
+    raw.array = array
+    return arrivals.windows_of, (pickle.PickleBuffer(raw), array.dtype, array.shape, array.strides)
+
+
+def _reduce_cached(_: ShippingPickler, function: Any) -> Any:
+    """A function under lru_cache goes by name, which a worker cannot find in `__main__`; there, it is wrapped anew."""
+    if function.__module__ != "__main__" and "<locals>" not in function.__qualname__:
+        return NotImplemented
+    return arrivals.cached_of, (function.__wrapped__, function.cache_parameters())
+
+
+@functools.cache
+def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]:
+    reducers: list[tuple[Any, Callable[[ShippingPickler, Any], Any]]] = [
+        (torch.Tensor, _reduce_tensor),
+        (torch.UntypedStorage, _reduce_storage),
+        (torch.storage.TypedStorage, _reduce_typed),
+        (_LOCK_TYPES, _reduce_lock),
+        (threading.local, _reduce_local),
+        ((io.BufferedReader, io.TextIOWrapper, io.FileIO), _reduce_file),
+        (functools._lru_cache_wrapper, _reduce_cached),  # noqa: SLF001 - the type has no public name
+        (datapipes._DataPipeSerializationWrapper, _reduce_pipe),  # noqa: SLF001 - see _reduce_pipe
+    ]
+    try:
+        import numpy as np  # noqa: PLC0415 - optional, as in torch
+    except ImportError:
+        pass
+    else:
+        reducers.append((np.ndarray, _reduce_array))
+    return tuple(reducers)
+
+
+# -- multiprocessing's own objects -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def as_if_spawning(pickler: ShippingPickler) -> Iterator[None]:
+    """Let locks, queues and shared tensors pickle themselves as they do for a process that is being spawned."""
+    before = mp_context.get_spawning_popen()
+    mp_context.set_spawning_popen(_Inheriting(pickler))  # type: ignore[arg-type] # the two methods it needs
+    try:
+        yield
+    finally:
+        mp_context.set_spawning_popen(before)
+
+
+class _Inheriting:
+    """The part of multiprocessing's Popen that its reductions use."""
+
+    DupFd = arrivals.Inherited
+
+    def __init__(self, pickler: ShippingPickler) -> None:
+        self._pickler = pickler
+
+    def duplicate_for_child(self, fd: int) -> int:
+        return self._pickler.inherit(fd)
