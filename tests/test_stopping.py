@@ -160,7 +160,10 @@ def test_iterated_by_a_thread_that_ends():
 
 
 PROGRAM = """
-    import os, sys, time, torch, unjam
+    import os, signal, sys, time, torch, unjam
+
+    # a shell that runs the tests in the background has Ctrl-C ignored, and children inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     class Slow(torch.utils.data.Dataset):
         def __len__(self): return 1000
