@@ -90,7 +90,9 @@ class Server:
         self._parent = ParentSight(os.getppid())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self._wake, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._wake, write = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         from unjam.worker import main as program  # noqa: PLC0415 - torch; the socket must be held before that long import
@@ -148,7 +150,7 @@ class Server:
     # -- forking -----------------------------------------------------------------------------------------------------
 
     def _fork(self, envelope: Envelope) -> None:
-        read, write = os.pipe2(os.O_CLOEXEC)
+        read, write = os.pipe()
         me = os.getpid()
         try:
             pid = os.fork()
