@@ -20,11 +20,15 @@ FLOORS = {
     "transport": 2,
     "worker": 3,
     "pools": 4,
-    "pinning": 5,
-    "feed": 6,
+    "statistics": 0,
+    "options": 1,
+    "report": 2,
+    "drive": 5,
     "iterator": 7,
     "loader": 8,
     "__init__": 9,
+    "cli": 10,
+    "__main__": 11,
 }
 PURE = {"__future__", "dataclasses", "enum", "typing", "collections", "math", "unjam"}
 

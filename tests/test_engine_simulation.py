@@ -27,8 +27,7 @@ configs = st.builds(
     keeps_workers=st.booleans(),
     budget=st.none() | st.integers(1, 400),
     restarts=st.booleans(),
-    max_restarts=st.integers(0, 12),
-    stop_when_silent=st.booleans(),
+    max_restarts=st.integers(0, 40),
 )
 
 
@@ -61,6 +60,11 @@ class World:
         self.delivered: list[int] = []
         self.outcome = None
         self.deaths = 0
+        # samples that end whoever touches them, and those that were left out of their batch
+        self.killers: set[int] = set()
+        self.excused: set[int] = set()
+        self.judged: list[int] = []
+        self.tries: dict[int, int] = {}
 
     def feed(self, event: ev.Event) -> None:
         queue = list(self.machine.handle(event))
@@ -95,40 +99,79 @@ class World:
                     self.outcome = action
                 case act.Stop(worker, reason):
                     if reason is act.Reason.SILENT:
-                        self.kill(worker, queue)
+                        self.kill(worker, queue, ev.Cause.SILENT)
+                    elif reason is act.Reason.SUSPENDED:
+                        self.kill(worker, queue, ev.Cause.SUSPENDED)
                     else:
                         self.mailbox[worker] = []
                         self.feed_later = worker
-                case act.Warn():
+                case act.Judge(worker, batch):
+                    assert self.alive[worker], "judged before there is somebody to make the batch again"
+                    self.judged.append(batch)
+                    queue = self.judge(worker, batch) + queue
+                case act.Warn() | act.Continue():
                     pass
+                case act.Shrink(worker, left):
+                    assert not self.alive[worker]
+                    assert left >= 1, "nobody is left"
             self.machine.validate()
 
-    def kill(self, worker: int, queue: list) -> None:
+    def judge(self, worker: int, batch: int) -> list:
+        match self.schedule.choose(["skip", "raise", "retry"]):
+            case "raise":
+                return self.machine.handle(ev.Failure(worker, batch))
+            case "retry":
+                self.tries[batch] = self.tries.get(batch, 0) + 1
+                if self.tries[batch] > 3:
+                    return self.machine.handle(ev.Result(worker, batch))
+                return self.machine.handle(ev.Reprieved(batch))
+        self.excused.add(batch)
+        return self.machine.handle(ev.Reprieved(batch))
+
+    def kill(self, worker: int, queue: list, cause: ev.Cause) -> None:
         if self.alive[worker]:
+            on = self.mailbox[worker][0] if self.mailbox[worker] else None
             self.alive[worker] = False
             self.mailbox[worker] = []
-            queue += self.machine.handle(ev.Death(worker))
+            queue += self.machine.handle(ev.Death(worker, on, 0, cause))
 
     def step(self) -> None:
         """One thing happens somewhere."""
         busy = [w for w in range(self.config.workers) if self.alive[w] and self.mailbox[w] and not self.ended[w]]
-        what = self.schedule.choose(["work"] * 6 + ["death", "silence", "echo", "ready", "timeout"])
+        what = self.schedule.choose(
+            ["work"] * 9
+            + ["death", "idle death", "early death", "memory", "silence", "overdue", "suspended"]
+            + ["echo", "ready", "timeout", "killer"]
+        )
         if what == "work" or not busy:
             if busy:
                 self.work(self.schedule.choose(busy))
             return
         worker = self.schedule.choose(busy)
         batch = self.mailbox[worker][0]
-        if what == "death":
+        deaths = {
+            "death": ev.Death(worker, batch, self.schedule.choose([0, 1, -1])),
+            "idle death": ev.Death(worker),
+            "early death": ev.Death(worker, prepared=False),
+            "memory": ev.Death(worker, batch, 0, ev.Cause.MEMORY),
+        }
+        if what in deaths:
             if self.deaths < 15:
                 self.deaths += 1
-                self.alive[worker] = False
-                self.mailbox[worker] = []
-                self.feed(ev.Death(worker))
+                self.die(worker, deaths[what])
+        elif what == "killer":
+            if batch not in self.excused:
+                self.killers.add(batch)
         elif what == "silence":
+            self.feed(ev.Silence(worker, batch))
+        elif what == "overdue":
             if self.deaths < 15:
-                self.deaths += self.config.stop_when_silent
-                self.feed(ev.Silence(worker, batch))
+                self.deaths += 1
+                self.feed(ev.Overdue(worker, batch))
+        elif what == "suspended":
+            if self.deaths < 15:
+                self.deaths += 1
+                self.feed(ev.Suspended(worker))
         elif what == "echo":
             # an answer that nobody waits for: of an earlier epoch, or a second time
             self.feed(ev.Result(worker, batch - 1000, 1))
@@ -137,7 +180,16 @@ class World:
         elif what == "timeout" and self.outcome is None:
             self.feed(ev.TimedOut())
 
+    def die(self, worker: int, death: ev.Death) -> None:
+        self.alive[worker] = False
+        self.mailbox[worker] = []
+        self.feed(death)
+
     def work(self, worker: int) -> None:
+        if self.mailbox[worker][0] in self.killers - self.excused and self.mailbox[worker][0] in self.drawn:
+            self.die(worker, ev.Death(worker, self.mailbox[worker][0], 0))
+            return
+        self.feed(ev.Ready(worker))
         batch = self.mailbox[worker].pop(0)
         if batch not in self.drawn:
             # left over from an epoch that the consumer broke out of; made, and nobody wants it
@@ -165,6 +217,7 @@ class World:
         self.given = 0
         self.drawn, self.dropped, self.delivered, self.outcome = [], set(), [], None
         self.deaths = 0
+        self.killers, self.excused, self.judged, self.tries = set(), set(), [], {}
         stock = sum(self.stock)
         self.feed(ev.Began())
         for _ in range(takes):
@@ -244,3 +297,100 @@ def test_without_workers_nothing_runs_ahead(decisions, length, stock):
     if world.mailbox[0]:
         world.work(0)
     assert isinstance(world.outcome, act.End)
+
+
+# -- who is to blame ---------------------------------------------------------------------------------------------------
+
+
+def machine(**options) -> Machine:
+    made = Machine(Config(**{"workers": 1, "depth": 2, **options}))
+    queue = list(made.handle(ev.Began()))
+    while queue:
+        action = queue.pop(0)
+        if isinstance(action, act.Draw):
+            queue = list(made.handle(ev.Drew(action.batch))) + queue
+    return made
+
+
+def names(actions: list) -> list[str]:
+    return [type(action).__name__ for action in actions]
+
+
+def test_a_sample_that_ends_its_worker_twice_is_judged():
+    made = machine()
+    assert "Judge" not in names(made.handle(ev.Death(0, 0, 3)))
+    assert act.Judge(0, 0, 3, act.Reason.DIED_REPEATEDLY) in made.handle(ev.Death(0, 0, 3))
+
+
+def test_two_deaths_on_two_samples_accuse_nobody():
+    made = machine()
+    assert "Judge" not in names(made.handle(ev.Death(0, 0, 3)))
+    assert "Judge" not in names(made.handle(ev.Death(0, 0, 4)))
+
+
+def test_where_suspects_were_acquitted_judgement_takes_more():
+    made = machine()
+    made.handle(ev.Death(0, 0, 3))
+    made.handle(ev.Wanted())
+    made.handle(ev.Result(0, 0))
+    assert made.blame.acquittals == 1
+    deaths = [names(made.handle(ev.Death(0, 1, 0))) for _ in range(3)]
+    assert ["Judge" in one for one in deaths] == [False, False, True]
+
+
+def test_a_worker_that_was_idle_accuses_somebody_outside():
+    made = machine()
+    made.handle(ev.Death(0))
+    assert "Judge" not in names(made.handle(ev.Death(0, 0, 3)))
+    assert "Judge" not in names(made.handle(ev.Death(0, 0, 3)))
+
+
+def test_a_silent_sample_is_judged_at_once():
+    made = machine(restarts=False)
+    assert made.handle(ev.Overdue(0, 0)) == [act.Stop(0, act.Reason.SILENT)]
+    decided = made.handle(ev.Death(0, 0, 5, ev.Cause.SILENT))
+    assert act.Judge(0, 0, 5, act.Reason.SILENT) in decided
+    assert act.Start(0) in decided, "a worker that unjam stopped itself is replaced, whatever on_worker_death says"
+
+
+def test_a_suspended_worker_is_continued_and_then_replaced():
+    made = machine()
+    decided = [made.handle(ev.Suspended(0))[0] for _ in range(4)]
+    assert decided == [act.Continue(0)] * 3 + [act.Stop(0, act.Reason.SUSPENDED)]
+    assert names(made.handle(ev.Death(0, 0, 0, ev.Cause.SUSPENDED))) == ["Start", "Send", "Send"]
+
+
+def test_memory_shrinks_the_pool_before_it_gives_up():
+    made = machine(workers=3)
+    decided = made.handle(ev.Death(1, 1, 0, ev.Cause.MEMORY))
+    assert decided[0] == act.Shrink(1, 2)
+    assert {action.worker for action in decided[1:]} == {0, 2}, "the others share its work"
+    assert made.handle(ev.Death(0, 0, 0, ev.Cause.MEMORY))[0] == act.Shrink(0, 1)
+    owed = made.ledger.held_by(2)
+    assert len(owed) == 6
+    # the last one is replaced, and its sample judged when it happens again
+    assert names(made.handle(ev.Death(2, owed[0], 0, ev.Cause.MEMORY)))[0] in ("Start", "Judge")
+    again = made.handle(ev.Death(2, owed[0], 0, ev.Cause.MEMORY))
+    assert act.Judge(2, owed[0], 0, act.Reason.KILLED_FOR_MEMORY) in again
+
+
+def test_a_worker_that_never_starts_is_given_up():
+    made = machine()
+    ends = [names(made.handle(ev.Death(0, prepared=False)))[-1] for _ in range(3)]
+    assert ends[-1] == "GiveUp"
+    assert "GiveUp" not in ends[:-1]
+
+
+def test_a_worker_that_did_start_gets_more_patience():
+    made = machine()
+    made.handle(ev.Ready(0))
+    ends = [names(made.handle(ev.Death(0, prepared=False)))[-1] for _ in range(10)]
+    assert ends[-1] == "GiveUp"
+    assert "GiveUp" not in ends[:-1]
+
+
+def test_restarts_are_counted_per_epoch():
+    made = machine(max_restarts=1, keeps_workers=True)
+    assert "Start" in names(made.handle(ev.Death(0, 0, 0)))
+    made.handle(ev.Began())
+    assert "GiveUp" not in names(made.handle(ev.Death(0)))

@@ -19,7 +19,7 @@ import weakref
 from typing import Any
 
 from torch._C._autograd import _profiler_enabled as _profiling
-from torch.utils.data import IterDataPipe, MapDataPipe, _DatasetKind
+from torch.utils.data import BatchSampler, IterableDataset, IterDataPipe, MapDataPipe, _DatasetKind
 from torch.utils.data import graph_settings as torch_graph
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
@@ -28,15 +28,18 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
+from unjam.drive.court import Court
+from unjam.drive.feed import CannotLoad, Feed, Options
+from unjam.drive.pinning import Pinner
 from unjam.engine.machine import Config
-from unjam.feed import CannotLoad, Feed
-from unjam.pinning import Pinner
-from unjam.pools.inline import InlinePool
+from unjam.engine.policy import Decision, Policy
+from unjam.pools.inline import InlinePool, InlineSurroundings
 from unjam.pools.processes import ProcessPool
 from unjam.pools.starting import fork_instead, open_pool
-from unjam.transport.collating import additions
+from unjam.transport.collating import additions, checked, is_default
 from unjam.transport.room import available_memory
-from unjam.worker.fetching import NoPulse, make_fetcher
+from unjam.worker.fetching import make_fetcher
+from unjam.worker.mending import Identity, Mender
 from unjam.worker.spec import Cargo, WorkerSpec
 
 # of the memory that is left when an epoch begins, this part may be batches under way
@@ -53,19 +56,25 @@ class InlineIterator(_SingleProcessDataLoaderIter):
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
             torch_graph.apply_sharding(self._dataset, self._world_size, self._rank)
         iterable = self._dataset_kind == _DatasetKind.Iterable
+        options = _options(loader)
+        court = Court(options.policy, options.function)
+        around = InlineSurroundings(court.ask)
+        identity = Identity(None, int(self._base_seed), iterable, self._auto_collation, by_value=False)
+        mender = Mender(options.policy, identity, self._dataset, around, plain=is_default(self._collate_fn))
         pool = InlinePool(
             functools.partial(
                 make_fetcher,
                 self._dataset,
-                self._collate_fn,
+                checked(self._collate_fn),
                 iterable=iterable,
                 batched=self._auto_collation,
                 drop_last=self._drop_last,
-                pulse=NoPulse(),
+                pulse=around,
+                mender=mender,
             )
         )
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
-        self._feed = Feed(pool, Config(1, 0, iterable=iterable), timeout=0, pinner=pinner)
+        self._feed = Feed(pool, Config(1, 0, iterable=iterable), options, court, loader._recorder, pinner)  # noqa: SLF001 - made for this
         weakref.finalize(self, self._feed.close).atexit = False
         self._feed.begin(self._next_index, self._shared_seed)
 
@@ -97,10 +106,12 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         specs = [self._spec(number, loader) for number in range(self._num_workers)]
         # kept for a second start: see _fall_back
         self._plan = (cargo, specs, loader.multiprocessing_context, loader._ship_cache)  # noqa: SLF001 - made for this
-        self._budget = loader.memory_budget
+        self._budget, self._deaths = loader.memory_budget, (loader.on_worker_death == "restart", loader.max_restarts)
+        self._options, self._recorder = _options(loader), loader._recorder  # noqa: SLF001 - as above
         self._use(open_pool(*self._plan))
 
     def _use(self, pool: ProcessPool) -> None:
+        restarts, max_restarts = self._deaths
         config = Config(
             self._num_workers,
             self._prefetch_factor,
@@ -108,10 +119,13 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             iterable=self._iterable,
             keeps_workers=self._persistent_workers,
             budget=_budget(self._budget),
+            restarts=restarts,
+            max_restarts=max_restarts,
         )
+        court = Court(self._options.policy, self._options.function)
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
         self._pool = pool
-        self._feed = Feed(pool, config, timeout=self._timeout, pinner=pinner)
+        self._feed = Feed(pool, config, self._options, court, self._recorder, pinner)
         # at the interpreter's end the pools are closed by one function of their own
         weakref.finalize(self, self._feed.close).atexit = False
 
@@ -126,6 +140,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             shared_seed=self._shared_seed,
             threads=loader.worker_threads,
             by_value=True,
+            policy=policy_of(loader),
         )
 
     @property
@@ -171,6 +186,35 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
 
     def __del__(self) -> None:
         """Not torch's: see NOTE [ The end of an iterator ]."""
+
+
+def policy_of(loader: Any) -> Policy:
+    """The loader's `on_error` and `retries`."""
+    always = None if callable(loader.on_error) else Decision(loader.on_error)
+    return Policy(always, loader.retries)
+
+
+def _options(loader: Any) -> Options:
+    return Options(
+        policy=policy_of(loader),
+        function=loader.on_error if callable(loader.on_error) else None,
+        timeout=loader.timeout,
+        sample_timeout=loader.sample_timeout,
+        warn_after=loader.warn_after,
+        expected=_expected(loader),
+    )
+
+
+def _expected(loader: Any) -> int | None:
+    """How many samples an epoch has: what the sampler says, where torch itself makes the batches of it."""
+    try:
+        if isinstance(loader.dataset, IterableDataset):
+            return len(loader.dataset)  # type: ignore[arg-type] # some have a length
+        if loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler:
+            return len(loader.sampler)
+        return None
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
 
 
 def _budget(asked: int | None) -> int | None:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from unjam.drive.recorder import Recorder
+from unjam.errors import SampleError
+from unjam.options import OnError, check_options
 from unjam.pools.starting import ShipCache
+from unjam.statistics import Statistics
+
+if TYPE_CHECKING:
+    from unjam.evidence.incident import Incident
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -22,8 +30,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     """`torch.utils.data.DataLoader` with another iterator: the same arguments, the same batches.
 
     Workers come from a fork server unless `multiprocessing_context` says otherwise; batches cross in recycled memory.
-    Two options are unjam's own:
+    These options are unjam's own:
 
+    on_error: what becomes of a sample that fails: "raise" (default); "skip" (the batch is smaller); "replace" (another
+        sample of the batch, or a recent one, takes its place); "retry" (`retries` times, with pauses that double, then
+        raise); or a function that gets a `SampleError` and returns one of these words, called in this process.
+    retries: how often a sample is tried again, by "retry" or by a function that says so.
+    max_errors: how many samples may be skipped or replaced in an epoch, as a number or (a float) as a fraction of it.
+    error_log: a file that gets one line of JSON for each failure; `unjam errors FILE` shows it.
+    sample_timeout: seconds that one sample may take; past that its worker is stopped and replaced, and `on_error` decides.
+        It needs workers: nothing can stop a sample in this process.
+    warn_after: seconds without a batch after which the log explains who is on what, and where; None for never.
+    on_worker_death: "restart" (a new worker makes the lost batches again) or "raise".
+    max_restarts: how many workers may be replaced in an epoch.
     worker_threads: compute threads in each worker, for torch, BLAS, OpenMP and OpenCV; None leaves them alone.
     memory_budget: the most bytes of batches between sampler and consumer; by default a quarter of what is free. It
         can lower how far workers run ahead, never which worker makes which batch.
@@ -49,13 +68,29 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        on_error: OnError = "raise",
+        retries: int = 3,
+        max_errors: float | None = None,
+        error_log: str | os.PathLike[str] | None = None,
+        sample_timeout: float | None = None,
+        warn_after: float | None = 30.0,
+        on_worker_death: Literal["restart", "raise"] = "restart",
+        max_restarts: int = 1000,
         worker_threads: int | None = 1,
         memory_budget: int | None = None,
     ) -> None:
-        if worker_threads is not None and worker_threads < 1:
-            raise ValueError(f"worker_threads should be at least 1 or None, but got worker_threads={worker_threads}")
-        if memory_budget is not None and memory_budget < 1:
-            raise ValueError(f"memory_budget should be positive or None, but got memory_budget={memory_budget}")
+        check_options(
+            on_error=on_error,
+            retries=retries,
+            max_errors=max_errors,
+            error_log=error_log,
+            sample_timeout=sample_timeout,
+            warn_after=warn_after,
+            on_worker_death=on_worker_death,
+            max_restarts=max_restarts,
+            worker_threads=worker_threads,
+            memory_budget=memory_budget,
+        )
         newer = {"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}
         super().__init__(
             dataset,
@@ -77,9 +112,33 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             **newer,
         )
         self.in_order = in_order
+        self.on_error = on_error
+        self.retries = retries
+        self.max_errors = max_errors
+        self.error_log = error_log
+        self.sample_timeout = sample_timeout
+        self.warn_after = warn_after
+        self.on_worker_death = on_worker_death
+        self.max_restarts = max_restarts
         self.worker_threads = worker_threads
         self.memory_budget = memory_budget
         self._ship_cache = ShipCache()
+        path = None if error_log is None else os.path.abspath(os.fspath(error_log))
+        self._recorder = Recorder(path, max_errors, type(dataset).__qualname__)
+
+    @property
+    def errors(self) -> tuple[SampleError, ...]:
+        """The last thousand failures, oldest first; the error log has them all."""
+        return tuple(self._recorder.errors)
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """What else went wrong: workers that died, took too long or were suspended; the last thousand."""
+        return tuple(self._recorder.incidents)
+
+    def statistics(self) -> Statistics:
+        """What this loader has done so far, in all its epochs; pretty when printed."""
+        return self._recorder.statistics()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         from unjam import iterator  # noqa: PLC0415 - nothing is needed before the first epoch

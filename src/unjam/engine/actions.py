@@ -11,10 +11,13 @@ class Reason(enum.Enum):
 
     CLOSED = "the loader was closed"
     EXHAUSTED = "its iterable has ended"
-    SILENT = "it gave no sign of progress"
-    DIED = "a worker died"
-    DIED_REPEATEDLY = "the same batch killed its worker twice"
-    TOO_MANY_DEATHS = "too many workers died in this epoch"
+    SILENT = "a sample took longer than sample_timeout"
+    SUSPENDED = "something suspended it again and again"
+    DIED = "on_worker_death is 'raise'"
+    DIED_REPEATEDLY = "the same sample ended its worker each time it was tried"
+    KILLED_FOR_MEMORY = "its worker was killed for memory, and no other worker is left to give up"
+    UNBORN = "it ended again and again before its first sample"
+    TOO_MANY_DEATHS = "more workers died in this epoch than max_restarts allows"
     CANNOT_REPLAY = "a worker died and its iterable cannot be taken up where it was"
     UNREADY = "a worker could not prepare"
     TIMED_OUT = "no batch came within the timeout"
@@ -73,6 +76,31 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True)
+class Continue:
+    """Let `worker`, which somebody suspended, go on."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Ask the policy about a sample that ended its worker; answer with `Reprieved`, or with `Failure` or `Result`."""
+
+    worker: int
+    batch: int
+    position: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """Say that `worker` was killed for memory and that `left` workers share its work from now on."""
+
+    worker: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """End the epoch with an error; `worker` and `batch` say where, when one is to blame."""
 
@@ -86,4 +114,4 @@ class End:
     """The epoch is over: every batch was delivered."""
 
 
-Action = Start | Draw | Send | Drop | Deliver | Stop | Warn | GiveUp | End
+Action = Start | Draw | Send | Drop | Deliver | Stop | Warn | Continue | Judge | Shrink | GiveUp | End

@@ -48,6 +48,29 @@ SERVER_LOCK = Deadline("fork server lock", 240.0, "another thread may be startin
 HAND_OVER = Deadline(
     "hand over", 60.0, "how long one message may take through a full channel before the other side counts as gone"
 )
+TAKE_STACK = Deadline(
+    "take stack", 0.5, "how long a worker may take to write its stack; the handler is C code and needs microseconds"
+)
+LOOK_AGAIN = Deadline(
+    "look again",
+    1.0,
+    "how often the parent looks at workers that owe it a batch while it waits: for samples over their time, for "
+    "processes that somebody suspended",
+)
+NOTICE_PAUSE = Deadline(
+    "notice pause",
+    3.0,
+    "a gap between two looks longer than this means that the parent itself was suspended, and the workers perhaps with it",
+)
+RETRY_FIRST = Deadline("first retry", 0.05, "before a failed sample is tried again; doubled each time")
+RETRY_MOST = Deadline(
+    "longest retry", 5.0, "the longest pause between two tries; a file server needs seconds to come back"
+)
+PROBE_COLLATE = Deadline(
+    "probe collate",
+    5.0,
+    "how long a failed collate function may be tried on parts of its batch to find who is to blame",
+)
 
 ALL = (
     LOOK_AROUND,
@@ -58,4 +81,10 @@ ALL = (
     SERVER_REPLY,
     SERVER_LOCK,
     HAND_OVER,
+    TAKE_STACK,
+    LOOK_AGAIN,
+    NOTICE_PAUSE,
+    RETRY_FIRST,
+    RETRY_MOST,
+    PROBE_COLLATE,
 )

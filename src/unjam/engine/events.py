@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
+
+
+class Cause(enum.Enum):
+    """Why a worker's process is gone, as far as the decision about it depends on that."""
+
+    UNKNOWN = "a signal or an exit"
+    MEMORY = "killed for memory"
+    SILENT = "unjam stopped it: the sample took too long"
+    SUSPENDED = "unjam stopped it: something had suspended it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +70,37 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """The worker's iterable has ended; `batch` and its later ones will not come."""
+    """The worker's iterable has ended; `batch` and its later ones will not come.
+
+    `cut_short`: it ended right after a sample that failed; the driver says so.
+    """
+
+    worker: int
+    batch: int
+    cut_short: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A worker gave no sign of progress on `batch` for long enough to say so."""
 
     worker: int
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """A worker gave no sign of progress on `batch` for the named bound."""
+class Overdue:
+    """A sample of `batch` takes longer than the user allows."""
 
     worker: int
     batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """Somebody stopped a worker's process (SIGSTOP); it is neither dead nor at work."""
+
+    worker: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +112,24 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A worker's process is gone."""
+    """A worker's process is gone.
+
+    `batch` and `position` are the sample it was on, when it was on one (position -1: on the batch as a whole).
+    `prepared`: it had its dataset and took work.
+    """
 
     worker: int
+    batch: int | None = None
+    position: int = -1
+    cause: Cause = Cause.UNKNOWN
+    prepared: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reprieved:
+    """The answer to `Judge`: make the batch again, without the sample or with another try at it."""
+
+    batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +153,11 @@ Event = (
     | Failure
     | Exhausted
     | Silence
+    | Overdue
+    | Suspended
     | Goodbye
     | Death
+    | Reprieved
     | TimedOut
     | Closed
 )

@@ -19,7 +19,8 @@ class Entry:
 
     worker: int
     where: Where = Where.AT_WORKER
-    deaths: int = 0
+    # by position in the batch: how many workers ended on that sample
+    deaths: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -27,13 +28,18 @@ class WorkerRecord:
     """What the engine knows of one worker.
 
     `active` is torch's word for "still takes batches in this epoch": an iterable worker stops being active when its
-    iterable ends, though its process may live on.
+    iterable ends, though its process may live on. `retired`: it was killed for memory and gets no more work, ever.
     """
 
     active: bool = True
     alive: bool = False
     dismissed: bool = False
+    retired: bool = False
     undelivered: int = 0
+    # in a row: ends before the first sample, suspensions by somebody else
+    stillborn: int = 0
+    was_ready: bool = False
+    suspended: int = 0
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ below one, and never changes who gets which batch. With `depth` 0 (no worker pro
 the consumer wants something.
 
 A dead worker's place is taken by a replacement with the same number, which is sent what the dead one owed, oldest
-first. The oldest is what it was busy with: a batch that kills twice is convicted. An iterable cannot be taken up in
-the middle, so there a death ends the epoch, unless the worker had nothing left to give.
+first. An iterable cannot be taken up in the middle, so there a death ends the epoch, unless the worker had nothing left
+to give. Which sample is to blame, and when it is judged, is NOTE [ Which sample is to blame ]'s.
 
 Anything that arrives for a batch nobody waits for (a second answer, an answer from an earlier epoch) is ignored here;
 the driver gives its memory back.
@@ -28,6 +28,8 @@ from typing import Any
 from unjam.engine import actions as act
 from unjam.engine import events as ev
 from unjam.engine.actions import Action, Reason
+from unjam.engine.blame import Blame
+from unjam.engine.events import Cause
 from unjam.engine.ledger import Entry, Ledger, Where, WorkerRecord
 
 
@@ -44,7 +46,10 @@ class Config:
     restarts: bool = True
     convict_after: int = 2
     max_restarts: int = 1000
-    stop_when_silent: bool = False
+    # ends in a row before the first sample: of a worker that never was ready, of one that was and is being replaced
+    unborn_at_first: int = 3
+    unborn_later: int = 10
+    continue_most: int = 3
 
     @property
     def most_in_flight(self) -> int:
@@ -67,12 +72,14 @@ class Machine:
     wanting: bool = False
     over: bool = False
     closed: bool = False
+    blame: Blame = field(init=False)
     restarts: int = 0
     largest: int = 0
     turn: int = 0
 
     def __post_init__(self) -> None:
         self.workers = [WorkerRecord() for _ in range(self.config.workers)]
+        self.blame = Blame(self.config.convict_after)
 
     def handle(self, event: ev.Event) -> list[Action]:
         """Take one event; return what to do about it, in order."""
@@ -90,16 +97,18 @@ class Machine:
         todo: list[Action] = [act.Drop(batch) for batch in sorted(self.ledger.entries)]
         self.ledger.entries.clear()
         self.due = self.drawn
-        self.turn = 0
+        self.turn = self.restarts = 0
         self.sampler_ended = self.over = self.wanting = self.drawing = False
         for number, worker in enumerate(self.workers):
+            if worker.retired:
+                continue
             worker.active = True
             worker.undelivered = 0
             if not worker.alive:
                 worker.alive = True
                 worker.dismissed = False
                 todo.append(act.Start(number))
-        self.owed_draws = self.config.most_in_flight if self.config.depth else 0
+        self.owed_draws = self._most_in_flight() if self.config.depth else 0
         return todo + self._advance()
 
     def _sampler_ended(self, _: ev.SamplerEnded) -> list[Action]:
@@ -124,7 +133,7 @@ class Machine:
         active = [n for n in range(count) if self.workers[n].active]
         if not active:
             return None
-        share = self.config.most_in_flight // len(active)
+        share = self._most_in_flight() // len(active)
         for _ in range(count):
             number = self.turn
             self.turn = (self.turn + 1) % count
@@ -135,6 +144,9 @@ class Machine:
 
     def _result(self, event: ev.Result) -> list[Action]:
         self.largest = max(self.largest, event.nbytes)
+        if self.ledger.owes(event.worker, event.batch):
+            self.blame.passed(self.ledger.entries[event.batch])
+            self.workers[event.worker].suspended = 0
         return self._arrived(event)
 
     def _arrived(self, event: ev.Result | ev.Failure) -> list[Action]:
@@ -219,15 +231,21 @@ class Machine:
 
     def _room(self) -> int:
         """How many batches may be under way, given what one of them weighs."""
-        most = self.config.most_in_flight
+        most = self._most_in_flight()
         if self.config.budget is None or self.largest == 0:
             return most
         return max(1, min(most, self.config.budget // self.largest))
+
+    def _most_in_flight(self) -> int:
+        retired = sum(worker.retired for worker in self.workers)
+        return self.config.most_in_flight - retired * self.config.depth
 
     # -- what goes wrong --------------------------------------------------------------------------------------------
 
     def _ready(self, event: ev.Ready) -> list[Action]:
         self.workers[event.worker].alive = True
+        self.workers[event.worker].stillborn = 0
+        self.workers[event.worker].was_ready = True
         return []
 
     def _goodbye(self, event: ev.Goodbye) -> list[Action]:
@@ -246,32 +264,67 @@ class Machine:
         owed = self.ledger.held_by(worker)
         if record.dismissed and not owed:
             return []
-        if self.over and not owed:
-            return []
-        if not self.config.restarts:
+        if not owed and (self.over or self.sampler_ended):
+            return []  # nothing is left for it to do in this epoch
+        if not self.config.restarts and event.cause is not Cause.SILENT:
             return self._give_up(Reason.DIED, worker, owed[0] if owed else None)
         if self.config.iterable and record.active:
             return self._give_up(Reason.CANNOT_REPLAY, worker, owed[0] if owed else None)
-        if owed:
-            suspect = self.ledger.entries[owed[0]]
-            suspect.deaths += 1
-            if suspect.deaths >= self.config.convict_after:
-                return self._give_up(Reason.DIED_REPEATEDLY, worker, owed[0])
+        record.stillborn = 0 if event.prepared else record.stillborn + 1
+        if record.stillborn >= (self.config.unborn_later if record.was_ready else self.config.unborn_at_first):
+            return self._give_up(Reason.UNBORN, worker)
         self.restarts += 1
         if self.restarts > self.config.max_restarts:
             return self._give_up(Reason.TOO_MANY_DEATHS, worker, owed[0] if owed else None)
+        entry = self.ledger.entries.get(event.batch) if event.batch in owed else None
+        judge = self.blame.accuse(event, entry)
+        if event.cause is Cause.MEMORY and any(r.active for r in self.workers if r is not record):
+            return self._shrink(worker, owed)
         record.alive = True
         record.dismissed = False
-        return [act.Start(worker), *(act.Send(worker, batch) for batch in owed)]
+        judged = {action.batch for action in judge}
+        again = [act.Send(worker, batch) for batch in owed if batch not in judged]
+        return [act.Start(worker), *judge, *again]
+
+    def _shrink(self, worker: int, owed: list[int]) -> list[Action]:
+        """Divide a worker's batches among the others."""
+        record = self.workers[worker]
+        record.retired, record.active = True, False
+        others = [n for n, other in enumerate(self.workers) if other.active]
+        todo: list[Action] = [act.Shrink(worker, len(others))]
+        for batch in owed:
+            heir = min(others, key=lambda n: self.workers[n].undelivered)
+            self.ledger.entries[batch].worker = heir
+            self.workers[heir].undelivered += 1
+            todo.append(act.Send(heir, batch))
+        # what has arrived and is not delivered keeps its maker's number
+        record.undelivered -= len(owed)
+        return todo
+
+    def _reprieved(self, event: ev.Reprieved) -> list[Action]:
+        entry = self.ledger.entries.get(event.batch)
+        if entry is None or entry.where is not Where.AT_WORKER:
+            return []
+        return [act.Send(entry.worker, event.batch)]
 
     def _silent(self, event: ev.Silence) -> list[Action]:
-        worker, batch = event.worker, event.batch
-        if not self.ledger.owes(worker, batch):
+        owes = self.ledger.owes(event.worker, event.batch)
+        return [act.Warn(event.worker, event.batch)] if owes else []
+
+    def _overdue(self, event: ev.Overdue) -> list[Action]:
+        # its death arrives as an event of its own, and the sample is judged there
+        owes = self.ledger.owes(event.worker, event.batch)
+        return [act.Stop(event.worker, Reason.SILENT)] if owes else []
+
+    def _suspended(self, event: ev.Suspended) -> list[Action]:
+        record = self.workers[event.worker]
+        if not record.alive:
             return []
-        if self.config.stop_when_silent:
-            # its death arrives as an event of its own, and the batch is redone there
-            return [act.Stop(worker, Reason.SILENT)]
-        return [act.Warn(worker, batch)]
+        record.suspended += 1
+        if record.suspended <= self.config.continue_most:
+            return [act.Continue(event.worker)]
+        record.suspended = 0
+        return [act.Stop(event.worker, Reason.SUSPENDED)]
 
     def _timed_out(self, _: ev.TimedOut) -> list[Action]:
         # not the end: the consumer may ask again, and the batch may still come
@@ -323,8 +376,11 @@ _HANDLERS: dict[type[ev.Event], Callable[[Machine, Any], list[Action]]] = {
     ev.Failure: Machine._arrived,
     ev.Exhausted: Machine._exhausted,
     ev.Silence: Machine._silent,
+    ev.Overdue: Machine._overdue,
+    ev.Suspended: Machine._suspended,
     ev.Goodbye: Machine._goodbye,
     ev.Death: Machine._died,
+    ev.Reprieved: Machine._reprieved,
     ev.TimedOut: Machine._timed_out,
     ev.Closed: Machine._close,
 }

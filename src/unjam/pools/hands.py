@@ -1,17 +1,22 @@
-"""What the parent holds of one living worker, and what it can tell of its end."""
+"""What the parent holds of one living worker, and what it can see of it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
+import select
+import sys
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.engine.actions import Reason
+from unjam.engine.deadlines import TAKE_STACK
+from unjam.pools.protocol import Ending
 from unjam.transport.channel import Channel
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping, OwnedFd
-from unjam.transport.page import Page, Stage
+from unjam.transport.page import Page
 from unjam.worker import main, messages
 from unjam.worker.spec import WorkerSpec
 
@@ -28,10 +33,21 @@ class Hand:
     leases: Leases
     sentinel: int
     said_farewell: bool = False
+    prepared: bool = False
     stop_reason: Reason | None = None
+    killed_at: float | None = None
+    stack_read: int = 0
     # batches whose slot this process could not map, until their bytes come through the channel
     without_memory: dict[tuple[int, int], messages.Made] = field(default_factory=dict)
     unmapped: set[int] = field(default_factory=set)
+
+    def written(self) -> str:
+        """What the worker's fault handler has written since the last look."""
+        data = bytes(self.stacks.view()[self.stack_read :])
+        end = data.find(b"\0")
+        text = data if end < 0 else data[:end]
+        self.stack_read += len(text)
+        return text.decode("utf-8", "replace")
 
 
 class BeginFrame:
@@ -69,32 +85,53 @@ def sentinel_of(process: Any) -> OwnedFd | int:
     return sentinel
 
 
-def story_of(hand: Hand) -> str:
-    """How a worker ended and what it was doing, in the words torch begins with."""
-    code = hand.process.exitcode
-    if code is None:
-        end = "is gone"
-    elif code < 0:
-        end = f"is killed by signal: {_signal_words(-code)}"
-    else:
-        end = f"exited with status {code} without a goodbye"
-    beat = hand.page.read()
-    doing = {
-        Stage.STARTING: "while it started",
-        Stage.LOADING: "while it loaded the dataset",
-        Stage.INIT: "in worker_init_fn",
-        Stage.IDLE: "while it waited for work",
-        Stage.GETITEM: f"in batch {beat.batch}, at sample {beat.position} of it",
-        Stage.COLLATE: f"while it collated batch {beat.batch}",
-        Stage.PICKLE: f"while it pickled batch {beat.batch}",
-        Stage.SEND: f"while it sent batch {beat.batch}",
-        Stage.LEAVING: "while it left",
-    }[beat.stage]
-    return f"DataLoader worker (pid {hand.process.pid}) {end}, {doing}"
+def ending_of(hand: Hand, memory: str) -> Ending:
+    """What is known of the end of a worker that is gone."""
+    return Ending(
+        hand.number,
+        hand.process.pid,
+        hand.process.exitcode,
+        hand.page.read(),
+        hand.written(),
+        memory,
+        hand.said_farewell,
+    )
 
 
-def _signal_words(number: int) -> str:
+def take_stack(hand: Hand) -> str:
+    """Every thread's Python stack, written by a handler in C: it works while C code holds the interpreter."""
+    if not hand.page.read().armed or not hand.process.is_alive() or not _catches(hand.process.pid):
+        return ""
+    hand.written()  # what was read before is not part of it
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(hand.process.pid, main.STACK_SIGNAL)
+    until = time.monotonic() + TAKE_STACK.seconds
+    text = ""
+    end = select.poll()
+    end.register(hand.sentinel, select.POLLIN)
+    while time.monotonic() < until:
+        end.poll(TAKE_STACK.milliseconds // 100)
+        more = hand.written()
+        text += more
+        if text and not more:
+            break  # it has come to its end
+    return text
+
+
+def _catches(pid: int) -> bool:
+    """Whether the worker still has a handler for the signal; without one it would be killed by it."""
     try:
-        return f"{signal.strsignal(number)} ({signal.Signals(number).name})"
-    except ValueError:
-        return str(number)
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+            caught = next(line.split()[1] for line in status if line.startswith("SigCgt:"))
+    except (OSError, StopIteration, IndexError):
+        return sys.platform != "linux"
+    return bool(int(caught, 16) >> (main.STACK_SIGNAL - 1) & 1)
+
+
+def state_of(pid: int | None) -> str:
+    """The state letter of a process, or ? where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "?"

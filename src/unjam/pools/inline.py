@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from unjam.engine import events as ev
 from unjam.engine.actions import Reason
-from unjam.pools.protocol import Arrival, Work
-from unjam.worker.fetching import Fetcher, IterableEnded
+from unjam.engine.policy import Decision
+from unjam.pools.loads import Missing
+from unjam.pools.protocol import Arrival, Ending, Facts, Work
+from unjam.transport.page import Beat
+from unjam.worker.fetching import Fetcher, NoPulse
+from unjam.worker.job import Emptied, Failed, IterableEnded, Job, Surrender
+
+
+class InlineSurroundings(NoPulse):
+    """What a mender needs where there is no worker: the user's function is asked directly."""
+
+    def __init__(self, decide: Callable[[int, Failed], Decision]) -> None:
+        super().__init__()
+        self._decide = decide
+
+    def ask(self, job: Job, failed: Failed) -> Decision:
+        """See `Surroundings`."""
+        return self._decide(job.batch, failed)
+
+    def start_over(self) -> None:
+        """Nothing is kept."""
 
 
 class InlinePool:
@@ -41,17 +61,46 @@ class InlinePool:
             self.arrivals.append(self._make(self._work.popleft()))
 
     def _make(self, work: Work) -> Arrival:
+        job = Job(work.batch, work.number, work.index, work.spares)
         try:
-            data = self._fetcher.fetch(work.batch, work.index)
-        except IterableEnded:
-            return Arrival(ev.Exhausted(0, work.batch))
-        except BaseException as error:  # noqa: BLE001 - it is raised again, as it is, in its place
-            return Arrival(ev.Failure(0, work.batch), Thrown(error))
-        return Arrival(ev.Result(0, work.batch), Plain(data))
+            data = self._fetcher.fetch(job)
+        except IterableEnded as end:
+            return Arrival(ev.Exhausted(0, work.batch, cut_short=end.cut_short), Missing(job.failures, raises=False))
+        except (Surrender, Emptied) as outcome:
+            missing = Missing(job.failures, raises=isinstance(outcome, Surrender))
+            return Arrival(ev.Failure(0, work.batch) if missing.raises else ev.Result(0, work.batch), missing)
+        # nothing is packed: the stamps end as those of a worker do
+        job.stamps += [time.monotonic_ns()] * 2
+        return Arrival(ev.Result(0, work.batch), Plain(data, Facts(job.samples, 0, job.times(), listed=job.failures)))
 
-    def story(self, worker: int) -> str:
+    def answer(self, worker: int, decision: str) -> None:
         """See `Pool`."""
-        return f"worker {worker} is this process"
+
+    def let_go_on(self, worker: int) -> None:
+        """See `Pool`."""
+
+    def ending(self, worker: int) -> Ending | None:
+        """See `Pool`."""
+
+    def beat(self, worker: int) -> Beat | None:
+        """See `Pool`."""
+
+    def pid(self, worker: int) -> int | None:
+        """See `Pool`."""
+
+    def suspended(self, worker: int) -> bool:
+        """See `Pool`."""
+        del worker
+        return False
+
+    def stack(self, worker: int) -> str:
+        """See `Pool`."""
+        del worker
+        return ""
+
+    def memory(self) -> tuple[int, int]:
+        """See `Pool`."""
+        return 0, 0
 
     def held(self) -> int:
         """See `Pool`."""
@@ -65,29 +114,16 @@ class InlinePool:
 class Plain:
     """A batch that never left the process."""
 
-    def __init__(self, data: Any) -> None:
+    raises = empty = loading = False
+
+    def __init__(self, data: Any, facts: Facts) -> None:
         self._data = data
+        self.facts = facts
 
     def open(self, *, copy: bool) -> Any:
         """The batch."""
         del copy
         return self._data
-
-    def refuse(self) -> None:
-        """Nothing is held."""
-
-
-class Thrown:
-    """An exception that never left the process."""
-
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def open(self, *, copy: bool) -> Any:
-        """Raise it, with its own traceback."""
-        del copy
-        error, self._error = self._error, RuntimeError("raised already")
-        raise error
 
     def refuse(self) -> None:
         """Nothing is held."""

@@ -1,23 +1,31 @@
-"""What arrives from a worker: a batch over its slot, a batch in the message, or an exception."""
+"""What arrives from a worker: a batch over its slot, a batch in the message, or the reason why there is none."""
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
+from unjam.pools.protocol import Facts
 from unjam.transport.leases import Leases
 from unjam.transport.unpacking import unpack
-from unjam.worker.exceptions import ExceptionRecord
+from unjam.worker.job import Failed, failures_from
 from unjam.worker.messages import Made
 
 
 class BatchLoad:
     """A packed batch. Opened or refused, once."""
 
+    raises = empty = loading = False
+
     def __init__(self, made: Made, data: bytes, leases: Leases) -> None:
         self._made = made
         self._data = data
         self._leases = leases
+
+    @property
+    def facts(self) -> Facts:
+        """See `Load`."""
+        made = self._made
+        return Facts(made.samples, made.nbytes, made.times, made.failures)
 
     def open(self, *, copy: bool) -> Any:
         """The batch."""
@@ -38,18 +46,24 @@ class BatchLoad:
             self._leases.refuse(filling.slot, filling.generation)
 
 
-class FailureLoad:
-    """An exception that takes a batch's place."""
+class Missing:
+    """No batch, and why: it raises the last of its failures, or every sample was skipped and it is empty."""
 
-    def __init__(self, data: bytes, *, loading: bool = False) -> None:
-        self._data = data
+    def __init__(self, failures: list[Failed] | bytes, *, raises: bool, loading: bool = False) -> None:
+        self._failures = failures
+        self.raises = raises
+        self.empty = not raises
         self.loading = loading
 
+    @property
+    def facts(self) -> Facts:
+        """See `Load`."""
+        return Facts(listed=failures_from(self._failures) if isinstance(self._failures, bytes) else self._failures)
+
     def open(self, *, copy: bool) -> Any:
-        """Raise it."""
+        """There is nothing to open."""
         del copy
-        taken: ExceptionRecord = pickle.loads(self._data)
-        raise taken.restore()
+        raise AssertionError("a batch that is missing was opened")
 
     def refuse(self) -> None:
         """Nothing is held."""

@@ -16,9 +16,11 @@ workers, which belong to the parent; it lets go of the descriptors and nothing e
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pickle
 import select
+import signal
 import time
 from collections import deque
 from typing import Any
@@ -30,14 +32,15 @@ from unjam.engine.actions import Reason
 from unjam.engine.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
 from unjam.errors import CannotStartError
 from unjam.pools.births import Nursery
-from unjam.pools.hands import BeginFrame, Hand, sentinel_of, story_of
-from unjam.pools.loads import BatchLoad, FailureLoad
-from unjam.pools.protocol import Arrival, Work
+from unjam.pools.hands import BeginFrame, Hand, ending_of, sentinel_of, state_of, take_stack
+from unjam.pools.loads import BatchLoad, Missing
+from unjam.pools.protocol import Arrival, Asked, Ending, Work
 from unjam.pools.registry import open_pools
 from unjam.transport.channel import MOST_FDS, Channel, ChannelClosed, Envelope
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping
-from unjam.transport.page import Beat, Page
+from unjam.transport.page import Beat, Page, Stage
+from unjam.transport.room import oom_kills
 from unjam.worker import main, messages
 from unjam.worker.spec import WorkerSpec
 
@@ -54,7 +57,8 @@ class ProcessPool:
         self._hands: dict[int, Hand] = {}
         self._by_fd: dict[int, Hand] = {}
         self._poller = select.poll()
-        self._stories: dict[int, str] = {}
+        self._endings: dict[int, Ending] = {}
+        self._oom_kills = oom_kills()
         self._closed = False
         # what happened and nobody has taken yet: kept here, so that an exception that a signal raises in between loses nothing
         self.arrivals: deque[Arrival] = deque()
@@ -74,8 +78,9 @@ class ProcessPool:
         hand = self._hands.get(worker)
         if hand is not None:
             if work.packed is None:
-                work.packed = _dump_index(work.index)
-            self._post(hand, messages.Task(work.batch, work.number), work.packed)
+                work.packed = _dump_index((work.index, work.spares)) if work.spares else _dump_index(work.index)
+            task = messages.Task(work.batch, work.number, bool(work.spares), work.verdicts or None)
+            self._post(hand, task, work.packed)
 
     def resume(self, shared_seed: int | None) -> None:
         """See `Pool`."""
@@ -88,8 +93,9 @@ class ProcessPool:
         if hand is None:
             return
         hand.stop_reason = reason
-        if reason is Reason.SILENT:
+        if reason in (Reason.SILENT, Reason.SUSPENDED):
             hand.process.kill()
+            hand.killed_at = time.monotonic()
         else:
             self._post(hand, messages.Leave())
 
@@ -100,6 +106,9 @@ class ProcessPool:
             if hand.channel.unsent:
                 self._flush(hand)
                 self._listen(hand)
+        killed = [hand for hand in self._hands.values() if hand.killed_at is not None]
+        if killed:
+            seconds = min(seconds, OBEY_KILL.seconds)
         gone: list[Hand] = []
         for fd, _ in self._poller.poll(0 if self.arrivals else max(0, int(seconds * 1000))):
             hand = self._by_fd[fd]
@@ -109,10 +118,45 @@ class ProcessPool:
                 self._read(hand)
         for hand in gone:
             self._bury(hand)
+        for hand in killed:
+            if hand.number in self._hands and time.monotonic() - (hand.killed_at or 0) > OBEY_KILL.seconds:
+                self._bury(hand)  # it waits inside the kernel; nobody waits for it
 
-    def story(self, worker: int) -> str:
+    def answer(self, worker: int, decision: str) -> None:
         """See `Pool`."""
-        return self._stories.get(worker, f"worker {worker} is gone")
+        hand = self._hands.get(worker)
+        if hand is not None:
+            self._post(hand, messages.Verdict(decision))
+
+    def let_go_on(self, worker: int) -> None:
+        """See `Pool`."""
+        pid = self.pid(worker)
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def ending(self, worker: int) -> Ending | None:
+        """See `Pool`."""
+        return self._endings.get(worker)
+
+    def pid(self, worker: int) -> int | None:
+        """See `Pool`."""
+        hand = self._hands.get(worker)
+        return None if hand is None else hand.process.pid
+
+    def suspended(self, worker: int) -> bool:
+        """See `Pool`."""
+        return state_of(self.pid(worker)) == "T"
+
+    def stack(self, worker: int) -> str:
+        """See `Pool`."""
+        hand = self._hands.get(worker)
+        return "" if hand is None else take_stack(hand)
+
+    def memory(self) -> tuple[int, int]:
+        """See `Pool`."""
+        hands = self._hands.values()
+        return sum(hand.leases.mapped_bytes for hand in hands), sum(hand.leases.held_bytes for hand in hands)
 
     def held(self) -> int:
         """See `Pool`."""
@@ -247,11 +291,17 @@ class ProcessPool:
                 return self._result(hand, made, BatchLoad(_without_slot(made), envelope.data, hand.leases))
             case messages.Raised(batch, loading):
                 event = ev.Unready(hand.number) if batch is None else ev.Failure(hand.number, batch)
-                return Arrival(event, FailureLoad(envelope.data, loading=loading))
-            case messages.Drained(batch):
-                return Arrival(ev.Exhausted(hand.number, batch))
+                return Arrival(event, Missing(envelope.data, raises=True, loading=loading))
+            case messages.Emptied(batch):
+                return Arrival(ev.Result(hand.number, batch), Missing(envelope.data, raises=False))
+            case messages.Asks(batch):
+                return Arrival(Asked(hand.number, batch), Missing([pickle.loads(envelope.data)], raises=False))
+            case messages.Drained(batch, cut_short):
+                end = ev.Exhausted(hand.number, batch, cut_short=cut_short)
+                return Arrival(end, Missing(envelope.data, raises=False))
             case messages.Prepared(imported):
                 self._imported.update(imported)
+                hand.prepared = True
                 return Arrival(ev.Ready(hand.number))
             case messages.Farewell():
                 hand.said_farewell = True
@@ -283,16 +333,28 @@ class ProcessPool:
 
     def _bury(self, hand: Hand) -> None:
         """A worker's process is gone: take what it still said, then tell of its death."""
-        while not hand.channel.closed:
+        hand.process.join(0 if hand.killed_at is not None else OBEY_KILL.seconds)
+        while hand.process.exitcode is not None and not hand.channel.closed:
             self._read(hand)
-        hand.process.join(OBEY_KILL.seconds)
-        self._stories[hand.number] = story_of(hand)
+        ending = ending_of(hand, self._memory_kill(hand))
+        self._endings[hand.number] = ending
         del self._hands[hand.number]
         self._by_fd.pop(hand.sentinel, None)
         self._poller.unregister(hand.sentinel)
         self._let_go(hand)
         self._listen(hand)
-        self.arrivals.append(Arrival(ev.Death(hand.number)))
+        self.arrivals.append(Arrival(_death(hand, ending)))
+
+    def _memory_kill(self, hand: Hand) -> str:
+        """What speaks for a worker having been killed for memory: the system counts such kills."""
+        if hand.process.exitcode != -signal.SIGKILL or hand.killed_at is not None:
+            return ""
+        before, now = self._oom_kills, oom_kills()
+        if before is None or now is None or now.count <= before.count or now.source != before.source:
+            return ""
+        # the next worker that is gone may have been killed by another of these
+        self._oom_kills = dataclasses.replace(before, count=before.count + 1)
+        return f"{now.source} oom_kill {before.count} -> {now.count}"
 
     def _await_ends(self, hands: list[Hand], seconds: float) -> list[Hand]:
         """Wait for these workers' ends; return who is left."""
@@ -311,8 +373,18 @@ class ProcessPool:
         hand.process.join(0)
 
 
+def _death(hand: Hand, ending: Ending) -> ev.Death:
+    beat = ending.beat
+    cause = ev.Cause.MEMORY if ending.memory else ev.Cause.UNKNOWN
+    if hand.killed_at is not None:
+        cause = ev.Cause.SILENT if hand.stop_reason is Reason.SILENT else ev.Cause.SUSPENDED
+    on_batch = beat.stage in (Stage.GETITEM, Stage.COLLATE, Stage.PICKLE, Stage.SEND, Stage.RETRYING)
+    position = beat.position if beat.stage in (Stage.GETITEM, Stage.RETRYING) else -1
+    return ev.Death(hand.number, beat.batch if on_batch else None, position, cause, prepared=hand.prepared)
+
+
 def _without_slot(made: messages.Made) -> messages.Made:
-    return messages.Made(made.batch, made.stream, made.stream_at, made.buffers, None, ())
+    return dataclasses.replace(made, filling=None, retired=())
 
 
 def _dump_index(index: Any) -> bytes:

@@ -3,29 +3,81 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from unjam.engine.actions import Reason
 from unjam.engine.events import Event
+from unjam.transport.page import Beat
+from unjam.worker.job import Failed, failures_from
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a load without opening it: `told` or `listed` are the failures on the way to it."""
+
+    samples: int = 0
+    nbytes: int = 0
+    times: bytes = b""
+    told: bytes = b""
+    listed: list[Failed] = field(default_factory=list)
+
+    def failures(self) -> list[Failed]:
+        """What failed."""
+        return self.listed or failures_from(self.told)
 
 
 class Load(Protocol):
-    """A batch that has arrived, or the exception in its place."""
+    """A batch that has arrived, or the reason why there is none: `raises` its last failure, or is `empty`.
+
+    `loading`: the failure is that a worker could not rebuild the dataset.
+    """
+
+    raises: bool
+    empty: bool
+    loading: bool
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of it."""
 
     def open(self, *, copy: bool) -> Any:
-        """The batch itself, or raise what was raised in its place. `copy`: not over recycled memory."""
+        """The batch itself. `copy`: not over recycled memory."""
 
     def refuse(self) -> None:
         """Nobody wants it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """Something that happened in a pool; `load` comes with a result or a failure."""
+class Asked:
+    """A worker wants to know what to do about a failed sample, and waits. Not the engine's business."""
 
-    event: Event
+    worker: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Something that happened in a pool; `load` comes with a result, a failure or a question."""
+
+    event: Event | Asked
     load: Load | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a worker's process ended and what it was doing.
+
+    `stack`: what it wrote when a fatal signal hit it. `memory`: what speaks for the system having killed it for memory.
+    """
+
+    worker: int
+    pid: int | None
+    code: int | None
+    beat: Beat
+    stack: str = ""
+    memory: str = ""
+    farewell: bool = False
 
 
 @dataclass(slots=True)
@@ -39,7 +91,10 @@ class Work:
     batch: int
     number: int
     index: Any
+    spares: tuple[Any, ...] = ()
     packed: bytes | None = None
+    # by position: what was decided about samples that ended a worker
+    verdicts: dict[int, str] = field(default_factory=dict)
 
 
 class Pool(Protocol):
@@ -63,8 +118,29 @@ class Pool(Protocol):
     def wait(self, seconds: float) -> None:
         """Add to `arrivals` what happened, waiting at most `seconds` for the first thing."""
 
-    def story(self, worker: int) -> str:
-        """What is known of a worker's end, for a message."""
+    def answer(self, worker: int, decision: str) -> None:
+        """Tell a worker that asked."""
+
+    def let_go_on(self, worker: int) -> None:
+        """SIGCONT."""
+
+    def ending(self, worker: int) -> Ending | None:
+        """What is known of a worker's last end."""
+
+    def beat(self, worker: int) -> Beat | None:
+        """A worker's last sign of life."""
+
+    def pid(self, worker: int) -> int | None:
+        """A living worker's process."""
+
+    def suspended(self, worker: int) -> bool:
+        """Whether somebody stopped a worker's process (SIGSTOP)."""
+
+    def stack(self, worker: int) -> str:
+        """Where a worker is: every thread's Python stack, taken without its help."""
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that the workers' slots span, and bytes of them in use."""
 
     def held(self) -> int:
         """How many batches over recycled memory the consumer refers to."""

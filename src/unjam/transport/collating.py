@@ -29,6 +29,28 @@ def install(arena: Arena) -> None:
         return _stack(arena, batch, collate_fn_map)
 
     table[torch.Tensor] = stack
+    table.setdefault(dict, _collate_dicts)
+
+
+def is_default(collate: Any) -> bool:
+    """Whether batches are put together by torch's own function."""
+    return collate is torch_collate.default_collate
+
+
+def checked(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """For a process whose table is not ours to change: torch's own function with the checks that workers make."""
+    table = torch_collate.default_collate_fn_map
+    if not is_default(collate) or table.get(torch.Tensor) is not torch_collate.collate_tensor_fn:
+        return collate
+
+    def stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        _same_dtype(batch)
+        return torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+
+    def collate_checked(batch: Any) -> Any:
+        return torch_collate.collate(batch, collate_fn_map={dict: _collate_dicts, **table, torch.Tensor: stack})
+
+    return collate_checked
 
 
 def additions() -> dict[Any, Callable[..., Any]]:
@@ -40,8 +62,31 @@ def additions() -> dict[Any, Callable[..., Any]]:
     }
 
 
+def _same_dtype(batch: Any) -> None:
+    """Stacking would cast all to the first one's dtype, or to the widest, by chance of order and number of workers."""
+    dtype = batch[0].dtype
+    if any(tensor.dtype is not dtype for tensor in batch):
+        raise TypeError("tensors of different dtypes in one batch")
+
+
+def _collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """As torch does it, but a key that the first sample does not have is not dropped in silence."""
+    first = batch[0]
+    if type(first) is not dict:
+        # a subclass: torch knows how to make another of its kind
+        rest = {kind: function for kind, function in collate_fn_map.items() if kind is not dict}
+        return torch_collate.collate(batch, collate_fn_map=rest)
+    keys = first.keys()
+    if any(sample.keys() != keys for sample in batch):
+        raise KeyError("samples with different keys in one batch")
+    return {
+        key: torch_collate.collate([sample[key] for sample in batch], collate_fn_map=collate_fn_map) for key in first
+    }
+
+
 def _stack(arena: Arena, batch: Any, collate_fn_map: Any) -> Any:
     first = batch[0]
+    _same_dtype(batch)
     if first.is_nested or first.layout is not torch.strided:
         return torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # it knows what to say
     if first.device.type != "cpu":

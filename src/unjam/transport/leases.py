@@ -38,6 +38,11 @@ class Leases:
         return len(self._live)
 
     @property
+    def held_bytes(self) -> int:
+        """The size of the slots that the consumer's batches lie in."""
+        return sum(self._mappings[slot].size for slot, _ in list(self._live) if slot in self._mappings)
+
+    @property
     def mapped_bytes(self) -> int:
         """How much memory the arena spans."""
         return sum(mapping.size for mapping in self._mappings.values())

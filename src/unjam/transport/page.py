@@ -30,10 +30,12 @@ class Stage(enum.IntEnum):
     PICKLE = 6
     SEND = 7
     LEAVING = 8
+    ASKING = 9
+    RETRYING = 10
 
 
 # where the words of the heartbeat are
-STAGE, BATCH, POSITION, SINCE, STOP = range(5)
+STAGE, BATCH, POSITION, SINCE, STOP, YIELDED, ARMED = range(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Beat:
     batch: int
     position: int
     since: int
+    yielded: int
+    armed: bool
 
     def seconds(self) -> float:
         """How long the worker has been in this state."""
@@ -71,7 +75,9 @@ class Page:
     def read(self) -> Beat:
         """The worker's last sign of life."""
         words = self.words
-        return Beat(Stage(words[STAGE]), words[BATCH], words[POSITION], words[SINCE])
+        return Beat(
+            Stage(words[STAGE]), words[BATCH], words[POSITION], words[SINCE], words[YIELDED], bool(words[ARMED])
+        )
 
     def ask_to_stop(self) -> None:
         """Tell the worker to leave at its next sample."""

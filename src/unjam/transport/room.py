@@ -1,8 +1,9 @@
-"""How much memory is left for this process: the machine's, or less where a container sets a limit."""
+"""How much memory is left for this process: the machine's, or less where a container sets a limit; and who was killed."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 _CGROUP = "/sys/fs/cgroup"
 
@@ -65,3 +66,40 @@ def _left(limit_file: str, usage_file: str, stat_file: str, reclaimable: str) ->
     except (OSError, ValueError):
         return None  # "max" is no limit
     return max(0, limit - usage + cache)
+
+
+@dataclass(frozen=True, slots=True)
+class Kills:
+    """How often the system has killed a process for memory, and who counted."""
+
+    count: int
+    source: str
+
+
+def oom_kills() -> Kills | None:
+    """The count of this process's own cgroup where it can be read, else the machine's."""
+    for path in _counters():
+        try:
+            with open(path, encoding="ascii") as file:
+                for line in file:
+                    name, _, count = line.partition(" ")
+                    if name == "oom_kill":
+                        return Kills(int(count), "cgroup" if path.startswith(_CGROUP) else "machine")
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _counters() -> list[str]:
+    paths = []
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as groups:
+            for line in groups:
+                _, controllers, path = line.rstrip("\n").split(":", 2)
+                if not controllers:
+                    paths += [f"{_CGROUP}{path}/memory.events", f"{_CGROUP}/memory.events"]
+                elif "memory" in controllers.split(","):
+                    paths += [f"{_CGROUP}/memory{path}/memory.oom_control", f"{_CGROUP}/memory/memory.oom_control"]
+    except (OSError, ValueError):
+        pass
+    return [*paths, "/proc/vmstat"]

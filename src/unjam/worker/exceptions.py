@@ -40,15 +40,14 @@ class ExceptionRecord:
     type_name: str
     words: str
     traceback: str
-    where: str
+    notes: tuple[str, ...] = ()
 
     def restore(self) -> BaseException:
         """The exception itself, with the remote traceback as its cause."""
         error = self._rebuild()
         with contextlib.suppress(Exception):  # an exception may be frozen
             error.__cause__ = RemoteTraceback(self.traceback)
-            if hasattr(error, "add_note"):
-                error.add_note(self.where)
+            add_notes(error, self.notes)
         return error
 
     def _rebuild(self) -> BaseException:
@@ -62,7 +61,22 @@ class ExceptionRecord:
         return RemoteError(f"{self.type_name}: {self.words}")
 
 
-def record(error: BaseException, where: str, *, by_value: bool) -> ExceptionRecord:
+def add_notes(error: BaseException, notes: tuple[str, ...]) -> None:
+    """Add what is known to an exception, as Python 3.11 and later show it."""
+    for note in notes:
+        if hasattr(error, "add_note"):
+            error.add_note(note)
+
+
+def forget_frames(error: BaseException) -> None:
+    """Keep an exception's traceback as text only: its frames hold everything that the failed call held."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    with contextlib.suppress(Exception):  # an exception may be frozen
+        error.__traceback__ = error.__context__ = None
+        error.__cause__ = RemoteTraceback(text)
+
+
+def record(error: BaseException, notes: tuple[str, ...], *, by_value: bool) -> ExceptionRecord:
     """Take down `error`, which user code raised here."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     pickled = state = None
@@ -80,7 +94,7 @@ def record(error: BaseException, where: str, *, by_value: bool) -> ExceptionReco
         # SystemExit would end the training without a word, KeyboardInterrupt would look like the user's Ctrl-C
         pickled = state = None
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return ExceptionRecord(pickled, state, name, _words(error), text, where)
+    return ExceptionRecord(pickled, state, name, _words(error), text, notes)
 
 
 def _ways(*, by_value: bool) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """From indices to samples to a batch, with a sign of life before each sample.
 
-What torch's own fetchers do, in the same order of calls, so that the results are the same.
+What torch's own fetchers do, in the same order of calls, so that the results are the same. What happens when a sample
+fails is the mender's; the loops here only know where they are.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from unjam.transport.page import POSITION, SINCE, STOP, Stage
+from unjam.transport.page import POSITION, SINCE, STOP, YIELDED, Stage
+from unjam.worker.job import SINGLY, Emptied, Interrupted, IterableEnded, Job, Surrender
+from unjam.worker.mending import Convicted, Mender
 
 
 class Pulse(Protocol):
@@ -19,14 +22,6 @@ class Pulse(Protocol):
 
     def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
         """Say what is about to be done."""
-
-
-class Interrupted(Exception):
-    """The parent asked this worker to leave while it was making a batch."""
-
-
-class IterableEnded(Exception):
-    """The worker's iterable has no more samples."""
 
 
 class NoPulse:
@@ -42,83 +37,173 @@ class NoPulse:
 class Fetcher(Protocol):
     """Makes batches from indices."""
 
-    def fetch(self, batch: int, index: Any) -> Any:
-        """The batch for `index`; raises `IterableEnded` where there are no more samples."""
+    def fetch(self, job: Job) -> Any:
+        """The batch; raises `IterableEnded`, `Emptied` or `Surrender` where there is none to give."""
 
 
-class MapFetcher:
-    """Batches of a dataset with `__getitem__`."""
+class _Collating:
+    """The second half of every fetch."""
 
-    def __init__(self, dataset: Any, collate: Callable[[Any], Any], *, batched: bool, pulse: Pulse) -> None:
-        self._dataset = dataset
+    def __init__(self, collate: Callable[[Any], Any], mender: Mender, pulse: Pulse) -> None:
         self._collate = collate
-        self._batched = batched
+        self._mender = mender
         self._pulse = pulse
 
-    def fetch(self, batch: int, index: Any) -> Any:
+    def _batch_of(self, job: Job, data: list[Any]) -> Any:
+        if not data and job.failures:
+            raise Emptied
+        self._pulse.beat(Stage.COLLATE, job.batch)
+        job.stamps.append(time.monotonic_ns())
+        try:
+            batch = self._collate(data)
+        except BaseException as error:  # noqa: BLE001 - user code; the policy decides
+            batch = self._mender.collate_again(job, data, error, self._collate)
+        job.samples = len(data)
+        return batch
+
+    def _convert(self, job: Job, data: Any) -> Any:
+        """What takes the place of collating where the dataset makes whole batches itself."""
+        self._pulse.beat(Stage.COLLATE, job.batch)
+        job.stamps.append(time.monotonic_ns())
+        job.samples = 1
+        try:
+            return self._collate(data)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._mender.whole(job, "collate", error)
+            raise Emptied from None
+
+
+class MapFetcher(_Collating):
+    """Batches of a dataset with `__getitem__`."""
+
+    def __init__(
+        self, dataset: Any, collate: Callable[[Any], Any], *, batched: bool, pulse: Pulse, mender: Mender
+    ) -> None:
+        super().__init__(collate, mender, pulse)
+        self._dataset = dataset
+        self._batched = batched
+
+    def fetch(self, job: Job) -> Any:
         """See `Fetcher`."""
-        pulse, dataset = self._pulse, self._dataset
-        pulse.beat(Stage.GETITEM, batch)
-        data: Any
+        self._pulse.beat(Stage.GETITEM, job.batch)
         if not self._batched:
-            data = dataset[index]
-        elif getattr(dataset, "__getitems__", None):
-            data = dataset.__getitems__(index)
-        else:
-            words, clock, data = pulse.words, time.monotonic_ns, []
-            for position, one in enumerate(index):
-                words[POSITION] = position
-                words[SINCE] = clock()
-                if words[STOP]:
-                    raise Interrupted
-                data.append(dataset[one])
-        pulse.beat(Stage.COLLATE, batch)
-        return self._collate(data)
+            data: list[Any] = []
+            self._each(job, [job.index], data)
+            if not data:
+                raise Emptied
+            return self._convert(job, data[0])
+        if getattr(self._dataset, "__getitems__", None) and job.verdicts.get(-1) != SINGLY:
+            return self._batch_of(job, self._all_at_once(job))
+        data = []
+        self._each(job, job.index, data)
+        return self._batch_of(job, data)
+
+    def _each(self, job: Job, indices: Any, data: list[Any]) -> None:
+        dataset, words, clock = self._dataset, self._pulse.words, time.monotonic_ns
+        stamps, verdicts = job.stamps, job.verdicts
+        places = enumerate(indices)
+        position, one = -1, None
+        while True:
+            try:
+                for position, one in places:
+                    words[POSITION] = position
+                    now = clock()
+                    words[SINCE] = now
+                    stamps.append(now)
+                    if words[STOP]:
+                        raise Interrupted
+                    if verdicts and position in verdicts:
+                        raise Convicted(verdicts[position])
+                    data.append(dataset[one])
+            except Interrupted:
+                raise
+            except BaseException as error:  # noqa: BLE001 - user code; the policy decides
+                self._mender.sample(job, position, one, error, data, self._load)
+            else:
+                return
+
+    def _load(self, index: Any) -> Any:
+        return self._dataset[index]
+
+    def _all_at_once(self, job: Job) -> list[Any]:
+        job.stamps.append(time.monotonic_ns())
+        try:
+            data: list[Any] = self._dataset.__getitems__(job.index)
+        except BaseException as error:  # noqa: BLE001 - as above
+            if not hasattr(type(self._dataset), "__getitem__"):
+                self._mender.whole(job, "getitem", error)
+                raise Emptied from None
+            # one of them is to blame: one by one, the same policies find it
+            job.stamps.clear()
+            data = []
+            try:
+                self._each(job, job.index, data)
+            except Surrender:
+                self._mender.name_one(job, error)
+            self._mender.not_alone(job, error)
+        return data
 
 
-class IterableFetcher:
+class IterableFetcher(_Collating):
     """Batches of a dataset with `__iter__`."""
 
     def __init__(
-        self, dataset: Any, collate: Callable[[Any], Any], *, batched: bool, drop_last: bool, pulse: Pulse
+        self,
+        dataset: Any,
+        collate: Callable[[Any], Any],
+        *,
+        batched: bool,
+        drop_last: bool,
+        pulse: Pulse,
+        mender: Mender,
     ) -> None:
+        super().__init__(collate, mender, pulse)
         self._iterator: Iterator[Any] = iter(dataset)
-        self._collate = collate
         self._batched = batched
         self._drop_last = drop_last
-        self._pulse = pulse
         self._ended = False
+        self._just_failed = False
+        self._yielded = 0
 
-    def fetch(self, batch: int, index: Any) -> Any:
+    def fetch(self, job: Job) -> Any:
         """See `Fetcher`."""
         if self._ended:
-            raise IterableEnded
-        self._pulse.beat(Stage.GETITEM, batch)
-        data: Any
+            raise IterableEnded(self._just_failed)
+        self._pulse.beat(Stage.GETITEM, job.batch)
         if self._batched:
-            data = self._several(index)
-        else:
-            try:
-                data = next(self._iterator)
-            except StopIteration:
-                raise IterableEnded from None
-        self._pulse.beat(Stage.COLLATE, batch)
-        return self._collate(data)
+            return self._batch_of(job, self._several(job, job.index))
+        data = self._several(job, [None])
+        if not data:
+            raise Emptied
+        return self._convert(job, data[0])
 
-    def _several(self, index: Any) -> list[Any]:
-        words, data = self._pulse.words, []
-        for position, _ in enumerate(index):
+    def _several(self, job: Job, places: Any) -> list[Any]:
+        words, stamps = self._pulse.words, job.stamps
+        data: list[Any] = []
+        for position, _ in enumerate(places):
             words[POSITION] = position
-            words[SINCE] = time.monotonic_ns()
+            words[YIELDED] = self._yielded + len(data)
+            now = time.monotonic_ns()
+            words[SINCE] = now
+            stamps.append(now)
             if words[STOP]:
                 raise Interrupted
             try:
                 data.append(next(self._iterator))
+                self._just_failed = False
             except StopIteration:
                 self._ended = True
                 break
-        if not data or (self._drop_last and len(data) < len(index)):
-            raise IterableEnded
+            except BaseException as error:  # noqa: BLE001 - user code; the policy decides
+                self._just_failed = True
+                self._ended = self._mender.stream(job, self._yielded + len(data), error, data, self._iterator)
+                if self._ended:
+                    break
+        self._yielded += len(data)
+        if not data and (self._ended or not job.failures):
+            raise IterableEnded(self._just_failed)
+        if self._ended and self._drop_last and self._batched:
+            raise IterableEnded(self._just_failed)
         return data
 
 
@@ -130,8 +215,9 @@ def make_fetcher(
     batched: bool,
     drop_last: bool,
     pulse: Pulse,
+    mender: Mender,
 ) -> Fetcher:
     """The fetcher for this kind of dataset."""
     if iterable:
-        return IterableFetcher(dataset, collate, batched=batched, drop_last=drop_last, pulse=pulse)
-    return MapFetcher(dataset, collate, batched=batched, pulse=pulse)
+        return IterableFetcher(dataset, collate, batched=batched, drop_last=drop_last, pulse=pulse, mender=mender)
+    return MapFetcher(dataset, collate, batched=batched, pulse=pulse, mender=mender)

@@ -14,6 +14,8 @@ import pickle
 import signal
 import socket
 import sys
+import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +24,18 @@ from torch.utils.data import IterDataPipe, _utils
 from torch.utils.data.graph_settings import apply_random_seed
 
 from unjam.engine.deadlines import LOOK_AROUND
+from unjam.engine.policy import Decision
+from unjam.errors import place
 from unjam.transport import classes, collating, memory
 from unjam.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.transport.packing import Packer
-from unjam.transport.page import Page, Stage
+from unjam.transport.page import ARMED, Page, Stage
 from unjam.transport.slots import Arena
 from unjam.worker import hygiene, messages, shipping
-from unjam.worker.exceptions import ExceptionRecord, record
-from unjam.worker.fetching import Fetcher, Interrupted, IterableEnded, make_fetcher
+from unjam.worker.exceptions import record
+from unjam.worker.fetching import Fetcher, make_fetcher
+from unjam.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, Surrender
+from unjam.worker.mending import Identity, Mender
 from unjam.worker.settings import is_installed
 from unjam.worker.spec import Cargo, WorkerSpec
 from unjam.worker.world import World, use_tracker
@@ -59,6 +65,7 @@ LANGUAGE = (
     messages.Descriptors,
     messages.Task,
     messages.Resume,
+    messages.Verdict,
     messages.Carry,
     messages.Leave,
     messages.Prepared,
@@ -66,6 +73,8 @@ LANGUAGE = (
     messages.Made,
     messages.Carried,
     messages.Raised,
+    messages.Emptied,
+    messages.Asks,
     messages.Drained,
     messages.Farewell,
 )
@@ -116,7 +125,10 @@ class Worker:
         self._arena = Arena(self._page, self._announce)
         self._packer = Packer(self._arena, by_value=spec.by_value)
         self._fetcher: Fetcher | None = None
+        self._mender: Mender | None = None
         self._cargo: Cargo | None = None
+        # what came while the worker waited for a verdict
+        self._backlog: deque[Envelope] = deque()
         self._shared_rng = torch.Generator()
         self._exhausted = False
 
@@ -124,6 +136,7 @@ class Worker:
 
     def prepare(self, begin: Begin, cargo: Cargo | None, fds: list[int]) -> None:
         """Settle, load, seed, and say so; a failure is told, and the worker waits to be dismissed."""
+        self._arm()
         self._page.beat(Stage.LOADING, -1)
         known = set(sys.modules)
         try:
@@ -131,7 +144,7 @@ class Worker:
                 use_tracker(fds.pop(1))
             if begin.home is not None:
                 begin.home.settle(self._spec.worker, adopted=begin.adopted)
-            self._arm(forked=begin.home is None)
+            self._settle(forked=begin.home is None)
             if cargo is None:
                 assert begin.manifest is not None, "a worker without a cargo needs a manifest"
                 cargo = shipping.receive(fds[0], begin.manifest, fds[1:])
@@ -140,14 +153,18 @@ class Worker:
             self._page.beat(Stage.INIT, -1)
             self._initialise(cargo)
         except BaseException as error:  # noqa: BLE001 - user code runs in here; whatever it raises is the answer
-            self._tell_raised(None, error, f"raised in worker {self._spec.worker} before its first sample")
+            self._tell_unready(error, "before its first sample")
             return
         self._tell(messages.Prepared(_packages(set(sys.modules) - known)))
 
-    def _arm(self, *, forked: bool) -> None:
-        """Make stacks readable without ptrace, keep Ctrl-C for the parent, cap the threads."""
+    def _arm(self) -> None:
+        """Make stacks readable without ptrace, from the first moment on."""
         faulthandler.enable(self._stacks, all_threads=True)
         faulthandler.register(STACK_SIGNAL, self._stacks, all_threads=True)
+        self._page.words[ARMED] = 1
+
+    def _settle(self, *, forked: bool) -> None:
+        """Keep Ctrl-C for the parent, cap the threads, let torch stack into the slots."""
         # a handler, not SIG_IGN: programs that the dataset runs keep the default
         signal.signal(signal.SIGINT, lambda *_: None)
         if self._spec.threads is not None:
@@ -177,6 +194,9 @@ class Worker:
     def _new_fetcher(self) -> Fetcher:
         cargo, spec = self._cargo, self._spec
         assert cargo is not None, "not prepared"
+        identity = Identity(spec.worker, spec.base_seed, spec.iterable, spec.auto_collation, spec.by_value)
+        plain = collating.is_default(cargo.collate_fn)
+        self._mender = Mender(spec.policy, identity, cargo.dataset, self, plain=plain)
         return make_fetcher(
             cargo.dataset,
             cargo.collate_fn,
@@ -184,6 +204,7 @@ class Worker:
             batched=spec.auto_collation,
             drop_last=spec.drop_last,
             pulse=self._page,
+            mender=self._mender,
         )
 
     # -- serving -----------------------------------------------------------------------------------------------------
@@ -192,44 +213,64 @@ class Worker:
         """Make batches until told to leave."""
         while not self._page.stop_asked:
             self._page.beat(Stage.IDLE, -1)
-            envelope = _await(self._channel)
+            envelope = self._backlog.popleft() if self._backlog else _await(self._channel)
             message = envelope.message
             if isinstance(message, messages.Task):
                 if self._fetcher is not None and not self._exhausted:
-                    self._make(message, pickle.loads(envelope.data))
+                    self._make(_job(message, envelope.data))
             elif isinstance(message, messages.Resume):
                 self._resume(message)
             elif isinstance(message, messages.Carry):
-                data = self._arena.read_back(message.slot)
-                self._tell(messages.Carried(message.slot, message.generation), data)
+                self._carry(message)
             elif isinstance(message, messages.Leave):
                 break
         self._page.beat(Stage.LEAVING, -1)
         self._tell(messages.Farewell())
 
-    def _make(self, task: messages.Task, index: Any) -> None:
+    def _make(self, job: Job) -> None:
         assert self._fetcher is not None, "not prepared"
+        assert self._mender is not None, "not prepared"
         self._arena.open()
         try:
-            batch = self._fetcher.fetch(task.batch, index)
-            self._page.beat(Stage.PICKLE, task.batch)
-            packed = self._packer.pack(batch)
+            batch = self._fetcher.fetch(job)
+            self._page.beat(Stage.PICKLE, job.batch)
+            job.stamps.append(time.monotonic_ns())
+            try:
+                packed = self._packer.pack(batch)
+            except BaseException as error:  # noqa: BLE001 - the user's own reductions run in here
+                self._mender.whole(job, "pickle", error)
+                raise Emptied from None
         except Interrupted:
             return
-        except IterableEnded:
+        except IterableEnded as end:
             self._exhausted = True
-            self._tell(messages.Drained(task.batch))
+            self._tell(messages.Drained(job.batch, end.cut_short), job.told())
             return
-        except BaseException as error:  # noqa: BLE001 - user code runs in here; whatever it raises is the answer
-            where = self._where(task, index)
+        except (Surrender, Emptied) as outcome:
             self._arena.discard()
-            self._tell_raised(task.batch, error, where)
+            lost = isinstance(outcome, Surrender)
+            self._tell(messages.Raised(job.batch, loading=False) if lost else messages.Emptied(job.batch), job.told())
+            return
+        except BaseException as error:  # noqa: BLE001 - a failure that could not even be described is still told
+            self._arena.discard()
+            self._tell(messages.Raised(job.batch, loading=False), pickle.dumps([self._bare(error, job.number).dumps()]))
             return
         finally:
             batch = None
         retired, self._arena.retired = tuple(self._arena.retired), []
-        made = messages.Made(task.batch, packed.stream, packed.stream_at, packed.buffers, packed.filling, retired)
-        self._page.beat(Stage.SEND, task.batch)
+        job.stamps.append(time.monotonic_ns())
+        self._page.beat(Stage.SEND, job.batch)
+        made = messages.Made(
+            job.batch,
+            packed.stream,
+            packed.stream_at,
+            packed.buffers,
+            packed.filling,
+            retired,
+            job.samples,
+            job.times(),
+            job.told(),
+        )
         self._tell(made, packed.data)
 
     def _resume(self, message: messages.Resume) -> None:
@@ -239,7 +280,44 @@ class Worker:
             self._fetcher = self._new_fetcher()
         except BaseException as error:  # noqa: BLE001 - the dataset's __iter__ runs in here
             self._fetcher = None
-            self._tell_raised(None, error, f"raised in worker {self._spec.worker} at the beginning of an epoch")
+            self._tell_unready(error, "at the beginning of an epoch")
+
+    # -- what the mender needs ---------------------------------------------------------------------------------------
+
+    @property
+    def words(self) -> Any:
+        """See `Surroundings`."""
+        return self._page.words
+
+    def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
+        """See `Surroundings`."""
+        self._page.beat(stage, batch, position)
+
+    def start_over(self) -> None:
+        """See `Surroundings`."""
+        self._arena.discard()
+        self._arena.open()
+
+    def ask(self, job: Job, failed: Failed) -> Decision:
+        """See `Surroundings`. The user's function lives in the parent, which may be busy training."""
+        was = self._page.read()
+        self._page.beat(Stage.ASKING, job.batch, failed.position)
+        self._tell(messages.Asks(job.batch), failed.dumps())
+        while True:
+            if self._page.stop_asked:
+                raise Interrupted
+            envelope = _await(self._channel)
+            match envelope.message:
+                case messages.Verdict(decision):
+                    self._page.beat(was.stage, was.batch, was.position)
+                    return Decision(decision)
+                case messages.Carry() as carry:
+                    self._carry(carry)
+                case messages.Leave():
+                    self._backlog.append(envelope)
+                    raise Interrupted
+                case _:
+                    self._backlog.append(envelope)
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -251,26 +329,30 @@ class Worker:
                 raise ChannelClosed("asked to stop")
             self._channel.poll(LOOK_AROUND.seconds, write=True)
 
-    def _tell_raised(self, batch: int | None, error: BaseException, where: str) -> None:
-        taken: ExceptionRecord = record(error, where, by_value=self._spec.by_value)
-        self._tell(messages.Raised(batch, loading=self._page.read().stage is Stage.LOADING), pickle.dumps(taken))
+    def _tell_unready(self, error: BaseException, when: str) -> None:
+        loading = self._page.read().stage is Stage.LOADING
+        failed = self._bare(error, None, f"raised {when}")
+        self._tell(messages.Raised(None, loading=loading), pickle.dumps([failed.dumps()]))
+
+    def _bare(self, error: BaseException, batch: int | None, *notes: str) -> Failed:
+        """A failure of no sample in particular."""
+        worker = self._spec.worker
+        taken = record(error, (place(None, batch, worker), *notes), by_value=self._spec.by_value)
+        seconds = self._page.read().seconds()
+        stage = "init" if batch is None else "getitem"
+        return Failed(-1, None, batch, worker, stage, seconds, taken, pid=os.getpid(), decision=Decision.RAISE)
+
+    def _carry(self, message: messages.Carry) -> None:
+        data = self._arena.read_back(message.slot)
+        self._tell(messages.Carried(message.slot, message.generation), data)
 
     def _announce(self, slot: int, size: int, fd: int) -> None:
         self._tell(messages.NewSlot(slot, size), fds=(fd,))
 
-    def _where(self, task: messages.Task, index: Any) -> str:
-        beat = self._page.read()
-        place = f"batch {task.number}, worker {self._spec.worker}, pid {os.getpid()}"
-        if beat.stage is not Stage.GETITEM:
-            return f"while it {'collated' if beat.stage is Stage.COLLATE else 'pickled'} the samples of {place}"
-        if self._spec.iterable:
-            return f"at sample {beat.position} of {place}"
-        if not self._spec.auto_collation:
-            return f"sample {index!r} ({place})"
-        try:
-            return f"sample {index[beat.position]!r} ({place})"
-        except Exception:  # noqa: BLE001 - an index of the user's own class may not support this
-            return f"one of the samples of {place}"
+
+def _job(task: messages.Task, data: bytes) -> Job:
+    index, spares = pickle.loads(data) if task.with_spares else (pickle.loads(data), ())
+    return Job(task.batch, task.number, index, spares, task.verdicts or {})
 
 
 def _packages(modules: set[str]) -> tuple[str, ...]:

@@ -17,10 +17,15 @@ class Descriptors:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Make `batch`, which is number `number` of its epoch; its indices are the frame's data."""
+    """Make `batch`, which is number `number` of its epoch; its indices are the frame's data, with spares if it says so.
+
+    `verdicts`: by position, what was decided about samples that ended a worker; see `Job`.
+    """
 
     batch: int
     number: int
+    with_spares: bool = False
+    verdicts: dict[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,13 @@ class Resume:
     """A new epoch begins on a worker that stayed alive."""
 
     shared_seed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to `Asks`."""
+
+    decision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +75,10 @@ class NewSlot:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A batch, packed. Where no slot carries its bytes they are the frame's data."""
+    """A batch, packed. Where no slot carries its bytes they are the frame's data.
+
+    `times` are the job's stamps, `failures` what failed on the way; both as bytes, read when somebody wants to know.
+    """
 
     batch: int
     stream: bytes
@@ -71,6 +86,9 @@ class Made:
     buffers: tuple[BufferAt, ...]
     filling: Filling | None
     retired: tuple[int, ...]
+    samples: int
+    times: bytes
+    failures: bytes
 
     @property
     def nbytes(self) -> int:
@@ -88,9 +106,10 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """User code raised while making `batch` (None: while preparing); the exception is the frame's data.
+    """User code raised while making `batch` (None: while preparing), and the policy says that it is to be raised.
 
-    `loading`: the dataset could be pickled over there but not unpickled here.
+    The failures are the frame's data, the one to be raised last. `loading`: the dataset could be pickled over there but
+    not unpickled here.
     """
 
     batch: int | None
@@ -98,10 +117,28 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
-    """The worker's iterable ended before `batch`."""
+class Emptied:
+    """Every sample of `batch` failed and was skipped; the failures are the frame's data."""
 
     batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """What is to be done about a failure, which is the frame's data? The worker waits for a `Verdict`."""
+
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The worker's iterable ended before `batch`; failures since the last batch are the frame's data.
+
+    `cut_short`: it ended right after a sample that failed, as a generator does.
+    """
+
+    batch: int
+    cut_short: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.utils.data import _utils
 
+from unjam.engine.policy import Policy
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
@@ -24,6 +26,7 @@ class WorkerSpec:
     shared_seed: int | None
     threads: int | None
     by_value: bool
+    policy: Policy = Policy()  # noqa: RUF009 - frozen
 
     def by_name(self) -> WorkerSpec:
         """The same for a worker that has the user's `__main__`."""

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from unjam.engine.deadlines import LOOK_AROUND
-from unjam.pools.protocol import Load
+from unjam.pools.protocol import Facts, Load
 
 
 class Pinner:
@@ -39,9 +39,16 @@ class Pinner:
 class PinnedLoad:
     """A batch on its way into pinned memory."""
 
+    raises = empty = loading = False
+
     def __init__(self, load: Load, future: Future[Any]) -> None:
         self._load = load
         self._future = future
+
+    @property
+    def facts(self) -> Facts:
+        """See `Load`."""
+        return self._load.facts
 
     def open(self, *, copy: bool) -> Any:
         """The pinned batch."""

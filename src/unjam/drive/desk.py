@@ -1,0 +1,238 @@
+"""Where failures of workers are written up: each becomes an incident, a log line, an error, a judgement.
+
+The feed decides nothing about them and the engine knows no words; this is between the two.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unjam.drive.court import Court, error_of
+from unjam.drive.recorder import Recorder
+from unjam.engine import actions as act
+from unjam.engine import events as ev
+from unjam.engine.actions import Reason
+from unjam.engine.machine import Config
+from unjam.engine.policy import Decision
+from unjam.errors import LoaderTimeoutError, SampleTimeoutError, UnjamError, WorkerDiedError
+from unjam.pools.loads import Missing
+from unjam.pools.protocol import Load, Pool, Work
+from unjam.transport.page import Stage
+from unjam.worker.job import SINGLY, Failed
+
+if TYPE_CHECKING:
+    from unjam.evidence.incident import Incident
+
+
+class Desk:
+    """Writes up what happens to one pool's workers. Evidence is imported when the first of it is needed."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        config: Config,
+        court: Court,
+        recorder: Recorder,
+        timeout: float,
+        sample_timeout: float | None,
+    ) -> None:
+        self._pool = pool
+        self._iterable = config.iterable
+        self._court = court
+        self._recorder = recorder
+        self._timeout = timeout
+        self._sample_timeout = sample_timeout
+        self.unready: dict[int, Load] = {}
+        # by worker: its last end, and what it was doing when it was stopped for taking too long
+        self._ends: dict[int, Incident] = {}
+        self._overdue: dict[int, Incident] = {}
+        # how often each sample has ended a worker, by batch and position
+        self._tries: dict[tuple[int, int], int] = {}
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    def death(self, event: ev.Death, decided: list[act.Action], work: dict[int, Work]) -> None:
+        """A worker is gone, and the engine has decided what to do about it."""
+        ending = self._pool.ending(event.worker)
+        if ending is None or ending.farewell:
+            return
+        from unjam.drive import explain  # noqa: PLC0415 - only when something fails
+
+        restarted = any(isinstance(action, act.Start) and action.worker == event.worker for action in decided)
+        shrunk = any(isinstance(action, act.Shrink) for action in decided)
+        given_up = any(isinstance(action, act.GiveUp) for action in decided)
+        decision = "restart" if restarted else "shrink" if shrunk else "raise" if given_up else ""
+        on = None if event.batch is None else work.get(event.batch)
+        about = explain.subject(ending.beat, on, iterable=self._iterable)
+        incident = explain.story(ending, about, decision=decision, dataset=self._recorder.dataset)
+        self._ends[event.worker] = incident
+        if event.batch is not None:
+            key = (event.batch, event.position)
+            self._tries[key] = self._tries.get(key, 0) + 1
+        if restarted:
+            self._recorder.restarted()
+        if event.cause is not ev.Cause.SILENT:
+            # a sample that took too long is written down once, when it is judged
+            self._recorder.incident(incident)
+            if restarted:
+                self._recorder.say("death", "%s; a new worker makes its batches again", incident.what)
+
+    def died(self, outcome: act.GiveUp) -> UnjamError:
+        """What to raise when the epoch cannot go on."""
+        incident = self._ends.get(outcome.worker if outcome.worker is not None else -1)
+        if incident is None:
+            return WorkerDiedError(f"a worker is gone; {outcome.reason.value}")
+        if outcome.reason is Reason.CANNOT_REPLAY and outcome.worker in self._overdue:
+            return self._timeout_error(self._overdue.pop(outcome.worker))
+        return self._died_error(incident, outcome.reason)
+
+    def _died_error(self, incident: Incident, reason: Reason) -> WorkerDiedError:
+        from unjam.drive import explain  # noqa: PLC0415 - only when something fails
+
+        first, *rest = explain.lines(incident).splitlines()
+        help_line = f"help: {_HELP[reason]}" if reason in _HELP else None
+        shown = "\n".join([f"{first}; {reason.value}", *rest, *([help_line] if help_line else [])])
+        problem = WorkerDiedError(shown)
+        problem.incident = incident
+        return problem
+
+    def shrunk(self, worker: int, left: int) -> None:
+        """The system killed a worker for memory, and the others share its work."""
+        incident = self._ends.get(worker)
+        what = incident.what if incident is not None else f"worker {worker} was killed for memory"
+        self._recorder.say("memory", "%s; it is not replaced, and %d workers go on", what, left)
+
+    def exhausted(self, event: ev.Exhausted, load: Load) -> None:
+        """A worker's iterable has ended; what failed since its last batch has no batch to travel with."""
+        errors, _ = self._court.close(event.batch, load.facts.failures())
+        for error in errors:
+            self._recorder.failed(error)
+        if event.cut_short:
+            self._recorder.say(
+                "cut short",
+                "the iterable of worker %d ended right after a sample that failed: a generator cannot go on after an "
+                "exception, and what it had still to yield is missing",
+                event.worker,
+            )
+
+    def not_ready(self, worker: int) -> tuple[BaseException, bool]:
+        """What a worker raised before its first sample, and whether it was in rebuilding the dataset."""
+        load = self.unready.pop(worker)
+        error = error_of(load.facts.failures()[-1])
+        if not load.loading:
+            self._recorder.failed(error)
+        return error.exception, load.loading
+
+    # -- silence -----------------------------------------------------------------------------------------------------
+
+    def over_time(self, event: ev.Overdue, work: Work) -> None:
+        """A sample takes longer than allowed: take down where it is, before its worker is stopped."""
+        self._overdue[event.worker] = self._stillness(event.worker, work, "timeout")
+
+    def warn(self, worker: int, work: Work | None) -> None:
+        """No batch for a long time: say why."""
+        from unjam.drive import explain  # noqa: PLC0415 - only when something fails
+        from unjam.drive.recorder import log  # noqa: PLC0415 - as above
+
+        incident = self._stillness(worker, work, "silence")
+        self._recorder.incident(incident)
+        log.warning("no progress: %s", explain.lines(incident))
+
+    def go_on(self, worker: int) -> None:
+        """Somebody suspended a worker: let it go on."""
+        from unjam.evidence.incident import Incident  # noqa: PLC0415 - only when something fails
+
+        pid = self._pool.pid(worker)
+        what = f"worker {worker} (pid {pid}) was suspended by somebody (SIGSTOP)"
+        self._pool.let_go_on(worker)
+        self._recorder.incident(
+            Incident("suspended", what, decision="continue", worker=worker, pid=pid, dataset=self._recorder.dataset)
+        )
+        self._recorder.say("suspended", "%s; it was told to go on", what)
+
+    def timed_out(self, oldest: tuple[int, Work] | None) -> LoaderTimeoutError:
+        """The user's own `timeout`, with what the oldest batch waits for."""
+        text = f"DataLoader timed out after {self._timeout:g} seconds"
+        if oldest is None:
+            return LoaderTimeoutError(text)
+        from unjam.drive import explain  # noqa: PLC0415 - only when something fails
+
+        incident = self._stillness(*oldest, "silence")
+        self._recorder.incident(incident)
+        problem = LoaderTimeoutError(f"{text}: {explain.lines(incident)}")
+        problem.incident = incident
+        return problem
+
+    def _stillness(self, worker: int, work: Work | None, kind: str) -> Incident:
+        from unjam.drive import explain  # noqa: PLC0415 - only when something fails
+
+        return explain.stillness(
+            self._pool, worker, work, iterable=self._iterable, kind=kind, dataset=self._recorder.dataset
+        )
+
+    def _timeout_error(self, incident: Incident) -> SampleTimeoutError:
+        from unjam.drive import explain  # noqa: PLC0415 - only when something fails
+
+        problem = SampleTimeoutError(f"over sample_timeout={self._sample_timeout:g}: {explain.lines(incident)}")
+        problem.incident = incident
+        return problem
+
+    # -- judgement ---------------------------------------------------------------------------------------------------
+
+    def judge(self, action: act.Judge, work: Work) -> Missing | None:
+        """Ask the policy about a sample that ended its worker: None to make the batch again, or what takes its place."""
+        ending = self._pool.ending(action.worker)
+        in_getitem = ending is not None and ending.beat.stage is Stage.GETITEM
+        several = isinstance(work.index, (list, tuple)) and len(work.index) > 1
+        if action.position < 0 and in_getitem and several and -1 not in work.verdicts:
+            # the dataset gives all samples at once; one by one it shows which it is
+            work.verdicts[-1] = SINGLY
+            return None
+        failed = self._failure(action, work)
+        decision = self._court.decide(work.batch, failed)
+        failed.decision = decision
+        if decision is Decision.RAISE:
+            return Missing([failed], raises=True)
+        if decision is Decision.RETRY:
+            return None
+        if action.position < 0:
+            failed.decision = Decision.SKIP
+            return Missing([failed], raises=False)
+        work.verdicts[action.position] = decision.value
+        self._court.convict(work.batch, failed)
+        return None
+
+    def _failure(self, action: act.Judge, work: Work) -> Failed:
+        problem: UnjamError
+        if action.reason is Reason.SILENT and action.worker in self._overdue:
+            problem = self._timeout_error(self._overdue.pop(action.worker))
+        else:
+            problem = self._died_error(self._ends[action.worker], action.reason)
+        incident: Any = problem.incident
+        several = isinstance(work.index, (list, tuple))
+        alone = action.position >= 0
+        index = None
+        if alone:
+            index = work.index[action.position] if several else work.index
+        return Failed(
+            position=action.position,
+            index=index,
+            batch=work.number,
+            worker=action.worker,
+            stage=incident.stage or "getitem",
+            seconds=incident.seconds,
+            exception=problem,
+            tries=self._tries.get((work.batch, action.position), 1),
+            indices=() if alone else tuple(work.index) if several else (work.index,),
+            pid=incident.pid,
+        )
+
+
+_HELP = {
+    Reason.CANNOT_REPLAY: "an iterable cannot be taken up in the middle; a map-style dataset survives the death of a worker",
+    Reason.DIED: "on_worker_death='restart' makes the lost batches again",
+    Reason.TOO_MANY_DEATHS: "something outside kills the workers; `dmesg` and the scheduler's log may know who",
+    Reason.KILLED_FOR_MEMORY: "use fewer workers, a smaller prefetch_factor, or a machine with more memory",
+    Reason.DIED_REPEATEDLY: "on_error='skip' leaves out samples that end their worker",
+    Reason.UNBORN: "num_workers=0 runs the same start in this process, where a debugger can follow it",
+}

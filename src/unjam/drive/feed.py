@@ -1,0 +1,379 @@
+"""The driver: carries out what the engine decides, on a pool.
+
+It holds no reference to the iterator that uses it, so that dropping the iterator ends the workers at once.
+
+One thread at a time: a second one waits its turn, and gets the next batch. `close` may be called from anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from unjam.drive.court import Court
+from unjam.drive.desk import Desk
+from unjam.drive.pinning import PinnedLoad, Pinner
+from unjam.drive.recorder import Recorder
+from unjam.drive.watch import Watch
+from unjam.engine import actions as act
+from unjam.engine import events as ev
+from unjam.engine.deadlines import LOOK_AGAIN
+from unjam.engine.machine import Config, Machine
+from unjam.engine.policy import Policy
+from unjam.errors import SampleError
+from unjam.pools.protocol import Arrival, Asked, Load, Pool, Work
+
+# batches over recycled memory that the consumer may hold; later ones are copied into ordinary memory
+MOST_HELD = 4
+# indices drawn before a batch that may stand in for a failed sample of it
+MOST_SPARES = 8
+
+
+class CannotLoad(Exception):
+    """A worker could not rebuild the dataset that it was sent; `drawn` are the indices that were drawn for nothing."""
+
+    def __init__(self, error: BaseException, drawn: list[Any]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.drawn = drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for. `function`: their own `on_error`. `expected`: samples in an epoch, if anybody knows."""
+
+    policy: Policy = Policy()  # noqa: RUF009 - frozen
+    function: Callable[[SampleError], Any] | None = None
+    timeout: float = 0
+    sample_timeout: float | None = None
+    warn_after: float | None = None
+    expected: int | None = None
+
+
+class Feed:
+    """One loader's machine and pool, through any number of epochs."""
+
+    def __init__(
+        self, pool: Pool, config: Config, options: Options, court: Court, recorder: Recorder, pinner: Pinner | None
+    ) -> None:
+        self.pool = pool
+        self._machine = Machine(config)
+        self._options = options
+        self._court = court
+        self._recorder = recorder
+        self._pinner = pinner
+        self._watch = Watch.over(pool, options.sample_timeout, options.warn_after)
+        self._desk = Desk(pool, config, court, recorder, options.timeout, options.sample_timeout)
+        self._work: dict[int, Work] = {}
+        self._loads: dict[int, Load] = {}
+        self._todo: deque[act.Action] = deque()
+        self._outcome: act.Deliver | act.End | act.GiveUp | None = None
+        self._recent: deque[Any] = deque(maxlen=MOST_SPARES)
+        self._first_of_epoch = 0
+        self._epochs = 0
+        self._delivered = 0
+        # until the first batch has come, what was drawn in this epoch
+        self._drawn: list[Any] = []
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+        self._owner = os.getpid()
+        self.closed = False
+
+    def begin(self, draw: Callable[[], Any], shared_seed: int | None) -> None:
+        """Begin an epoch; `draw` gives the next indices or raises StopIteration."""
+        if self._epochs:
+            self.pool.resume(shared_seed)
+        self._epochs += 1
+        self._outcome = None
+        self._todo.clear()
+        self._recent.clear()
+        self._first_of_epoch = self._machine.drawn
+        self._recorder.begin(self.pool, self._machine.config.workers, self._options.expected)
+        try:
+            self._pump(ev.Began(), draw)
+        except BaseException:
+            self._close()  # nobody will hold an iterator whose beginning failed
+            raise
+
+    def next(self, draw: Callable[[], Any]) -> Any:
+        """The next batch, or what was raised in its place; StopIteration at the end of the epoch."""
+        if not self._lock.acquire(blocking=False):
+            self._await_turn()
+        self._holder = threading.get_ident()
+        try:
+            return self._next(draw)
+        finally:
+            self._holder = None
+            self._lock.release()
+
+    def close(self) -> None:
+        """End the workers; batches that were delivered stay valid."""
+        if self.closed:
+            return
+        # whoever waits in `next` looks at this at least every LOOK_AGAIN
+        self.closed = True
+        mine = self._holder == threading.get_ident() or os.getpid() != self._owner
+        held = mine or self._lock.acquire(timeout=2 * LOOK_AGAIN.seconds)
+        try:
+            self._close()
+        finally:
+            if held and not mine:
+                self._lock.release()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _await_turn(self) -> None:
+        """Another thread is in `next`: wait for it."""
+        if self._holder == threading.get_ident():
+            raise RuntimeError("the loader was asked for a batch while it was making one (in on_error or a sampler)")
+        while not self._lock.acquire(timeout=LOOK_AGAIN.seconds):
+            if self.closed:
+                raise StopIteration
+            if self._holder is None:
+                # an exception that a signal handler raised fell between taking the lock and remembering by whom
+                self._lock = threading.Lock()
+
+    def _next(self, draw: Callable[[], Any]) -> Any:
+        begun = time.monotonic_ns()
+        while not self.closed:
+            self._await_outcome(draw, begun / 1e9)
+            outcome, self._outcome = self._outcome, None
+            match outcome:
+                case act.Deliver(batch):
+                    work, load = self._work.pop(batch), self._loads.pop(batch)
+                    facts = load.facts
+                    if facts.told or facts.listed or load.empty or load.raises or self._court.knows(batch):
+                        self._settle(batch, load)
+                    self._delivered += 1
+                    if self._drawn:
+                        self._drawn = []
+                    if load.empty:
+                        continue
+                    data = load.open(copy=self.pool.held() >= MOST_HELD)
+                    self._recorder.delivered(work, facts)
+                    self._recorder.times.wait(time.monotonic_ns() - begun)
+                    return data
+                case act.GiveUp():
+                    self._give_up(outcome)
+                case act.End():
+                    problem = self._recorder.ended()
+                    if problem is not None:
+                        raise problem
+                    raise StopIteration
+        raise StopIteration
+
+    def _close(self) -> None:
+        self.closed = True
+        self._machine.handle(ev.Closed())
+        unopened = [*self._loads.values(), *(arrival.load for arrival in self.pool.arrivals)]
+        for load in unopened:
+            if load is not None:
+                load.refuse()
+        self._loads.clear()
+        self.pool.arrivals.clear()
+        self._work.clear()
+        if self._pinner is not None:
+            self._pinner.close()
+        self.pool.close()
+
+    def _await_outcome(self, draw: Callable[[], Any], begun: float) -> None:
+        if self._todo:
+            self._act(draw)  # what an interrupted call left to do
+        if self._outcome is None:
+            self._pump(ev.Wanted(), draw)
+        if self._watch.due(begun):
+            self._look(draw, 0.0)
+        timeout = self._options.timeout
+        arrivals = self.pool.arrivals
+        while self._outcome is None and not self.closed:
+            bound = self._watch.interval
+            if timeout > 0:
+                bound = min(bound, begun + timeout - time.monotonic())
+                if bound <= 0:
+                    self._pump(ev.TimedOut(), draw)
+                    break
+            if not arrivals:
+                self.pool.wait(bound)
+                self._pin_arrivals()
+                now = time.monotonic()
+                if self._watch.due(now) and not arrivals:
+                    self._look(draw, now - begun)
+            while arrivals and self._outcome is None:
+                self._take(arrivals.popleft(), draw)
+        if self._pinner is not None and not self.closed:
+            # what has come meanwhile is pinned while the consumer computes
+            self.pool.wait(0)
+            self._pin_arrivals()
+
+    def _look(self, draw: Callable[[], Any], waited: float) -> None:
+        owed: dict[int, list[Work]] = {}
+        for batch, entry in sorted(self._machine.ledger.entries.items()):
+            if batch in self._work and batch not in self._loads:
+                owed.setdefault(entry.worker, []).append(self._work[batch])
+        for event in self._watch.look(time.monotonic(), owed, waited):
+            if isinstance(event, ev.Overdue):
+                self._desk.over_time(event, self._work[event.batch])
+            self._pump(event, draw)
+
+    def _take(self, arrival: Arrival, draw: Callable[[], Any]) -> None:
+        event, load = arrival.event, arrival.load
+        match event:
+            case Asked(worker, batch):
+                assert load is not None, "a question without a failure"
+                # a question of an earlier epoch still needs an answer: somebody waits for it
+                decision = self._court.ask(batch, load.facts.failures()[0]).value if batch in self._work else "skip"
+                self.pool.answer(worker, decision)
+                return
+            case ev.Result(batch=batch) | ev.Failure(batch=batch) if load is not None:
+                if batch not in self._work or batch in self._loads:
+                    load.refuse()  # of an earlier epoch, or a second answer
+                    return
+                self._loads[batch] = load
+            case ev.Unready(worker) if load is not None:
+                self._desk.unready[worker] = load
+            case ev.Exhausted(worker, batch) if load is not None and batch in self._work:
+                self._desk.exhausted(event, load)
+        self._pump(event, draw)
+
+    def _pin_arrivals(self) -> None:
+        if self._pinner is None:
+            return
+        arrivals = self.pool.arrivals
+        for place, arrival in enumerate(arrivals):
+            load = arrival.load
+            if load is None or load.empty or isinstance(load, PinnedLoad):
+                continue
+            if isinstance(arrival.event, ev.Result):
+                arrivals[place] = Arrival(arrival.event, self._pinner.pin(load))
+
+    def _pump(self, event: ev.Event, draw: Callable[[], Any]) -> None:
+        """Feed an event to the machine and do what it says, until it says nothing more."""
+        decided = self._machine.handle(event)
+        if isinstance(event, ev.Death):
+            self._desk.death(event, decided, self._work)
+        self._todo.extend(decided)
+        self._act(draw)
+
+    def _act(self, draw: Callable[[], Any]) -> None:
+        # an action leaves the list only when it is done: an exception that a signal handler raises in between must not
+        # lose one. Each may be done twice.
+        todo = self._todo
+        failed: BaseException | None = None
+        while todo:
+            action = todo[0]
+            answer: ev.Event | None = None
+            match action:
+                case act.Draw(batch):
+                    answer = ev.Drew(batch)
+                    try:
+                        if batch not in self._work:
+                            self._draw(batch, draw)
+                    except StopIteration:
+                        answer = ev.SamplerEnded()
+                    except Exception as error:  # noqa: BLE001 - the sampler is user code; raised below
+                        answer, failed = ev.SamplerEnded(), error
+                case act.Judge(worker, batch):
+                    answer = self._judge(action, worker, batch)
+                case act.Send(worker, batch):
+                    if batch in self._work:
+                        self.pool.send(worker, self._work[batch])
+                case act.Start(worker):
+                    self.pool.start(worker)
+                case act.Stop(worker, reason):
+                    self.pool.stop(worker, reason)
+                case act.Drop(batch):
+                    self._drop(batch)
+                case act.Deliver() | act.End() | act.GiveUp():
+                    self._outcome = action
+                case act.Warn(worker, batch):
+                    self._desk.warn(worker, self._work.get(batch))
+                case act.Continue(worker):
+                    self._desk.go_on(worker)
+                case act.Shrink(worker, left):
+                    self._desk.shrunk(worker, left)
+            todo.popleft()
+            if answer is not None:
+                todo.extendleft(reversed(self._machine.handle(answer)))
+                if isinstance(action, act.Draw) and action.batch not in self._machine.ledger.entries:
+                    self._work.pop(action.batch, None)
+        if failed is not None:
+            raise failed
+
+    def _draw(self, batch: int, draw: Callable[[], Any]) -> None:
+        index = draw()
+        spares = tuple(self._recent) if self._court.policy.may_replace else ()
+        self._work[batch] = Work(batch, batch - self._first_of_epoch, index, spares)
+        if self._court.policy.may_replace and not self._machine.config.iterable:
+            self._recent.extend(index if isinstance(index, (list, tuple)) else [index])
+        if self._delivered == 0:
+            self._drawn.append(index)
+
+    def _judge(self, action: act.Judge, worker: int, batch: int) -> ev.Event | None:
+        """Ask the policy about a sample that ended its worker; see `Desk.judge`."""
+        work = self._work.get(batch)
+        if work is None or batch in self._loads:
+            return None
+        missing = self._desk.judge(action, work)
+        if missing is None:
+            return ev.Reprieved(batch)
+        self._loads[batch] = missing
+        return ev.Failure(worker, batch) if missing.raises else ev.Result(worker, batch)
+
+    def _drop(self, batch: int) -> None:
+        self._work.pop(batch, None)
+        self._court.forget(batch)
+        load = self._loads.pop(batch, None)
+        if load is not None:
+            load.refuse()
+
+    def _settle(self, batch: int, load: Load) -> None:
+        """Write down what failed on the way to a batch; raise what the policy says is to be raised."""
+        errors, broken = self._court.close(batch, load.facts.failures())
+        problem: BaseException | None = None
+        for error in errors:
+            problem = self._recorder.failed(error) or problem
+        if load.empty:
+            self._recorder.emptied()
+        if broken is not None:
+            load.refuse()
+            raise broken from (errors[-1].exception if errors else None)
+        if problem is not None:
+            load.refuse()
+            self._close()
+            raise problem
+        if load.raises:
+            # StopIteration, let through, would end the epoch early without a word
+            stop = isinstance(errors[-1].exception, StopIteration)
+            raise _stopped(errors[-1]) if stop else errors[-1].exception
+
+    def _give_up(self, outcome: act.GiveUp) -> None:
+        if outcome.reason is act.Reason.TIMED_OUT:
+            raise self._desk.timed_out(self._oldest_owed())
+        if outcome.reason is act.Reason.UNREADY:
+            worker = outcome.worker if outcome.worker is not None else 0
+            error, loading = self._desk.not_ready(worker)
+            self._close()
+            # nothing was delivered yet, so all that was drawn can be drawn again
+            if loading and self._delivered == 0:
+                raise CannotLoad(error, self._drawn)
+            raise error
+        problem = self._desk.died(outcome)
+        self._close()
+        raise problem
+
+    def _oldest_owed(self) -> tuple[int, Work] | None:
+        for batch, entry in sorted(self._machine.ledger.entries.items()):
+            if batch in self._work and batch not in self._loads:
+                return entry.worker, self._work[batch]
+        return None
+
+
+def _stopped(error: SampleError) -> RuntimeError:
+    problem = RuntimeError(f"the dataset raised StopIteration: {error.place}")
+    problem.__cause__ = error.exception
+    return problem

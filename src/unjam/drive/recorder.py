@@ -1,0 +1,243 @@
+"""What a loader did and what went wrong in it: counters, `loader.errors`, the error log, Python's logging.
+
+One recorder lives as long as its loader. It keeps a bounded number of failures in memory; the error log has them all.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+import weakref
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+from unjam.drive.times import Times
+from unjam.errors import SampleError, TooManyErrorsError
+from unjam.pools.protocol import Facts, Pool, Work
+from unjam.statistics import Statistics
+from unjam.worker.exceptions import RemoteTraceback
+
+if TYPE_CHECKING:
+    from unjam.evidence.incident import Incident
+
+log = logging.getLogger("unjam")
+
+MOST_KEPT = 1000
+# a fraction of an epoch of unknown length is taken of what was seen so far, once there is enough of it
+ENOUGH_SEEN = 100
+
+
+class Recorder:
+    """Counts and writes down. `max_errors`: a number of samples, or a fraction of an epoch."""
+
+    def __init__(self, error_log: str | None, max_errors: float | None, dataset: str) -> None:
+        self._settings = (error_log, max_errors, dataset)
+        self._error_log = error_log
+        self._max_errors = max_errors
+        self.dataset = dataset
+        self.errors: deque[SampleError] = deque(maxlen=MOST_KEPT)
+        self.incidents: deque[Incident] = deque(maxlen=MOST_KEPT)
+        self.times = Times()
+        self._totals: Counter[str] = Counter()
+        self._kinds: Counter[str] = Counter()
+        self._said: Counter[str] = Counter()
+        self._epoch: Counter[str] = Counter()
+        self._epoch_errors: list[SampleError] = []
+        self._expected: int | None = None
+        self._pool: weakref.ref[Any] | None = None
+        self._workers = 0
+        self._log_works = True
+
+    def __reduce__(self) -> Any:
+        # a copy of a loader has its own record
+        return Recorder, self._settings
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def begin(self, pool: Pool, workers: int, expected: int | None) -> None:
+        """An epoch of `expected` samples begins, if anybody knows how many there are."""
+        self._pool = weakref.ref(pool)
+        self._workers = workers
+        self._expected = expected
+        self._totals["epochs"] += 1
+        self._epoch.clear()
+        self._epoch_errors = []
+
+    def delivered(self, work: Work, facts: Facts) -> None:
+        """The consumer gets a batch."""
+        totals = self._totals
+        totals["batches"] += 1
+        totals["samples"] += facts.samples
+        totals["bytes"] += facts.nbytes
+        self._epoch["samples"] += facts.samples
+        self.times.batch(work.number, work.index, facts.times)
+
+    def emptied(self) -> None:
+        """A batch lost all of its samples and is left out."""
+        self._totals["empty_batches"] += 1
+
+    def failed(self, error: SampleError) -> TooManyErrorsError | None:
+        """A sample failed; the answer is what to raise when there were too many."""
+        self.errors.append(error)
+        weight = len(error.indices) or 1
+        self._totals["failed"] += weight
+        self._totals[{"skip": "skipped", "replace": "replaced", "retry": "retried"}.get(error.decision, "raised")] += (
+            weight
+        )
+        self._write(incident_of(error, self.dataset))
+        if error.decision not in ("skip", "replace"):
+            return None
+        self._epoch["failed"] += weight
+        self._epoch_errors.append(error)
+        del self._epoch_errors[:-MOST_KEPT]
+        done = "left out" if error.decision == "skip" else f"replaced by sample {error.replacement!r}"
+        self.say(f"{type(error.exception).__name__} {error.stage}", "%s; it was %s", str(error), done)
+        return self._over_budget()
+
+    def incident(self, incident: Incident) -> None:
+        """Something else went wrong."""
+        self._kinds[incident.kind] += 1
+        self.incidents.append(incident)
+        self._write(incident)
+
+    def restarted(self) -> None:
+        """A worker took a dead one's place."""
+        self._totals["restarts"] += 1
+
+    def ended(self) -> TooManyErrorsError | None:
+        """An epoch is over; the answer is what to raise when not one of its samples came through."""
+        if self._epoch["samples"] == 0 and self._epoch["failed"]:
+            return self._too_many(f"all {self._epoch['failed']} samples of the epoch failed")
+        return None
+
+    def say(self, kind: str, text: str, *values: Any) -> None:
+        """Log a warning; of one kind the first, the second, the fourth, and so on."""
+        self._said[kind] += 1
+        count = self._said[kind]
+        if count & (count - 1) == 0:
+            more = f" ({count} of this kind so far)" if count > 1 else ""
+            log.warning("%s%s", text % values, more)
+
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        """Everything so far."""
+        pool = None if self._pool is None else self._pool()
+        spans, held = (0, 0) if pool is None else pool.memory()
+        totals = self._totals
+        return Statistics(
+            epochs=totals["epochs"],
+            batches=totals["batches"],
+            samples=totals["samples"],
+            failed=totals["failed"],
+            skipped=totals["skipped"],
+            replaced=totals["replaced"],
+            retried=totals["retried"],
+            empty_batches=totals["empty_batches"],
+            restarts=totals["restarts"],
+            workers=self._workers,
+            waited=self.times.waited(),
+            stages=self.times.stages(),
+            incidents=dict(self._kinds),
+            bytes=totals["bytes"],
+            arena_bytes=spans,
+            arena_held=held,
+        )
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _over_budget(self) -> TooManyErrorsError | None:
+        most, failed = self._max_errors, self._epoch["failed"]
+        if most is None:
+            return None
+        if isinstance(most, int):
+            if failed <= most:
+                return None
+            return self._too_many(f"{failed} samples failed in this epoch, and max_errors={most} allows {most}")
+        total = self._expected
+        if total is None:
+            total = max(ENOUGH_SEEN, self._epoch["samples"] + failed)
+        if failed <= most * total:
+            return None
+        return self._too_many(
+            f"{failed} of {total} samples failed in this epoch, and max_errors={most} allows {most:.2%}"
+        )
+
+    def _too_many(self, text: str) -> TooManyErrorsError:
+        from unjam.report.errors import summary  # noqa: PLC0415 - only when something fails
+
+        known = tuple(self._epoch_errors)
+        problem = TooManyErrorsError(
+            "\n".join([text, *summary([incident_of(error, self.dataset) for error in known])]), known
+        )
+        if known:
+            problem.__cause__ = known[-1].exception
+            problem.incident = incident_of(known[-1], self.dataset)
+        return problem
+
+    def _write(self, incident: Incident) -> None:
+        """One line, in one write at the end of the file: several processes may share it, and a reader may follow it."""
+        if self._error_log is None:
+            return
+        try:
+            fd = os.open(self._error_log, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                size = os.fstat(fd).st_size
+                # a process that was killed while it wrote left half a line
+                torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+                os.write(fd, (b"\n" if torn else b"") + incident.to_json().encode("utf-8", "backslashreplace") + b"\n")
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if self._log_works:
+                log.warning("the error log %s cannot be written: %s; the training goes on", self._error_log, error)
+            self._log_works = False
+
+
+def incident_of(error: SampleError, dataset: str) -> Incident:
+    """A failed sample as an incident."""
+    from unjam.evidence.incident import Incident, plain  # noqa: PLC0415 - only when something fails
+
+    exception = error.exception
+    known = getattr(exception, "incident", None)
+    return Incident(
+        kind=known.kind if isinstance(known, Incident) else "sample",
+        what=str(error),
+        decision=error.decision,
+        sample=plain(error.index),
+        key=error.key,
+        batch=error.batch,
+        samples=tuple(map(plain, error.indices)),
+        yielded=error.yielded,
+        worker=error.worker,
+        pid=error.pid,
+        stage=error.stage,
+        seconds=round(error.seconds, 6),
+        tries=error.tries,
+        replacement=plain(error.replacement),
+        exception=_type_name(exception),
+        message=str(exception),
+        traceback=_traceback(exception),
+        exit_code=getattr(known, "exit_code", None),
+        signal=getattr(known, "signal", None),
+        memory=getattr(known, "memory", ""),
+        stack=getattr(known, "stack", ""),
+        waits_for=getattr(known, "waits_for", ""),
+        note=error.note,
+        dataset=dataset,
+    )
+
+
+def _type_name(exception: BaseException) -> str:
+    kind = type(exception)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _traceback(exception: BaseException) -> str:
+    cause = exception.__cause__
+    if isinstance(cause, RemoteTraceback):
+        return cause.text
+    if exception.__traceback__ is None:
+        return ""
+    return "".join(traceback.format_exception(type(exception), exception, exception.__traceback__))

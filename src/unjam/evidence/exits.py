@@ -1,0 +1,29 @@
+"""How a process ended, in words."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """An exit status. `signal` is the name of the signal that ended the process, where one did."""
+
+    code: int | None
+    signal: str | None
+    words: str
+
+
+def decode(code: int | None) -> Exit:
+    """An exit status as `multiprocessing` gives it: negative for a signal, None for a process that will not end."""
+    if code is None:
+        return Exit(None, None, "does not end, not even when killed: it waits inside the kernel")
+    if code >= 0:
+        return Exit(code, None, f"exited with status {code} without a goodbye")
+    try:
+        name = signal.Signals(-code).name
+        text = f"{signal.strsignal(-code)} ({name})"
+    except ValueError:
+        name = text = f"signal {-code}"
+    return Exit(code, name, f"is killed by signal: {text}")

@@ -1,0 +1,115 @@
+"""Everything known about one failure, to and from JSON.
+
+One line of an error log is one incident. Reading is forgiving: a field that this version does not know is left out, one
+that is missing has its default, so that an old log and a newer one can both be read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+VERSION = 1
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_LAST_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One failure.
+
+    kind: "sample" (user code raised), "death" (a worker ended), "timeout" (a sample took too long), "silence" (no
+        progress, nothing done about it), "suspended" (a worker was stopped by somebody) or "shrink" (a worker was killed
+        for memory and not replaced).
+    at: seconds since 1970. what: one line that stands alone. decision: what was done about it.
+    """
+
+    kind: str
+    what: str
+    at: float = field(default_factory=time.time)
+    decision: str = ""
+    sample: Any = None
+    key: str | None = None
+    batch: int | None = None
+    samples: tuple[Any, ...] = ()
+    yielded: int | None = None
+    worker: int | None = None
+    pid: int | None = None
+    stage: str = ""
+    seconds: float = 0.0
+    tries: int = 1
+    replacement: Any = None
+    exception: str = ""
+    message: str = ""
+    traceback: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+    memory: str = ""
+    stack: str = ""
+    waits_for: str = ""
+    note: str = ""
+    dataset: str = ""
+    rank: str | None = field(default_factory=lambda: os.environ.get("RANK"))
+    parent: int = field(default_factory=os.getpid)
+    version: int = VERSION
+
+    def to_json(self) -> str:
+        """One line."""
+        kept = {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, "", ())}
+        return json.dumps(kept, ensure_ascii=False, default=repr)
+
+    @classmethod
+    def from_json(cls, line: str) -> Incident:
+        """What `to_json` wrote, by this version or another; raises ValueError for anything else."""
+        found = json.loads(line)
+        if not isinstance(found, dict) or "kind" not in found or "what" not in found:
+            raise ValueError("not an incident")
+        known = {part.name for part in dataclasses.fields(cls)}
+        kept = {name: value for name, value in found.items() if name in known}
+        kept["samples"] = tuple(kept.get("samples", ()))
+        return cls(**kept)
+
+    @property
+    def location(self) -> str:
+        """The line of code: the innermost one that the traceback or the stack names, outside of installed packages."""
+        if self.traceback:
+            frames = [(m["file"], m["line"]) for m in _LAST_FRAME.finditer(self.traceback)]
+            own = [frame for frame in frames if not _is_library(frame[0])]
+            file, line = (own or [("", "")])[-1]
+            return f"{file}:{line}" if file else ""
+        for match in _LAST_FRAME.finditer(self.stack):
+            if not _is_library(match["file"]):
+                return f"{match['file']}:{match['line']}"
+        return ""
+
+    @property
+    def cause(self) -> str:
+        """What failures of one cause have in common: the kind of error and its words without their numbers."""
+        if self.exception:
+            first = self.message.strip().splitlines()[0] if self.message.strip() else ""
+            return f"{self.exception}: {_NUMBERS.sub('#', first)[:160]}" if first else self.exception
+        if self.signal or self.exit_code is not None:
+            end = self.signal or f"exit status {self.exit_code}"
+            return f"worker ended: {end}{' (out of memory)' if self.memory else ''}"
+        return self.kind
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith("<") or any(
+        part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python", "/unjam/")
+    )
+
+
+def plain(value: Any) -> Any:
+    """An index as JSON can hold it: numbers, words and lists as they are, anything else as its repr."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)) and len(value) <= 64:
+        return [plain(one) for one in value]
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."

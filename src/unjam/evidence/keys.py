@@ -1,0 +1,57 @@
+"""What a dataset itself calls a sample: a path, an id.
+
+No name is known beforehand. A dataset that holds a list as long as itself, with a path or a word at the sample's index,
+calls the sample that; wrappers that only renumber are looked through.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MOST_DEPTH = 6
+
+
+def key_of(dataset: Any, index: Any, depth: int = 0) -> str | None:
+    """The sample's own name with the attribute that holds it (`samples: 'img/37.jpg'`), or None."""
+    try:
+        return _key_of(dataset, index, depth)
+    except Exception:  # noqa: BLE001 - a help, run on objects of the user's
+        return None
+
+
+def _key_of(dataset: Any, index: Any, depth: int) -> str | None:
+    if depth > MOST_DEPTH or not isinstance(index, int):
+        return None
+    attributes = getattr(dataset, "__dict__", {})
+    inner, indices = attributes.get("dataset"), attributes.get("indices")
+    if inner is not None and isinstance(indices, Sequence):
+        return key_of(inner, int(indices[index]), depth + 1)
+    parts, ends = attributes.get("datasets"), getattr(dataset, "cumulative_sizes", None)
+    if isinstance(parts, Sequence) and ends:
+        which = bisect.bisect_right(ends, index)
+        return key_of(parts[which], index - (ends[which - 1] if which else 0), depth + 1)
+    size = len(dataset)
+    for name, held in attributes.items():
+        if isinstance(held, (list, tuple)) and len(held) == size:
+            word = _word(held[index])
+            if word is not None:
+                return f"{word!r} ({name}[{index}])"
+    if inner is not None:
+        return key_of(inner, index, depth + 1)
+    return None
+
+
+def _word(item: Any) -> str | None:
+    if isinstance(item, (str, os.PathLike)):
+        return os.fspath(item)
+    if isinstance(item, (tuple, list)) and item:
+        return _word(item[0]) if isinstance(item[0], (str, os.PathLike)) else None
+    if isinstance(item, Mapping):
+        # of a record, what looks most like a name: the first word among its values
+        return next(
+            (os.fspath(v) for v in item.values() if isinstance(v, (str, os.PathLike)) and len(str(v)) < 200), None
+        )
+    return None

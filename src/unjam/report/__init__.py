@@ -1,0 +1,1 @@
+"""Words and tables from facts. Never computes a verdict."""

@@ -1,0 +1,132 @@
+"""Failures, grouped: for the message of an error and for a table in the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from unjam.evidence.incident import Incident
+
+MOST_CAUSES = 8
+MOST_SAMPLES = 8
+
+
+@dataclass(slots=True)
+class Group:
+    """Failures that have something in common."""
+
+    name: str
+    count: int = 0
+    where: Counter[str] = field(default_factory=Counter)
+    samples: list[str] = field(default_factory=list)
+    workers: Counter[str] = field(default_factory=Counter)
+    decisions: Counter[str] = field(default_factory=Counter)
+    first: float = 0.0
+    last: float = 0.0
+
+    def add(self, incident: Incident) -> None:
+        """Count one more."""
+        self.count += len(incident.samples) or 1
+        if incident.location:
+            self.where[incident.location] += 1
+        self.samples += [name for name in _samples(incident) if name not in self.samples][: 4 * MOST_SAMPLES]
+        self.workers["this process" if incident.worker is None else str(incident.worker)] += 1
+        self.decisions[incident.decision or "none"] += 1
+        self.first = min(self.first or incident.at, incident.at)
+        self.last = max(self.last, incident.at)
+
+    @property
+    def shown_samples(self) -> str:
+        """The first few."""
+        return ", ".join(self.samples[:MOST_SAMPLES]) + (" …" if len(self.samples) > MOST_SAMPLES else "")
+
+
+def by(incidents: Iterable[Incident], what: str) -> list[Group]:
+    """Groups, the largest first; `what` is "cause", "sample" or "worker"."""
+    groups: dict[str, Group] = {}
+    for incident in incidents:
+        for name in _names(incident, what):
+            groups.setdefault(name, Group(name)).add(incident)
+    return sorted(groups.values(), key=lambda group: -group.count)
+
+
+def summary(incidents: Iterable[Incident]) -> list[str]:
+    """The causes, one line each."""
+    groups = by(incidents, "cause")
+    lines = []
+    for group in groups[:MOST_CAUSES]:
+        place = f", at {short(group.where.most_common(1)[0][0])}" if group.where else ""
+        lines.append(f"  {group.count} x {group.name}{place}; samples {group.shown_samples}")
+    if len(groups) > MOST_CAUSES:
+        lines.append(f"  and {len(groups) - MOST_CAUSES} causes more")
+    return lines
+
+
+def read(path: str) -> tuple[list[Incident], int]:
+    """The incidents in an error log, and how many lines were none. The last line may be half written."""
+    incidents, strange = [], 0
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if not line.strip():
+                continue
+            try:
+                incidents.append(Incident.from_json(line))
+            except (ValueError, TypeError):
+                strange += 1
+    return incidents, strange
+
+
+def as_json(incidents: list[Incident]) -> dict[str, Any]:
+    """The same groups for a program."""
+    return {
+        "incidents": len(incidents),
+        **{
+            f"by_{what}": [
+                {
+                    "name": group.name,
+                    "count": group.count,
+                    "where": dict(group.where),
+                    "samples": group.samples,
+                    "workers": dict(group.workers),
+                    "decisions": dict(group.decisions),
+                }
+                for group in by(incidents, what)
+            ]
+            for what in ("cause", "sample", "worker")
+        },
+    }
+
+
+def dumps(incidents: list[Incident]) -> str:
+    """`as_json` as text."""
+    return json.dumps(as_json(incidents), indent=2, ensure_ascii=False)
+
+
+def short(location: str) -> str:
+    """A path as seen from here, where that is shorter."""
+    file, _, line = location.rpartition(":")
+    try:
+        near = os.path.relpath(file)
+    except ValueError:
+        return location
+    return f"{near if len(near) < len(file) else file}:{line}"
+
+
+def _names(incident: Incident, what: str) -> list[str]:
+    if what == "cause":
+        return [incident.cause]
+    if what == "worker":
+        return ["this process" if incident.worker is None else f"worker {incident.worker}"]
+    return _samples(incident) or ["no sample"]
+
+
+def _samples(incident: Incident) -> list[str]:
+    if incident.sample is not None:
+        return [str(incident.sample)]
+    if incident.yielded is not None:
+        return [f"number {incident.yielded} of worker {incident.worker}"]
+    return [str(sample) for sample in incident.samples]

@@ -1,0 +1,96 @@
+"""What a loader has done: a frozen object, readable in a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """How long one stage took, in seconds. Percentiles come from a histogram and are right to 5 %.
+
+    slowest: the sample (or batch) that took `longest`, in words.
+    """
+
+    count: int = 0
+    total: float = 0.0
+    p50: float = 0.0
+    p95: float = 0.0
+    longest: float = 0.0
+    slowest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Totals since the loader was made.
+
+    failed: samples that ended in an exception, however it was dealt with; `skipped`, `replaced`, `retried` say how.
+    waited: the time that the consumer spent waiting for batches.
+    restarts: workers that took a dead one's place. incidents: everything that went wrong, by kind.
+    bytes: what the delivered batches occupied in memory; arena_bytes and arena_held: what the workers' recycled memory
+        spans now, and how much of it lies under batches that the consumer still holds.
+    """
+
+    epochs: int = 0
+    batches: int = 0
+    samples: int = 0
+    failed: int = 0
+    skipped: int = 0
+    replaced: int = 0
+    retried: int = 0
+    empty_batches: int = 0
+    restarts: int = 0
+    workers: int = 0
+    waited: StageTimes = field(default_factory=StageTimes)
+    stages: dict[str, StageTimes] = field(default_factory=dict)
+    incidents: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    arena_bytes: int = 0
+    arena_held: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        import dataclasses  # noqa: PLC0415 - only here
+
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.samples} samples in {self.batches} batches and {self.epochs} epochs, {_bytes(self.bytes)}; workers: {self.workers}",
+            f"  failed {self.failed}: {self.skipped} skipped, {self.replaced} replaced, {self.retried} cured by a retry",
+            f"  workers restarted: {self.restarts}",
+            f"  {'':<8} {'p50':>9} {'p95':>9} {'longest':>9}   slowest",
+        ]
+        rows = {**self.stages, "waited": self.waited}
+        for name, times in rows.items():
+            if times.count:
+                lines.append(
+                    f"  {name:<8} {_seconds(times.p50):>9} {_seconds(times.p95):>9} {_seconds(times.longest):>9}"
+                    f"   {times.slowest}".rstrip()
+                )
+        lines.append(
+            f"  waited {_seconds(self.waited.total)} in all; recycled memory {_bytes(self.arena_bytes)}, "
+            f"{_bytes(self.arena_held)} of it under batches in use"
+        )
+        if self.incidents:
+            lines.append(
+                "  incidents: " + ", ".join(f"{count} {kind}" for kind, count in sorted(self.incidents.items()))
+            )
+        return "\n".join(lines)
+
+
+def _seconds(value: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e9:.0f} ns"
+
+
+def _bytes(value: int) -> str:
+    size = float(value)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
