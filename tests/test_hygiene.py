@@ -239,8 +239,11 @@ def test_the_stack_of_a_fatal_signal_is_kept():
 
     iterator = iter(unjam.DataLoader(Crashes(), num_workers=1))
     hand = iterator._pool._hands[0]
-    with pytest.raises(RuntimeError, match=r"Segmentation fault \(SIGSEGV\), in batch \d+, at sample 0 of it"):
+    with pytest.raises(
+        RuntimeError, match=r"Segmentation fault \(SIGSEGV\), on sample 0 \(batch 0, worker 0\)"
+    ) as caught:
         next(iterator)
+    assert "in __getitem__" in str(caught.value)
     assert b"Segmentation fault" in bytes(hand.stacks.view()[:200])
     del hand
 

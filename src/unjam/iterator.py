@@ -8,7 +8,8 @@ NOTE [ The end of an iterator ]
 
 When Python collects a cycle it calls the finalisers of everything in it in no particular order: an iterator that closed
 its workers in `__del__` could find its memory unmapped already. So the feed is never part of the garbage: a
-`weakref.finalize` holds it until the iterator is gone, and closes it then. The feed knows nothing of the iterator.
+`weakref.finalize` holds it until the iterator is gone, and closes it then. The feed knows nothing of the iterator, nor of
+anything of the user's that might: their sampler and their `on_error` are handed to it for each batch and not kept.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class InlineIterator(_SingleProcessDataLoaderIter):
             torch_graph.apply_sharding(self._dataset, self._world_size, self._rank)
         iterable = self._dataset_kind == _DatasetKind.Iterable
         options = _options(loader)
-        court = Court(options.policy, options.function)
+        court = Court(options.policy)
         around = InlineSurroundings(court.ask)
         identity = Identity(None, int(self._base_seed), iterable, self._auto_collation, by_value=False)
         mender = Mender(options.policy, identity, self._dataset, around, plain=is_default(self._collate_fn))
@@ -75,11 +76,14 @@ class InlineIterator(_SingleProcessDataLoaderIter):
         )
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
         self._feed = Feed(pool, Config(1, 0, iterable=iterable), options, court, loader._recorder, pinner)  # noqa: SLF001 - made for this
-        weakref.finalize(self, self._feed.close).atexit = False
+        self._function = _function(loader)
+        if pinner is not None:
+            # nothing else needs an end, and the feed holds the dataset, which may hold anything
+            weakref.finalize(self, pinner.close).atexit = False
         self._feed.begin(self._next_index, self._shared_seed)
 
     def _next_data(self) -> Any:
-        return self._feed.next(self._next_index)
+        return self._feed.next(self._next_index, self._function)
 
 
 class WorkersIterator(_MultiProcessingDataLoaderIter):
@@ -108,6 +112,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         self._plan = (cargo, specs, loader.multiprocessing_context, loader._ship_cache)  # noqa: SLF001 - made for this
         self._budget, self._deaths = loader.memory_budget, (loader.on_worker_death == "restart", loader.max_restarts)
         self._options, self._recorder = _options(loader), loader._recorder  # noqa: SLF001 - as above
+        self._function = _function(loader)
         self._use(open_pool(*self._plan))
 
     def _use(self, pool: ProcessPool) -> None:
@@ -122,7 +127,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             restarts=restarts,
             max_restarts=max_restarts,
         )
-        court = Court(self._options.policy, self._options.function)
+        court = Court(self._options.policy)
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
         self._pool = pool
         self._feed = Feed(pool, config, self._options, court, self._recorder, pinner)
@@ -164,10 +169,10 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
 
     def _next_data(self) -> Any:
         try:
-            return self._feed.next(self._next_index)
+            return self._feed.next(self._next_index, self._function)
         except CannotLoad as problem:
             self._fall_back(problem)
-            return self._feed.next(self._next_index)
+            return self._feed.next(self._next_index, self._function)
         except StopIteration:
             if not self._persistent_workers:
                 self._shutdown_workers()
@@ -194,10 +199,13 @@ def policy_of(loader: Any) -> Policy:
     return Policy(always, loader.retries)
 
 
+def _function(loader: Any) -> Any:
+    return loader.on_error if callable(loader.on_error) else None
+
+
 def _options(loader: Any) -> Options:
     return Options(
         policy=policy_of(loader),
-        function=loader.on_error if callable(loader.on_error) else None,
         timeout=loader.timeout,
         sample_timeout=loader.sample_timeout,
         warn_after=loader.warn_after,

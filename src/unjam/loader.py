@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import sys
@@ -151,5 +152,5 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return iterator.WorkersIterator(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        # an iterator belongs to this process; a copy of the loader makes its own
-        return {**vars(self), "_iterator": None}
+        # an iterator belongs to this process; a copy of the loader makes its own, and keeps its own record
+        return {**vars(self), "_iterator": None, "_recorder": copy.copy(self._recorder)}

@@ -14,9 +14,10 @@ from unjam.worker.job import Failed
 class Court:
     """Applies the policy in the training process."""
 
-    def __init__(self, policy: Policy, function: Callable[[SampleError], Any] | None) -> None:
+    def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._function = function
+        # the user's own `on_error`, only while somebody asks for a batch
+        self.function: Callable[[SampleError], Any] | None = None
         # failures whose samples were left out of a batch that is being made again, by batch
         self._convicted: dict[int, list[Failed]] = {}
         # what the user's own function raised, by batch
@@ -24,9 +25,9 @@ class Court:
 
     def ask(self, batch: int, failed: Failed) -> Decision:
         """What the user's function says; an exception in it takes the batch's place."""
-        assert self._function is not None, "nobody to ask"
+        assert self.function is not None, "nobody to ask"
         try:
-            answer = self._function(error_of(failed))
+            answer = self.function(error_of(failed))
             return Decision(answer)
         except BaseException as problem:  # noqa: BLE001 - it is raised where the batch is due
             if isinstance(problem, ValueError) and not isinstance(problem, UnicodeError) and "Decision" in str(problem):

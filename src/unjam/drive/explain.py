@@ -52,16 +52,17 @@ def subject(beat: Beat, work: Work | None, *, iterable: bool) -> Subject:
 
 def doing(beat: Beat, about: Subject, worker: int) -> str:
     """What a worker is or was at."""
+    me = f"(worker {worker})"
     return {
-        Stage.STARTING: "starting",
-        Stage.LOADING: "loading the dataset",
-        Stage.INIT: "in worker_init_fn or the dataset's __iter__",
-        Stage.IDLE: "waiting for work",
+        Stage.STARTING: f"starting {me}",
+        Stage.LOADING: f"loading the dataset {me}",
+        Stage.INIT: f"in worker_init_fn or the dataset's __iter__ {me}",
+        Stage.IDLE: f"waiting for work {me}",
         Stage.GETITEM: f"on {about.words(worker)}",
         Stage.COLLATE: f"collating {about.words(worker)}",
         Stage.PICKLE: f"packing {about.words(worker)}",
         Stage.SEND: f"sending {about.words(worker)}",
-        Stage.LEAVING: "leaving",
+        Stage.LEAVING: f"leaving {me}",
         Stage.ASKING: f"waiting for on_error to decide about {about.words(worker)}",
         Stage.RETRYING: f"pausing before another try at {about.words(worker)}",
     }[beat.stage]
@@ -72,7 +73,7 @@ def story(ending: Ending, about: Subject, *, decision: str, dataset: str) -> Inc
     end = exits.decode(ending.code)
     beat = ending.beat
     killed_for = f"killed for memory ({ending.memory})" if ending.memory else end.words
-    what = f"DataLoader worker {ending.worker} (pid {ending.pid}) {killed_for}, {doing(beat, about, ending.worker)}"
+    what = f"DataLoader worker (pid {ending.pid}) {killed_for}, {doing(beat, about, ending.worker)}"
     return Incident(
         kind="death",
         what=what,
@@ -105,7 +106,7 @@ def stillness(pool: Pool, worker: int, work: Work | None, *, iterable: bool, kin
     seconds = beat.seconds()
     return Incident(
         kind=kind,
-        what=f"worker {worker} (pid {pid}) has been {doing(beat, about, worker)} for {seconds:.1f} s",
+        what=f"for {seconds:.1f} s, process {pid} has been {doing(beat, about, worker)}",
         sample=plain(about.index),
         batch=about.batch,
         samples=tuple(map(plain, about.indices)),

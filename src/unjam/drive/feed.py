@@ -45,10 +45,9 @@ class CannotLoad(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for. `function`: their own `on_error`. `expected`: samples in an epoch, if anybody knows."""
+    """What the user asked for. `expected`: samples in an epoch, if anybody knows."""
 
     policy: Policy = Policy()  # noqa: RUF009 - frozen
-    function: Callable[[SampleError], Any] | None = None
     timeout: float = 0
     sample_timeout: float | None = None
     warn_after: float | None = None
@@ -100,15 +99,19 @@ class Feed:
             self._close()  # nobody will hold an iterator whose beginning failed
             raise
 
-    def next(self, draw: Callable[[], Any]) -> Any:
-        """The next batch, or what was raised in its place; StopIteration at the end of the epoch."""
+    def next(self, draw: Callable[[], Any], function: Callable[[SampleError], Any] | None = None) -> Any:
+        """The next batch, or what was raised in its place; StopIteration at the end of the epoch.
+
+        `function` is the user's own `on_error`; it is not kept, see NOTE [ The end of an iterator ].
+        """
         if not self._lock.acquire(blocking=False):
             self._await_turn()
         self._holder = threading.get_ident()
+        self._court.function = function
         try:
             return self._next(draw)
         finally:
-            self._holder = None
+            self._court.function = self._holder = None
             self._lock.release()
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ One recorder lives as long as its loader. It keeps a bounded number of failures 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import traceback
@@ -16,7 +17,7 @@ from unjam.drive.times import Times
 from unjam.errors import SampleError, TooManyErrorsError
 from unjam.pools.protocol import Facts, Pool, Work
 from unjam.statistics import Statistics
-from unjam.worker.exceptions import RemoteTraceback
+from unjam.worker.exceptions import RemoteTraceback, twin, type_name
 
 if TYPE_CHECKING:
     from unjam.evidence.incident import Incident
@@ -79,6 +80,9 @@ class Recorder:
 
     def failed(self, error: SampleError) -> TooManyErrorsError | None:
         """A sample failed; the answer is what to raise when there were too many."""
+        if error.decision == "raise":
+            # the exception itself is about to be raised, and will refer to everything on its way
+            error = dataclasses.replace(error, exception=twin(error.exception))
         self.errors.append(error)
         weight = len(error.indices) or 1
         self._totals["failed"] += weight
@@ -216,7 +220,7 @@ def incident_of(error: SampleError, dataset: str) -> Incident:
         seconds=round(error.seconds, 6),
         tries=error.tries,
         replacement=plain(error.replacement),
-        exception=_type_name(exception),
+        exception=type_name(type(exception)),
         message=str(exception),
         traceback=_traceback(exception),
         exit_code=getattr(known, "exit_code", None),
@@ -227,11 +231,6 @@ def incident_of(error: SampleError, dataset: str) -> Incident:
         note=error.note,
         dataset=dataset,
     )
-
-
-def _type_name(exception: BaseException) -> str:
-    kind = type(exception)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _traceback(exception: BaseException) -> str:

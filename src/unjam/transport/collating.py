@@ -29,7 +29,7 @@ def install(arena: Arena) -> None:
         return _stack(arena, batch, collate_fn_map)
 
     table[torch.Tensor] = stack
-    table.setdefault(dict, _collate_dicts)
+    table.update(_checks())
 
 
 def is_default(collate: Any) -> bool:
@@ -48,7 +48,7 @@ def checked(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 
     def collate_checked(batch: Any) -> Any:
-        return torch_collate.collate(batch, collate_fn_map={dict: _collate_dicts, **table, torch.Tensor: stack})
+        return torch_collate.collate(batch, collate_fn_map={**table, **_checks(), torch.Tensor: stack})
 
     return collate_checked
 
@@ -69,13 +69,46 @@ def _same_dtype(batch: Any) -> None:
         raise TypeError("tensors of different dtypes in one batch")
 
 
+def _checks() -> dict[Any, Callable[..., Any]]:
+    """Functions for torch's table that do as torch does, and say so where it would mix things up in silence."""
+    table = torch_collate.default_collate_fn_map
+    checks = {dict: _collate_dicts, list: _collate_sequences, tuple: _collate_sequences}
+    found = {kind: function for kind, function in checks.items() if kind not in table}
+    if table.get(str) is torch_collate.collate_str_fn:
+        found[str] = _collate_words
+    return found
+
+
+def _collate_words(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """As torch does it, but what is no word is not put among words."""
+    del collate_fn_map
+    if not all(isinstance(word, str) for word in batch):
+        raise TypeError("words and other things in one batch")
+    return batch
+
+
+def _collate_sequences(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """As torch does it, but a dict or a word among lists is not taken apart like one."""
+    first = batch[0]
+    if type(first) is not list and type(first) is not tuple:
+        return _by_torch(batch, collate_fn_map)
+    size = len(first)
+    if any(not isinstance(sample, (list, tuple)) or len(sample) != size for sample in batch):
+        raise RuntimeError("sequences of different lengths, or other things among sequences, in one batch")
+    return [torch_collate.collate(parts, collate_fn_map=collate_fn_map) for parts in zip(*batch, strict=True)]
+
+
+def _by_torch(batch: Any, collate_fn_map: Any) -> Any:
+    """A subclass: torch knows how to make another of its kind."""
+    rest = {kind: function for kind, function in collate_fn_map.items() if kind not in (dict, list, tuple)}
+    return torch_collate.collate(batch, collate_fn_map=rest)
+
+
 def _collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """As torch does it, but a key that the first sample does not have is not dropped in silence."""
     first = batch[0]
     if type(first) is not dict:
-        # a subclass: torch knows how to make another of its kind
-        rest = {kind: function for kind, function in collate_fn_map.items() if kind is not dict}
-        return torch_collate.collate(batch, collate_fn_map=rest)
+        return _by_torch(batch, collate_fn_map)
     keys = first.keys()
     if any(sample.keys() != keys for sample in batch):
         raise KeyError("samples with different keys in one batch")

@@ -76,6 +76,25 @@ def forget_frames(error: BaseException) -> None:
         error.__cause__ = RemoteTraceback(text)
 
 
+def twin(error: BaseException) -> BaseException:
+    """Another exception like this one, without its frames: for a record that outlives the handling of the first."""
+    try:
+        other = _without_constructor(type(error), error.args, dict(vars(error)))
+    except Exception:  # noqa: BLE001 - an exception may refuse to be made this way
+        other = RemoteError(f"{type_name(type(error))}: {_words(error)}")
+    cause = error.__cause__
+    if not isinstance(cause, RemoteTraceback) and error.__traceback__ is not None:
+        cause = RemoteTraceback("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+    with contextlib.suppress(Exception):  # an exception may be frozen
+        other.__cause__ = cause if isinstance(cause, RemoteTraceback) else None
+    return other
+
+
+def type_name(kind: type) -> str:
+    """A class by its full name; built-in ones by their short one."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def record(error: BaseException, notes: tuple[str, ...], *, by_value: bool) -> ExceptionRecord:
     """Take down `error`, which user code raised here."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
@@ -89,12 +108,10 @@ def record(error: BaseException, notes: tuple[str, ...], *, by_value: bool) -> E
             state = _state(error, dumps)
             if state is not None:
                 break
-    kind = type(error)
     if not isinstance(error, Exception):
         # SystemExit would end the training without a word, KeyboardInterrupt would look like the user's Ctrl-C
         pickled = state = None
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return ExceptionRecord(pickled, state, name, _words(error), text, notes)
+    return ExceptionRecord(pickled, state, type_name(type(error)), _words(error), text, notes)
 
 
 def _ways(*, by_value: bool) -> tuple[Any, ...]:

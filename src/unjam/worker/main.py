@@ -144,7 +144,7 @@ class Worker:
                 use_tracker(fds.pop(1))
             if begin.home is not None:
                 begin.home.settle(self._spec.worker, adopted=begin.adopted)
-            self._settle(forked=begin.home is None)
+            self._settle(adopted=begin.adopted)
             if cargo is None:
                 assert begin.manifest is not None, "a worker without a cargo needs a manifest"
                 cargo = shipping.receive(fds[0], begin.manifest, fds[1:])
@@ -163,12 +163,13 @@ class Worker:
         faulthandler.register(STACK_SIGNAL, self._stacks, all_threads=True)
         self._page.words[ARMED] = 1
 
-    def _settle(self, *, forked: bool) -> None:
+    def _settle(self, *, adopted: bool) -> None:
         """Keep Ctrl-C for the parent, cap the threads, let torch stack into the slots."""
         # a handler, not SIG_IGN: programs that the dataset runs keep the default
         signal.signal(signal.SIGINT, lambda *_: None)
         if self._spec.threads is not None:
-            hygiene.cap_threads(self._spec.threads, loaded_elsewhere=forked)
+            # the fork server sets the variables before it loads anything; nobody else does
+            hygiene.cap_threads(self._spec.threads, loaded_elsewhere=not adopted)
         collating.install(self._arena)
 
     def _initialise(self, cargo: Cargo) -> None:

@@ -18,7 +18,7 @@ from unjam.engine.deadlines import RETRY_FIRST, RETRY_MOST
 from unjam.engine.policy import Decision, Policy
 from unjam.errors import CannotCollateError, place
 from unjam.transport.page import SINCE, STOP, Stage
-from unjam.worker.exceptions import add_notes, forget_frames, record
+from unjam.worker.exceptions import add_notes, forget_frames, record, type_name
 from unjam.worker.job import Emptied, Failed, Interrupted, Job, Surrender
 
 # other samples that are tried in the place of one that failed
@@ -334,8 +334,4 @@ def _explained(error: BaseException, words: str) -> CannotCollateError:
 
 
 def _type_of(exception: Any) -> str:
-    return getattr(exception, "type_name", None) or _qualified(type(exception))
-
-
-def _qualified(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return getattr(exception, "type_name", None) or type_name(type(exception))

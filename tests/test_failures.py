@@ -1,0 +1,668 @@
+"""A sample fails: which one, where and why is said, and the policy decides what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import DataLoader as TorchLoader
+
+from faulty import BadStream, Broken, Keyed, Locked, Sour, tried
+from support import Bulk
+from unjam import CannotCollateError, DataLoader, Incident, SampleError, TooManyErrorsError, UnjamError
+
+WORKERS = pytest.mark.parametrize("workers", [0, 2])
+
+
+def loader(dataset, workers=2, **options):
+    return DataLoader(dataset, batch_size=4, num_workers=workers, **options)
+
+
+def ys(batches):
+    return [batch["y"].tolist() for batch in batches]
+
+
+def notes(error):
+    return "\n".join(error.__notes__)
+
+
+# -- raise -------------------------------------------------------------------------------------------------------------
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    "make", [lambda: ValueError("bad"), lambda: Sour("a.jpg", 7), Locked, lambda: Keyed(what="k")], ids=range(4)
+)
+def test_the_users_exception_keeps_its_type(workers, make):
+    error = make()
+    with pytest.raises(type(error)) as caught:
+        list(loader(Broken({13: error}), workers))
+    assert str(caught.value) == str(error)
+    where = "this process" if workers == 0 else "worker 1"
+    assert caught.value.__notes__[0] == f"sample 13 (batch 3, {where})"
+    if workers:
+        assert "in __getitem__" in str(caught.value.__cause__), "the worker's traceback is its cause"
+        for name, value in vars(error).items():
+            if not name.startswith("__") and not isinstance(error, Locked):
+                assert getattr(caught.value, name) == value
+
+
+def test_the_epoch_goes_on_after_a_raised_sample():
+    iterator = iter(loader(Broken({5: ValueError("bad")})))
+    got = [next(iterator)["y"].tolist()]
+    with pytest.raises(ValueError, match="bad"):
+        next(iterator)
+    got += ys(iterator)
+    assert got == [list(range(n, n + 4)) for n in (0, 8, 12, 16, 20)]
+
+
+@WORKERS
+def test_what_the_dataset_calls_the_sample(workers):
+    class Files(Broken):
+        def __init__(self):
+            super().__init__({13: ValueError("bad")})
+            self.samples = [(f"img/{n:03}.jpg", n % 3) for n in range(24)]
+
+    for dataset in (Files(), Subset(Files(), list(range(24))), ConcatDataset([Files()])):
+        with pytest.raises(ValueError, match="bad") as caught:
+            list(loader(dataset, workers))
+        assert "img/013.jpg" in notes(caught.value)
+    nested = ConcatDataset([Broken({}, 10), Subset(Files(), [13, 2])])
+    with pytest.raises(ValueError, match="bad") as caught:
+        list(loader(nested, workers))
+    assert "sample 10 " in notes(caught.value)
+    assert "img/013.jpg" in notes(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [StopIteration, GeneratorExit])
+def test_exceptions_that_would_end_a_loop(workers, kind):
+    expected = RuntimeError if workers or kind is StopIteration else GeneratorExit
+    with pytest.raises(expected):
+        list(loader(Broken({13: kind("now")}), workers))
+    got = ys(loader(Broken({13: kind("now")}), workers, on_error="skip"))
+    assert got[3] == [12, 14, 15]
+    assert len(got) == 6
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_exceptions_that_would_end_the_program(kind):
+    with pytest.raises(RuntimeError, match=kind.__name__) as caught:
+        list(loader(Broken({13: kind("now")})))
+    assert "sample 13 (batch 3, worker 1)" in notes(caught.value)
+    assert ys(loader(Broken({13: kind("now")}), on_error="skip"))[3] == [12, 14, 15]
+    # in the user's own process Ctrl-C and sys.exit() are the user's, whatever the policy
+    with pytest.raises(kind):
+        list(loader(Broken({13: kind("now")}), 0, on_error="skip"))
+
+
+@WORKERS
+def test_warnings_turned_into_errors(workers):
+    class Warns(Broken):
+        def __getitem__(self, index):
+            if index == 13:
+                warnings.warn("old format", DeprecationWarning, stacklevel=1)
+            return super().__getitem__(index)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", module="multiprocessing")
+        with pytest.raises(DeprecationWarning, match="old format") as caught:
+            list(loader(Warns({}), workers))
+        assert "sample 13" in notes(caught.value)
+
+
+def test_a_failure_in_worker_init_fn_names_the_worker():
+    def init(worker):
+        if worker == 1:
+            raise Sour("gpu", worker)
+
+    made = loader(Broken({}), worker_init_fn=init, on_error="skip")
+    with pytest.raises(Sour) as caught:
+        list(made)
+    assert "worker 1" in notes(caught.value)
+    assert [error.stage for error in made.errors] == ["init"]
+
+
+@WORKERS
+def test_a_dataset_that_gives_all_samples_at_once(workers):
+    class Bad(Bulk):
+        def __getitem__(self, index):
+            if index == 13:
+                raise Sour("b", index)
+            return super().__getitem__(index)
+
+    with pytest.raises(Sour) as caught:
+        list(loader(Bad(24), workers))
+    assert "sample 13 (batch 3" in notes(caught.value)
+    got = [batch[1].tolist() for batch in loader(Bad(24), workers, on_error="skip")]
+    assert got[3] == [12, 14, 15]
+
+
+@WORKERS
+def test_a_dataset_that_fails_only_all_at_once(workers):
+    class Bad(Bulk):
+        def __getitems__(self, indices):
+            if 13 in indices:
+                raise OSError("too many at once")
+            return super().__getitems__(indices)
+
+    with pytest.raises(OSError, match="too many") as caught:
+        list(loader(Bad(24), workers))
+    assert "samples 12, 13, 14, 15 (batch 3" in notes(caught.value)
+    made = loader(Bad(24), workers, on_error="skip")
+    assert [batch[1].tolist() for batch in made][3] == [12, 13, 14, 15]
+    assert made.statistics().retried == 4
+
+
+# -- skip, replace, retry, a function ----------------------------------------------------------------------------------
+
+
+@WORKERS
+def test_skip_makes_the_batch_smaller(workers):
+    made = loader(Broken({5: ValueError("a"), 6: Sour("b", 1), 8: None}), workers, on_error="skip")
+    got = ys(made)
+    assert got[1] == [4, 7]
+    assert got[2] == [9, 10, 11]
+    assert [error.index for error in made.errors] == [5, 6, 8]
+    assert [error.stage for error in made.errors] == ["getitem", "getitem", "collate"]
+    assert [type(error.exception) for error in made.errors] == [ValueError, Sour, CannotCollateError]
+    assert {error.decision for error in made.errors} == {"skip"}
+    stats = made.statistics()
+    assert (stats.samples, stats.skipped, stats.failed) == (21, 3, 3)
+
+
+@WORKERS
+def test_a_batch_without_samples_is_left_out(workers):
+    bad = {index: ValueError("bad") for index in range(4, 8)}
+    made = loader(Broken(bad), workers, on_error="skip")
+    assert ys(made) == [list(range(n, n + 4)) for n in (0, 8, 12, 16, 20)]
+    assert made.statistics().empty_batches == 1
+
+
+@WORKERS
+def test_replace_keeps_the_size_and_is_reproducible(workers):
+    def run():
+        torch.manual_seed(3)
+        made = loader(Broken({5: ValueError("a"), 8: None}), workers, on_error="replace")
+        return ys(made), [(error.index, error.replacement) for error in made.errors]
+
+    got, replaced = run()
+    assert all(len(batch) == 4 for batch in got)
+    assert got[1][0] == 4
+    assert got[1][2:] == [6, 7]
+    assert got[1][1] == dict(replaced)[5]
+    assert dict(replaced)[5] in (4, 6, 7), "a sample that the sampler gave for this very batch"
+    assert dict(replaced)[8] in (9, 10, 11)
+    assert run() == (got, replaced)
+
+
+@WORKERS
+def test_replace_where_a_batch_is_one_sample(workers):
+    made = DataLoader(Broken({5: ValueError("a")}), batch_size=1, num_workers=workers, on_error="replace")
+    got = [batch["y"].item() for batch in made]
+    assert len(got) == 24
+    assert got[5] in range(5), "a recent one takes its place"
+
+
+@WORKERS
+def test_replace_without_batches(workers):
+    made = DataLoader(Broken({5: ValueError("a")}), batch_size=None, num_workers=workers, on_error="replace")
+    got = [sample["y"] for sample in made]
+    assert len(got) == 24
+    assert got[5] in range(5)
+
+
+@WORKERS
+def test_retry(workers, tmp_path):
+    class Flaky(Broken):
+        def __getitem__(self, index):
+            if index == 5 and tried(tmp_path / f"{workers}") < 3:
+                raise ConnectionError("reset")
+            return super().__getitem__(index)
+
+    made = loader(Flaky({}), workers, on_error="retry")
+    assert ys(made)[1] == [4, 5, 6, 7]
+    assert (tmp_path / f"{workers}").stat().st_size == 3
+    assert [(error.tries, error.decision) for error in made.errors] == [(2, "retry")]
+    assert made.statistics().retried == 1
+
+
+@WORKERS
+def test_retries_end(workers, tmp_path):
+    class Never(Broken):
+        def __getitem__(self, index):
+            if index == 5:
+                tried(tmp_path / f"{workers}")
+                raise ConnectionError("reset")
+            return super().__getitem__(index)
+
+    with pytest.raises(ConnectionError, match="reset") as caught:
+        list(loader(Never({}), workers, on_error="retry", retries=2))
+    assert (tmp_path / f"{workers}").stat().st_size == 3
+    assert "try 3" in notes(caught.value)
+
+
+@WORKERS
+def test_a_function_decides_in_this_process(workers):
+    asked = []
+
+    def decide(error):
+        asked.append(error)
+        return {5: "skip", 9: "replace"}.get(error.index, "raise")
+
+    made = loader(Broken({5: ValueError("a"), 9: Sour("b", 2), 14: KeyError("c")}), workers, on_error=decide)
+    iterator = iter(made)
+    assert next(iterator)["y"].tolist() == [0, 1, 2, 3]
+    assert next(iterator)["y"].tolist() == [4, 6, 7]
+    assert len(next(iterator)["y"]) == 4
+    with pytest.raises(KeyError):
+        next(iterator)
+    assert sorted(error.index for error in asked) == [5, 9, 14]
+    assert all(isinstance(error, SampleError) for error in asked)
+    assert {type(error.exception) for error in asked} == {ValueError, Sour, KeyError}
+    del iterator
+
+
+@WORKERS
+def test_a_function_that_always_retries_does_not_retry_for_ever(workers):
+    asked = []
+
+    def decide(error):
+        asked.append(error.tries)
+        return "retry"
+
+    with pytest.raises(ValueError, match="a"):
+        list(loader(Broken({5: ValueError("a")}), workers, on_error=decide, retries=2))
+    assert asked == [1, 2, 3]
+
+
+@WORKERS
+def test_a_function_that_fails_itself(workers):
+    def decide(error):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine") as caught:
+        list(loader(Broken({5: ValueError("a")}), workers, on_error=decide))
+    assert isinstance(caught.value.__cause__, ValueError)
+    with pytest.raises(TypeError, match="on_error returned 'ignore'"):
+        list(loader(Broken({5: ValueError("a")}), workers, on_error=lambda error: "ignore"))
+
+
+@WORKERS
+def test_a_function_that_closes_the_loader(workers):
+    def decide(error):
+        iterator._feed.close()
+        return "skip"
+
+    iterator = iter(loader(Broken({5: ValueError("a")}), workers, on_error=decide))
+    assert len(list(iterator)) <= 2
+
+
+@WORKERS
+def test_a_function_that_asks_for_a_batch(workers):
+    def decide(error):
+        next(iterator)
+        return "skip"
+
+    iterator = iter(loader(Broken({5: ValueError("a")}), workers, on_error=decide))
+    next(iterator)
+    with pytest.raises(RuntimeError, match="while it was making one"):
+        next(iterator)
+    iterator = None
+
+
+def test_persistent_workers_go_on_after_failures():
+    made = loader(Broken({5: ValueError("a")}), on_error=lambda error: "skip", persistent_workers=True)
+    assert [sum(map(len, ys(made))) for _ in range(3)] == [23, 23, 23]
+    assert len(made.errors) == 3
+    del made
+
+
+# -- too many ----------------------------------------------------------------------------------------------------------
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    ("most", "passes"), [(3, True), (2, False), (0.125, True), (0.124, False), (1.0, True), (0, False)]
+)
+def test_max_errors(workers, most, passes):
+    bad = {3: ValueError("bad 3"), 4: ValueError("bad 4"), 17: Sour("x", 1)}
+    made = loader(Broken(bad), workers, on_error="skip", max_errors=most)
+    if passes:
+        assert sum(map(len, ys(made))) == 21
+        assert sum(map(len, ys(made))) == 21, "the budget is an epoch's"
+        return
+    with pytest.raises(TooManyErrorsError) as caught:
+        list(made)
+    text = str(caught.value)
+    assert f"max_errors={most}" in text
+    assert "ValueError: bad #" in text
+    assert caught.value.errors[0].index == 3
+    assert isinstance(caught.value.incident, Incident)
+
+
+@WORKERS
+def test_an_epoch_of_failures_only_is_never_silent(workers):
+    with pytest.raises(TooManyErrorsError, match="all 24 samples") as caught:
+        list(loader(Broken({n: OSError(f"no file {n}") for n in range(24)}), workers, on_error="skip"))
+    assert re.search(r"24 x OSError: no file #, at .*faulty.py:\d+; samples 0, 1, 2", str(caught.value))
+
+
+def test_a_fraction_of_an_epoch_of_unknown_length():
+    class Endless:
+        def __iter__(self):
+            return iter(range(n, n + 4) for n in range(0, 400, 4))
+
+    bad = {n: ValueError("bad") for n in range(200, 230)}
+    made = DataLoader(Broken(bad, 400), batch_sampler=Endless(), num_workers=2, on_error="skip", max_errors=0.05)
+    with pytest.raises(TooManyErrorsError):
+        list(made)
+
+
+# -- samples that do not fit together ----------------------------------------------------------------------------------
+
+
+ODD = {
+    "none": (None, "sample 6 is None"),
+    "none inside": ({"x": torch.zeros(4), "y": None}, r"sample 6 holds None at \['y'\]; the other 3 hold a number"),
+    "ragged": (
+        {"x": torch.zeros(5), "y": 1},
+        r"sample 6 holds Tensor of shape \[5\] and dtype float32 at \['x'\]; the other 3 hold Tensor of shape \[4\]",
+    ),
+    "dtype": (
+        {"x": torch.zeros(4).double(), "y": 1},
+        r"sample 6 holds .*float64 at \['x'\]; the other 3 hold .*float32",
+    ),
+    "type": ({"x": "a word", "y": 1}, r"sample 6 holds a str at \['x'\]"),
+    "missing key": (
+        {"x": torch.zeros(4)},
+        r"sample 6 is a dict with keys 'x'; the other 3 are a dict with keys 'x', 'y'",
+    ),
+    "more keys": ({"x": torch.zeros(4), "y": 1, "z": 2}, r"sample 6 is a dict with keys 'x', 'y', 'z'; the other 3"),
+    "another kind": ([1, 2], r"sample 6 is a sequence of length 2; the other 3 are a dict"),
+    "an object": ({"x": Path("a"), "y": 1}, r"sample 6 holds a pathlib.*PosixPath at \['x'\]"),
+    "array": ({"x": np.zeros(4, "float32"), "y": 1}, r"sample 6 holds ndarray of shape \[4\]"),
+}
+
+
+@WORKERS
+@pytest.mark.parametrize("what", ODD)
+@pytest.mark.parametrize("first", [False, True], ids=["later", "first"])
+def test_the_odd_sample_is_named(workers, what, first):
+    value, words = ODD[what]
+    at = 4 if first else 6
+    if what == "array":
+        value["x"] = np.zeros(5, "float32")
+    dataset = Broken({at: value})
+    expected = words.replace("sample 6", f"sample {at}").replace(r"\[4\]", r"\[\d\]")
+    with pytest.raises(CannotCollateError, match=expected) as caught:
+        list(loader(dataset, workers))
+    assert isinstance(caught.value, (RuntimeError, TypeError)), "what torch raises there"
+    assert f"sample {at} (batch 1" in notes(caught.value)
+    made = loader(dataset, workers, on_error="skip")
+    assert ys(made)[1] == [y for y in range(4, 8) if y != at]
+    made = loader(dataset, workers, on_error="replace")
+    assert len(ys(made)[1]) == 4
+    assert made.errors[0].replacement in range(4, 8)
+
+
+@WORKERS
+def test_where_torch_drops_a_key_or_casts_in_silence_something_is_said(workers):
+    extra = {5: {"x": torch.zeros(4), "y": 5, "z": 1}}
+    assert len(list(TorchLoader(Broken(extra), batch_size=4))) == 6, "torch drops the key"
+    with pytest.raises(CannotCollateError, match="'z'"):
+        list(loader(Broken(extra), workers))
+
+
+@WORKERS
+def test_healthy_variety_is_no_oddity(workers):
+    class Fine(Dataset):
+        def __len__(self):
+            return 16
+
+        def __getitem__(self, index):
+            return {
+                "number": index if index % 2 else float(index),
+                "words": "w" * index,
+                "truth": bool(index % 3),
+                "scalar": np.float32(index) if index % 2 else np.float64(index),
+                "list": [index, index + 1],
+            }
+
+    assert len(list(loader(Fine(), workers))) == 4
+
+
+@WORKERS
+def test_a_function_of_the_users_that_filters(workers):
+    def collate(samples):
+        return [sample["y"] for sample in samples if sample is not None]
+
+    assert list(loader(Broken({5: None}), workers, collate_fn=collate))[1] == [4, 6, 7]
+
+
+@WORKERS
+def test_a_collate_function_of_the_users_is_asked_who_is_to_blame(workers):
+    def collate(samples):
+        return {"y": torch.tensor([sample["y"] for sample in samples])}
+
+    with pytest.raises(TypeError) as caught:
+        list(loader(Broken({5: None}), workers, collate_fn=collate))
+    assert not isinstance(caught.value, UnjamError), "the user's own exception"
+    assert "sample 5 is None" in notes(caught.value)
+    assert "collate_fn fails on it alone" in notes(caught.value)
+    assert ys(loader(Broken({5: None}), workers, collate_fn=collate, on_error="skip"))[1] == [4, 6, 7]
+
+    def ragged(samples):
+        return {"y": torch.tensor([s["y"] for s in samples]), "x": torch.stack([s["x"] for s in samples])}
+
+    made = loader(Broken({5: {"x": torch.zeros(9), "y": 5}}), workers, collate_fn=ragged, on_error="skip")
+    assert ys(made)[1] == [4, 6, 7]
+    assert "works without it" in notes(made.errors[0].exception)
+
+
+@WORKERS
+def test_a_collate_function_that_fails_for_another_reason_blames_nobody(workers):
+    def collate(samples):
+        raise ZeroDivisionError("always")
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(loader(Broken({}), workers, collate_fn=collate))
+    assert "samples 0, 1, 2, 3 (batch 0" in notes(caught.value)
+    with pytest.raises(TooManyErrorsError, match="all 24 samples"):
+        list(loader(Broken({}), workers, collate_fn=collate, on_error="skip"))
+
+
+def test_a_batch_that_cannot_be_pickled():
+    import _thread
+
+    class Unpicklable(Broken):
+        def __getitem__(self, index):
+            return _thread.allocate_lock() if index == 5 else index
+
+    made = DataLoader(Unpicklable({}), batch_size=4, num_workers=2, collate_fn=list)
+    with pytest.raises(TypeError, match="pickle") as caught:
+        list(made)
+    assert "samples 4, 5, 6, 7 (batch 1, worker 1)" in notes(caught.value)
+    made = DataLoader(Unpicklable({}), batch_size=4, num_workers=2, collate_fn=list, on_error="skip")
+    assert len(list(made)) == 5
+    assert made.errors[0].stage == "pickle"
+
+
+# -- iterables ---------------------------------------------------------------------------------------------------------
+
+
+@WORKERS
+def test_an_iterable_says_how_far_it_was(workers):
+    with pytest.raises(ValueError, match="bad 7") as caught:
+        list(DataLoader(BadStream(7, goes_on=False), batch_size=2, num_workers=workers))
+    # of worker 1's 1, 3, 5, 7 the last
+    assert caught.value.__notes__[0].startswith("sample 3 of its iterable" if workers else "sample 7 of its iterable")
+
+
+@WORKERS
+def test_an_iterator_that_can_go_on_loses_one_sample(workers):
+    made = DataLoader(BadStream(7, goes_on=True), batch_size=2, num_workers=workers, on_error="skip")
+    assert sorted(n for batch in made for n in batch.tolist()) == [n for n in range(12) if n != 7]
+    assert made.errors[0].yielded == (3 if workers else 7)
+    made = DataLoader(BadStream(7, goes_on=True), batch_size=2, num_workers=workers, on_error="replace")
+    got = [batch.tolist() for batch in made]
+    assert sorted(n for batch in got for n in batch) == [n for n in range(12) if n != 7]
+
+
+@WORKERS
+def test_a_generator_cannot_go_on_and_that_is_said(workers, caplog):
+    made = DataLoader(BadStream(7, goes_on=False), batch_size=2, num_workers=workers, on_error="skip")
+    got = sorted(n for batch in made for n in batch.tolist())
+    assert got == ([0, 1, 2, 3, 4, 5, 6, 8, 10] if workers else list(range(7)))
+    assert any("a generator cannot go on after an exception" in record.getMessage() for record in caplog.records)
+
+
+@WORKERS
+def test_retrying_an_iterable(workers):
+    made = DataLoader(BadStream(7, goes_on=True), batch_size=2, num_workers=workers, on_error="retry")
+    assert sorted(n for batch in made for n in batch.tolist()) == [n for n in range(12) if n != 7]
+    with pytest.raises(ValueError, match="bad 7"):
+        list(DataLoader(BadStream(7, goes_on=False), batch_size=2, num_workers=workers, on_error="retry"))
+
+
+# -- the record --------------------------------------------------------------------------------------------------------
+
+
+@WORKERS
+def test_the_error_log(workers, tmp_path):
+    path = tmp_path / "errors.jsonl"
+    path.write_text('{"kind": "sample", "what": "half a li')  # a process was killed while it wrote
+    made = loader(Broken({5: ValueError("ü\n2"), 8: None}), workers, on_error="skip", error_log=path)
+    list(made)
+    lines = path.read_text().splitlines()
+    assert len(lines) == 3
+    incidents = [Incident.from_json(line) for line in lines[1:]]
+    assert [incident.sample for incident in incidents] == [5, 8]
+    assert incidents[0].exception == "ValueError"
+    assert incidents[0].message == "ü\n2"
+    assert incidents[0].location.endswith(f":{_line_of('raise what')}")
+    assert incidents[0].decision == "skip"
+    assert all(Incident.from_json(incident.to_json()) == incident for incident in incidents)
+
+
+def _line_of(text):
+    import faulty
+
+    lines = Path(faulty.__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def test_an_incident_of_another_version_can_be_read():
+    line = json.dumps({"kind": "sample", "what": "x", "sample": 3, "from_the_future": [1]})
+    assert Incident.from_json(line).sample == 3
+    for bad in ("[]", "{}", "nonsense"):
+        with pytest.raises(ValueError, match=r"not an incident|Expecting value"):
+            Incident.from_json(bad)
+
+
+def test_a_log_that_cannot_be_written_does_not_stop_the_training(tmp_path, caplog):
+    path = tmp_path / "errors.jsonl"
+    path.mkdir()
+    made = loader(Broken({5: ValueError("a"), 9: ValueError("b")}), 0, on_error="skip", error_log=path)
+    assert len(list(made)) == 6
+    said = [record for record in caplog.records if "cannot be written" in record.getMessage()]
+    assert len(said) == 1
+
+
+def test_failures_are_logged_with_back_off(caplog):
+    bad = {n: ValueError(f"bad {n}") for n in range(1, 33)}
+    list(loader(Broken(bad, 64), 0, on_error="skip"))
+    said = [record.getMessage() for record in caplog.records if record.name == "unjam"]
+    assert len(said) == 6, "the 1st, 2nd, 4th, 8th, 16th and 32nd"
+    assert "sample 1 (batch 0, this process): ValueError: bad 1; it was left out" in said[0]
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+@WORKERS
+def test_statistics(workers):
+    made = loader(Broken({}), workers)
+    assert made.statistics().samples == 0
+    list(made)
+    stats = made.statistics()
+    assert (stats.epochs, stats.batches, stats.samples) == (1, 6, 24)
+    assert stats.stages["getitem"].count == 24
+    assert stats.stages["collate"].count == 6
+    assert 0 < stats.stages["getitem"].p50 <= stats.stages["getitem"].p95 <= stats.stages["getitem"].longest
+    assert stats.stages["getitem"].slowest.startswith("sample ")
+    assert stats.waited.count == 6
+    assert stats.waited.total > 0
+    assert "24 samples in 6 batches" in str(stats)
+    json.dumps(stats.as_dict())
+    with pytest.raises(AttributeError):
+        stats.samples = 3
+    list(made)
+    assert made.statistics().samples == 48
+
+
+def test_statistics_name_the_slowest_sample():
+    import time
+
+    class Slow(Broken):
+        def __getitem__(self, index):
+            if index == 17:
+                time.sleep(0.2)
+            return super().__getitem__(index)
+
+    made = loader(Slow({}), 2, shuffle=True)
+    held = list(made)
+    stats = made.statistics()
+    assert stats.stages["getitem"].slowest.startswith("sample 17 ")
+    assert stats.stages["getitem"].longest >= 0.2
+    assert stats.stages["getitem"].p95 < 0.2
+    assert held
+
+
+def test_a_copy_of_a_loader_has_its_own_record():
+    import copy
+
+    made = loader(Broken({5: ValueError("a")}), 0, on_error="skip")
+    list(made)
+    for other in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert other.errors == () or other is made
+        assert other.on_error == "skip"
+    assert len(made.errors) == 1
+
+
+# -- bad options -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"on_error": "ignore"},
+        {"on_error": None},
+        {"retries": -1},
+        {"retries": 1.5},
+        {"max_errors": -1},
+        {"max_errors": 1.5},
+        {"max_errors": True},
+        {"max_errors": "many"},
+        {"sample_timeout": 0},
+        {"sample_timeout": "1"},
+        {"warn_after": -3},
+        {"warn_after": float("nan")},
+        {"on_worker_death": "ignore"},
+        {"max_restarts": -1},
+        {"worker_threads": 0},
+        {"memory_budget": 0},
+        {"error_log": "/nowhere/at/all/errors.jsonl"},
+    ],
+    ids=str,
+)
+def test_bad_options_are_refused_at_once(options):
+    with pytest.raises((ValueError, FileNotFoundError), match=next(iter(options))):
+        loader(Broken({}), **options)
