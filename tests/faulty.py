@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import socket
-import struct
 import sys
 import threading
 import time
@@ -151,24 +149,27 @@ class Collate:
     def __call__(self, samples):
         if any(sample[1] == self.faults.at for sample in samples):
             self.faults.fail("collate")
-        return [torch.stack([sample[0] for sample in samples]), *(list(part) for part in zip(*samples, strict=True))][
-            :3
-        ]
+        stacked, *rest = zip(*samples, strict=True)
+        return [torch.stack(stacked), *map(list, rest)]
 
 
 def send_half_and(way: str) -> None:
-    """The next message that this worker sends stops half-way, and so does the worker."""
-    from unjam.transport import channel
+    """The next batch that this worker sends stops half-way, and so does the worker."""
+    from unjam.transport.channel import Channel
+    from unjam.worker.messages import Made
 
-    send = socket.socket.send
+    post, flush = Channel.post, Channel.flush
 
-    def flush(self):
+    def flush_half(self):
         view = memoryview(self._outbox[0][0])
-        send(self._socket, view[: len(view) // 2])
+        self._socket.send(view[: len(view) // 2])
         end(way)
 
-    channel.Channel.flush = flush
-    assert struct.calcsize("i") == 4
+    def post_half(self, message, data=b"", fds=()):
+        Channel.flush = flush_half if isinstance(message, Made) else flush
+        post(self, message, data, fds)
+
+    Channel.post = post_half
 
 
 class Broken(Dataset):

@@ -1,0 +1,455 @@
+"""Phase x way of failing x start method x persistent or not: each ends as stated, within its bound, nothing left behind.
+
+`once`: the first worker fails and its replacement does not: every batch comes, in order, with its bytes. `always`: each
+worker fails there: the error names the phase and the sample, or the policy leaves the sample out.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+
+from faulty import Collate, Faults, Init, tried
+from unjam import DataLoader, SampleTimeoutError, WorkerDiedError
+
+PHASES = ["loading", "init", "getitem", "collate", "pickle", "send"]
+WAYS = ["sigkill", "sigsegv", "sigterm", "exit 0", "exit 3"]
+NAMES = {
+    "sigkill": "SIGKILL",
+    "sigsegv": "SIGSEGV",
+    "sigterm": "SIGTERM",
+    "exit 0": "exited with status 0 without a goodbye",
+    "exit 3": "exited with status 3 without a goodbye",
+}
+# from the fault to the error or to the next batch; generous, because two test processes may share the machine
+BOUND = 10.0
+
+
+def make(faults, *, method=None, persistent=False, workers=2, **options):
+    collate = Collate(faults)
+    return DataLoader(
+        faults,
+        batch_size=4,
+        num_workers=workers,
+        multiprocessing_context=method,
+        persistent_workers=persistent,
+        collate_fn=collate,
+        worker_init_fn=Init(faults),
+        **options,
+    )
+
+
+def expect(batches, without=()):
+    got = [index for batch in batches for index in batch[1]]
+    assert got == [index for index in range(24) if index not in without]
+    for batch in batches:
+        assert torch.equal(batch[0], torch.tensor([[float(i)] * 2000 for i in batch[1]]))
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["new", "persistent"])
+@pytest.mark.parametrize("method", [None, "fork"], ids=["auto", "fork"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("phase", PHASES)
+def test_once(phase, way, method, persistent, tmp_path):
+    if phase == "loading" and method == "fork":
+        phase = "getitem"  # a forked worker loads nothing: the cell is another sample's
+    faults = Faults(phase, way, str(tmp_path / "marker"), at=21 if persistent else 5)
+    begun = time.monotonic()
+    made = make(faults, method=method, persistent=persistent)
+    expect(list(made))
+    assert (tmp_path / "marker").exists(), "the fault did not happen"
+    assert time.monotonic() - begun < BOUND
+    assert made.statistics().restarts == 1
+    assert NAMES[way] in made.incidents[0].what
+    assert made.incidents[0].decision == "restart"
+    if phase == "getitem":
+        assert made.incidents[0].sample == faults.at
+    if persistent:
+        expect(list(made))
+    del made
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_once_by_multiprocessing(phase, method, tmp_path):
+    faults = Faults(phase, "sigkill", str(tmp_path / "marker"))
+    made = make(faults, method=method, workers=1)
+    expect(list(made))
+    assert (tmp_path / "marker").exists()
+    assert made.statistics().restarts == 1
+
+
+@pytest.mark.parametrize("method", [None, "fork"], ids=["auto", "fork"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("phase", PHASES)
+def test_always(phase, way, method):
+    if phase == "loading" and method == "fork":
+        phase = "init"
+    faults = Faults(phase, way)
+    begun = time.monotonic()
+    made = make(faults, method=method)
+    with pytest.raises(WorkerDiedError) as caught:
+        list(made)
+    assert time.monotonic() - begun < BOUND
+    text = str(caught.value)
+    assert NAMES[way] in text
+    assert {
+        "loading": "loading the dataset",
+        "init": "in worker_init_fn",
+        "getitem": "on sample 5 (batch 1, worker 1)",
+        "collate": "collating samples 4, 5, 6, 7 (batch 1, worker 1)",
+        "pickle": "packing samples 4, 5, 6, 7 (batch 1, worker 1)",
+        "send": "sending samples 4, 5, 6, 7 (batch 1, worker 1)",
+    }[phase] in text
+    assert caught.value.incident.pid
+    if way == "sigsegv":
+        assert {"getitem": "in __getitem__", "collate": "in __call__", "pickle": "in __reduce__"}.get(phase, "") in text
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace", "function"])
+@pytest.mark.parametrize("phase", ["getitem", "collate", "pickle", "send"])
+def test_a_sample_that_ends_its_worker_is_handed_to_the_policy(phase, policy, tmp_path):
+    faults = Faults(phase, "sigkill")
+    made = make(faults, on_error=(lambda error: "skip") if policy == "function" else policy)
+    batches = list(made)
+    if phase == "getitem" and policy == "replace":
+        assert [len(batch[1]) for batch in batches] == [4] * 6
+        assert made.errors[0].replacement in (4, 6, 7)
+    else:
+        expect(batches, [5] if phase == "getitem" else [4, 5, 6, 7])
+    assert made.statistics().restarts == 2, "tried twice and not for ever"
+    (error,) = made.errors
+    assert isinstance(error.exception, WorkerDiedError)
+    assert error.index == (5 if phase == "getitem" else None)
+    assert error.decision == ("replace" if phase == "getitem" and policy == "replace" else "skip")
+
+
+def test_a_sample_that_ends_its_worker_is_retried(tmp_path):
+    class Twice(Faults):
+        def __getitem__(self, index):
+            if index == 5 and tried(tmp_path / "count") <= 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().__getitem__(index)
+
+    expect(list(make(Twice(), on_error="retry", retries=3)))
+    assert (tmp_path / "count").stat().st_size == 4
+
+
+def test_a_dataset_that_gives_all_samples_at_once_shows_which_it_is():
+    class Bulk(Faults):
+        def __getitems__(self, indices):
+            return [self[index] for index in indices]
+
+    made = make(Bulk("getitem", "sigkill"), on_error="skip")
+    expect(list(made), [5])
+    assert made.errors[0].index == 5
+
+
+def test_on_worker_death_raise(tmp_path):
+    made = make(Faults("getitem", "sigkill", str(tmp_path / "marker")), on_worker_death="raise")
+    with pytest.raises(WorkerDiedError, match=r"on sample 5 .*on_worker_death is 'raise'"):
+        list(made)
+    expect(list(made))
+
+
+def test_max_restarts():
+    class Each(Faults):
+        def __getitem__(self, index):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    made = make(Each(), max_restarts=4, on_error="skip")
+    with pytest.raises(WorkerDiedError, match="max_restarts"):
+        list(made)
+    assert made.statistics().restarts == 4
+
+
+def test_a_worker_killed_while_it_waits(tmp_path):
+    made = make(Faults(), prefetch_factor=1)
+    iterator = iter(made)
+    batches = [next(iterator)]
+    for worker in list(iterator._workers):
+        _until_idle(iterator, worker)
+        os.kill(worker.pid, signal.SIGKILL)
+    expect(batches + list(iterator))
+    assert "waiting for work" in made.incidents[0].what
+
+
+def _until_idle(iterator, worker):
+    from unjam.transport.page import Stage
+
+    number = iterator._workers.index(worker)
+    deadline = time.monotonic() + BOUND
+    while iterator._pool.beat(number).stage is not Stage.IDLE:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_worker_killed_between_epochs(persistent):
+    made = make(Faults(), persistent=persistent)
+    expect(list(made))
+    if persistent:
+        for worker in made._iterator._workers:
+            os.kill(worker.pid, signal.SIGKILL)
+    expect(list(made))
+    del made
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV], ids=lambda n: n.name)
+def test_a_worker_killed_while_it_is_stopped(number):
+    made = make(Faults("getitem", "hang", at=23))
+    iterator = iter(made)
+    next(iterator)
+    workers = list(iterator._workers)
+    killer = threading.Timer(0.2, lambda: [os.kill(worker.pid, number) for worker in workers if worker.is_alive()])
+    killer.start()
+    begun = time.monotonic()
+    del iterator
+    assert time.monotonic() - begun < 3
+    killer.join(5)
+
+
+def test_an_iterable_cannot_be_taken_up_in_the_middle(tmp_path):
+    from faulty import BadStream
+
+    class Dies(BadStream):
+        def _generate(self, numbers):
+            for number in numbers:
+                if number == 7:
+                    os._exit(0)
+                yield number
+
+    with pytest.raises(WorkerDiedError, match=r"on sample 3 of its iterable .*cannot be taken up") as caught:
+        list(DataLoader(Dies(99, goes_on=False), batch_size=2, num_workers=2, on_error="skip"))
+    assert "help: " in str(caught.value)
+
+
+# -- silence -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [None, "fork"], ids=["auto", "fork"])
+@pytest.mark.parametrize("way", ["hang", "hold", "spin"])
+@pytest.mark.parametrize("phase", ["getitem", "collate", "pickle"])
+def test_over_time(phase, way, method):
+    made = make(Faults(phase, way), method=method, sample_timeout=0.4)
+    begun = time.monotonic()
+    with pytest.raises(SampleTimeoutError) as caught:
+        list(made)
+    assert time.monotonic() - begun < BOUND
+    text = str(caught.value)
+    assert "sample_timeout=0.4" in text
+    assert ("sample 5 (batch 1, worker 1)" if phase == "getitem" else "samples 4, 5, 6, 7 (batch 1, worker 1)") in text
+    assert {"hang": "in wait", "hold": "in hold_the_interpreter", "spin": "in end"}[way] in text
+    assert {"hang": "a lock", "hold": "it sleeps", "spin": "it computes"}[way] in caught.value.incident.waits_for
+    assert "faulty.py" in caught.value.incident.location
+
+
+def test_over_time_the_policy_decides(tmp_path):
+    made = make(Faults("getitem", "hang"), sample_timeout=0.4, on_error="skip")
+    expect(list(made), [5])
+    assert isinstance(made.errors[0].exception, SampleTimeoutError)
+    assert made.errors[0].index == 5
+    assert made.errors[0].seconds > 0.4
+    faults = Faults("getitem", "hang", str(tmp_path / "marker"))
+    made = make(faults, sample_timeout=0.4, on_error="retry", on_worker_death="raise")
+    expect(list(made))
+
+
+def test_over_time_for_a_whole_batch_at_once():
+    class Slow(Faults):
+        def __getitems__(self, indices):
+            time.sleep(1.0)
+            return [self[index] for index in indices]
+
+    # four samples in one call may take four times as long
+    expect(list(make(Slow(length=24), sample_timeout=0.5)))
+
+
+def test_a_healthy_slow_sample_is_left_alone():
+    class Slow(Faults):
+        def __getitem__(self, index):
+            time.sleep(0.3)
+            return super().__getitem__(index)
+
+    made = make(Slow(length=8), sample_timeout=0.6, workers=2)
+    assert [index for batch in made for index in batch[1]] == list(range(8))
+    assert made.incidents == ()
+
+
+def test_a_suspended_worker_is_told_to_go_on():
+    made = make(Faults("getitem", "sigstop"), sample_timeout=30)
+    begun = time.monotonic()
+    expect(list(made))
+    assert time.monotonic() - begun < BOUND
+    assert made.incidents[0].kind == "suspended"
+    assert made.statistics().restarts == 0
+
+
+def test_a_worker_that_is_suspended_for_ever_is_replaced():
+    made = make(Faults(), warn_after=0.2)
+    iterator = iter(made)
+    stop = threading.Event()
+    victim = iterator._workers[0].pid
+
+    def suspend():
+        while not stop.wait(0.01):
+            try:
+                os.kill(victim, signal.SIGSTOP)
+            except ProcessLookupError:
+                return
+
+    suspending = threading.Thread(target=suspend)
+    suspending.start()
+    try:
+        expect(list(iterator))
+    finally:
+        stop.set()
+        suspending.join(5)
+
+
+def test_silence_is_explained(caplog, tmp_path):
+    made = make(Faults("getitem", "hang", at=1), warn_after=0.3, timeout=2)
+    with pytest.raises(RuntimeError, match=r"timed out after 2 seconds: for .* on sample 1 ") as caught:
+        list(made)
+    assert "in wait" in str(caught.value)
+    said = [record.getMessage() for record in caplog.records if "no progress" in record.getMessage()]
+    assert 2 <= len(said) <= 4, "after 0.3, 0.6 and 1.2 s"
+    assert "on sample 1 (batch 0, worker 0)" in said[0]
+    assert "it waits for a lock" in said[0]
+    assert "faulty.py" in said[0]
+
+
+@pytest.mark.parametrize("phase", ["loading", "init"])
+def test_silence_before_the_first_sample_is_explained(phase, caplog):
+    made = make(Faults(phase, "hang"), warn_after=0.3, timeout=1)
+    with pytest.raises(RuntimeError, match={"loading": "loading the dataset", "init": "in worker_init_fn"}[phase]):
+        list(made)
+    assert any("faulty.py" in record.getMessage() for record in caplog.records)
+
+
+def test_what_a_worker_waits_for():
+    import socket
+
+    from unjam.evidence import waiting
+
+    class Waits(Faults):
+        def __getitem__(self, index):
+            if index == 0:
+                here, self.there = socket.socketpair()
+                here.recv(1)
+            if index == 1:
+                read, self.write = os.pipe()
+                os.read(read, 1)
+            if index == 2:
+                subprocess.run(["sleep", "3600"], check=True)
+            if index == 3:
+                time.sleep(3600)
+            return index
+
+    kinds = {}
+    made = DataLoader(Waits(length=4), batch_size=None, num_workers=4, warn_after=None, timeout=3)
+    iterator = iter(made)
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
+    for number in range(4):
+        kinds[number] = waiting.look(iterator._pool.pid(number)).kind
+    assert kinds == {0: "socket", 1: "pipe", 2: "child", 3: "sleep"}
+    for child in psutil.Process().children(recursive=True):
+        if child.name() == "sleep":
+            child.kill()
+    del iterator
+
+
+# -- what the consumer does --------------------------------------------------------------------------------------------
+
+
+def test_two_threads_share_an_iterator():
+    iterator = iter(make(Faults(length=80)))
+    got, lock = [], threading.Lock()
+
+    def take():
+        for batch in iterator:
+            with lock:
+                got.extend(batch[1])
+
+    threads = [threading.Thread(target=take) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(got) == list(range(80))
+
+
+def test_closing_while_another_thread_waits():
+    iterator = iter(make(Faults("getitem", "hang", at=1)))
+    ended = threading.Event()
+
+    def take():
+        for _ in iterator:
+            pass
+        ended.set()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    time.sleep(0.3)
+    begun = time.monotonic()
+    iterator._shutdown_workers()
+    assert ended.wait(5)
+    thread.join(5)
+    assert time.monotonic() - begun < 5
+
+
+def test_an_exception_in_the_loop_body():
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            for _ in make(Faults("getitem", "hang", at=20)):
+                1 / 0
+
+
+def test_the_parent_forks_while_workers_are_at_work():
+    iterator = iter(make(Faults()))
+    batches = [next(iterator)]
+    pid = os.fork()
+    if pid == 0:
+        del iterator
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    expect(batches + list(iterator))
+
+
+@pytest.mark.parametrize("way", ["hang", "hold", "spin"])
+def test_the_parent_is_killed_with_workers_alive(way, tmp_path):
+    ready = tmp_path / "ready"
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(f"""
+        import sys, pathlib, torch
+        sys.path.insert(0, {os.path.dirname(__file__)!r})
+        from faulty import Faults
+        from unjam import DataLoader
+        iterator = iter(DataLoader(Faults("getitem", {way!r}, at=9), batch_size=4, num_workers=2))
+        next(iterator)
+        pathlib.Path({str(ready)!r}).write_text(" ".join(str(w.pid) for w in iterator._workers))
+        next(iterator); next(iterator)
+        """)
+    )
+    with subprocess.Popen([sys.executable, program]) as process:
+        deadline = time.monotonic() + 60
+        while not (ready.exists() and ready.read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        workers = [int(pid) for pid in ready.read_text().split()]
+        process.kill()
+    deadline = time.monotonic() + BOUND
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in workers):
+        assert time.monotonic() < deadline, "workers outlive their parent"
+        time.sleep(0.05)
