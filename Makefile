@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench simulate docs clean setup
+.PHONY: demo test lint bench simulate chaos soak docs clean setup
 
 setup: $(STAMP)
 
@@ -35,6 +35,12 @@ bench: setup  ## torch and unjam interleaved; prints ratios
 
 simulate: setup  ## 100,000 schedules through the engine
 	UNJAM_SCHEDULES=100000 $(BIN)/python -m pytest tests/test_engine_simulation.py --timeout=3600 -q
+
+chaos: setup  ## three minutes of workers killed at random
+	$(BIN)/python tests/chaos.py
+
+soak: setup  ## 200,000 batches and 20,000 epochs: memory and descriptors stay flat
+	$(BIN)/python tests/soak.py
 
 docs: setup  ## checks that every link in the documentation leads somewhere
 	$(BIN)/python docs/check_links.py

@@ -1,0 +1,30 @@
+"""Twenty seconds of `make chaos`, and a fiftieth of `make soak`."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import chaos
+import soak
+
+
+def test_chaos(caplog):
+    caplog.set_level(logging.ERROR, "unjam")
+    seen = chaos.run(20, seed=7)
+    assert sum(seen["strikes"].values()) > 40
+    assert seen["restarts"] > 20
+
+
+@pytest.mark.parametrize("name", soak.PARTS)
+def test_soak(name, caplog):
+    caplog.set_level(logging.ERROR, "unjam")
+    part = soak.PARTS[name]
+    part(0.005)
+    before = chaos.Footprint.now()
+    part(0.02)
+    after = chaos.Footprint.now()
+    assert after.memory <= before.memory + soak.GROWTH
+    assert after.descriptors <= before.descriptors
+    assert after.children <= before.children
