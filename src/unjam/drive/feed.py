@@ -226,17 +226,17 @@ class Feed:
     def _take(self, arrival: Arrival, draw: Callable[[], Any]) -> None:
         event, load = arrival.event, arrival.load
         match event:
+            case ev.Result(batch=batch) | ev.Failure(batch=batch) if load is not None:
+                if batch not in self._work or batch in self._loads:
+                    load.refuse()  # of an earlier epoch, or a second answer
+                    return
+                self._loads[batch] = load
             case Asked(worker, batch):
                 assert load is not None, "a question without a failure"
                 # a question of an earlier epoch still needs an answer: somebody waits for it
                 decision = self._court.ask(batch, load.facts.failures()[0]).value if batch in self._work else "skip"
                 self.pool.answer(worker, decision)
                 return
-            case ev.Result(batch=batch) | ev.Failure(batch=batch) if load is not None:
-                if batch not in self._work or batch in self._loads:
-                    load.refuse()  # of an earlier epoch, or a second answer
-                    return
-                self._loads[batch] = load
             case ev.Unready(worker) if load is not None:
                 self._desk.unready[worker] = load
             case ev.Exhausted(worker, batch) if load is not None and batch in self._work:
@@ -270,7 +270,10 @@ class Feed:
         while todo:
             action = todo[0]
             answer: ev.Event | None = None
+            # the three that happen for every batch come first
             match action:
+                case act.Deliver():
+                    self._outcome = action
                 case act.Draw(batch):
                     answer = ev.Drew(batch)
                     try:
@@ -280,18 +283,18 @@ class Feed:
                         answer = ev.SamplerEnded()
                     except Exception as error:  # noqa: BLE001 - the sampler is user code; raised below
                         answer, failed = ev.SamplerEnded(), error
-                case act.Judge(worker, batch):
-                    answer = self._judge(action, worker, batch)
                 case act.Send(worker, batch):
                     if batch in self._work:
                         self.pool.send(worker, self._work[batch])
+                case act.Judge(worker, batch):
+                    answer = self._judge(action, worker, batch)
                 case act.Start(worker):
                     self.pool.start(worker)
                 case act.Stop(worker, reason):
                     self.pool.stop(worker, reason)
                 case act.Drop(batch):
                     self._drop(batch)
-                case act.Deliver() | act.End() | act.GiveUp():
+                case act.End() | act.GiveUp():
                     self._outcome = action
                 case act.Warn(worker, batch):
                     self._desk.warn(worker, self._work.get(batch))

@@ -43,7 +43,9 @@ class Recorder:
         self._totals: Counter[str] = Counter()
         self._kinds: Counter[str] = Counter()
         self._said: Counter[str] = Counter()
-        self._epoch: Counter[str] = Counter()
+        self._batches = self._samples = self._bytes = 0
+        # of this epoch: samples delivered before it began, samples that failed
+        self._samples_before = self._failed = 0
         self._epoch_errors: list[SampleError] = []
         self._expected: int | None = None
         self._pool: weakref.ref[Any] | None = None
@@ -62,16 +64,14 @@ class Recorder:
         self._workers = workers
         self._expected = expected
         self._totals["epochs"] += 1
-        self._epoch.clear()
+        self._samples_before, self._failed = self._samples, 0
         self._epoch_errors = []
 
     def delivered(self, work: Work, facts: Facts) -> None:
         """The consumer gets a batch."""
-        totals = self._totals
-        totals["batches"] += 1
-        totals["samples"] += facts.samples
-        totals["bytes"] += facts.nbytes
-        self._epoch["samples"] += facts.samples
+        self._batches += 1
+        self._samples += facts.samples
+        self._bytes += facts.nbytes
         self.times.batch(work.number, work.index, facts.times)
 
     def emptied(self) -> None:
@@ -92,7 +92,7 @@ class Recorder:
         self._write(incident_of(error, self.dataset))
         if error.decision not in ("skip", "replace"):
             return None
-        self._epoch["failed"] += weight
+        self._failed += weight
         self._epoch_errors.append(error)
         del self._epoch_errors[:-MOST_KEPT]
         done = "left out" if error.decision == "skip" else f"replaced by sample {error.replacement!r}"
@@ -111,8 +111,8 @@ class Recorder:
 
     def ended(self) -> TooManyErrorsError | None:
         """An epoch is over; the answer is what to raise when not one of its samples came through."""
-        if self._epoch["samples"] == 0 and self._epoch["failed"]:
-            return self._too_many(f"all {self._epoch['failed']} samples of the epoch failed")
+        if self._samples == self._samples_before and self._failed:
+            return self._too_many(f"all {self._failed} samples of the epoch failed")
         return None
 
     def say(self, kind: str, text: str, *values: Any) -> None:
@@ -132,8 +132,8 @@ class Recorder:
         totals = self._totals
         return Statistics(
             epochs=totals["epochs"],
-            batches=totals["batches"],
-            samples=totals["samples"],
+            batches=self._batches,
+            samples=self._samples,
             failed=totals["failed"],
             skipped=totals["skipped"],
             replaced=totals["replaced"],
@@ -144,7 +144,7 @@ class Recorder:
             waited=self.times.waited(),
             stages=self.times.stages(),
             incidents=dict(self._kinds),
-            bytes=totals["bytes"],
+            bytes=self._bytes,
             arena_bytes=spans,
             arena_held=held,
         )
@@ -152,7 +152,7 @@ class Recorder:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _over_budget(self) -> TooManyErrorsError | None:
-        most, failed = self._max_errors, self._epoch["failed"]
+        most, failed = self._max_errors, self._failed
         if most is None:
             return None
         if isinstance(most, int):
@@ -161,7 +161,7 @@ class Recorder:
             return self._too_many(f"{failed} samples failed in this epoch, and max_errors={most} allows {most}")
         total = self._expected
         if total is None:
-            total = max(ENOUGH_SEEN, self._epoch["samples"] + failed)
+            total = max(ENOUGH_SEEN, self._samples - self._samples_before + failed)
         if failed <= most * total:
             return None
         return self._too_many(

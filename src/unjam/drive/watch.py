@@ -31,21 +31,18 @@ class Watch:
     _seen: dict[int, tuple[Beat, float]]
     _last: float
     _next_warning: float
+    # seconds between two looks
+    interval: float
 
     @classmethod
     def over(cls, pool: Pool, sample_timeout: float | None, warn_after: float | None) -> Watch:
         """A watch that has seen nothing yet."""
-        return cls(pool, sample_timeout, warn_after, {}, 0.0, warn_after or 0.0)
-
-    @property
-    def interval(self) -> float:
-        """Seconds between two looks."""
-        most = LOOK_AGAIN.seconds
-        if self.sample_timeout is not None:
-            most = min(most, max(SHORTEST_LOOK, self.sample_timeout / 4))
-        if self.warn_after is not None:
-            most = min(most, max(SHORTEST_LOOK, self.warn_after / 2))
-        return most
+        interval = LOOK_AGAIN.seconds
+        if sample_timeout is not None:
+            interval = min(interval, max(SHORTEST_LOOK, sample_timeout / 4))
+        if warn_after is not None:
+            interval = min(interval, max(SHORTEST_LOOK, warn_after / 2))
+        return cls(pool, sample_timeout, warn_after, {}, 0.0, warn_after or 0.0, interval)
 
     def due(self, now: float) -> bool:
         """Whether it is time for a look."""

@@ -74,6 +74,7 @@ class Machine:
     closed: bool = False
     blame: Blame = field(init=False)
     restarts: int = 0
+    retired: int = 0
     largest: int = 0
     turn: int = 0
 
@@ -237,8 +238,7 @@ class Machine:
         return max(1, min(most, self.config.budget // self.largest))
 
     def _most_in_flight(self) -> int:
-        retired = sum(worker.retired for worker in self.workers)
-        return self.config.most_in_flight - retired * self.config.depth
+        return self.config.most_in_flight - self.retired * self.config.depth
 
     # -- what goes wrong --------------------------------------------------------------------------------------------
 
@@ -290,6 +290,7 @@ class Machine:
         """Divide a worker's batches among the others."""
         record = self.workers[worker]
         record.retired, record.active = True, False
+        self.retired += 1
         others = [n for n, other in enumerate(self.workers) if other.active]
         todo: list[Action] = [act.Shrink(worker, len(others))]
         for batch in owed:

@@ -60,6 +60,8 @@ class ProcessPool:
         self._endings: dict[int, Ending] = {}
         self._oom_kills = oom_kills()
         self._closed = False
+        # workers that were killed for taking too long and are not gone yet
+        self._killed: list[Hand] = []
         # what happened and nobody has taken yet: kept here, so that an exception that a signal raises in between loses nothing
         self.arrivals: deque[Arrival] = deque()
         self.processes: list[Any] = []
@@ -96,6 +98,7 @@ class ProcessPool:
         if reason in (Reason.SILENT, Reason.SUSPENDED):
             hand.process.kill()
             hand.killed_at = time.monotonic()
+            self._killed.append(hand)
         else:
             self._post(hand, messages.Leave())
 
@@ -106,8 +109,7 @@ class ProcessPool:
             if hand.channel.unsent:
                 self._flush(hand)
                 self._listen(hand)
-        killed = [hand for hand in self._hands.values() if hand.killed_at is not None]
-        if killed:
+        if self._killed:
             seconds = min(seconds, OBEY_KILL.seconds)
         gone: list[Hand] = []
         for fd, _ in self._poller.poll(0 if self.arrivals else max(0, int(seconds * 1000))):
@@ -118,9 +120,17 @@ class ProcessPool:
                 self._read(hand)
         for hand in gone:
             self._bury(hand)
-        for hand in killed:
-            if hand.number in self._hands and time.monotonic() - (hand.killed_at or 0) > OBEY_KILL.seconds:
-                self._bury(hand)  # it waits inside the kernel; nobody waits for it
+        if self._killed:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Whoever survives SIGKILL waits inside the kernel; nobody waits for it."""
+        for hand in self._killed[:]:
+            if self._hands.get(hand.number) is not hand:
+                self._killed.remove(hand)
+            elif time.monotonic() - (hand.killed_at or 0) > OBEY_KILL.seconds:
+                self._killed.remove(hand)
+                self._bury(hand)
 
     def answer(self, worker: int, decision: str) -> None:
         """See `Pool`."""

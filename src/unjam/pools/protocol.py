@@ -12,7 +12,7 @@ from unjam.transport.page import Beat
 from unjam.worker.job import Failed, failures_from
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Facts:
     """What is known of a load without opening it: `told` or `listed` are the failures on the way to it."""
 
@@ -20,7 +20,7 @@ class Facts:
     nbytes: int = 0
     times: bytes = b""
     told: bytes = b""
-    listed: list[Failed] = field(default_factory=list)
+    listed: list[Failed] | None = None
 
     def failures(self) -> list[Failed]:
         """What failed."""
