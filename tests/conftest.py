@@ -55,6 +55,9 @@ def server():
     """What a process has one of runs before the first test: unjam's fork server, and multiprocessing's own helpers."""
     resource_tracker.ensure_running()
     mp_forkserver.ensure_running()
+    # what is imported stays: each test's two collections need not walk it
+    gc.collect()
+    gc.freeze()
     yield forkserver.shared()
     forkserver.shut_down()
 

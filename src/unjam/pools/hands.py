@@ -12,7 +12,6 @@ from typing import Any
 
 from unjam.engine.actions import Reason
 from unjam.engine.deadlines import TAKE_STACK
-from unjam.pools.protocol import Ending
 from unjam.transport.channel import Channel
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping, OwnedFd
@@ -83,19 +82,6 @@ def sentinel_of(process: Any) -> OwnedFd | int:
         return OwnedFd(os.pidfd_open(process.pid))
     sentinel: int = process.sentinel
     return sentinel
-
-
-def ending_of(hand: Hand, memory: str) -> Ending:
-    """What is known of the end of a worker that is gone."""
-    return Ending(
-        hand.number,
-        hand.process.pid,
-        hand.process.exitcode,
-        hand.page.read(),
-        hand.written(),
-        memory,
-        hand.said_farewell,
-    )
 
 
 def take_stack(hand: Hand) -> str:

@@ -32,15 +32,15 @@ from unjam.engine.actions import Reason
 from unjam.engine.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
 from unjam.errors import CannotStartError
 from unjam.pools.births import Nursery
-from unjam.pools.hands import BeginFrame, Hand, ending_of, sentinel_of, state_of, take_stack
+from unjam.pools.ends import MemoryWitness, await_ends, death_of, ending_of
+from unjam.pools.hands import BeginFrame, Hand, sentinel_of, state_of, take_stack
 from unjam.pools.loads import BatchLoad, Missing
 from unjam.pools.protocol import Arrival, Asked, Ending, Work
 from unjam.pools.registry import open_pools
 from unjam.transport.channel import MOST_FDS, Channel, ChannelClosed, Envelope
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping
-from unjam.transport.page import Beat, Page, Stage
-from unjam.transport.room import oom_kills
+from unjam.transport.page import Beat, Page
 from unjam.worker import main, messages
 from unjam.worker.spec import WorkerSpec
 
@@ -58,7 +58,7 @@ class ProcessPool:
         self._by_fd: dict[int, Hand] = {}
         self._poller = select.poll()
         self._endings: dict[int, Ending] = {}
-        self._oom_kills = oom_kills()
+        self._memory = MemoryWitness()
         self._closed = False
         # workers that were killed for taking too long and are not gone yet
         self._killed: list[Hand] = []
@@ -190,16 +190,16 @@ class ProcessPool:
             for hand in hands:
                 hand.page.ask_to_stop()
                 hand.channel.close()
-            left = self._await_ends(hands, FINISH_SAMPLE.seconds)
+            left = await_ends(hands, FINISH_SAMPLE.seconds)
             for hand in left:
                 hand.process.terminate()
-            left = self._await_ends(left, OBEY_TERM.seconds)
+            left = await_ends(left, OBEY_TERM.seconds)
         finally:
             # reached by Ctrl-C as well: whoever is left is killed
             left = [hand for hand in hands if hand.process.is_alive()]
             for hand in left:
                 hand.process.kill()
-            self._await_ends(left, OBEY_KILL.seconds)
+            await_ends(left, OBEY_KILL.seconds)
             for hand in hands:
                 self._let_go(hand)
 
@@ -346,51 +346,18 @@ class ProcessPool:
         hand.process.join(0 if hand.killed_at is not None else OBEY_KILL.seconds)
         while hand.process.exitcode is not None and not hand.channel.closed:
             self._read(hand)
-        ending = ending_of(hand, self._memory_kill(hand))
+        ending = ending_of(hand, self._memory.killed(hand))
         self._endings[hand.number] = ending
         del self._hands[hand.number]
         self._by_fd.pop(hand.sentinel, None)
         self._poller.unregister(hand.sentinel)
         self._let_go(hand)
         self._listen(hand)
-        self.arrivals.append(Arrival(_death(hand, ending)))
-
-    def _memory_kill(self, hand: Hand) -> str:
-        """What speaks for a worker having been killed for memory: the system counts such kills."""
-        if hand.process.exitcode != -signal.SIGKILL or hand.killed_at is not None:
-            return ""
-        before, now = self._oom_kills, oom_kills()
-        if before is None or now is None or now.count <= before.count or now.source != before.source:
-            return ""
-        # the next worker that is gone may have been killed by another of these
-        self._oom_kills = dataclasses.replace(before, count=before.count + 1)
-        return f"{now.source} oom_kill {before.count} -> {now.count}"
-
-    def _await_ends(self, hands: list[Hand], seconds: float) -> list[Hand]:
-        """Wait for these workers' ends; return who is left."""
-        until = time.monotonic() + seconds
-        left = [hand for hand in hands if hand.process.is_alive()]
-        while left and time.monotonic() < until:
-            poller = select.poll()
-            for hand in left:
-                poller.register(hand.sentinel, select.POLLIN)
-            poller.poll(max(0, int((until - time.monotonic()) * 1000)) + 1)
-            left = [hand for hand in left if hand.process.is_alive()]
-        return left
+        self.arrivals.append(Arrival(death_of(hand, ending)))
 
     def _let_go(self, hand: Hand) -> None:
         hand.channel.close()
         hand.process.join(0)
-
-
-def _death(hand: Hand, ending: Ending) -> ev.Death:
-    beat = ending.beat
-    cause = ev.Cause.MEMORY if ending.memory else ev.Cause.UNKNOWN
-    if hand.killed_at is not None:
-        cause = ev.Cause.SILENT if hand.stop_reason is Reason.SILENT else ev.Cause.SUSPENDED
-    on_batch = beat.stage in (Stage.GETITEM, Stage.COLLATE, Stage.PICKLE, Stage.SEND, Stage.RETRYING)
-    position = beat.position if beat.stage in (Stage.GETITEM, Stage.RETRYING) else -1
-    return ev.Death(hand.number, beat.batch if on_batch else None, position, cause, prepared=hand.prepared)
 
 
 def _without_slot(made: messages.Made) -> messages.Made:
