@@ -127,7 +127,8 @@ class Desk:
 
     def over_time(self, event: ev.Overdue, work: Work) -> None:
         """A sample takes longer than allowed: take down where it is, before its worker is stopped."""
-        self._overdue[event.worker] = self._stillness(event.worker, work, "timeout")
+        if event.worker not in self._overdue:
+            self._overdue[event.worker] = self._stillness(event.worker, work, "timeout")
 
     def warn(self, worker: int, work: Work | None) -> None:
         """No batch for a long time: say why."""

@@ -92,7 +92,7 @@ class ProcessPool:
     def stop(self, worker: int, reason: Reason) -> None:
         """See `Pool`."""
         hand = self._hands.get(worker)
-        if hand is None:
+        if hand is None or hand.killed_at is not None:
             return
         hand.stop_reason = reason
         if reason in (Reason.SILENT, Reason.SUSPENDED):
