@@ -32,6 +32,7 @@ bench: setup  ## torch and unjam interleaved; prints ratios
 	$(BIN)/python benchmarks/turnaround.py
 	$(BIN)/python benchmarks/starved.py
 	$(BIN)/python benchmarks/pipeline.py
+	$(BIN)/python benchmarks/faults.py
 
 simulate: setup  ## 100,000 schedules through the engine
 	UNJAM_SCHEDULES=100000 $(BIN)/python -m pytest tests/test_engine_simulation.py --timeout=3600 -q

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import threading
@@ -61,8 +62,8 @@ def tried(marker: Path) -> int:
 
 
 def hold_the_interpreter():
-    """Sleep in C with the GIL held."""
-    ctypes.PyDLL(None).sleep(3600)
+    """Hours in C with the GIL held: a regular expression that backtracks, as in real datasets."""
+    re.match(r"(a+)+$", "a" * 60 + "b")
 
 
 def end(way: str) -> None:

@@ -249,7 +249,7 @@ def test_over_time(phase, way, method):
     assert "sample_timeout=0.4" in text
     assert ("sample 5 (batch 1, worker 1)" if phase == "getitem" else "samples 4, 5, 6, 7 (batch 1, worker 1)") in text
     assert {"hang": "in wait", "hold": "in hold_the_interpreter", "spin": "in end"}[way] in text
-    assert {"hang": "a lock", "hold": "it sleeps", "spin": "it computes"}[way] in caught.value.incident.waits_for
+    assert {"hang": "a lock", "hold": "it computes", "spin": "it computes"}[way] in caught.value.incident.waits_for
     assert "faulty.py" in caught.value.incident.location
 
 
