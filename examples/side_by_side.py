@@ -11,6 +11,10 @@ from rich.table import Table
 from running import Outcome, run
 
 ROWS = [
+    ("an exception that cannot be pickled", "strange_exception", {"limit": 15}),
+    ("a worker is killed", "killed_worker", {}),
+    ("10 of 1,000 samples are damaged", "bad_samples", {}),
+    ("one sample never returns", "stuck_sample", {"limit": 15}),
     ("a lambda in the dataset, no fork", "lambda_without_fork", {}),
     ("batches of 64 MB, /dev/shm of 64 MB", "small_shm", {"small_shm": True}),
     ("ulimit -n 128, 1,000 batches kept", "few_descriptors", {}),

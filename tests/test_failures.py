@@ -88,6 +88,8 @@ def test_exceptions_that_would_end_a_loop(workers, kind):
     expected = RuntimeError if workers or kind is StopIteration else GeneratorExit
     with pytest.raises(expected):
         list(loader(Broken({13: kind("now")}), workers))
+    if expected is GeneratorExit:
+        return  # with no workers, what is no Exception is the user's own
     got = ys(loader(Broken({13: kind("now")}), workers, on_error="skip"))
     assert got[3] == [12, 14, 15]
     assert len(got) == 6
@@ -524,6 +526,22 @@ def test_a_generator_cannot_go_on_and_that_is_said(workers, caplog):
     got = sorted(n for batch in made for n in batch.tolist())
     assert got == ([0, 1, 2, 3, 4, 5, 6, 8, 10] if workers else list(range(7)))
     assert any("a generator cannot go on after an exception" in record.getMessage() for record in caplog.records)
+
+
+@WORKERS
+def test_too_many_failures_of_an_iterable(workers):
+    made = DataLoader(BadStream(11, goes_on=True), batch_size=4, num_workers=workers, on_error="skip", max_errors=0)
+    with pytest.raises(TooManyErrorsError, match="bad #"):
+        list(made)
+
+    class Never(BadStream):
+        def __iter__(self):
+            raise OSError("no stream")
+            yield
+
+    made = DataLoader(Never(0, goes_on=False), batch_size=4, num_workers=workers, on_error="skip")
+    with pytest.raises(TooManyErrorsError, match="no stream"):
+        list(made)
 
 
 @WORKERS

@@ -1,7 +1,8 @@
 """Phase x way of failing x start method x persistent or not: each ends as stated, within its bound, nothing left behind.
 
 `once`: the first worker fails and its replacement does not: every batch comes, in order, with its bytes. `always`: each
-worker fails there: the error names the phase and the sample, or the policy leaves the sample out.
+worker fails there: the error names the phase and the sample, or the policy leaves the sample out. A parent that is killed with
+its workers alive, Ctrl-C and the interpreter's exit are in test_stopping.py.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-import textwrap
 import threading
 import time
 
@@ -424,32 +423,3 @@ def test_the_parent_forks_while_workers_are_at_work():
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     expect(batches + list(iterator))
-
-
-@pytest.mark.parametrize("way", ["hang", "hold", "spin"])
-def test_the_parent_is_killed_with_workers_alive(way, tmp_path):
-    ready = tmp_path / "ready"
-    program = tmp_path / "program.py"
-    program.write_text(
-        textwrap.dedent(f"""
-        import sys, pathlib, torch
-        sys.path.insert(0, {os.path.dirname(__file__)!r})
-        from faulty import Faults
-        from unjam import DataLoader
-        iterator = iter(DataLoader(Faults("getitem", {way!r}, at=9), batch_size=4, num_workers=2))
-        next(iterator)
-        pathlib.Path({str(ready)!r}).write_text(" ".join(str(w.pid) for w in iterator._workers))
-        next(iterator); next(iterator)
-        """)
-    )
-    with subprocess.Popen([sys.executable, program]) as process:
-        deadline = time.monotonic() + 60
-        while not (ready.exists() and ready.read_text()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        workers = [int(pid) for pid in ready.read_text().split()]
-        process.kill()
-    deadline = time.monotonic() + BOUND
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in workers):
-        assert time.monotonic() < deadline, "workers outlive their parent"
-        time.sleep(0.05)

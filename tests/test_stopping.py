@@ -188,7 +188,7 @@ BUSY = {
 }
 
 
-def run_and_watch(tmp_path, *, busy, then, options="", kill=None, group=False):
+def run_and_watch(tmp_path, *, busy, then, options="", kill=None, group=False, twice=False):
     """Start a program, wait for its workers, end it some way; how long its processes then lived, and its result."""
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(PROGRAM).format(busy=BUSY[busy], then=then, options=options))
@@ -207,6 +207,9 @@ def run_and_watch(tmp_path, *, busy, then, options="", kill=None, group=False):
         if kill is not None:
             time.sleep(0.3)
             (os.killpg if group else os.kill)(program.pid, kill)
+        if twice:
+            time.sleep(0.3)
+            os.killpg(program.pid, kill)
         _, err = program.communicate(timeout=20)
         start = time.monotonic()
         while alive(pids) and time.monotonic() - start < 10:
@@ -247,6 +250,16 @@ def test_ctrl_c(tmp_path, options):
     assert code == -signal.SIGINT
     assert err.count("Traceback") == 1, err
     assert err.rstrip().endswith("KeyboardInterrupt")
+    assert lived < BOUND
+
+
+@pytest.mark.parametrize("busy", BUSY)
+def test_ctrl_c_twice(tmp_path, busy):
+    """The second one arrives while the workers are being stopped: they are killed, and nobody is left."""
+    lived, code, _ = run_and_watch(
+        tmp_path, busy=busy, then="next(iterator); next(iterator)", kill=signal.SIGINT, group=True, twice=True
+    )
+    assert code != 0
     assert lived < BOUND
 
 

@@ -18,6 +18,7 @@ that `except RuntimeError` goes on working. Each carries its `incident`: everyth
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,13 +100,20 @@ class SampleError:
     note: str = ""
 
     def __str__(self) -> str:
-        words = f"{type(self.exception).__name__}: {self.exception}"
-        return f"{self.place}: {words}"
+        return f"{self.place}: {type(self.exception).__name__}: {words_of(self.exception)}"
 
     @property
     def place(self) -> str:
         """Which sample, in words: `sample 37 (batch 4, worker 1)`."""
         return place(self.index, self.batch, self.worker, yielded=self.yielded, indices=self.indices)
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says; a broken `__str__` must not hide it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - user code
+        return "<no text: its __str__ raised>"
 
 
 def place(
@@ -122,12 +130,13 @@ def place(
     if yielded is not None:
         return f"sample {yielded} of its iterable ({where})"
     if index is not None:
-        return f"sample {_short(index)} ({where})"
+        return f"sample {short(index)} ({where})"
     if indices:
-        return f"samples {', '.join(_short(one) for one in indices[:16])}{' …' if len(indices) > 16 else ''} ({where})"
+        return f"samples {', '.join(short(one) for one in indices[:16])}{' …' if len(indices) > 16 else ''} ({where})"
     return where
 
 
-def _short(index: Any) -> str:
-    text = str(index) if isinstance(index, int) else repr(index)
+def short(index: Any) -> str:
+    """An index in words; a number of any library as a number."""
+    text = str(index) if isinstance(index, numbers.Integral) else repr(index)
     return text if len(text) <= 80 else text[:77] + "..."

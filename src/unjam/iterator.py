@@ -77,6 +77,8 @@ class InlineIterator(_SingleProcessDataLoaderIter):
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
         self._feed = Feed(pool, Config(1, 0, iterable=iterable), options, court, loader._recorder, pinner)  # noqa: SLF001 - made for this
         self._function = _function(loader)
+        if options.sample_timeout is not None:
+            loader._recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")  # noqa: SLF001 - made for this
         if pinner is not None:
             # nothing else needs an end, and the feed holds the dataset, which may hold anything
             weakref.finalize(self, pinner.close).atexit = False
@@ -154,6 +156,8 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         return self._pool.processes
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's signature
+        if not first_iter:
+            self._feed.check_idle()
         _BaseDataLoaderIter._reset(self, loader, first_iter)  # noqa: SLF001 - the part that is not about processes
         if self._feed.closed:
             self._open(loader)  # an error ended the workers; they are persistent, so the next epoch has new ones
@@ -210,6 +214,7 @@ def _options(loader: Any) -> Options:
         sample_timeout=loader.sample_timeout,
         warn_after=loader.warn_after,
         expected=_expected(loader),
+        batched=loader._auto_collation,  # noqa: SLF001 - torch's name for it
     )
 
 

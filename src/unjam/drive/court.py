@@ -28,13 +28,15 @@ class Court:
         assert self.function is not None, "nobody to ask"
         try:
             answer = self.function(error_of(failed))
-            return Decision(answer)
-        except BaseException as problem:  # noqa: BLE001 - it is raised where the batch is due
-            if isinstance(problem, ValueError) and not isinstance(problem, UnicodeError) and "Decision" in str(problem):
-                problem = TypeError(
-                    f"on_error returned {answer!r}; it may return 'raise', 'skip', 'replace' or 'retry'"
-                )
+        except Exception as problem:  # noqa: BLE001 - it is raised where the batch is due
             self._broken[batch] = problem
+            return Decision.RAISE
+        try:
+            return Decision(answer)
+        except ValueError:
+            self._broken[batch] = TypeError(
+                f"on_error returned {answer!r}; it may return 'raise', 'skip', 'replace' or 'retry'"
+            )
             return Decision.RAISE
 
     def decide(self, batch: int, failed: Failed) -> Decision:

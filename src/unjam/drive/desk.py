@@ -83,14 +83,19 @@ class Desk:
         if incident is None:
             return WorkerDiedError(f"a worker is gone; {outcome.reason.value}")
         if outcome.reason is Reason.CANNOT_REPLAY and outcome.worker in self._overdue:
-            return self._timeout_error(self._overdue.pop(outcome.worker))
+            silent = self._overdue.pop(outcome.worker)
+            self._recorder.incident(silent)
+            return self._timeout_error(silent)
         return self._died_error(incident, outcome.reason)
 
     def _died_error(self, incident: Incident, reason: Reason) -> WorkerDiedError:
         from unjam.drive import explain  # noqa: PLC0415 - only when something fails
 
         first, *rest = explain.lines(incident).splitlines()
-        help_line = f"help: {_HELP[reason]}" if reason in _HELP else None
+        known = reason in _HELP and not (
+            reason is Reason.DIED_REPEATEDLY and self._court.policy.always is not Decision.RAISE
+        )
+        help_line = f"help: {_HELP[reason]}" if known else None
         shown = "\n".join([f"{first}; {reason.value}", *rest, *([help_line] if help_line else [])])
         problem = WorkerDiedError(shown)
         problem.incident = incident
@@ -102,11 +107,15 @@ class Desk:
         what = incident.what if incident is not None else f"worker {worker} was killed for memory"
         self._recorder.say("memory", "%s; it is not replaced, and %d workers go on", what, left)
 
-    def exhausted(self, event: ev.Exhausted, load: Load) -> None:
-        """A worker's iterable has ended; what failed since its last batch has no batch to travel with."""
-        errors, _ = self._court.close(event.batch, load.facts.failures())
+    def exhausted(self, event: ev.Exhausted, load: Load) -> BaseException | None:
+        """A worker's iterable has ended; what failed since its last batch has no batch to travel with.
+
+        The answer is what to raise when there were too many failures.
+        """
+        errors, broken = self._court.close(event.batch, load.facts.failures())
+        problem: BaseException | None = broken
         for error in errors:
-            self._recorder.failed(error)
+            problem = self._recorder.failed(error) or problem
         if event.cut_short:
             self._recorder.say(
                 "cut short",
@@ -114,6 +123,7 @@ class Desk:
                 "exception, and what it had still to yield is missing",
                 event.worker,
             )
+        return problem
 
     def not_ready(self, worker: int) -> tuple[BaseException, bool]:
         """What a worker raised before its first sample, and whether it was in rebuilding the dataset."""
@@ -184,7 +194,7 @@ class Desk:
         """Ask the policy about a sample that ended its worker: None to make the batch again, or what takes its place."""
         ending = self._pool.ending(action.worker)
         in_getitem = ending is not None and ending.beat.stage is Stage.GETITEM
-        several = isinstance(work.index, (list, tuple)) and len(work.index) > 1
+        several = len(work.indices) > 1
         if action.position < 0 and in_getitem and several and -1 not in work.verdicts:
             # the dataset gives all samples at once; one by one it shows which it is
             work.verdicts[-1] = SINGLY
@@ -210,21 +220,17 @@ class Desk:
         else:
             problem = self._died_error(self._ends[action.worker], action.reason)
         incident: Any = problem.incident
-        several = isinstance(work.index, (list, tuple))
-        alone = action.position >= 0
-        index = None
-        if alone:
-            index = work.index[action.position] if several else work.index
+        alone = 0 <= action.position < len(work.indices)
         return Failed(
             position=action.position,
-            index=index,
+            index=work.indices[action.position] if alone else None,
             batch=work.number,
             worker=action.worker,
             stage=incident.stage or "getitem",
             seconds=incident.seconds,
             exception=problem,
             tries=self._tries.get((work.batch, action.position), 1),
-            indices=() if alone else tuple(work.index) if several else (work.index,),
+            indices=() if alone else work.indices,
             pid=incident.pid,
         )
 

@@ -44,7 +44,7 @@ def subject(beat: Beat, work: Work | None, *, iterable: bool) -> Subject:
         return Subject(None, None, None, ())
     if iterable:
         return Subject(None, work.number, beat.yielded if beat.stage is Stage.GETITEM else None, ())
-    indices = tuple(work.index) if isinstance(work.index, (list, tuple)) else (work.index,)
+    indices = work.indices
     if beat.stage in (Stage.GETITEM, Stage.RETRYING, Stage.ASKING) and 0 <= beat.position < len(indices):
         return Subject(indices[beat.position], work.number, None, ())
     return Subject(None, work.number, None, indices)

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,7 @@ class Options:
     sample_timeout: float | None = None
     warn_after: float | None = None
     expected: int | None = None
+    batched: bool = True
 
 
 class Feed:
@@ -83,8 +84,14 @@ class Feed:
         self._owner = os.getpid()
         self.closed = False
 
+    def check_idle(self) -> None:
+        """Refuse what is asked for from inside of `next`: by the user's own function, or by a sampler."""
+        if self._holder == threading.get_ident():
+            raise RuntimeError("the loader was asked for a batch while it was making one (in on_error or a sampler)")
+
     def begin(self, draw: Callable[[], Any], shared_seed: int | None) -> None:
         """Begin an epoch; `draw` gives the next indices or raises StopIteration."""
+        self.check_idle()
         if self._epochs:
             self.pool.resume(shared_seed)
         self._epochs += 1
@@ -132,8 +139,7 @@ class Feed:
 
     def _await_turn(self) -> None:
         """Another thread is in `next`: wait for it."""
-        if self._holder == threading.get_ident():
-            raise RuntimeError("the loader was asked for a batch while it was making one (in on_error or a sampler)")
+        self.check_idle()
         while not self._lock.acquire(timeout=LOOK_AGAIN.seconds):
             if self.closed:
                 raise StopIteration
@@ -159,7 +165,9 @@ class Feed:
                         continue
                     data = load.open(copy=self.pool.held() >= MOST_HELD)
                     self._recorder.delivered(work, facts)
-                    self._recorder.times.wait(time.monotonic_ns() - begun)
+                    waited = time.monotonic_ns() - begun
+                    self._recorder.times.wait(waited)
+                    self._watch.rest(waited / 1e9)
                     return data
                 case act.GiveUp():
                     self._give_up(outcome)
@@ -234,13 +242,19 @@ class Feed:
             case Asked(worker, batch):
                 assert load is not None, "a question without a failure"
                 # a question of an earlier epoch still needs an answer: somebody waits for it
+                self.pool.arrivals.appendleft(arrival)  # asked again if Ctrl-C comes in between
                 decision = self._court.ask(batch, load.facts.failures()[0]).value if batch in self._work else "skip"
+                if self.pool.arrivals:
+                    self.pool.arrivals.popleft()
                 self.pool.answer(worker, decision)
                 return
             case ev.Unready(worker) if load is not None:
                 self._desk.unready[worker] = load
             case ev.Exhausted(worker, batch) if load is not None and batch in self._work:
-                self._desk.exhausted(event, load)
+                problem = self._desk.exhausted(event, load)
+                if problem is not None:
+                    self._close()
+                    raise problem
         self._pump(event, draw)
 
     def _pin_arrivals(self) -> None:
@@ -312,12 +326,17 @@ class Feed:
 
     def _draw(self, batch: int, draw: Callable[[], Any]) -> None:
         index = draw()
+        batched = self._options.batched
+        if batched and isinstance(index, Iterator):
+            index = list(index)
+        # samplers use their lists again: what was drawn is kept as it was
+        indices = _listed(index) if batched else (index,)
         spares = tuple(self._recent) if self._court.policy.may_replace else ()
-        self._work[batch] = Work(batch, batch - self._first_of_epoch, index, spares)
+        self._work[batch] = Work(batch, batch - self._first_of_epoch, index, indices, batched, spares)
         if self._court.policy.may_replace and not self._machine.config.iterable:
-            self._recent.extend(index if isinstance(index, (list, tuple)) else [index])
+            self._recent.extend(indices)
         if self._delivered == 0:
-            self._drawn.append(index)
+            self._drawn.append(list(index) if type(index) is list else index)
 
     def _judge(self, action: act.Judge, worker: int, batch: int) -> ev.Event | None:
         """Ask the policy about a sample that ended its worker; see `Desk.judge`."""
@@ -377,6 +396,13 @@ class Feed:
             if batch in self._work and batch not in self._loads:
                 return entry.worker, self._work[batch]
         return None
+
+
+def _listed(index: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(index)
+    except TypeError:
+        return (index,)
 
 
 def _stopped(error: SampleError) -> RuntimeError:

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from unjam.drive.times import Times
-from unjam.errors import SampleError, TooManyErrorsError
+from unjam.errors import SampleError, TooManyErrorsError, words_of
 from unjam.pools.protocol import Facts, Pool, Work
 from unjam.statistics import Statistics
 from unjam.worker.exceptions import RemoteTraceback, twin, type_name
@@ -72,7 +72,7 @@ class Recorder:
         self._batches += 1
         self._samples += facts.samples
         self._bytes += facts.nbytes
-        self.times.batch(work.number, work.index, facts.times)
+        self.times.batch(work.number, work.indices, facts.times)
 
     def emptied(self) -> None:
         """A batch lost all of its samples and is left out."""
@@ -221,7 +221,7 @@ def incident_of(error: SampleError, dataset: str) -> Incident:
         tries=error.tries,
         replacement=plain(error.replacement),
         exception=type_name(type(exception)),
-        message=str(exception),
+        message=words_of(exception),
         traceback=_traceback(exception),
         exit_code=getattr(known, "exit_code", None),
         signal=getattr(known, "signal", None),

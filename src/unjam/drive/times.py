@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from unjam.errors import short
 from unjam.statistics import StageTimes
 
 # of a histogram whose steps are 2**(1/16): a percentile is right to 5 %
@@ -119,9 +120,11 @@ class Times:
 
 
 def _sample(entry: tuple[int, Any, bytes], position: int) -> str:
-    number, index, _ = entry
-    try:
-        one = index[position] if isinstance(index, (list, tuple)) else index
-    except IndexError:
-        one = None
-    return f"batch {number}" if one is None else f"sample {one!r} (batch {number})"
+    number, indices, stamps = entry
+    # a dataset that gives all samples at once has one time for the batch
+    alone = len(stamps) // 8 - TAIL == len(indices)
+    return (
+        f"sample {short(indices[position])} (batch {number})"
+        if alone and indices[position] is not None
+        else f"batch {number}"
+    )

@@ -72,9 +72,10 @@ class Watch:
             events.append(ev.Silence(worker, owed[worker][0].batch))
         return events
 
-    def rest(self) -> None:
-        """The consumer got something: the next warning is a first one again."""
-        self._next_warning = self.warn_after or 0.0
+    def rest(self, waited: float) -> None:
+        """The consumer got a batch; if it did not wait long for it, the next warning is a first one again."""
+        if self.warn_after is not None and waited < self.warn_after:
+            self._next_warning = self.warn_after
 
     def _over_time(self, now: float, beat: Beat, first: float, works: list[Work]) -> bool:
         if self.sample_timeout is None or beat.stage not in _OWN_TIME:
@@ -85,5 +86,5 @@ class Watch:
         allowed = self.sample_timeout
         if beat.stage is not Stage.GETITEM or beat.position < 0:
             # the whole batch at once
-            allowed *= len(work.index) if isinstance(work.index, (list, tuple)) else 1
+            allowed *= max(1, len(work.indices))
         return now - max(beat.since / 1e9, first - self.interval) > allowed

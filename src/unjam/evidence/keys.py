@@ -1,12 +1,13 @@
 """What a dataset itself calls a sample: a path, an id.
 
 No name is known beforehand. A dataset that holds a list as long as itself, with a path or a word at the sample's index,
-calls the sample that; wrappers that only renumber are looked through.
+calls the sample that. `Subset` and `ConcatDataset`, and what is made like them, are looked through.
 """
 
 from __future__ import annotations
 
 import bisect
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,12 +24,13 @@ def key_of(dataset: Any, index: Any, depth: int = 0) -> str | None:
 
 
 def _key_of(dataset: Any, index: Any, depth: int) -> str | None:
-    if depth > MOST_DEPTH or not isinstance(index, int):
+    if depth > MOST_DEPTH:
         return None
+    index = operator.index(index)
     attributes = getattr(dataset, "__dict__", {})
     inner, indices = attributes.get("dataset"), attributes.get("indices")
-    if inner is not None and isinstance(indices, Sequence):
-        return key_of(inner, int(indices[index]), depth + 1)
+    if inner is not None and indices is not None:
+        return key_of(inner, indices[index], depth + 1) if len(indices) == len(dataset) else None
     parts, ends = attributes.get("datasets"), getattr(dataset, "cumulative_sizes", None)
     if isinstance(parts, Sequence) and ends:
         which = bisect.bisect_right(ends, index)
@@ -39,8 +41,7 @@ def _key_of(dataset: Any, index: Any, depth: int) -> str | None:
             word = _word(held[index])
             if word is not None:
                 return f"{word!r} ({name}[{index}])"
-    if inner is not None:
-        return key_of(inner, index, depth + 1)
+    # a wrapper that holds another dataset may renumber its samples: no name is better than a wrong one
     return None
 
 

@@ -7,6 +7,7 @@ function fails on it alone, or works once it is taken out.
 
 from __future__ import annotations
 
+import copy
 import numbers
 import time
 from collections import Counter
@@ -43,16 +44,16 @@ class Odd:
         return f"{text} ({self.how})" if self.how else text
 
 
-def find(samples: list[Any], collate: Callable[[list[Any]], Any], *, probe: bool, strict: bool) -> list[Odd]:
+def find(samples: list[Any], collate: Callable[[list[Any]], Any], *, strict: bool, fresh: bool) -> list[Odd]:
     """The samples to blame for a batch that `collate` could not make, in their order.
 
-    `strict`: it is torch's default, whose rules are known. `probe`: the function may be called for every sample.
+    `strict`: it is torch's default, whose rules are known. `fresh`: no call of the function has seen these samples, which
+    it may have changed; otherwise only a sample that is None can be accused.
     """
     trees = [read(sample) for sample in samples]
-    unlike = _unlike(trees)
     if strict:
-        return _impossible(trees) or unlike
-    return _proven(samples, trees, unlike, collate, thorough=probe)
+        return _impossible(trees) or _unlike(trees) or _with_graph(trees)
+    return _proven(samples, trees, _unlike(trees), collate, fresh=fresh)
 
 
 def read(sample: Any) -> dict[str, str]:
@@ -111,12 +112,21 @@ def _impossible(trees: list[dict[str, str]]) -> list[Odd]:
     for place, tree in enumerate(trees):
         for where, has in tree.items():
             foreign = has.startswith("a ") and "." in has.split(" ")[1] and has not in known
-            if has == "None" or foreign or has.endswith("requires grad"):
-                how = "call .detach() on it" if has.endswith("grad") else "default_collate cannot put it into a batch"
+            if has == "None" or foreign:
                 usual, others = _usual(trees, place, where)
-                odd.append(Odd(place, where, has, usual, others, how))
+                odd.append(Odd(place, where, has, usual, others, "default_collate cannot put it into a batch"))
                 break
     return odd
+
+
+def _with_graph(trees: list[dict[str, str]]) -> list[Odd]:
+    """Samples with a tensor that has a graph, which a worker cannot stack into memory of its own."""
+    found = []
+    for place, tree in enumerate(trees):
+        where = next((where for where, has in tree.items() if has.endswith("requires grad")), None)
+        if where is not None:
+            found.append(Odd(place, where, tree[where], how="call .detach() on it"))
+    return found
 
 
 def _kinds(table: Mapping[Any, Any]) -> list[type]:
@@ -151,9 +161,9 @@ def _unlike(trees: list[dict[str, str]]) -> list[Odd]:
 
 
 def _proven(
-    samples: list[Any], trees: list[dict[str, str]], unlike: list[Odd], collate: Any, *, thorough: bool
+    samples: list[Any], trees: list[dict[str, str]], unlike: list[Odd], collate: Any, *, fresh: bool
 ) -> list[Odd]:
-    until = time.monotonic() + PROBE_COLLATE.seconds
+    trial = _Trial(collate, time.monotonic() + PROBE_COLLATE.seconds)
     by_place = {odd.place: odd for odd in unlike}
 
     def odd(place: int, how: str) -> Odd:
@@ -162,26 +172,42 @@ def _proven(
             return Odd(place, known.where, known.has, known.usual, known.others, how)
         return Odd(place, "", trees[place].get("", "something else"), how=how)
 
-    alone = [place for place in range(len(samples)) if _fails(collate, [samples[place]], until)]
+    accused = range(len(samples)) if fresh else [place for place, sample in enumerate(samples) if sample is None]
+    alone = [place for place in accused if trial.fails([samples[place]])]
     if alone and len(alone) < len(samples):
         return [odd(place, "collate_fn fails on it alone") for place in alone]
-    if alone and not thorough:
-        return []
-    rest = [sample for place, sample in enumerate(samples) if place not in by_place]
-    if unlike and rest and not _fails(collate, rest, until):
-        how = "collate_fn works without it" if len(unlike) == 1 else "collate_fn works without it and its like"
-        return [odd(one.place, how) for one in unlike]
-    for place in range(len(samples)) if len(samples) > 1 else ():
-        if time.monotonic() < until and not _fails(collate, samples[:place] + samples[place + 1 :], until):
+    suspects = [place for place in accused if place in by_place]
+    if suspects and trial.works([sample for place, sample in enumerate(samples) if place not in suspects]):
+        how = "collate_fn works without it" if len(suspects) == 1 else "collate_fn works without it and its like"
+        return [odd(place, how) for place in suspects]
+    for place in accused if len(samples) > 1 else ():
+        if trial.works(samples[:place] + samples[place + 1 :]):
             return [odd(place, "collate_fn works without it")]
     return []
 
 
-def _fails(collate: Any, samples: list[Any], until: float) -> bool:
-    if time.monotonic() > until:
-        return False
-    try:
-        collate(samples)
-    except Exception:  # noqa: BLE001 - that it fails is the answer
+class _Trial:
+    """Calls a collate function on parts of its batch, on copies, until time is up; then nothing is proven any more."""
+
+    def __init__(self, collate: Any, until: float) -> None:
+        self._collate = collate
+        self._until = until
+
+    def fails(self, samples: list[Any]) -> bool:
+        return self._try(samples) is False
+
+    def works(self, samples: list[Any]) -> bool:
+        return bool(samples) and self._try(samples) is True
+
+    def _try(self, samples: list[Any]) -> bool | None:
+        if time.monotonic() > self._until:
+            return None
+        try:
+            samples = copy.deepcopy(samples)
+        except Exception:  # noqa: BLE001 - what cannot be copied is taken as it is
+            samples = list(samples)
+        try:
+            self._collate(samples)
+        except Exception:  # noqa: BLE001 - that it fails is the answer
+            return False
         return True
-    return False

@@ -58,10 +58,13 @@ class InlinePool:
         """Make the next batch, for as long as user code takes."""
         del seconds
         if self._work:
-            self.arrivals.append(self._make(self._work.popleft()))
+            # taken off the list once it is made: a Ctrl-C in between must not lose it
+            self.arrivals.append(self._make(self._work[0]))
+            if self._work:  # user code may have closed the loader meanwhile
+                self._work.popleft()
 
     def _make(self, work: Work) -> Arrival:
-        job = Job(work.batch, work.number, work.index, work.spares)
+        job = Job(work.batch, work.number, work.index, work.spares, batched=work.batched)
         try:
             data = self._fetcher.fetch(job)
         except IterableEnded as end:

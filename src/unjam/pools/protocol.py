@@ -82,15 +82,17 @@ class Ending:
 
 @dataclass(slots=True)
 class Work:
-    """One batch to make: its number for ever, its number in this epoch, and its indices.
+    """One batch to make: its number for ever, its number in this epoch, and what the sampler gave for it.
 
-    `packed` are the indices as they were when they were first sent: samplers use their lists again, and a batch that is
+    `indices` are the samples' as they were when they were drawn. `packed` are the indices as they were when they were first sent: samplers use their lists again, and a batch that is
     made a second time must be the same batch.
     """
 
     batch: int
     number: int
     index: Any
+    indices: tuple[Any, ...] = ()
+    batched: bool = True
     spares: tuple[Any, ...] = ()
     packed: bytes | None = None
     # by position: what was decided about samples that ended a worker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 from unjam.evidence.incident import Incident
 
 MOST_CAUSES = 8
+_SURROGATE = re.compile(r"(?<!\\)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 MOST_SAMPLES = 8
 
 
@@ -74,7 +76,7 @@ def read(path: str) -> tuple[list[Incident], int]:
             if not line.strip():
                 continue
             try:
-                incidents.append(Incident.from_json(line))
+                incidents.append(Incident.from_json(_printable(line)))
             except (ValueError, TypeError):
                 strange += 1
     return incidents, strange
@@ -114,6 +116,11 @@ def short(location: str) -> str:
     except ValueError:
         return location
     return f"{near if len(near) < len(file) else file}:{line}"
+
+
+def _printable(line: str) -> str:
+    """A file name that is no UTF-8 travels as lone surrogates, which no terminal takes."""
+    return _SURROGATE.sub(lambda found: "\\\\" + found[0][1:], line)
 
 
 def _names(incident: Incident, what: str) -> list[str]:

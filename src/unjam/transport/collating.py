@@ -19,17 +19,23 @@ from unjam.transport.slots import Arena
 SMALLEST_STACK = 1 << 13
 
 
-def install(arena: Arena) -> None:
-    """Let torch's default collate in this process stack into `arena` while a batch is made."""
+def install(arena: Arena, *, strict: bool) -> None:
+    """Let torch's default collate in this process stack into `arena` while a batch is made.
+
+    `strict`: it is the loader's own, and refuses to mix things up. A function of the user's that calls it gets what torch gives.
+    """
     table = torch_collate.default_collate_fn_map
     if table.get(torch.Tensor) is not torch_collate.collate_tensor_fn:
         return  # the user put a function of their own there
 
     def stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        if strict:
+            _same_dtype(batch)
         return _stack(arena, batch, collate_fn_map)
 
     table[torch.Tensor] = stack
-    table.update(_checks())
+    if strict:
+        table.update(_checks())
 
 
 def is_default(collate: Any) -> bool:
@@ -73,16 +79,19 @@ def _checks() -> dict[Any, Callable[..., Any]]:
     """Functions for torch's table that do as torch does, and say so where it would mix things up in silence."""
     table = torch_collate.default_collate_fn_map
     checks = {dict: _collate_dicts, list: _collate_sequences, tuple: _collate_sequences}
-    found = {kind: function for kind, function in checks.items() if kind not in table}
-    if table.get(str) is torch_collate.collate_str_fn:
-        found[str] = _collate_words
+    # a function of the user's for mappings or sequences in general comes first
+    taken = {kind for kind in checks for known in table if isinstance(known, type) and issubclass(kind, known)}
+    found = {kind: function for kind, function in checks.items() if kind not in taken}
+    for kind in (str, bytes):
+        if table.get(kind) is torch_collate.collate_str_fn:
+            found[kind] = _collate_words
     return found
 
 
 def _collate_words(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """As torch does it, but what is no word is not put among words."""
     del collate_fn_map
-    if not all(isinstance(word, str) for word in batch):
+    if not all(isinstance(word, (str, bytes)) for word in batch):
         raise TypeError("words and other things in one batch")
     return batch
 
@@ -119,7 +128,6 @@ def _collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 def _stack(arena: Arena, batch: Any, collate_fn_map: Any) -> Any:
     first = batch[0]
-    _same_dtype(batch)
     if first.is_nested or first.layout is not torch.strided:
         return torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # it knows what to say
     if first.device.type != "cpu":

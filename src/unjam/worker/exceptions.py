@@ -8,12 +8,17 @@ rebuilt without its constructor, and where even its class cannot travel its word
 from __future__ import annotations
 
 import contextlib
+import copy
 import pickle
 import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from unjam.errors import words_of
 from unjam.transport import classes
+
+# in an exception's __dict__: the notes that are unjam's
+_OWN_NOTES = "__unjam_notes__"
 
 
 class RemoteTraceback(Exception):
@@ -46,8 +51,9 @@ class ExceptionRecord:
         """The exception itself, with the remote traceback as its cause."""
         error = self._rebuild()
         with contextlib.suppress(Exception):  # an exception may be frozen
-            error.__cause__ = RemoteTraceback(self.traceback)
-            add_notes(error, self.notes)
+            shown = "" if hasattr(error, "add_note") else "\n" + "\n".join(self.notes)
+            error.__cause__ = RemoteTraceback(self.traceback + shown)
+        add_notes(error, self.notes)
         return error
 
     def _rebuild(self) -> BaseException:
@@ -62,32 +68,43 @@ class ExceptionRecord:
 
 
 def add_notes(error: BaseException, notes: tuple[str, ...]) -> None:
-    """Add what is known to an exception, as Python 3.11 and later show it."""
-    for note in notes:
-        if hasattr(error, "add_note"):
-            error.add_note(note)
+    """Add what is known to an exception. Python 3.10 does not show notes, but keeps them where later ones do.
 
-
-def forget_frames(error: BaseException) -> None:
-    """Keep an exception's traceback as text only: its frames hold everything that the failed call held."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    A dataset may raise one and the same object again and again: what was added before gives way.
+    """
     with contextlib.suppress(Exception):  # an exception may be frozen
-        error.__traceback__ = error.__context__ = None
-        error.__cause__ = RemoteTraceback(text)
+        held = vars(error)
+        before = held.get(_OWN_NOTES, ())
+        if before:
+            held["__notes__"] = [note for note in held.get("__notes__", ()) if note not in before]
+        for note in notes:
+            if hasattr(error, "add_note"):
+                error.add_note(note)
+            else:
+                held.setdefault("__notes__", []).append(note)
+        held[_OWN_NOTES] = notes
 
 
 def twin(error: BaseException) -> BaseException:
     """Another exception like this one, without its frames: for a record that outlives the handling of the first."""
-    try:
-        other = _without_constructor(type(error), error.args, dict(vars(error)))
-    except Exception:  # noqa: BLE001 - an exception may refuse to be made this way
-        other = RemoteError(f"{type_name(type(error))}: {_words(error)}")
+    other = _alike(error)
     cause = error.__cause__
     if not isinstance(cause, RemoteTraceback) and error.__traceback__ is not None:
         cause = RemoteTraceback("".join(traceback.format_exception(type(error), error, error.__traceback__)))
     with contextlib.suppress(Exception):  # an exception may be frozen
         other.__cause__ = cause if isinstance(cause, RemoteTraceback) else None
     return other
+
+
+def _alike(error: BaseException) -> BaseException:
+    for make in (copy.copy, lambda one: _without_constructor(type(one), one.args, _attributes(one))):
+        with contextlib.suppress(Exception):  # an exception may refuse to be made either way
+            other: BaseException = make(error)
+            if type(other) is type(error) and words_of(other) == words_of(error):
+                if "__notes__" in vars(error):
+                    vars(other)["__notes__"] = list(vars(error)["__notes__"])
+                return other
+    return RemoteError(f"{type_name(type(error))}: {words_of(error)}")
 
 
 def type_name(kind: type) -> str:
@@ -111,7 +128,7 @@ def record(error: BaseException, notes: tuple[str, ...], *, by_value: bool) -> E
     if not isinstance(error, Exception):
         # SystemExit would end the training without a word, KeyboardInterrupt would look like the user's Ctrl-C
         pickled = state = None
-    return ExceptionRecord(pickled, state, type_name(type(error)), _words(error), text, notes)
+    return ExceptionRecord(pickled, state, type_name(type(error)), words_of(error), text, notes)
 
 
 def _ways(*, by_value: bool) -> tuple[Any, ...]:
@@ -125,17 +142,17 @@ def _whole(error: BaseException, dumps: Any) -> bytes | None:
     except Exception:  # noqa: BLE001 - user classes raise anything from their reductions
         return None
     # a constructor that takes something else may also succeed and mean another thing
-    return data if type(back).__qualname__ == type(error).__qualname__ and _words(back) == _words(error) else None
+    return data if type(back).__qualname__ == type(error).__qualname__ and words_of(back) == words_of(error) else None
 
 
 def _state(error: BaseException, dumps: Any) -> bytes | None:
     try:
-        data: bytes = dumps((type(error), _picklable(error.args, dumps), _picklable(vars(error), dumps)))
+        data: bytes = dumps((type(error), _picklable(error.args, dumps), _picklable(_attributes(error), dumps)))
         kind, args, attributes = pickle.loads(data)
-        _without_constructor(kind, args, attributes)
+        back = _without_constructor(kind, args, attributes)
     except Exception:  # noqa: BLE001 - as above
         return None
-    return data
+    return data if words_of(back) == words_of(error) else None
 
 
 def _picklable(parts: Any, dumps: Any) -> Any:
@@ -155,15 +172,26 @@ def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attri
     error = kind.__new__(kind)
     # not by assignment: an exception may be frozen
     object.__setattr__(error, "args", args)
-    error.__dict__.update(attributes)
+    for name, value in attributes.items():
+        if hasattr(error, "__dict__") and name not in _slots(kind):
+            error.__dict__[name] = value
+        else:
+            object.__setattr__(error, name, value)
     return error
 
 
-def _words(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - a broken __str__ must not hide the error
-        return "<no text: its __str__ raised>"
+def _attributes(error: BaseException) -> dict[str, Any]:
+    """What an exception holds, in its `__dict__` and in slots."""
+    held = {name: getattr(error, name) for name in _slots(type(error)) if hasattr(error, name)}
+    return {**held, **{name: value for name, value in vars(error).items() if name != _OWN_NOTES}}
+
+
+def _slots(kind: type) -> list[str]:
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
 def _safe_repr(part: Any) -> str:

@@ -50,7 +50,7 @@ class _Collating:
         self._pulse = pulse
 
     def _batch_of(self, job: Job, data: list[Any]) -> Any:
-        if not data and job.failures:
+        if job.failures and not data:
             raise Emptied
         self._pulse.beat(Stage.COLLATE, job.batch)
         job.stamps.append(time.monotonic_ns())
@@ -59,6 +59,14 @@ class _Collating:
         except BaseException as error:  # noqa: BLE001 - user code; the policy decides
             batch = self._mender.collate_again(job, data, error, self._collate)
         job.samples = len(data)
+        return batch
+
+    def _batch_of_anything(self, job: Job, data: Any) -> Any:
+        """The dataset gave all samples at once: nearly always a list, but a tensor or a generator if it likes."""
+        if type(data) is list:
+            return self._batch_of(job, data)
+        batch = self._convert(job, data)
+        job.samples = len(job.indices())
         return batch
 
     def _convert(self, job: Job, data: Any) -> Any:
@@ -93,7 +101,7 @@ class MapFetcher(_Collating):
                 raise Emptied
             return self._convert(job, data[0])
         if getattr(self._dataset, "__getitems__", None) and job.verdicts.get(-1) != SINGLY:
-            return self._batch_of(job, self._all_at_once(job))
+            return self._batch_of_anything(job, self._all_at_once(job))
         data = []
         self._each(job, job.index, data)
         return self._batch_of(job, data)
@@ -125,10 +133,10 @@ class MapFetcher(_Collating):
     def _load(self, index: Any) -> Any:
         return self._dataset[index]
 
-    def _all_at_once(self, job: Job) -> list[Any]:
+    def _all_at_once(self, job: Job) -> Any:
         job.stamps.append(time.monotonic_ns())
         try:
-            data: list[Any] = self._dataset.__getitems__(job.index)
+            data: Any = self._dataset.__getitems__(job.index)
         except BaseException as error:  # noqa: BLE001 - as above
             if not hasattr(type(self._dataset), "__getitem__"):
                 self._mender.whole(job, "getitem", error)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import pickle
 from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.engine.policy import Decision
 from unjam.errors import SampleError
+from unjam.transport import classes
 from unjam.worker.exceptions import ExceptionRecord
 
 # a verdict for the whole batch (its position): load its samples one by one, though the dataset could give all at once
@@ -76,13 +78,15 @@ class Failed:
 
     def dumps(self) -> bytes:
         """As bytes; an index that cannot travel goes as its words."""
-        try:
-            return pickle.dumps(self)
-        except Exception:  # noqa: BLE001 - an index may be of a class of the user's
-            self.index = None if self.index is None else repr(self.index)
-            self.indices = tuple(map(repr, self.indices))
-            self.replacement = None if self.replacement is None else repr(self.replacement)
-            return pickle.dumps(self)
+        for dumps in (pickle.dumps, classes.dumps):
+            with contextlib.suppress(Exception):  # an index may be of a class of the user's
+                data: bytes = dumps(self)
+                pickle.loads(data)
+                return data
+        self.index = None if self.index is None else repr(self.index)
+        self.indices = tuple(map(repr, self.indices))
+        self.replacement = None if self.replacement is None else repr(self.replacement)
+        return pickle.dumps(self)
 
 
 @dataclass(slots=True)
@@ -103,14 +107,24 @@ class Job:
     failures: list[Failed] = field(default_factory=list)
     absent: set[int] = field(default_factory=set)
     replaced: dict[int, Any] = field(default_factory=dict)
+    # indices whose samples failed or did not fit: none of them takes another one's place
+    rejected: list[Any] = field(default_factory=list)
     samples: int = 0
+    # whether the loader makes batches; otherwise the index is one sample's, whatever it looks like
+    batched: bool = True
 
     def indices(self) -> tuple[Any, ...]:
         """The batch's indices, as far as they can be listed."""
+        if not self.batched:
+            return (self.index,)
         try:
             return tuple(self.index)
         except TypeError:
             return (self.index,)
+
+    def remaining(self) -> tuple[Any, ...]:
+        """The indices of the samples that were not left out."""
+        return tuple(index for at, index in enumerate(self.indices()) if at not in self.absent)
 
     def kept(self, count: int) -> list[int]:
         """The positions of the `count` samples that are there, in their order."""

@@ -164,19 +164,19 @@ class Worker:
         self._page.words[ARMED] = 1
 
     def _settle(self, *, adopted: bool) -> None:
-        """Keep Ctrl-C for the parent, cap the threads, let torch stack into the slots."""
+        """Keep Ctrl-C for the parent, cap the threads."""
         # a handler, not SIG_IGN: programs that the dataset runs keep the default
         signal.signal(signal.SIGINT, lambda *_: None)
         if self._spec.threads is not None:
             # the fork server sets the variables before it loads anything; nobody else does
             hygiene.cap_threads(self._spec.threads, loaded_elsewhere=not adopted)
-        collating.install(self._arena)
 
     def _initialise(self, cargo: Cargo) -> None:
         spec = self._spec
         self._cargo = cargo
         for kind, function in cargo.collate_additions.items():
             _utils.collate.default_collate_fn_map[kind] = function
+        collating.install(self._arena, strict=collating.is_default(cargo.collate_fn))
         seed = spec.seed_everything()
         self._reseed(spec.shared_seed)
         _utils.worker._worker_info = _utils.worker.WorkerInfo(  # noqa: SLF001 - what get_worker_info() returns
@@ -218,7 +218,7 @@ class Worker:
             message = envelope.message
             if isinstance(message, messages.Task):
                 if self._fetcher is not None and not self._exhausted:
-                    self._make(_job(message, envelope.data))
+                    self._make(_job(message, envelope.data, batched=self._spec.auto_collation))
             elif isinstance(message, messages.Resume):
                 self._resume(message)
             elif isinstance(message, messages.Carry):
@@ -351,9 +351,9 @@ class Worker:
         self._tell(messages.NewSlot(slot, size), fds=(fd,))
 
 
-def _job(task: messages.Task, data: bytes) -> Job:
+def _job(task: messages.Task, data: bytes, *, batched: bool) -> Job:
     index, spares = pickle.loads(data) if task.with_spares else (pickle.loads(data), ())
-    return Job(task.batch, task.number, index, spares, task.verdicts or {})
+    return Job(task.batch, task.number, index, spares, task.verdicts or {}, batched=batched)
 
 
 def _packages(modules: set[str]) -> tuple[str, ...]:

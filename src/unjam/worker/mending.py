@@ -18,11 +18,13 @@ from unjam.engine.deadlines import RETRY_FIRST, RETRY_MOST
 from unjam.engine.policy import Decision, Policy
 from unjam.errors import CannotCollateError, place
 from unjam.transport.page import SINCE, STOP, Stage
-from unjam.worker.exceptions import add_notes, forget_frames, record, type_name
+from unjam.worker.exceptions import add_notes, record, twin, type_name
 from unjam.worker.job import Emptied, Failed, Interrupted, Job, Surrender
 
 # other samples that are tried in the place of one that failed
 MOST_REPLACEMENTS = 8
+# failures of an iterator without a sample between them, after which it is not asked again
+MOST_IN_A_ROW = 100
 
 
 class Convicted(Exception):
@@ -76,6 +78,7 @@ class Mender:
         self._around = around
         # whether batches are put together by torch's own function, whose rules are known
         self._plain = plain
+        self._in_a_row, self._stuck_at = 0, -1
         # never set: only its bounded waiting is used
         self._pauses = threading.Event()
 
@@ -118,7 +121,8 @@ class Mender:
             self._around.beat(Stage.GETITEM, job.batch, position)
             try:
                 data.append(load(candidate))
-            except Exception:  # noqa: BLE001, S112 - it fails too; it is reported where it is due itself
+            except Exception:  # noqa: BLE001 - it fails too; it is reported where it is due itself
+                job.rejected.append(candidate)
                 continue
             failed.replacement = job.replaced[position] = candidate
             self._note(job, failed, Decision.REPLACE)
@@ -130,14 +134,11 @@ class Mender:
     def _candidates(self, job: Job, position: int) -> list[Any]:
         """In an order that depends only on the seed and the place, so that a second run replaces alike."""
         dice = random.Random(f"{self._me.seed} {job.number} {position}")  # noqa: S311 - no secret
-        bad = {failed.position for failed in job.failures} | set(job.verdicts)
-        mates = [index for at, index in enumerate(job.indices()) if at != position and at not in bad]
-        if not self._me.batched:
-            mates = []
+        mates = [index for at, index in enumerate(job.indices()) if at != position and at not in job.verdicts]
         spares = list(job.spares)
         dice.shuffle(mates)
         dice.shuffle(spares)
-        return (mates + spares)[:MOST_REPLACEMENTS]
+        return [index for index in (mates + spares)[:MOST_REPLACEMENTS] if not _among(index, job.rejected)]
 
     # -- a stream ----------------------------------------------------------------------------------------------------
 
@@ -145,8 +146,16 @@ class Mender:
         """An iterable raised; return whether it has ended with that."""
         tries = 1
         while True:
+            if self._around.words[STOP]:
+                raise Interrupted
+            # an iterator may raise for ever: a connection that is gone
+            self._in_a_row = self._in_a_row + 1 if yielded == self._stuck_at else 1
+            self._stuck_at = yielded
             failed = self._describe(job, "iter", error, yielded=yielded, tries=tries)
             decision = self._decide(job, failed, error)
+            if self._in_a_row >= MOST_IN_A_ROW and decision is not Decision.RAISE:
+                failed.note = f"it failed {self._in_a_row} times in a row"
+                decision = Decision.RAISE
             if decision is Decision.RAISE:
                 self._surrender(job, failed)
             if decision is Decision.SKIP:
@@ -179,10 +188,12 @@ class Mender:
         """The samples do not fit together: find who is different, and go on without if the policy allows."""
         from unjam.evidence import oddness  # noqa: PLC0415 - only when something fails
 
-        if self._me.inline and isinstance(error, (KeyboardInterrupt, SystemExit)):
+        if self._me.inline and not isinstance(error, Exception):
             raise error
         while True:
-            odd = oddness.find(data, collate, probe=self._policy.always is not Decision.RAISE, strict=self._plain)
+            # somebody else's function may have changed the samples before it failed: load them again
+            fresh = self._plain or self._loaded_again(job, data)
+            odd = oddness.find(data, collate, strict=self._plain, fresh=fresh)
             if not odd:
                 self.whole(job, "collate", error)
                 raise Emptied
@@ -199,6 +210,12 @@ class Mender:
                     self._surrender(job, failed)
                 del data[one.place]
                 if decision is Decision.REPLACE and not self._me.iterable:
+                    earlier = next((known for known in job.failures if known.position == position), None)
+                    if earlier is not None:
+                        # what took its place does not fit either: another one has to
+                        job.failures.remove(earlier)
+                        job.rejected.append(failed.index)
+                        failed = earlier
                     self._replace_in_place(job, failed, data, one.place)
                 else:
                     self._note(job, failed, Decision.SKIP)
@@ -211,6 +228,15 @@ class Mender:
                 return collate(data)
             except BaseException as again:  # noqa: BLE001 - user code; decided above
                 error = again
+
+    def _loaded_again(self, job: Job, data: list[Any]) -> bool:
+        if self._me.iterable:
+            return False
+        try:
+            data[:] = [self._dataset[job.index_at(position)] for position in job.kept(len(data))]
+        except Exception:  # noqa: BLE001 - user code; the samples stay as they are
+            return False
+        return True
 
     def _replace_in_place(self, job: Job, failed: Failed, data: list[Any], place_in_data: int) -> None:
         found: list[Any] = []
@@ -247,8 +273,8 @@ class Mender:
     def _decide(self, job: Job, failed: Failed, error: BaseException) -> Decision:
         if isinstance(error, Convicted):
             return Decision(error.verdict)
-        if self._me.inline and isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise error
+        if self._me.inline and not isinstance(error, Exception):
+            raise error  # Ctrl-C, sys.exit() and their like are the user's own
         decision = self._policy.decide(failed.tries)
         if decision is None:
             decision = self._policy.bounded(self._around.ask(job, failed), failed.tries)
@@ -267,7 +293,7 @@ class Mender:
         extra: tuple[str, ...] = (),
     ) -> Failed:
         alone = position >= 0 or yielded is not None
-        indices = () if alone or self._me.iterable else job.indices()
+        indices = () if alone or self._me.iterable else job.remaining()
         since = self._around.words[SINCE]
         failed = Failed(
             position=position,
@@ -307,7 +333,10 @@ class Mender:
     def _note(self, job: Job, failed: Failed, decision: Decision) -> None:
         failed.decision = decision
         if decision is not Decision.RAISE and isinstance(failed.exception, BaseException):
-            forget_frames(failed.exception)
+            # the frames of the first hold everything that the failed call held
+            failed.exception = twin(failed.exception)
+        if failed.index is not None:
+            job.rejected.append(failed.index)
         job.failures.append(failed)
 
     def _surrender(self, job: Job, failed: Failed) -> NoReturn:
@@ -331,6 +360,13 @@ def _explained(error: BaseException, words: str) -> CannotCollateError:
     better = CannotCollateError(words)
     better.__cause__ = error
     return better.with_traceback(error.__traceback__)
+
+
+def _among(index: Any, others: list[Any]) -> bool:
+    try:
+        return any(bool(index == other) for other in others)
+    except Exception:  # noqa: BLE001 - indices of the user's may not compare
+        return False
 
 
 def _type_of(exception: Any) -> str:

@@ -1,0 +1,464 @@
+"""Failures in other clothes: what a hunt through the failure handling found, kept so that it stays fixed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, SequentialSampler, Subset
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data._utils import collate as torch_collate
+
+from faulty import Broken, once
+from test_cli import run as run_command
+from unjam import DataLoader, SampleTimeoutError, TooManyErrorsError
+
+WORKERS = pytest.mark.parametrize("workers", [0, 1])
+
+
+class Whole(Dataset):
+    """Gives all samples of a batch at once, as whatever it likes."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.tensor(float(index))
+
+    def __getitems__(self, indices):
+        match self.how:
+            case "tensor":
+                return torch.tensor(indices, dtype=torch.float32)
+            case "array":
+                return np.array(indices, dtype=np.float32)
+            case "generator":
+                return (torch.tensor(float(index)) for index in indices)
+            case _:
+                return tuple(torch.tensor(float(index)) for index in indices)
+
+
+def keep(batch):
+    return batch if isinstance(batch, torch.Tensor) else torch.tensor([float(one) for one in batch])
+
+
+@WORKERS
+@pytest.mark.parametrize("how", ["tensor", "array", "generator", "tuple"])
+def test_all_samples_at_once_as_anything(workers, how):
+    batches = list(DataLoader(Whole(how), 4, num_workers=workers, collate_fn=keep))
+    assert torch.equal(torch.cat(batches), torch.arange(8.0))
+
+
+@WORKERS
+def test_replacements_that_do_not_fit_either(workers):
+    class Mostly(Dataset):
+        def __len__(self):
+            return 12
+
+        def __getitem__(self, index):
+            return None if index % 3 else index
+
+    made = DataLoader(Mostly(), 1, num_workers=workers, on_error="replace")
+    got = [batch.item() for batch in made]
+    assert got[0] == 0
+    assert set(got) <= {0, 3, 6, 9}
+    assert [error.index for error in made.errors] == [index for index in range(12) if index % 3]
+    with pytest.raises(TooManyErrorsError, match="all 12 samples"):
+        list(DataLoader(Broken(dict.fromkeys(range(12)), 12), 4, num_workers=workers, on_error="replace"))
+
+
+def test_going_on_after_ctrl_c_without_workers():
+    class Interrupts(Dataset):
+        tried = 0
+
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            if index == 2:
+                self.tried += 1
+                if self.tried == 1:
+                    raise KeyboardInterrupt
+            return index
+
+    iterator = iter(DataLoader(Interrupts(), 1))
+    got = []
+    for _ in range(9):
+        try:
+            got.append(next(iterator).item())
+        except KeyboardInterrupt:
+            got.append("stop")
+    assert got == [0, 1, "stop", 2, 3, 4, 5, 6, 7]
+
+
+class Named(Dataset):
+    def __init__(self):
+        self.paths = [f"img/{index}.jpg" for index in range(8)]
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == 3:
+            raise ValueError(f"bad {self.paths[index]}")
+        return int(index)
+
+
+@pytest.mark.parametrize("indices", [np.arange(7, -1, -1), torch.arange(7, -1, -1), list(range(7, -1, -1))], ids=type)
+def test_the_right_name_through_a_subset(indices):
+    made = DataLoader(Subset(Named(), indices), 4, on_error="skip")
+    list(made)
+    assert "img/3.jpg" in made.errors[0].key
+
+
+def test_no_name_through_a_wrapper_that_may_renumber():
+    class Shuffled(Dataset):
+        def __init__(self):
+            self.dataset, self.order = Named(), [7, 6, 5, 4, 3, 2, 1, 0]
+
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return self.dataset[self.order[index]]
+
+    made = DataLoader(Shuffled(), 4, on_error="skip")
+    list(made)
+    assert made.errors[0].index == 4
+    assert made.errors[0].key is None
+
+
+@WORKERS
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_an_iterator_that_fails_for_ever(workers, policy):
+    class Gone(IterableDataset):
+        def __iter__(self):
+            return Connection()
+
+    class Connection:
+        count = 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.count += 1
+            if self.count > 5:
+                raise ConnectionError("gone")
+            return self.count
+
+    made = DataLoader(Gone(), 2, num_workers=workers, on_error=policy)
+    with pytest.raises(ConnectionError, match="gone"):
+        list(made)
+    assert made.errors[-1].note == "it failed 100 times in a row"
+
+
+class Reuses:
+    """A batch sampler that fills one list again and again."""
+
+    def __init__(self, length=16):
+        self.length = length
+
+    def __len__(self):
+        return self.length // 4
+
+    def __iter__(self):
+        batch = []
+        for index in range(self.length):
+            batch.append(index)
+            if len(batch) == 4:
+                yield batch
+                batch.clear()
+
+
+class CannotArrive(Dataset):
+    def __init__(self, pid):
+        self.pid = pid
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        if os.getpid() != self.pid:
+            raise RuntimeError("means nothing here")
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_a_list_that_is_used_again_survives_the_second_start():
+    made = DataLoader(CannotArrive(os.getpid()), batch_sampler=Reuses(), num_workers=2)
+    assert [batch.tolist() for batch in made] == [list(range(n, n + 4)) for n in range(0, 16, 4)]
+
+
+class DiesAt(Dataset):
+    def __init__(self, at, marker=None):
+        self.at, self.marker = at, marker
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        numbers = index if isinstance(index, list) else [int(index)]
+        if self.at in numbers and once(self.marker):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.tensor([float(n) for n in numbers]) if isinstance(index, list) else float(index)
+
+
+@pytest.mark.parametrize("batches", [Reuses(), list(torch.arange(16).split(4))], ids=["reused list", "tensors"])
+def test_the_sample_that_ended_its_worker_is_named_whatever_the_batch_is(batches):
+    made = DataLoader(DiesAt(5), batch_sampler=batches, num_workers=1, on_error="skip")
+    got = [int(value) for batch in made for value in batch.tolist()]
+    assert got == [n for n in range(16) if n != 5]
+    assert int(made.errors[0].index) == 5
+    assert isinstance(made.incidents[0].sample, (int, str))
+
+
+def test_an_index_that_is_a_list_is_one_sample():
+    sampler = BatchSampler(SequentialSampler(range(16)), 4, drop_last=False)
+    made = DataLoader(DiesAt(5), batch_size=None, sampler=sampler, num_workers=1, on_error="replace")
+    got = [batch.tolist() for batch in made]
+    assert got[1] == got[0], "a whole batch takes the place of a whole batch"
+    assert made.errors[0].index == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_batches_that_are_iterators(policy):
+    batches = [iter([0, 1, 2, 3]), iter([4, 5, 6, 7])]
+    made = DataLoader(Broken({1: ValueError("bad")}), batch_sampler=batches, on_error=policy)
+    assert [len(batch["y"]) for batch in made] == [3 if policy == "skip" else 4, 4]
+
+
+class Silent(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+class Slotted(Exception):
+    __slots__ = ("code",)
+
+    def __init__(self, code):
+        self.code = code
+
+    def __str__(self):
+        return f"code {self.code}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+@WORKERS
+@pytest.mark.parametrize("make", [Silent, lambda: Slotted(7), lambda: Frozen(7)], ids=["silent", "slots", "frozen"])
+def test_exceptions_that_resist(workers, make):
+    error = make()
+    with pytest.raises(type(error)) as caught:
+        list(DataLoader(Broken({5: error}), 4, num_workers=workers))
+    if hasattr(error, "code"):
+        assert caught.value.code == 7
+    made = DataLoader(Broken({5: make()}), 4, num_workers=workers, on_error="skip")
+    assert sum(len(batch["y"]) for batch in made) == 23
+    assert type(made.errors[0].exception) is type(error)
+
+
+@WORKERS
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_the_record_keeps_what_an_exception_of_the_system_holds(workers, policy):
+    class Opens(Broken):
+        def __getitem__(self, index):
+            if index == 5:
+                open("/nowhere/x.jpg")
+            if index == 6:
+                b"\xff".decode()
+            return super().__getitem__(index)
+
+    made = DataLoader(Opens({}), 1, num_workers=workers, on_error=policy)
+    iterator = iter(made)
+    for _ in range(24):
+        try:
+            next(iterator)
+        except (OSError, ValueError):
+            continue
+        except StopIteration:
+            break
+    assert made.errors[0].exception.filename == "/nowhere/x.jpg"
+    assert "No such file or directory: '/nowhere/x.jpg'" in str(made.errors[0])
+    assert "can't decode byte 0xff" in str(made.errors[1])
+
+
+def test_a_function_that_begins_an_epoch():
+    def decide(error):
+        iter(made)
+        return "skip"
+
+    made = DataLoader(Broken({5: ValueError("a")}), 4, num_workers=1, on_error=decide, persistent_workers=True)
+    with pytest.raises(RuntimeError, match="while it was making one"):
+        list(made)
+    made.on_error = "skip"
+    made = None
+
+
+def test_ctrl_c_in_a_function_comes_at_once():
+    asked = []
+
+    def decide(error):
+        asked.append(error.index)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return "skip"
+
+    iterator = iter(DataLoader(Broken({5: ValueError("a")}), 4, num_workers=1, on_error=decide))
+    got = []
+    while True:
+        try:
+            got += next(iterator)["y"].tolist()
+        except KeyboardInterrupt:
+            got.append("stop")
+        except StopIteration:
+            break
+    assert [one for one in got if one != "stop"] == [n for n in range(24) if n != 5]
+    assert got.count("stop") == 1
+    assert asked == [5, 5], "it is asked again"
+
+
+def test_an_iterable_over_time_is_written_down():
+    class Hangs(IterableDataset):
+        def __iter__(self):
+            import time
+
+            yield 1
+            time.sleep(3600)
+
+    made = DataLoader(Hangs(), 1, num_workers=1, sample_timeout=0.3)
+    with pytest.raises(SampleTimeoutError):
+        list(made)
+    assert made.incidents[0].kind == "timeout"
+
+
+@WORKERS
+def test_a_collate_function_for_mappings_of_the_users(workers):
+    import collections.abc
+
+    def mine(batch, *, collate_fn_map=None):
+        return {"mine": len(batch)}
+
+    torch_collate.default_collate_fn_map[collections.abc.Mapping] = mine
+    try:
+        assert list(DataLoader(Broken({}, 8), 4, num_workers=workers)) == [{"mine": 4}] * 2
+    finally:
+        del torch_collate.default_collate_fn_map[collections.abc.Mapping]
+
+
+@WORKERS
+def test_a_function_of_the_users_that_calls_the_default_gets_what_torch_gives(workers):
+    def collate(samples):
+        return torch_collate.default_collate(samples)
+
+    class Mixed(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return {"x": torch.zeros(2), "more": 1} if index == 0 else {"x": torch.zeros(2).double(), "more": 1, "z": 1}
+
+    expected = next(iter(TorchLoader(Mixed(), 4, num_workers=workers, collate_fn=collate)))
+    (got,) = DataLoader(Mixed(), 4, num_workers=workers, collate_fn=collate)
+    assert got["x"].dtype == expected["x"].dtype
+    assert got.keys() == expected.keys()
+
+
+@WORKERS
+def test_a_collate_function_that_changes_its_samples(workers):
+    def collate(samples):
+        return {"y": torch.tensor([sample.pop("y") for sample in samples])}
+
+    made = DataLoader(
+        Broken({2: {"x": torch.zeros(4)}}, 8), 4, num_workers=workers, collate_fn=collate, on_error="skip"
+    )
+    assert [batch["y"].tolist() for batch in made] == [[0, 1, 3], [4, 5, 6, 7]]
+    assert [error.index for error in made.errors] == [2]
+
+
+def test_nothing_is_proven_when_time_is_up(monkeypatch):
+    import time
+
+    from unjam.engine.deadlines import Deadline
+    from unjam.evidence import oddness
+
+    monkeypatch.setattr(oddness, "PROBE_COLLATE", Deadline("test", 0.05, "short"))
+
+    def collate(samples):
+        time.sleep(0.1)
+        if len(samples) > 1:
+            raise ValueError("always")
+
+    samples = [{"a": 1}, {"a": 1}, {"b": 1}]
+    assert oddness.find(samples, collate, strict=False, fresh=True) == []
+
+
+def test_a_function_that_raises_about_decisions():
+    def decide(error):
+        raise ValueError("Decision of mine")
+
+    with pytest.raises(ValueError, match="Decision of mine"):
+        list(DataLoader(Broken({5: ValueError("a")}), 4, on_error=decide))
+
+
+def test_a_file_name_that_is_no_text(tmp_path):
+    log = tmp_path / "errors.jsonl"
+    name = os.fsdecode(b"img/\xff.jpg")
+    list(DataLoader(Broken({5: ValueError(name)}), 4, on_error="skip", error_log=log))
+    done = run_command("errors", log)
+    assert done.returncode == 1, done.stderr
+    assert "ValueError: img/" in done.stdout
+
+
+def test_times_of_a_dataset_that_gives_all_at_once():
+    made = DataLoader(Whole("list"), 4, num_workers=1)
+    list(made)
+    assert made.statistics().stages["getitem"].slowest.startswith("batch ")
+
+
+def test_numbers_of_other_libraries():
+    made = DataLoader(Named(), sampler=[np.int64(n) for n in range(8)], on_error="skip")
+    list(made)
+    assert made.errors[0].place == "sample 3 (batch 3, this process)"
+    assert "img/3.jpg" in made.errors[0].key
+
+
+def test_the_odd_shape_is_named_and_not_the_graph():
+    class Grows(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return torch.zeros(5 if index == 2 else 4, requires_grad=True)
+
+    for workers in (0, 1):
+        with pytest.raises(RuntimeError, match=r"sample 2 is Tensor of shape \[5\]"):
+            list(DataLoader(Grows(), 4, num_workers=workers))
+
+
+def test_one_exception_raised_again_and_again():
+    error = ValueError("one")
+    made = DataLoader(Broken({5: error, 9: error}), 4, on_error="skip")
+    list(made)
+    list(made)
+    assert len(made.errors) == 4
+    assert len({id(one.exception) for one in made.errors}) == 4
+    assert len(error.__notes__) == 2
+
+
+def test_what_is_no_exception_passes_without_workers():
+    import asyncio
+
+    with pytest.raises(asyncio.CancelledError):
+        list(DataLoader(Broken({5: asyncio.CancelledError()}), 4, on_error="skip"))
