@@ -30,7 +30,8 @@ from torch.utils.data.dataloader import (
 )
 
 from unjam.drive.court import Court
-from unjam.drive.feed import CannotLoad, Feed, Options
+from unjam.drive.feed import Feed
+from unjam.drive.options import CannotLoad, Options
 from unjam.drive.pinning import Pinner
 from unjam.engine.machine import Config
 from unjam.engine.policy import Decision, Policy

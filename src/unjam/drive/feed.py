@@ -12,11 +12,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from unjam.drive.court import Court
 from unjam.drive.desk import Desk
+from unjam.drive.options import CannotLoad, Options
 from unjam.drive.pinning import PinnedLoad, Pinner
 from unjam.drive.recorder import Recorder
 from unjam.drive.watch import Watch
@@ -24,7 +24,6 @@ from unjam.engine import actions as act
 from unjam.engine import events as ev
 from unjam.engine.deadlines import LOOK_AGAIN
 from unjam.engine.machine import Config, Machine
-from unjam.engine.policy import Policy
 from unjam.errors import SampleError
 from unjam.pools.protocol import Arrival, Asked, Load, Pool, Work
 
@@ -32,27 +31,6 @@ from unjam.pools.protocol import Arrival, Asked, Load, Pool, Work
 MOST_HELD = 4
 # indices drawn before a batch that may stand in for a failed sample of it
 MOST_SPARES = 8
-
-
-class CannotLoad(Exception):
-    """A worker could not rebuild the dataset that it was sent; `drawn` are the indices that were drawn for nothing."""
-
-    def __init__(self, error: BaseException, drawn: list[Any]) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.drawn = drawn
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for. `expected`: samples in an epoch, if anybody knows."""
-
-    policy: Policy = Policy()  # noqa: RUF009 - frozen
-    timeout: float = 0
-    sample_timeout: float | None = None
-    warn_after: float | None = None
-    expected: int | None = None
-    batched: bool = True
 
 
 class Feed:
