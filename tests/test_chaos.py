@@ -1,4 +1,4 @@
-"""Twenty seconds of `make chaos`, and a fiftieth of `make soak`."""
+"""Twenty seconds of `make chaos`, and a hundredth of `make soak`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def test_chaos(caplog):
 def test_soak(name, caplog):
     caplog.set_level(logging.ERROR, "unjam")
     part = soak.PARTS[name]
-    part(0.005)
+    part(0.003)
     before = chaos.Footprint.now()
-    part(0.02)
+    part(0.01)
     after = chaos.Footprint.now()
     assert after.memory <= before.memory + soak.GROWTH
     assert after.descriptors <= before.descriptors

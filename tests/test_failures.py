@@ -618,7 +618,7 @@ def test_statistics(workers):
     assert stats.stages["getitem"].slowest.startswith("sample ")
     assert stats.waited.count == 6
     assert stats.waited.total > 0
-    assert "24 samples in 6 batches" in str(stats)
+    assert "samples 24, batches 6, epochs 1" in str(stats)
     json.dumps(stats.as_dict())
     with pytest.raises(AttributeError):
         stats.samples = 3

@@ -57,9 +57,9 @@ class Statistics:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.samples} samples in {self.batches} batches and {self.epochs} epochs, {_bytes(self.bytes)}; workers: {self.workers}",
+            f"samples {self.samples}, batches {self.batches}, epochs {self.epochs}, {_bytes(self.bytes)}; workers {self.workers}",
             f"  failed {self.failed}: {self.skipped} skipped, {self.replaced} replaced, {self.retried} cured by a retry",
-            f"  workers restarted: {self.restarts}",
+            f"  workers restarted {self.restarts}",
             f"  {'':<8} {'p50':>9} {'p95':>9} {'longest':>9}   slowest",
         ]
         rows = {**self.stages, "waited": self.waited}

@@ -126,7 +126,10 @@ class MapFetcher(_Collating):
             except Interrupted:
                 raise
             except BaseException as error:  # noqa: BLE001 - user code; the policy decides
+                failed_at = clock()
                 self._mender.sample(job, position, one, error, data, self._load)
+                if stamps:
+                    stamps[-1] += clock() - failed_at  # what mending took is not the sample's time
             else:
                 return
 
