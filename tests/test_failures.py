@@ -239,6 +239,31 @@ def test_retry(workers, tmp_path):
 
 
 @WORKERS
+def test_retry_of_a_sample_that_does_not_fit(workers, tmp_path):
+    class Sometimes(Broken):
+        def __getitem__(self, index):
+            return None if index == 5 and tried(tmp_path / f"{workers}") < 3 else super().__getitem__(index)
+
+    made = loader(Sometimes({}), workers, on_error="retry")
+    assert ys(made)[1] == [4, 5, 6, 7]
+    assert [(error.index, error.decision) for error in made.errors] == [(5, "retry")]
+    with pytest.raises(CannotCollateError, match="sample 5 is None") as caught:
+        list(loader(Broken({5: None}), workers, on_error="retry", retries=2))
+    assert "try 3" in notes(caught.value)
+
+
+@WORKERS
+def test_indices_that_raise_are_no_sample(workers):
+    class Indices(list):
+        def __iter__(self):
+            yield from (4, 5)
+            raise ZeroDivisionError("indices")
+
+    with pytest.raises(ZeroDivisionError, match="indices"):
+        list(DataLoader(Broken({}), batch_sampler=[[0, 1], Indices([4, 5])], num_workers=workers, on_error="skip"))
+
+
+@WORKERS
 def test_retries_end(workers, tmp_path):
     class Never(Broken):
         def __getitem__(self, index):

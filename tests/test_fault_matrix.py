@@ -78,8 +78,14 @@ def test_once(phase, way, method, persistent, tmp_path):
 
 @pytest.mark.parametrize(
     ("phase", "method"),
-    [("loading", "spawn"), ("getitem", "spawn"), ("send", "spawn")]
-    + [("init", "forkserver"), ("collate", "forkserver"), ("pickle", "forkserver")],
+    [
+        ("loading", "spawn"),
+        ("getitem", "spawn"),
+        ("send", "spawn"),
+        ("init", "forkserver"),
+        ("collate", "forkserver"),
+        ("pickle", "forkserver"),
+    ],
 )
 def test_once_by_multiprocessing(phase, method, tmp_path):
     faults = Faults(phase, "sigkill", str(tmp_path / "marker"))

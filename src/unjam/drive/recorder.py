@@ -14,7 +14,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from unjam.drive.times import Times
-from unjam.errors import SampleError, TooManyErrorsError, words_of
+from unjam.errors import SampleError, TooManyErrorsError, short, words_of
 from unjam.pools.protocol import Facts, Pool, Work
 from unjam.statistics import Statistics
 from unjam.worker.exceptions import RemoteTraceback, twin, type_name
@@ -95,7 +95,8 @@ class Recorder:
         self._failed += weight
         self._epoch_errors.append(error)
         del self._epoch_errors[:-MOST_KEPT]
-        done = "left out" if error.decision == "skip" else f"replaced by sample {error.replacement!r}"
+        other = "the next one" if error.replacement is None else f"sample {short(error.replacement)}"
+        done = "left out" if error.decision == "skip" else f"replaced by {other}"
         self.say(f"{type(error.exception).__name__} {error.stage}", "%s; it was %s", str(error), done)
         return self._over_budget()
 

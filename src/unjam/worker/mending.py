@@ -6,6 +6,7 @@ be made again because its worker died does not report anything twice.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -88,8 +89,8 @@ class Mender:
         self, job: Job, position: int, index: Any, error: BaseException, data: list[Any], load: Callable[[Any], Any]
     ) -> None:
         """A sample failed: add what takes its place to `data`, or nothing, or raise `Surrender`."""
-        if position in job.absent:
-            raise error  # the indices themselves raised, after a sample that was skipped
+        if position < 0 or len(data) + len(job.absent) > position:
+            raise error  # no sample: the indices themselves raised, after the last one they gave
         tries = 1
         while True:
             failed = self._describe(job, "getitem", error, position=position, index=index, tries=tries)
@@ -138,7 +139,7 @@ class Mender:
         spares = list(job.spares)
         dice.shuffle(mates)
         dice.shuffle(spares)
-        return [index for index in (mates + spares)[:MOST_REPLACEMENTS] if not _among(index, job.rejected)]
+        return [index for index in mates + spares if not _among(index, job.rejected)][:MOST_REPLACEMENTS]
 
     # -- a stream ----------------------------------------------------------------------------------------------------
 
@@ -190,6 +191,7 @@ class Mender:
 
         if self._me.inline and not isinstance(error, Exception):
             raise error
+        tried: dict[int, Failed] = {}
         while True:
             # somebody else's function may have changed the samples before it failed: load them again
             fresh = self._plain or self._loaded_again(job, data)
@@ -202,12 +204,20 @@ class Mender:
                 position = places[one.place]
                 words = one.words([f"sample {job.index_at(at)!r}" for at in places], self._me.iterable)
                 shown = _explained(error, words) if self._plain else error
+                index, tries = job.index_at(position), tried[position].tries + 1 if position in tried else 1
                 failed = self._describe(
-                    job, "collate", shown, position=position, index=job.index_at(position), extra=(words,)
+                    job, "collate", shown, position=position, index=index, tries=tries, extra=(words,)
                 )
                 decision = self._decide(job, failed, error)
-                if decision in (Decision.RAISE, Decision.RETRY):
+                if decision is Decision.RAISE or (decision is Decision.RETRY and self._me.iterable):
                     self._surrender(job, failed)
+                if decision is Decision.RETRY:
+                    tried[position] = failed
+                    self._pause(job, position, tries)
+                    with contextlib.suppress(Exception):  # as odd as before, then
+                        data[one.place] = self._dataset[index]
+                    continue
+                tried.pop(position, None)
                 del data[one.place]
                 if decision is Decision.REPLACE and not self._me.iterable:
                     earlier = next((known for known in job.failures if known.position == position), None)
@@ -225,9 +235,13 @@ class Mender:
             self._around.start_over()
             self._around.beat(Stage.COLLATE, job.batch)
             try:
-                return collate(data)
+                batch = collate(data)
             except BaseException as again:  # noqa: BLE001 - user code; decided above
                 error = again
+                continue
+            for cured in tried.values():
+                self._note(job, cured, Decision.RETRY)
+            return batch
 
     def _loaded_again(self, job: Job, data: list[Any]) -> bool:
         if self._me.iterable:
@@ -335,7 +349,7 @@ class Mender:
         if decision is not Decision.RAISE and isinstance(failed.exception, BaseException):
             # the frames of the first hold everything that the failed call held
             failed.exception = twin(failed.exception)
-        if failed.index is not None:
+        if failed.index is not None and decision is not Decision.RETRY:
             job.rejected.append(failed.index)
         job.failures.append(failed)
 
