@@ -447,6 +447,20 @@ def test_the_odd_shape_is_named_and_not_the_graph():
             list(DataLoader(Grows(), 4, num_workers=workers))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@WORKERS
+def test_tensors_that_cannot_be_looked_at(workers):
+    class Nested(Dataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return torch.nested.nested_tensor([torch.zeros(index + 1)])
+
+    with pytest.raises(RuntimeError, match="nested tensors are not currently supported by the default collate_fn"):
+        list(DataLoader(Nested(), 1, num_workers=workers))
+
+
 def test_one_exception_raised_again_and_again():
     error = ValueError("one")
     made = DataLoader(Broken({5: error, 9: error}), 4, on_error="skip")

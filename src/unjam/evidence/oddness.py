@@ -59,7 +59,10 @@ def find(samples: list[Any], collate: Callable[[list[Any]], Any], *, strict: boo
 def read(sample: Any) -> dict[str, str]:
     """What lies where in a sample."""
     found: dict[str, str] = {}
-    _walk(sample, "", found)
+    try:
+        _walk(sample, "", found)
+    except Exception:  # noqa: BLE001 - objects of the user's, some of which cannot be looked at
+        found.setdefault("", f"a {type(sample).__qualname__}")
     return found
 
 
@@ -92,7 +95,10 @@ def describe(leaf: Any) -> str:
         return "a number"
     if isinstance(leaf, (str, bytes)):
         return f"a {type(leaf).__name__}"
-    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    try:
+        shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    except RuntimeError:  # a nested tensor has no shape
+        shape = dtype = None
     if shape is not None and dtype is not None:
         grad = " that requires grad" if getattr(leaf, "requires_grad", False) else ""
         try:
