@@ -11,7 +11,7 @@ from rich.table import Table
 from running import Outcome, run
 
 ROWS = [
-    ("an exception that cannot be pickled", "strange_exception", {"limit": 15}),
+    ("an exception of a class made at run time", "strange_exception", {"limit": 15}),
     ("a worker is killed", "killed_worker", {}),
     ("10 of 1,000 samples are damaged", "bad_samples", {}),
     ("one sample never returns", "stuck_sample", {"limit": 15}),
