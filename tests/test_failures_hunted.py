@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import signal
+import time
+import weakref
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, SequentialSampler, Subset
@@ -15,7 +19,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from faulty import Broken, once
 from test_cli import run as run_command
-from unjam import DataLoader, SampleTimeoutError, TooManyErrorsError
+from unjam import DataLoader, Incident, SampleTimeoutError, TooManyErrorsError
 
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
 
@@ -476,3 +480,226 @@ def test_what_is_no_exception_passes_without_workers():
 
     with pytest.raises(asyncio.CancelledError):
         list(DataLoader(Broken({5: asyncio.CancelledError()}), 4, on_error="skip"))
+
+
+# -- what a review found -----------------------------------------------------------------------------------------------
+
+
+def test_a_dead_worker_with_a_living_child_is_buried(tmp_path):
+    class Forks(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            if index == 3 and once(tmp_path / "marker"):
+                if os.fork() == 0:
+                    time.sleep(8)
+                    os._exit(0)
+                os._exit(1)
+            return index
+
+    begun = time.monotonic()
+    assert [batch.item() for batch in DataLoader(Forks(), 1, num_workers=1)] == list(range(8))
+    assert time.monotonic() - begun < 6
+    for child in psutil.Process().children(recursive=True):
+        if child.name().startswith("unjam-worker"):
+            child.kill()
+
+
+def test_ctrl_c_while_a_death_is_written_up(tmp_path, monkeypatch):
+    made = DataLoader(DiesAt(5, tmp_path / "marker"), 4, num_workers=1)
+    incident = made._recorder.incident
+
+    def interrupted(*arguments, **options):
+        monkeypatch.setattr(made._recorder, "incident", incident)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(made._recorder, "incident", interrupted)
+    got, iterator = [], iter(made)
+    while True:
+        try:
+            got += [int(n) for n in next(iterator).tolist()]
+        except KeyboardInterrupt:
+            got.append("stop")
+        except StopIteration:
+            break
+    assert [n for n in got if n != "stop"] == list(range(16))
+    assert got.count("stop") == 1
+
+
+def test_ctrl_c_while_a_batch_is_opened(monkeypatch):
+    from unjam.pools import loads
+
+    unpack, calls = loads.unpack, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return unpack(*arguments)
+
+    monkeypatch.setattr(loads, "unpack", interrupted)
+    iterator = iter(DataLoader(Large(), 2, num_workers=1))
+    got = []
+    for _ in range(9):
+        try:
+            got += next(iterator)[:, 0].tolist()
+        except KeyboardInterrupt:
+            got.append("stop")
+        except StopIteration:
+            break
+    assert [n for n in got if n != "stop"] == list(range(8))
+
+
+class Large(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.full((20000,), index)
+
+
+def test_a_sample_that_has_finished_is_not_ended_with_the_next(monkeypatch):
+    """Between the look and the signal the worker went on: nobody is over time any more."""
+    from unjam.pools import processes
+
+    class Slow(Dataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            time.sleep(0.6 if index == 3 else 0.01)
+            return index
+
+    def late(hand):
+        time.sleep(0.5)
+        return ""
+
+    monkeypatch.setattr(processes, "take_stack", late)
+    made = DataLoader(Slow(), 6, num_workers=1, sample_timeout=0.3, on_error="skip")
+    assert [n for batch in made for n in batch.tolist()] == list(range(6))
+    assert made.errors == ()
+
+
+def test_a_function_that_raises_holds_nothing():
+    def decide(error):
+        raise ZeroDivisionError("mine")
+
+    iterator = iter(DataLoader(Broken({1: ValueError("a")}), 4, num_workers=1, on_error=decide))
+    with pytest.raises(ZeroDivisionError) as caught:
+        next(iterator)
+    assert "in decide" in "".join(caught.value.__notes__)
+    gone = weakref.ref(iterator)
+    del iterator, caught
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_worker_that_is_replaced_between_epochs_has_the_epochs_seed():
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    pipe = IterableWrapper(range(40)).shuffle().sharding_filter()
+    made = DataLoader(pipe, 4, num_workers=2, persistent_workers=True, shuffle=True)
+    for _ in range(2):
+        assert sorted(n for batch in made for n in batch.tolist()) == list(range(40))
+        os.kill(made._iterator._workers[1].pid, signal.SIGKILL)
+        made._iterator._workers[1].join(5)
+    assert sorted(n for batch in made for n in batch.tolist()) == list(range(40))
+    del made
+
+
+def test_indices_that_do_not_compare():
+    class Arrays(Dataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return None if index[0] % 2 else int(index[0])
+
+    made = DataLoader(Arrays(), 2, sampler=[np.array([n, 9]) for n in range(6)], on_error="replace")
+    assert [len(batch) for batch in made] == [2, 2, 2]
+
+
+def test_a_signal_that_user_code_wants_for_itself(tmp_path):
+    def init(worker):
+        signal.signal(signal.SIGUSR2, lambda *_: os._exit(9))
+
+    class Slow(Dataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            time.sleep(0.5)
+            return index
+
+    made = DataLoader(Slow(), 1, num_workers=1, worker_init_fn=init, warn_after=0.2)
+    assert [batch.item() for batch in made] == [0, 1, 2]
+    assert made.statistics().restarts == 0
+
+
+class HangsAt(Dataset):
+    def __init__(self, at, marker=None):
+        self.at, self.marker = at, marker
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == self.at and once(self.marker):
+            time.sleep(3600)
+        return index
+
+
+def test_a_timeout_past_the_last_restart_says_what_it_was():
+    made = DataLoader(HangsAt(3), 4, num_workers=1, sample_timeout=0.3, max_restarts=0)
+    with pytest.raises(SampleTimeoutError, match=r"max_restarts allows.*on sample 3 "):
+        list(made)
+    assert made.incidents[0].kind == "timeout"
+
+
+def test_a_timeout_that_is_retried_is_written_down(tmp_path):
+    log = tmp_path / "errors.jsonl"
+    made = DataLoader(
+        HangsAt(3, tmp_path / "marker"), 4, num_workers=1, sample_timeout=0.3, on_error="retry", error_log=log
+    )
+    assert [n for batch in made for n in batch.tolist()] == list(range(8))
+    assert [incident.kind for incident in made.incidents] == ["timeout"]
+    assert [Incident.from_json(line).decision for line in log.read_text().splitlines()] == ["retry"]
+
+
+@WORKERS
+def test_a_dataset_that_can_only_give_all_at_once(workers):
+    class Only(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitems__(self, indices):
+            if 5 in indices:
+                raise ValueError("bulk")
+            return list(indices)
+
+    made = DataLoader(Only(), 4, num_workers=workers, on_error="skip")
+    assert [batch.tolist() for batch in made] == [[0, 1, 2, 3]]
+    assert type(made.errors[0].exception) is ValueError
+
+
+def test_a_worker_of_an_iterable_killed_between_epochs():
+    class Numbers(IterableDataset):
+        def __iter__(self):
+            return iter(range(4))
+
+    made = DataLoader(Numbers(), 2, num_workers=1, persistent_workers=True)
+    for _ in range(3):
+        assert [n for batch in made for n in batch.tolist()] == [0, 1, 2, 3]
+        os.kill(made._iterator._workers[0].pid, signal.SIGKILL)
+        made._iterator._workers[0].join(5)
+    del made
+
+
+def test_a_batch_that_failed_counts_once_for_each_of_its_samples(tmp_path):
+    from unjam.report import errors as report
+
+    incident = Incident("sample", "x", samples=(1, 2, 3, 4), exception="ValueError")
+    assert [group.count for group in report.by([incident], "sample")] == [1, 1, 1, 1]
+    assert [group.count for group in report.by([incident], "cause")] == [4]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 from unjam.engine.policy import Decision, Policy
 from unjam.errors import SampleError
-from unjam.worker.exceptions import ExceptionRecord
+from unjam.worker.exceptions import ExceptionRecord, add_notes
 from unjam.worker.job import Failed
 
 
@@ -29,7 +30,11 @@ class Court:
         try:
             answer = self.function(error_of(failed))
         except Exception as problem:  # noqa: BLE001 - it is raised where the batch is due
-            self._broken[batch] = problem
+            # without its frames, which hold the iterator
+            text = "".join(traceback.format_exception(type(problem), problem, problem.__traceback__))
+            problem.__context__ = None
+            add_notes(problem, (f"raised in on_error:\n{text}",))
+            self._broken[batch] = problem.with_traceback(None)
             return Decision.RAISE
         try:
             return Decision(answer)

@@ -5,6 +5,7 @@ The feed decides nothing about them and the engine knows no words; this is betwe
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from unjam.drive.court import Court, error_of
@@ -45,11 +46,17 @@ class Desk:
         self.unready: dict[int, Load] = {}
         # by worker: its last end, and what it was doing when it was stopped for taking too long
         self._ends: dict[int, Incident] = {}
-        self._overdue: dict[int, Incident] = {}
-        # how often each sample has ended a worker, by batch and position
-        self._tries: dict[tuple[int, int], int] = {}
+        self._overdue: dict[int, tuple[int, int, Incident]] = {}
 
     # -- ends --------------------------------------------------------------------------------------------------------
+
+    def fair(self, event: ev.Death) -> ev.Death:
+        """A worker that was stopped for a sample may have gone on to another before the signal came: that one is innocent."""
+        batch, position, _ = self._overdue.get(event.worker, (event.batch, event.position, None))
+        if event.cause is ev.Cause.SILENT and (batch, position) == (event.batch, event.position):
+            return event
+        self._overdue.pop(event.worker, None)
+        return dataclasses.replace(event, cause=ev.Cause.SUSPENDED) if event.cause is ev.Cause.SILENT else event
 
     def death(self, event: ev.Death, decided: list[act.Action], work: dict[int, Work]) -> None:
         """A worker is gone, and the engine has decided what to do about it."""
@@ -65,10 +72,11 @@ class Desk:
         on = None if event.batch is None else work.get(event.batch)
         about = explain.subject(ending.beat, on, iterable=self._iterable)
         incident = explain.story(ending, about, decision=decision, dataset=self._recorder.dataset)
+        if event.cause is ev.Cause.SUSPENDED:
+            incident = dataclasses.replace(incident, what=f"{incident.what}; unjam ended it, because it did not go on")
         self._ends[event.worker] = incident
-        if event.batch is not None:
-            key = (event.batch, event.position)
-            self._tries[key] = self._tries.get(key, 0) + 1
+        if not any(isinstance(action, (act.Judge, act.GiveUp)) for action in decided):
+            self._overdue.pop(event.worker, None)
         if restarted:
             self._recorder.restarted()
         if event.cause is not ev.Cause.SILENT:
@@ -82,10 +90,10 @@ class Desk:
         incident = self._ends.get(outcome.worker if outcome.worker is not None else -1)
         if incident is None:
             return WorkerDiedError(f"a worker is gone; {outcome.reason.value}")
-        if outcome.reason is Reason.CANNOT_REPLAY and outcome.worker in self._overdue:
-            silent = self._overdue.pop(outcome.worker)
-            self._recorder.incident(silent)
-            return self._timeout_error(silent)
+        if outcome.worker in self._overdue:
+            _, _, silent = self._overdue.pop(outcome.worker)
+            self._recorder.write(dataclasses.replace(silent, decision="raise"))
+            return self._timeout_error(silent, f"; {outcome.reason.value}")
         return self._died_error(incident, outcome.reason)
 
     def _died_error(self, incident: Incident, reason: Reason) -> WorkerDiedError:
@@ -135,10 +143,18 @@ class Desk:
 
     # -- silence -----------------------------------------------------------------------------------------------------
 
-    def over_time(self, event: ev.Overdue, work: Work) -> None:
-        """A sample takes longer than allowed: take down where it is, before its worker is stopped."""
-        if event.worker not in self._overdue:
-            self._overdue[event.worker] = self._stillness(event.worker, work, "timeout")
+    def over_time(self, event: ev.Overdue, work: Work | None) -> bool:
+        """A sample takes longer than allowed: take down where it is. Return whether it still is there, to be stopped."""
+        before = self._pool.beat(event.worker)
+        if before is None or event.worker in self._overdue:
+            return False
+        incident = self._stillness(event.worker, work, "timeout")
+        if self._pool.beat(event.worker) != before:
+            return False
+        position = before.position if before.stage is Stage.GETITEM else -1
+        self._overdue[event.worker] = (before.batch, position, incident)
+        self._recorder.incident(incident, write=False)  # its line comes with the decision
+        return True
 
     def warn(self, worker: int, work: Work | None) -> None:
         """No batch for a long time: say why."""
@@ -181,10 +197,10 @@ class Desk:
             self._pool, worker, work, iterable=self._iterable, kind=kind, dataset=self._recorder.dataset
         )
 
-    def _timeout_error(self, incident: Incident) -> SampleTimeoutError:
+    def _timeout_error(self, incident: Incident, more: str = "") -> SampleTimeoutError:
         from unjam.drive import explain  # noqa: PLC0415 - only when something fails
 
-        problem = SampleTimeoutError(f"over sample_timeout={self._sample_timeout:g}: {explain.lines(incident)}")
+        problem = SampleTimeoutError(f"over sample_timeout={self._sample_timeout:g}{more}: {explain.lines(incident)}")
         problem.incident = incident
         return problem
 
@@ -202,6 +218,10 @@ class Desk:
         failed = self._failure(action, work)
         decision = self._court.decide(work.batch, failed)
         failed.decision = decision
+        if action.worker in self._overdue:
+            _, _, silent = self._overdue.pop(action.worker)
+            if decision is Decision.RETRY:
+                self._recorder.write(dataclasses.replace(silent, decision="retry"))
         if decision is Decision.RAISE:
             return Missing([failed], raises=True)
         if decision is Decision.RETRY:
@@ -213,12 +233,18 @@ class Desk:
         self._court.convict(work.batch, failed)
         return None
 
+    def _end_of(self, worker: int) -> Incident:
+        from unjam.evidence.incident import Incident  # noqa: PLC0415 - only when something fails
+
+        gone = Incident("death", f"worker {worker} is gone", worker=worker, dataset=self._recorder.dataset)
+        return self._ends.get(worker, gone)
+
     def _failure(self, action: act.Judge, work: Work) -> Failed:
         problem: UnjamError
         if action.reason is Reason.SILENT and action.worker in self._overdue:
-            problem = self._timeout_error(self._overdue.pop(action.worker))
+            problem = self._timeout_error(self._overdue[action.worker][2])
         else:
-            problem = self._died_error(self._ends[action.worker], action.reason)
+            problem = self._died_error(self._end_of(action.worker), action.reason)
         incident: Any = problem.incident
         alone = 0 <= action.position < len(work.indices)
         return Failed(
@@ -229,7 +255,7 @@ class Desk:
             stage=incident.stage or "getitem",
             seconds=incident.seconds,
             exception=problem,
-            tries=self._tries.get((work.batch, action.position), 1),
+            tries=action.deaths,
             indices=() if alone else work.indices,
             pid=incident.pid,
         )

@@ -8,7 +8,6 @@ One thread at a time: a second one waits its turn, and gets the next batch. `clo
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -16,15 +15,16 @@ from typing import Any
 
 from unjam.drive.court import Court
 from unjam.drive.desk import Desk
-from unjam.drive.options import CannotLoad, Options
+from unjam.drive.options import CannotLoad, Options, listed, stopped
 from unjam.drive.pinning import PinnedLoad, Pinner
 from unjam.drive.recorder import Recorder
+from unjam.drive.turns import Turn
 from unjam.drive.watch import Watch
 from unjam.engine import actions as act
 from unjam.engine import events as ev
 from unjam.engine.deadlines import LOOK_AGAIN
 from unjam.engine.machine import Config, Machine
-from unjam.errors import SampleError
+from unjam.errors import SampleError, TooManyErrorsError
 from unjam.pools.protocol import Arrival, Asked, Load, Pool, Work
 
 # batches over recycled memory that the consumer may hold; later ones are copied into ordinary memory
@@ -57,27 +57,31 @@ class Feed:
         self._delivered = 0
         # until the first batch has come, what was drawn in this epoch
         self._drawn: list[Any] = []
-        self._lock = threading.Lock()
-        self._holder: int | None = None
+        self._turn = Turn()
         self._owner = os.getpid()
         self.closed = False
 
     def check_idle(self) -> None:
-        """Refuse what is asked for from inside of `next`: by the user's own function, or by a sampler."""
-        if self._holder == threading.get_ident():
-            raise RuntimeError("the loader was asked for a batch while it was making one (in on_error or a sampler)")
+        """See `Turn`."""
+        self._turn.check_idle()
+
+    def _is_closed(self) -> bool:
+        return self.closed
 
     def begin(self, draw: Callable[[], Any], shared_seed: int | None) -> None:
         """Begin an epoch; `draw` gives the next indices or raises StopIteration."""
-        self.check_idle()
+        self._turn.check_idle()
+        self._drawn = []
         if self._epochs:
+            self._take_deaths()
             self.pool.resume(shared_seed)
         self._epochs += 1
         self._outcome = None
         self._todo.clear()
         self._recent.clear()
         self._first_of_epoch = self._machine.drawn
-        self._recorder.begin(self.pool, self._machine.config.workers, self._options.expected)
+        config = self._machine.config
+        self._recorder.begin(self.pool, config.workers if config.depth else 0, self._options.expected)
         try:
             self._pump(ev.Began(), draw)
         except BaseException:
@@ -89,15 +93,13 @@ class Feed:
 
         `function` is the user's own `on_error`; it is not kept, see NOTE [ The end of an iterator ].
         """
-        if not self._lock.acquire(blocking=False):
-            self._await_turn()
-        self._holder = threading.get_ident()
+        self._turn.take(self._is_closed)
         self._court.function = function
         try:
             return self._next(draw)
         finally:
-            self._court.function = self._holder = None
-            self._lock.release()
+            self._court.function = None
+            self._turn.give_back()
 
     def close(self) -> None:
         """End the workers; batches that were delivered stay valid."""
@@ -105,51 +107,56 @@ class Feed:
             return
         # whoever waits in `next` looks at this at least every LOOK_AGAIN
         self.closed = True
-        mine = self._holder == threading.get_ident() or os.getpid() != self._owner
-        held = mine or self._lock.acquire(timeout=2 * LOOK_AGAIN.seconds)
+        mine = self._turn.mine or os.getpid() != self._owner
+        held = not mine and self._turn.wait(2 * LOOK_AGAIN.seconds)
         try:
             self._close()
         finally:
-            if held and not mine:
-                self._lock.release()
+            if held:
+                self._turn.give_back()
 
     # -- inside ------------------------------------------------------------------------------------------------------
-
-    def _await_turn(self) -> None:
-        """Another thread is in `next`: wait for it."""
-        self.check_idle()
-        while not self._lock.acquire(timeout=LOOK_AGAIN.seconds):
-            if self.closed:
-                raise StopIteration
-            if self._holder is None:
-                # an exception that a signal handler raised fell between taking the lock and remembering by whom
-                self._lock = threading.Lock()
 
     def _next(self, draw: Callable[[], Any]) -> Any:
         begun = time.monotonic_ns()
         while not self.closed:
             self._await_outcome(draw, begun / 1e9)
-            outcome, self._outcome = self._outcome, None
+            outcome = self._outcome
             match outcome:
                 case act.Deliver(batch):
-                    work, load = self._work.pop(batch), self._loads.pop(batch)
-                    facts = load.facts
+                    # it stays due until it is open: an exception that a signal handler raises in between must not lose it
+                    load = self._loads[batch]
+                    facts, data, problem = load.facts, None, None
                     if facts.told or facts.listed or load.empty or load.raises or self._court.knows(batch):
-                        self._settle(batch, load)
+                        problem = self._settle(batch, load)
+                    if problem is None and not load.empty:
+                        try:
+                            data = load.open(copy=self.pool.held() >= MOST_HELD)
+                        except Exception as error:  # noqa: BLE001 - it cannot be rebuilt here; raised below
+                            problem = error
+                    work = self._work.pop(batch)
+                    del self._loads[batch]
+                    self._outcome = None
                     self._delivered += 1
                     if self._drawn:
                         self._drawn = []
+                    if problem is not None:
+                        load.refuse()
+                        if isinstance(problem, TooManyErrorsError):
+                            self._close()
+                        raise problem
                     if load.empty:
                         continue
-                    data = load.open(copy=self.pool.held() >= MOST_HELD)
                     self._recorder.delivered(work, facts)
                     waited = time.monotonic_ns() - begun
                     self._recorder.times.wait(waited)
                     self._watch.rest(waited / 1e9)
                     return data
                 case act.GiveUp():
+                    self._outcome = None
                     self._give_up(outcome)
                 case act.End():
+                    self._outcome = None
                     problem = self._recorder.ended()
                     if problem is not None:
                         raise problem
@@ -205,9 +212,21 @@ class Feed:
             if batch in self._work and batch not in self._loads:
                 owed.setdefault(entry.worker, []).append(self._work[batch])
         for event in self._watch.look(time.monotonic(), owed, waited):
-            if isinstance(event, ev.Overdue):
-                self._desk.over_time(event, self._work[event.batch])
+            if isinstance(event, ev.Overdue) and not self._desk.over_time(event, self._work.get(event.batch)):
+                continue
             self._pump(event, draw)
+
+    def _take_deaths(self) -> None:
+        """Between two epochs: whoever is gone is started anew with the next one, and owes nothing."""
+        self.pool.wait(0)
+        arrivals = list(self.pool.arrivals)
+        self.pool.arrivals.clear()
+        for arrival in arrivals:
+            if isinstance(arrival.event, ev.Death):
+                self._desk.death(arrival.event, [], self._work)
+                self._machine.handle(ev.Lost(arrival.event.worker))
+            else:
+                self.pool.arrivals.append(arrival)
 
     def _take(self, arrival: Arrival, draw: Callable[[], Any]) -> None:
         event, load = arrival.event, arrival.load
@@ -248,10 +267,12 @@ class Feed:
 
     def _pump(self, event: ev.Event, draw: Callable[[], Any]) -> None:
         """Feed an event to the machine and do what it says, until it says nothing more."""
+        if isinstance(event, ev.Death):
+            event = self._desk.fair(event)
         decided = self._machine.handle(event)
+        self._todo.extend(decided)
         if isinstance(event, ev.Death):
             self._desk.death(event, decided, self._work)
-        self._todo.extend(decided)
         self._act(draw)
 
     def _act(self, draw: Callable[[], Any]) -> None:
@@ -308,7 +329,7 @@ class Feed:
         if batched and isinstance(index, Iterator):
             index = list(index)
         # samplers use their lists again: what was drawn is kept as it was
-        indices = _listed(index) if batched else (index,)
+        indices = listed(index) if batched else (index,)
         spares = tuple(self._recent) if self._court.policy.may_replace else ()
         self._work[batch] = Work(batch, batch - self._first_of_epoch, index, indices, batched, spares)
         if self._court.policy.may_replace and not self._machine.config.iterable:
@@ -334,8 +355,8 @@ class Feed:
         if load is not None:
             load.refuse()
 
-    def _settle(self, batch: int, load: Load) -> None:
-        """Write down what failed on the way to a batch; raise what the policy says is to be raised."""
+    def _settle(self, batch: int, load: Load) -> BaseException | None:
+        """Write down what failed on the way to a batch; return what the policy says is to be raised."""
         errors, broken = self._court.close(batch, load.facts.failures())
         problem: BaseException | None = None
         for error in errors:
@@ -343,16 +364,13 @@ class Feed:
         if load.empty:
             self._recorder.emptied()
         if broken is not None:
-            load.refuse()
-            raise broken from (errors[-1].exception if errors else None)
-        if problem is not None:
-            load.refuse()
-            self._close()
-            raise problem
-        if load.raises:
+            broken.__cause__ = errors[-1].exception if errors else None
+            return broken
+        if problem is None and load.raises:
             # StopIteration, let through, would end the epoch early without a word
             stop = isinstance(errors[-1].exception, StopIteration)
-            raise _stopped(errors[-1]) if stop else errors[-1].exception
+            problem = stopped(errors[-1]) if stop else errors[-1].exception
+        return problem
 
     def _give_up(self, outcome: act.GiveUp) -> None:
         if outcome.reason is act.Reason.TIMED_OUT:
@@ -374,16 +392,3 @@ class Feed:
             if batch in self._work and batch not in self._loads:
                 return entry.worker, self._work[batch]
         return None
-
-
-def _listed(index: Any) -> tuple[Any, ...]:
-    try:
-        return tuple(index)
-    except TypeError:
-        return (index,)
-
-
-def _stopped(error: SampleError) -> RuntimeError:
-    problem = RuntimeError(f"the dataset raised StopIteration: {error.place}")
-    problem.__cause__ = error.exception
-    return problem

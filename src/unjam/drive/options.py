@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unjam.engine.policy import Policy
+from unjam.errors import SampleError
 
 
 class CannotLoad(Exception):
@@ -27,3 +28,18 @@ class Options:
     warn_after: float | None = None
     expected: int | None = None
     batched: bool = True
+
+
+def listed(index: Any) -> tuple[Any, ...]:
+    """A batch's indices as they are now."""
+    try:
+        return tuple(index)
+    except TypeError:
+        return (index,)
+
+
+def stopped(error: SampleError) -> RuntimeError:
+    """What stands for a StopIteration, which would end the epoch."""
+    problem = RuntimeError(f"the dataset raised StopIteration: {error.place}")
+    problem.__cause__ = error.exception
+    return problem

@@ -67,10 +67,16 @@ class PinnedLoad:
 
 
 def _current_device() -> tuple[int]:
-    return (torch.accelerator.current_device_index() if torch.accelerator.is_available() else -1,)
+    if hasattr(torch, "accelerator") and hasattr(torch.accelerator, "current_device_index"):
+        return (torch.accelerator.current_device_index() if torch.accelerator.is_available() else -1,)
+    return (torch.cuda.current_device() if torch.cuda.is_available() else -1,)
 
 
 def _prepare(device: int) -> None:
     torch.set_num_threads(1)  # for this thread only: the copy must not take the cores from the training
-    if device >= 0:
+    if device < 0:
+        return
+    if hasattr(torch, "accelerator") and hasattr(torch.accelerator, "set_device_index"):
         torch.accelerator.set_device_index(device)
+    else:
+        torch.cuda.set_device(device)

@@ -89,7 +89,7 @@ class Recorder:
         self._totals[{"skip": "skipped", "replace": "replaced", "retry": "retried"}.get(error.decision, "raised")] += (
             weight
         )
-        self._write(incident_of(error, self.dataset))
+        self.write(incident_of(error, self.dataset))
         if error.decision not in ("skip", "replace"):
             return None
         self._failed += weight
@@ -100,11 +100,12 @@ class Recorder:
         self.say(f"{type(error.exception).__name__} {error.stage}", "%s; it was %s", str(error), done)
         return self._over_budget()
 
-    def incident(self, incident: Incident) -> None:
+    def incident(self, incident: Incident, *, write: bool = True) -> None:
         """Something else went wrong."""
         self._kinds[incident.kind] += 1
         self.incidents.append(incident)
-        self._write(incident)
+        if write:
+            self.write(incident)
 
     def restarted(self) -> None:
         """A worker took a dead one's place."""
@@ -181,7 +182,7 @@ class Recorder:
             problem.incident = incident_of(known[-1], self.dataset)
         return problem
 
-    def _write(self, incident: Incident) -> None:
+    def write(self, incident: Incident) -> None:
         """One line, in one write at the end of the file: several processes may share it, and a reader may follow it."""
         if self._error_log is None:
             return

@@ -84,12 +84,13 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Ask the policy about a sample that ended its worker; answer with `Reprieved`, or with `Failure` or `Result`."""
+    """Ask the policy about a sample that ended `deaths` workers; answer with `Reprieved`, or with `Failure` or `Result`."""
 
     worker: int
     batch: int
     position: int
     reason: Reason
+    deaths: int = 1
 
 
 @dataclass(frozen=True, slots=True)

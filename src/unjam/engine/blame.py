@@ -32,8 +32,8 @@ class Blame:
     acquittals: int = 0
 
     def passed(self, entry: Entry) -> None:
-        """A batch was made: whatever was suspect in it is acquitted."""
-        self.acquittals += len(entry.deaths)
+        """A batch was made: whatever was suspect in it and not judged is acquitted."""
+        self.acquittals += len(entry.deaths.keys() - entry.judged)
 
     def accuse(self, death: Death, entry: Entry | None) -> list[Judge]:
         """Take a death into account; `entry` is the batch it happened on. At most one judgement comes of it."""
@@ -44,13 +44,15 @@ class Blame:
             self.acquittals += 1
             return []
         deaths = entry.deaths
-        deaths[death.position] = deaths.get(death.position, 0) + 1
+        count = deaths[death.position] = deaths.get(death.position, 0) + 1
         if death.cause is Cause.SILENT:
-            return [Judge(death.worker, death.batch, death.position, Reason.SILENT)]
-        if deaths[death.position] < self._enough():
+            reason = Reason.SILENT
+        elif count < self._enough() and death.position not in entry.judged:
             return []
-        reason = Reason.KILLED_FOR_MEMORY if death.cause is Cause.MEMORY else Reason.DIED_REPEATEDLY
-        return [Judge(death.worker, death.batch, death.position, reason)]
+        else:
+            reason = Reason.KILLED_FOR_MEMORY if death.cause is Cause.MEMORY else Reason.DIED_REPEATEDLY
+        entry.judged.add(death.position)
+        return [Judge(death.worker, death.batch, death.position, reason, count)]
 
     def _enough(self) -> int:
         if self.acquittals == 0:

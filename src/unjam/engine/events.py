@@ -126,6 +126,13 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A worker's process is gone, and it was between two epochs: nothing is lost with it."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reprieved:
     """The answer to `Judge`: make the batch again, without the sample or with another try at it."""
 
@@ -157,6 +164,7 @@ Event = (
     | Suspended
     | Goodbye
     | Death
+    | Lost
     | Reprieved
     | TimedOut
     | Closed

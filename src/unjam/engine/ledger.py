@@ -21,6 +21,8 @@ class Entry:
     where: Where = Where.AT_WORKER
     # by position in the batch: how many workers ended on that sample
     deaths: dict[int, int] = field(default_factory=dict)
+    # the positions that the policy has been asked about
+    judged: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)

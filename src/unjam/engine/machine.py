@@ -278,7 +278,7 @@ class Machine:
             return self._give_up(Reason.TOO_MANY_DEATHS, worker, owed[0] if owed else None)
         entry = self.ledger.entries.get(event.batch) if event.batch in owed else None
         judge = self.blame.accuse(event, entry)
-        if event.cause is Cause.MEMORY and any(r.active for r in self.workers if r is not record):
+        if event.cause is Cause.MEMORY and any(r.active and r.alive for r in self.workers if r is not record):
             return self._shrink(worker, owed)
         record.alive = True
         record.dismissed = False
@@ -291,7 +291,7 @@ class Machine:
         record = self.workers[worker]
         record.retired, record.active = True, False
         self.retired += 1
-        others = [n for n, other in enumerate(self.workers) if other.active]
+        others = [n for n, other in enumerate(self.workers) if other.active and other.alive]
         todo: list[Action] = [act.Shrink(worker, len(others))]
         for batch in owed:
             heir = min(others, key=lambda n: self.workers[n].undelivered)
@@ -301,6 +301,10 @@ class Machine:
         # what has arrived and is not delivered keeps its maker's number
         record.undelivered -= len(owed)
         return todo
+
+    def _lost(self, event: ev.Lost) -> list[Action]:
+        self.workers[event.worker].alive = False
+        return []
 
     def _reprieved(self, event: ev.Reprieved) -> list[Action]:
         entry = self.ledger.entries.get(event.batch)
@@ -381,6 +385,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[Machine, Any], list[Action]]] = {
     ev.Suspended: Machine._suspended,
     ev.Goodbye: Machine._goodbye,
     ev.Death: Machine._died,
+    ev.Lost: Machine._lost,
     ev.Reprieved: Machine._reprieved,
     ev.TimedOut: Machine._timed_out,
     ev.Closed: Machine._close,

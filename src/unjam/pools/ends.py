@@ -23,6 +23,10 @@ class MemoryWitness:
     def __init__(self) -> None:
         self._seen = oom_kills()
 
+    def look(self) -> None:
+        """An epoch begins: kills until now are old."""
+        self._seen = oom_kills()
+
     def killed(self, hand: Hand) -> str:
         """What speaks for it, in words; empty if nothing does."""
         if hand.process.exitcode != -signal.SIGKILL or hand.killed_at is not None:

@@ -20,6 +20,8 @@ class BatchLoad:
         self._made = made
         self._data = data
         self._leases = leases
+        # between the loan of a slot and the batch over it, where a signal handler may raise
+        self._owner: Any = None
 
     @property
     def facts(self) -> Facts:
@@ -30,14 +32,17 @@ class BatchLoad:
     def open(self, *, copy: bool) -> Any:
         """The batch."""
         made, filling = self._made, self._made.filling
-        owner: Any
-        if filling is None:
-            owner = bytearray(self._data)
+        if self._owner is not None:
+            pass  # opened before, and interrupted
+        elif filling is None:
+            self._owner = bytearray(self._data)
         elif copy:
-            owner = self._leases.copy_out(filling.slot, filling.generation, filling.used)
+            self._owner = self._leases.copy_out(filling.slot, filling.generation, filling.used)
         else:
-            owner = self._leases.borrow(filling.slot, filling.generation)
-        return unpack(made.stream, made.stream_at, made.buffers, owner)
+            self._owner = self._leases.borrow(filling.slot, filling.generation)
+        batch = unpack(made.stream, made.stream_at, made.buffers, self._owner)
+        self._owner = None
+        return batch
 
     def refuse(self) -> None:
         """Give the slot back."""

@@ -72,7 +72,9 @@ class ProcessPool:
 
     def start(self, worker: int) -> None:
         """See `Pool`. The processes are made together, when the first thing is asked of any of them."""
-        self._waiting_to_start.append(worker)
+        # an action may be done twice, see the feed
+        if worker not in self._waiting_to_start and worker not in self._hands:
+            self._waiting_to_start.append(worker)
 
     def send(self, worker: int, work: Work) -> None:
         """See `Pool`."""
@@ -81,11 +83,17 @@ class ProcessPool:
         if hand is not None:
             if work.packed is None:
                 work.packed = _dump_index((work.index, work.spares)) if work.spares else _dump_index(work.index)
+            if work.sent_to == hand.process.pid:
+                return  # an action may be done twice, but an iterable gives its samples once
+            work.sent_to = hand.process.pid
             task = messages.Task(work.batch, work.number, bool(work.spares), work.verdicts or None)
             self._post(hand, task, work.packed)
 
     def resume(self, shared_seed: int | None) -> None:
         """See `Pool`."""
+        self._memory.look()
+        # whoever is started from now on begins with this epoch
+        self._specs = [dataclasses.replace(spec, shared_seed=shared_seed) for spec in self._specs]
         for hand in self._hands.values():
             self._post(hand, messages.Resume(shared_seed))
 
@@ -216,9 +224,18 @@ class ProcessPool:
     def _launch(self) -> None:
         if not self._waiting_to_start:
             return
-        numbers, self._waiting_to_start = self._waiting_to_start, []
-        for number, (process, sock) in zip(numbers, self._nursery.deliver(numbers), strict=True):
-            self._take(number, process, Channel(sock, main.LANGUAGE))
+        numbers = list(self._waiting_to_start)
+        born = dict(zip(numbers, self._nursery.deliver(numbers), strict=True))
+        try:
+            for number in numbers:
+                process, sock = born[number]
+                self._take(number, process, Channel(sock, main.LANGUAGE))
+                del born[number]
+                self._waiting_to_start.remove(number)
+        finally:
+            for process, sock in born.values():  # none, unless something went wrong
+                sock.close()
+                process.kill()
 
     def _take(self, number: int, process: Any, channel: Channel) -> None:
         page_fd, stacks_fd = main.make_start_memory()
@@ -268,9 +285,9 @@ class ProcessPool:
         with contextlib.suppress(ChannelClosed):
             hand.channel.flush()
 
-    def _read(self, hand: Hand) -> None:
+    def _read(self, hand: Hand) -> bool:
         channel = hand.channel
-        channel.receive()
+        came = channel.receive()
         while channel.arrived:
             envelope = channel.arrived[0]
             arrival = self._understand(hand, envelope)
@@ -278,6 +295,7 @@ class ProcessPool:
                 self.arrivals.append(arrival)
             channel.arrived.popleft().close()
         self._listen(hand)
+        return came
 
     def _listen(self, hand: Hand) -> None:
         """Wait for what can still come through a channel: nothing, once it is closed."""
@@ -344,11 +362,13 @@ class ProcessPool:
     def _bury(self, hand: Hand) -> None:
         """A worker's process is gone: take what it still said, then tell of its death."""
         hand.process.join(0 if hand.killed_at is not None else OBEY_KILL.seconds)
-        while hand.process.exitcode is not None and not hand.channel.closed:
-            self._read(hand)
+        # not until the end of the stream: a child of the worker's may hold the other end open
+        while hand.process.exitcode is not None and not hand.channel.closed and self._read(hand):
+            pass
         ending = ending_of(hand, self._memory.killed(hand))
         self._endings[hand.number] = ending
-        del self._hands[hand.number]
+        if self._hands.get(hand.number) is hand:
+            del self._hands[hand.number]
         self._by_fd.pop(hand.sentinel, None)
         self._poller.unregister(hand.sentinel)
         self._let_go(hand)

@@ -95,6 +95,8 @@ class Work:
     batched: bool = True
     spares: tuple[Any, ...] = ()
     packed: bytes | None = None
+    # the process that has it
+    sent_to: int | None = None
     # by position: what was decided about samples that ended a worker
     verdicts: dict[int, str] = field(default_factory=dict)
 

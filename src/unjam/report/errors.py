@@ -15,6 +15,7 @@ from unjam.evidence.incident import Incident
 MOST_CAUSES = 8
 _SURROGATE = re.compile(r"(?<!\\)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 MOST_SAMPLES = 8
+MOST_KEPT = 1000
 
 
 @dataclass(slots=True)
@@ -24,18 +25,19 @@ class Group:
     name: str
     count: int = 0
     where: Counter[str] = field(default_factory=Counter)
-    samples: list[str] = field(default_factory=list)
+    samples: dict[str, None] = field(default_factory=dict)
     workers: Counter[str] = field(default_factory=Counter)
     decisions: Counter[str] = field(default_factory=Counter)
     first: float = 0.0
     last: float = 0.0
 
-    def add(self, incident: Incident) -> None:
-        """Count one more."""
-        self.count += len(incident.samples) or 1
+    def add(self, incident: Incident, weight: int) -> None:
+        """Count one more, or as many as it has samples."""
+        self.count += weight
         if incident.location:
             self.where[incident.location] += 1
-        self.samples += [name for name in _samples(incident) if name not in self.samples][: 4 * MOST_SAMPLES]
+        if len(self.samples) < MOST_KEPT:
+            self.samples.update(dict.fromkeys(_samples(incident)))
         self.workers["this process" if incident.worker is None else str(incident.worker)] += 1
         self.decisions[incident.decision or "none"] += 1
         self.first = min(self.first or incident.at, incident.at)
@@ -44,7 +46,7 @@ class Group:
     @property
     def shown_samples(self) -> str:
         """The first few."""
-        return ", ".join(self.samples[:MOST_SAMPLES]) + (" …" if len(self.samples) > MOST_SAMPLES else "")
+        return ", ".join(list(self.samples)[:MOST_SAMPLES]) + (" …" if len(self.samples) > MOST_SAMPLES else "")
 
 
 def by(incidents: Iterable[Incident], what: str) -> list[Group]:
@@ -52,7 +54,8 @@ def by(incidents: Iterable[Incident], what: str) -> list[Group]:
     groups: dict[str, Group] = {}
     for incident in incidents:
         for name in _names(incident, what):
-            groups.setdefault(name, Group(name)).add(incident)
+            weight = 1 if what == "sample" else len(incident.samples) or 1
+            groups.setdefault(name, Group(name)).add(incident, weight)
     return sorted(groups.values(), key=lambda group: -group.count)
 
 
@@ -92,7 +95,7 @@ def as_json(incidents: list[Incident]) -> dict[str, Any]:
                     "name": group.name,
                     "count": group.count,
                     "where": dict(group.where),
-                    "samples": group.samples,
+                    "samples": list(group.samples),
                     "workers": dict(group.workers),
                     "decisions": dict(group.decisions),
                 }

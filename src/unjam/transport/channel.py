@@ -142,8 +142,9 @@ class Channel:
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
-    def receive(self) -> None:
-        """Add to `arrived` every message that has come whole. Sets `closed` at the end of the stream."""
+    def receive(self) -> bool:
+        """Add to `arrived` every message that has come whole; return whether anything came. Sets `closed` at the end."""
+        came = False
         while not self.closed:
             try:
                 count, ancillary, flags, _ = self._socket.recvmsg_into((self._space,), _ANCILLARY)
@@ -156,10 +157,12 @@ class Channel:
                 self._collect(ancillary, flags)
             if not count:
                 self.closed = True
+            came = came or count > 0
             self._inbox += memoryview(self._space)[:count]
             if count < _CHUNK:
                 break
         self._parse()
+        return came
 
     def _collect(self, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
         if flags & socket.MSG_CTRUNC:

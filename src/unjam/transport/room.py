@@ -97,7 +97,7 @@ def _counters() -> list[str]:
             for line in groups:
                 _, controllers, path = line.rstrip("\n").split(":", 2)
                 if not controllers:
-                    paths += [f"{_CGROUP}{path}/memory.events", f"{_CGROUP}/memory.events"]
+                    paths += [f"{_CGROUP}{at}/memory.events{local}" for at in (path, "") for local in (".local", "")]
                 elif "memory" in controllers.split(","):
                     paths += [f"{_CGROUP}/memory{path}/memory.oom_control", f"{_CGROUP}/memory/memory.oom_control"]
     except (OSError, ValueError):

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from torch.utils.data import Dataset
+
 from unjam.transport.page import POSITION, SINCE, STOP, YIELDED, Stage
 from unjam.worker.job import SINGLY, Emptied, Interrupted, IterableEnded, Job, Surrender
 from unjam.worker.mending import Convicted, Mender
@@ -90,6 +92,8 @@ class MapFetcher(_Collating):
         super().__init__(collate, mender, pulse)
         self._dataset = dataset
         self._batched = batched
+        # torch's own class has a method that only raises
+        self._indexable = getattr(type(dataset), "__getitem__", Dataset.__getitem__) is not Dataset.__getitem__
 
     def fetch(self, job: Job) -> Any:
         """See `Fetcher`."""
@@ -100,7 +104,8 @@ class MapFetcher(_Collating):
             if not data:
                 raise Emptied
             return self._convert(job, data[0])
-        if getattr(self._dataset, "__getitems__", None) and job.verdicts.get(-1) != SINGLY:
+        singly = job.verdicts.get(-1) == SINGLY and self._indexable
+        if getattr(self._dataset, "__getitems__", None) and not singly:
             return self._batch_of_anything(job, self._all_at_once(job))
         data = []
         self._each(job, job.index, data)
@@ -141,7 +146,7 @@ class MapFetcher(_Collating):
         try:
             data: Any = self._dataset.__getitems__(job.index)
         except BaseException as error:  # noqa: BLE001 - as above
-            if not hasattr(type(self._dataset), "__getitem__"):
+            if not self._indexable:
                 self._mender.whole(job, "getitem", error)
                 raise Emptied from None
             # one of them is to blame: one by one, the same policies find it

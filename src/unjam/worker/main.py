@@ -131,6 +131,7 @@ class Worker:
         self._backlog: deque[Envelope] = deque()
         self._shared_rng = torch.Generator()
         self._exhausted = False
+        self._handler: Any = None
 
     # -- preparing ---------------------------------------------------------------------------------------------------
 
@@ -162,6 +163,7 @@ class Worker:
         faulthandler.enable(self._stacks, all_threads=True)
         faulthandler.register(STACK_SIGNAL, self._stacks, all_threads=True)
         self._page.words[ARMED] = 1
+        self._handler = signal.getsignal(STACK_SIGNAL)
 
     def _settle(self, *, adopted: bool) -> None:
         """Keep Ctrl-C for the parent, cap the threads."""
@@ -231,6 +233,8 @@ class Worker:
     def _make(self, job: Job) -> None:
         assert self._fetcher is not None, "not prepared"
         assert self._mender is not None, "not prepared"
+        if signal.getsignal(STACK_SIGNAL) is not self._handler:
+            self._page.words[ARMED] = 0  # user code has the signal now: it must not be sent
         self._arena.open()
         try:
             batch = self._fetcher.fetch(job)

@@ -24,6 +24,8 @@ from unjam.worker.job import Emptied, Failed, Interrupted, Job, Surrender
 
 # other samples that are tried in the place of one that failed
 MOST_REPLACEMENTS = 8
+# how often the samples of one batch are put together anew, with others in the place of those that do not fit
+MOST_ROUNDS = 64
 # failures of an iterator without a sample between them, after which it is not asked again
 MOST_IN_A_ROW = 100
 
@@ -192,7 +194,7 @@ class Mender:
         if self._me.inline and not isinstance(error, Exception):
             raise error
         tried: dict[int, Failed] = {}
-        while True:
+        for _ in range(MOST_ROUNDS + self._policy.retries):
             # somebody else's function may have changed the samples before it failed: load them again
             fresh = self._plain or self._loaded_again(job, data)
             odd = oddness.find(data, collate, strict=self._plain, fresh=fresh)
@@ -242,6 +244,8 @@ class Mender:
             for cured in tried.values():
                 self._note(job, cured, Decision.RETRY)
             return batch
+        self.whole(job, "collate", error)
+        raise Emptied
 
     def _loaded_again(self, job: Job, data: list[Any]) -> bool:
         if self._me.iterable:
@@ -377,10 +381,13 @@ def _explained(error: BaseException, words: str) -> CannotCollateError:
 
 
 def _among(index: Any, others: list[Any]) -> bool:
-    try:
-        return any(bool(index == other) for other in others)
-    except Exception:  # noqa: BLE001 - indices of the user's may not compare
-        return False
+    for other in others:
+        if index is other:
+            return True
+        with contextlib.suppress(Exception):  # indices of the user's may not compare
+            if bool(index == other):
+                return True
+    return False
 
 
 def _type_of(exception: Any) -> str:

@@ -1,0 +1,47 @@
+"""Whose turn it is to ask for a batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from unjam.engine.deadlines import LOOK_AGAIN
+
+
+class Turn:
+    """One thread at a time; a second one waits, and one that asks from inside of its own asking is refused."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+
+    @property
+    def mine(self) -> bool:
+        """Whether it is this thread's turn."""
+        return self._holder == threading.get_ident()
+
+    def take(self, closed: Callable[[], bool]) -> None:
+        """Wait for the turn; StopIteration if there is nothing left to ask for."""
+        if not self._lock.acquire(blocking=False):
+            self.check_idle()
+            while not self._lock.acquire(timeout=LOOK_AGAIN.seconds):
+                if closed():
+                    raise StopIteration
+                if self._holder is None:
+                    # an exception that a signal handler raised fell between taking the lock and remembering by whom
+                    self._lock = threading.Lock()
+        self._holder = threading.get_ident()
+
+    def give_back(self) -> None:
+        """The next one, please."""
+        self._holder = None
+        self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Take the turn without being anybody, for the end; False if whoever has it does not come back in time."""
+        return self._lock.acquire(timeout=seconds)
+
+    def check_idle(self) -> None:
+        """Refuse what is asked for from inside of this thread's own turn: by the user's function, or by a sampler."""
+        if self.mine:
+            raise RuntimeError("the loader was asked for a batch while it was making one (in on_error or a sampler)")
