@@ -329,9 +329,10 @@ def test_silence_is_explained(caplog, tmp_path):
     assert "in wait" in str(caught.value)
     said = [record.getMessage() for record in caplog.records if "no progress" in record.getMessage()]
     assert 2 <= len(said) <= 4, "after 0.3, 0.6 and 1.2 s"
-    assert "on sample 1 (batch 0, worker 0)" in said[0]
-    assert "it waits for a lock" in said[0]
-    assert "faulty.py" in said[0]
+    # on a slow machine the first ones are about the worker's start
+    assert "on sample 1 (batch 0, worker 0)" in said[-1]
+    assert "it waits for a lock" in said[-1]
+    assert "faulty.py" in said[-1]
 
 
 @pytest.mark.parametrize("phase", ["loading", "init"])

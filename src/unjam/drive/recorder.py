@@ -97,7 +97,8 @@ class Recorder:
         del self._epoch_errors[:-MOST_KEPT]
         other = "the next one" if error.replacement is None else f"sample {short(error.replacement)}"
         done = "left out" if error.decision == "skip" else f"replaced by {other}"
-        self.say(f"{type(error.exception).__name__} {error.stage}", "%s; it was %s", str(error), done)
+        first, line, rest = str(error).partition("\n")
+        self.say(f"{type(error.exception).__name__} {error.stage}", "%s; it was %s%s", first, done, line + rest)
         return self._over_budget()
 
     def incident(self, incident: Incident, *, write: bool = True) -> None:
