@@ -326,7 +326,7 @@ class Feed:
     def _draw(self, batch: int, draw: Callable[[], Any]) -> None:
         index = draw()
         batched = self._options.batched
-        if batched and isinstance(index, Iterator):
+        if batched and type(index) is not list and isinstance(index, Iterator):
             index = list(index)
         # samplers use their lists again: what was drawn is kept as it was
         indices = listed(index) if batched else (index,)

@@ -70,8 +70,7 @@ def additions() -> dict[Any, Callable[..., Any]]:
 
 def _same_dtype(batch: Any) -> None:
     """Stacking would cast all to the first one's dtype, or to the widest, by chance of order and number of workers."""
-    dtype = batch[0].dtype
-    if any(tensor.dtype is not dtype for tensor in batch):
+    if [tensor.dtype for tensor in batch].count(batch[0].dtype) != len(batch):
         raise TypeError("tensors of different dtypes in one batch")
 
 
@@ -91,7 +90,7 @@ def _checks() -> dict[Any, Callable[..., Any]]:
 def _collate_words(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """As torch does it, but what is no word is not put among words."""
     del collate_fn_map
-    if not all(isinstance(word, (str, bytes)) for word in batch):
+    if not all(issubclass(kind, (str, bytes)) for kind in set(map(type, batch))):
         raise TypeError("words and other things in one batch")
     return batch
 
@@ -102,7 +101,10 @@ def _collate_sequences(batch: Any, *, collate_fn_map: Any = None) -> Any:
     if type(first) is not list and type(first) is not tuple:
         return _by_torch(batch, collate_fn_map)
     size = len(first)
-    if any(not isinstance(sample, (list, tuple)) or len(sample) != size for sample in batch):
+    kinds = set(map(type, batch))
+    if not (kinds <= {list, tuple} or all(issubclass(kind, (list, tuple)) for kind in kinds)) or set(
+        map(len, batch)
+    ) != {size}:
         raise RuntimeError("sequences of different lengths, or other things among sequences, in one batch")
     return [torch_collate.collate(parts, collate_fn_map=collate_fn_map) for parts in zip(*batch, strict=True)]
 
