@@ -112,12 +112,3 @@ def _catches(pid: int) -> bool:
     except (OSError, StopIteration, IndexError):
         return sys.platform != "linux"
     return bool(int(caught, 16) >> (main.STACK_SIGNAL - 1) & 1)
-
-
-def state_of(pid: int | None) -> str:
-    """The state letter of a process, or ? where the system does not tell."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "?"

@@ -33,7 +33,7 @@ from unjam.engine.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
 from unjam.errors import CannotStartError
 from unjam.pools.births import Nursery
 from unjam.pools.ends import MemoryWitness, await_ends, death_of, ending_of
-from unjam.pools.hands import BeginFrame, Hand, sentinel_of, state_of, take_stack
+from unjam.pools.hands import BeginFrame, Hand, sentinel_of, take_stack
 from unjam.pools.loads import BatchLoad, Missing
 from unjam.pools.protocol import Arrival, Asked, Ending, Work
 from unjam.pools.registry import open_pools
@@ -164,7 +164,10 @@ class ProcessPool:
 
     def suspended(self, worker: int) -> bool:
         """See `Pool`."""
-        return state_of(self.pid(worker)) == "T"
+        from unjam.evidence.waiting import state_of  # noqa: PLC0415 - only for a worker that has not moved for a while
+
+        pid = self.pid(worker)
+        return pid is not None and state_of(pid) == "T"
 
     def stack(self, worker: int) -> str:
         """See `Pool`."""
