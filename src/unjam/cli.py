@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -66,13 +67,97 @@ def errors(
     raise typer.Exit(1 if incidents else 0)
 
 
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def check(
+    target: Annotated[
+        str, typer.Argument(help="A script, a notebook, or package.module:thing (a DataLoader, a Dataset, a function).")
+    ],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
+    module: Annotated[bool, typer.Option("-m", help="The target is a module, as in python -m.")] = False,  # noqa: FBT002
+    budget: Annotated[float, typer.Option(help="Seconds for all trials together.")] = 60.0,
+    json: Annotated[Path | None, typer.Option(help="Write the findings as JSON to this file; - for the terminal.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    sarif: Annotated[Path | None, typer.Option(help="Write SARIF for code-review tools.")] = None,
+) -> None:
+    """Find what is wrong with a program's data loading, and prove it."""
+    from unjam.doctor import check as doctor  # noqa: PLC0415 - a command imports what it needs
+    from unjam.doctor.launch import CannotExamine  # noqa: PLC0415 - as above
+    from unjam.report import machine, text  # noqa: PLC0415 - as above
+
+    if budget <= 0:
+        _stop(f"--budget takes a number of seconds, not {budget:g}")
+    quiet = str(json) == "-"
+    said = Console(stderr=True, highlight=False, emoji=False, markup=False)
+    with said.status("") if said.is_terminal else contextlib.nullcontext() as status:
+
+        def say(words: str) -> None:
+            if status is not None:
+                status.update(words)
+            elif not quiet:
+                said.print(words, soft_wrap=True)
+
+        try:
+            patient = doctor.open_patient(target, arguments or [], module=module)
+            diagnosis = doctor.check(patient, target, budget, say)
+        except CannotExamine as error:
+            _stop(str(error))
+    _write(json, machine.as_json(diagnosis, __version__))
+    _write(sarif, machine.as_sarif(diagnosis, __version__))
+    if html is not None:
+        from unjam.report import html as page  # noqa: PLC0415 - as above
+
+        _write(html, page.render(diagnosis, __version__))
+    if not quiet:
+        text.show(diagnosis, _console(markup=True))
+    if diagnosis.stopped and not diagnosis.cases:
+        raise typer.Exit(2)
+    raise typer.Exit(diagnosis.exit_code)
+
+
+@app.command()
+def rules() -> None:
+    """Every known cause."""
+    from unjam.rules import RULES  # noqa: PLC0415 - as above
+
+    console = _console()
+    for file in RULES:
+        console.print(f"{file.RULE.code}  {file.RULE.name:36} {file.__doc__.splitlines()[0]}", soft_wrap=True)
+
+
+@app.command()
+def explain(code: Annotated[str, typer.Argument(help="UJ204, or the rule's name.")]) -> None:
+    """What a code means, why it happens, how to confirm it and how to fix it."""
+    from unjam.report import catalogue  # noqa: PLC0415 - as above
+
+    found = catalogue.find(code)
+    if found is None:
+        _stop(f"there is no rule {code}; `unjam rules` lists them")
+    _console().print(catalogue.explanation(found), soft_wrap=True)
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is None:
+        return
+    if str(path) == "-":
+        typer.echo(text)
+        return
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        _stop(f"{path} cannot be written: {error.strerror}")
+
+
+def _console(*, markup: bool = False) -> Console:
+    # a pipe has no width; lines there are as long as they need to be
+    return Console(
+        width=None if sys.stdout.isatty() else 160, soft_wrap=False, highlight=False, emoji=False, markup=markup
+    )
+
+
 def _show(incidents: list[Incident], strange: int, kinds: list[str]) -> None:
     from unjam.report import errors as tables  # noqa: PLC0415 - as above
 
-    # a pipe has no width; lines there are as long as they need to be
-    console = Console(
-        width=None if sys.stdout.isatty() else 160, soft_wrap=False, highlight=False, emoji=False, markup=False
-    )
+    console = _console()
     if not incidents:
         console.print("no failures")
     for kind in kinds if incidents else ():

@@ -71,6 +71,20 @@ PROBE_COLLATE = Deadline(
     5.0,
     "how long a failed collate function may be tried on parts of its batch to find who is to blame",
 )
+SETTLE = Deadline(
+    "settle",
+    5.0,
+    "how long a trial's consumer waits for its workers to have made all they may make ahead",
+)
+ASK_AGAIN = Deadline(
+    "ask again",
+    2.0,
+    "how often a captured program looks whether the doctor that holds it still lives",
+)
+WATCH_TRIAL = Deadline("watch trial", 0.05, "how often a trial is looked at; its end is noticed at once")
+LET_GO = Deadline("let go", 5.0, "how long a program may take to clean up after it was let go")
+GATHER = Deadline("gather facts", 20.0, "pickling a large dataset to see whether it can be takes seconds")
+START_FRESH = Deadline("start fresh", 60.0, "a new interpreter imports torch and the dataset's libraries")
 
 ALL = (
     LOOK_AROUND,
@@ -87,4 +101,10 @@ ALL = (
     RETRY_FIRST,
     RETRY_MOST,
     PROBE_COLLATE,
+    SETTLE,
+    ASK_AGAIN,
+    WATCH_TRIAL,
+    LET_GO,
+    GATHER,
+    START_FRESH,
 )

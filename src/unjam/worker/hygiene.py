@@ -12,14 +12,10 @@ reads are listed; OpenCV reads no variable with OPENMP in its name.
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
 
 import torch
+
+from unjam.worker.imports import after_import
 
 # read when the library is loaded or makes its first pool
 THREAD_VARIABLES = (
@@ -51,61 +47,3 @@ def cap_threads(threads: int, *, loaded_elsewhere: bool) -> None:
 
         threadpoolctl.threadpool_limits(threads)
     after_import("cv2", lambda cv2: cv2.setNumThreads(threads))
-
-
-def after_import(name: str, action: Callable[[ModuleType], Any]) -> None:
-    """Call `action` with module `name` now if it is imported, otherwise right after it is."""
-    module = sys.modules.get(name)
-    if module is not None:
-        action(module)
-        return
-    for finder in sys.meta_path:
-        if isinstance(finder, _AfterImport):
-            finder.actions.setdefault(name, []).append(action)
-            return
-    sys.meta_path.insert(0, _AfterImport({name: [action]}))
-
-
-class _AfterImport(MetaPathFinder):
-    """Finds nothing itself; it wraps the loader that the other finders found."""
-
-    def __init__(self, actions: dict[str, list[Callable[[ModuleType], Any]]]) -> None:
-        self.actions = actions
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        actions = self.actions.pop(name, None)
-        if actions is None:
-            return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            if finder is self or find is None:
-                continue
-            spec: ModuleSpec | None = find(name, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Telling(spec.loader, actions)
-                return spec
-        return None
-
-
-class _Telling(Loader):
-    """A loader that calls actions after the module's code has run, and is otherwise the loader it wraps."""
-
-    def __init__(self, loader: Any, actions: list[Callable[[ModuleType], Any]]) -> None:
-        self._loader = loader
-        self._actions = actions
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        for action in self._actions:
-            action(sys.modules.get(module.__name__, module))

@@ -1,0 +1,152 @@
+"""The examination of one loader: which trials, in which order, and when to stop.
+
+NOTE [ How a cause is proven ]
+
+First the loader runs alone, without workers, and then as the program made it. What the rules see in those two they may
+suspect; a rule that suspects names the one change that would remove its cause, and that trial is made. The failure gone
+with the change, and back in another run without it: proven. A failure that does not come back is only likely.
+
+What cannot be toggled is said to be likely or possible, however plausible. Time is a budget for all trials together: the
+two first ones come out of it, then the changes in order of harm; what was not tried is said.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from unjam.doctor.launch import CannotExamine, Patient, Tries
+from unjam.doctor.watch import Patience
+from unjam.evidence.case import Case, Plan, Trial
+from unjam.rules import RULES
+from unjam.rules.rule import Confidence, Finding, Suspicion, by_harm, without_echoes
+
+MOST_ROUNDS = 4
+SPARE = 512 << 20
+
+
+class Examination:
+    """One loader on the table."""
+
+    def __init__(
+        self, patient: Patient, number: int, case: Case, tries: Tries, budget: float, say: Callable[[str], None]
+    ) -> None:
+        self.case = case
+        self._patient, self._number, self._tries, self._say = patient, number, tries, say
+        self._until = time.monotonic() + budget
+        self._budget = budget
+        self.untried: list[Plan] = []
+
+    def run(self) -> list[Finding]:
+        """The first two trials, then whatever the rules want to see."""
+        try:
+            self._first()
+            for _ in range(MOST_ROUNDS):
+                wanted = self._wanted()
+                if not wanted or self._left() < 2:
+                    self.untried = wanted
+                    break
+                for plan in wanted:
+                    if self._left() < 2:
+                        break
+                    self._try(plan)
+            self._once_more()
+        except CannotExamine as error:
+            self._say(f"stopped: {error}")
+        return self.findings()
+
+    def findings(self) -> list[Finding]:
+        """What the rules say of all that is known now."""
+        found = [said for rule in RULES if isinstance(said := rule.detect(self.case), Finding)]
+        return by_harm(without_echoes(found))
+
+    # -- trials ------------------------------------------------------------------------------------------------------------
+
+    def _first(self) -> None:
+        loader, share = self.case.loader, self._budget
+        self._try(Plan(0, epochs=2 if loader.iterable else 1, seconds=min(8.0, share * 0.13), tolerant=True))
+        if loader.num_workers:
+            as_is = Plan(loader.num_workers, loader.start_method, epochs=2, seconds=min(10.0, share * 0.17))
+            trial = self._try(as_is)
+            if trial.outcome == "raised" and trial.bad and self._left() > 5:
+                self._try(replace(as_is, tolerant=True))
+
+    def _wanted(self) -> list[Plan]:
+        found: list[Plan] = []
+        suspicions = [said for rule in RULES if isinstance(said := rule.detect(self.case), Suspicion)]
+        for said in [*self.findings(), *suspicions]:
+            for plan in said.wants:
+                if plan not in found and self.case.tried(plan) is None:
+                    found.append(plan)
+        # the program's own process is used up by a trial in it
+        return sorted(found, key=lambda plan: plan.in_place)
+
+    def _once_more(self) -> None:
+        """Whether the failure comes back without the change."""
+        as_is = self.case.as_is
+        if as_is is None or as_is.fine or self._left() < 4 or self._patient.gone:
+            return
+        if any(f.confidence is Confidence.PROVEN for f in self.findings()):
+            again = self._attempt(as_is.plan)
+            self.case.again = again
+
+    def _try(self, plan: Plan) -> Trial:
+        trial = self._attempt(plan)
+        self.case.trials.append(trial)
+        return trial
+
+    def _attempt(self, plan: Plan) -> Trial:
+        if self._patient.gone:
+            return Trial(plan, "refused", 0.0, note="the program is gone")
+        self._say(f"trying {plan}")
+        plan_now = replace(plan, seconds=min(plan.seconds, max(1.0, self._left() - 1)))
+        reserve = min(SPARE, (self.case.world.memory or SPARE * 10) // 10)
+        trial = self._patient.attempt(self._number, plan_now, self._tries, self._patience(plan_now), reserve)
+        return replace(trial, plan=plan)
+
+    def _patience(self, plan: Plan) -> Patience:
+        alone = self.case.alone
+        slow = max((sample.seconds for sample in alone.samples), default=0.0) if alone else 0.0
+        if alone is None:
+            waiting, computing = 5.0, 12.0
+        elif plan.workers and plan.start in ("spawn", "forkserver"):
+            waiting, computing = max(10.0, 3 * slow), 30.0  # a new interpreter imports first
+        else:
+            waiting, computing = max(3.0, 3 * slow + 2), max(8.0, 10 * slow + 4)
+        left = max(2.0, self._left())
+        waiting, computing = min(waiting, left), min(computing, left)
+        return Patience(waiting, computing, min(plan.seconds + computing + 5, left + 3))
+
+    def _left(self) -> float:
+        return self._until - time.monotonic()
+
+
+def table(case: Case) -> list[tuple[str, str, float]]:
+    """What was tried and what came of it, in words."""
+    rows = [(str(trial.plan), outcome_words(trial), trial.seconds) for trial in case.trials]
+    if case.again is not None:
+        rows.append((f"{case.again.plan}, once more", outcome_words(case.again), case.again.seconds))
+    return rows
+
+
+def outcome_words(trial: Trial) -> str:
+    """What came of a trial, in a few words."""
+    done = len([s for s in trial.samples if not s.error])
+    match trial.outcome:
+        case "finished" | "cut":
+            bad = f", {len(trial.bad)} failed" if trial.bad else ""
+            return f"{done} samples{bad}"
+        case "raised":
+            assert trial.raised is not None
+            cause = next((bad for bad in trial.bad if not trial.plan.tolerant), None) or trial.raised
+            return f"{cause.type_name} after {done} samples"
+        case "hung":
+            return f"frozen after {done} samples"
+        case "died":
+            end = next((e for e in trial.ends), None)
+            return f"a process ended ({end.signal or f'exit code {end.code}' if end else '?'}) after {done} samples"
+        case "memory":
+            return f"stopped: memory ran low after {done} samples"
+        case _:
+            return f"not possible: {trial.note}"

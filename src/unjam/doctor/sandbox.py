@@ -1,0 +1,219 @@
+"""One trial, inside the process that carries it out: a fork of the program at its first iter(), or the program itself."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import resource
+import signal
+import sys
+import time
+from typing import Any
+
+from unjam.doctor import instrument, looking
+from unjam.doctor.changes import ease, open_files
+from unjam.doctor.digest import weigh
+from unjam.doctor.instrument import Hello, Setup, described
+from unjam.doctor.inventory import Inventory
+from unjam.doctor.recording import Recorder
+from unjam.engine.deadlines import SETTLE
+from unjam.evidence.case import Plan
+
+GOODBYE = 0
+IDLE_STEP = 0.02
+
+
+def confine(folder: str) -> None:
+    """A session of its own, output into the folder, no core files, and the first to go when memory runs out."""
+    os.setsid()
+    out = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for old, new in ((null, 0), (out, 1), (out, 2)):
+        os.dup2(old, new)
+    for stream, fd in (("stdout", 1), ("stderr", 2)):
+        # a notebook's or a test's streams write elsewhere
+        setattr(sys, stream, io.TextIOWrapper(os.fdopen(os.dup(fd), "wb", 0), write_through=True, errors="replace"))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("900")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
+    """Iterate the loader under a plan, writing down what happens."""
+    plan = setup.plan
+    instrument.install(setup)
+    recorder = Recorder(setup.folder, -1)
+    instrument.arm(setup.folder)
+    inventory = Inventory(roots)
+    looking.names = inventory.names
+    refused = ease(plan, inventory) or _set(loader, plan)
+    if refused:
+        recorder.write("refused", note=refused)
+        return
+    kept: list[Any] = []
+    offsets = _offsets()
+    until = time.monotonic() + plan.seconds
+    state = _attributes(loader.dataset)
+    try:
+        for epoch in range(plan.epochs):
+            setup.epoch = epoch
+            if plan.workers:
+                loader.worker_init_fn = Hello(setup, _inner(loader.worker_init_fn))
+            if not _epoch(loader, epoch, plan, recorder, until, kept):
+                break
+    except BaseException as error:  # noqa: BLE001 - the end of a trial is what it is for
+        recorder.write("raised", stage="consumer", **described(error))
+    else:
+        recorder.write("finished")
+    moved = [(fd, open_files().get(fd, "")) for fd, place in offsets.items() if _offset(fd) != place]
+    recorder.write("moved", files=moved)
+    after = _attributes(loader.dataset)
+    recorder.write(
+        "state",
+        changed=[name for name in after if after[name] != state.get(name)],
+        grown=[name for name in after if name in state and after[name][0] > state[name][0]],
+    )
+    _close(loader)
+    recorder.write("goodbye")
+
+
+def _inner(function: Any) -> Any:
+    return function.inner if isinstance(function, Hello) else function
+
+
+def _set(loader: Any, plan: Plan) -> str:
+    """The loader as the plan wants it. It is a copy in a forked process, so it may be changed."""
+    values = vars(loader)
+    values["num_workers"] = plan.workers
+    values["_iterator"] = None
+    if plan.workers == 0:
+        values["persistent_workers"] = False
+        values["prefetch_factor"] = None
+        values["timeout"] = 0
+        values["_DataLoader__multiprocessing_context"] = None
+    else:
+        values["prefetch_factor"] = plan.prefetch or values.get("prefetch_factor") or 2
+        if plan.start:
+            import multiprocessing  # noqa: PLC0415 - the program's choice until here
+
+            values["_DataLoader__multiprocessing_context"] = multiprocessing.get_context(plan.start)
+    if plan.persistent and plan.workers:
+        values["persistent_workers"] = True
+    if plan.whole:
+        values["drop_last"] = False
+        if values.get("batch_sampler") is not None:
+            values["batch_sampler"].drop_last = False
+    return ""
+
+
+def _epoch(loader: Any, epoch: int, plan: Plan, recorder: Recorder, until: float, kept: list[Any]) -> bool:
+    began = time.monotonic()
+    recorder.write("epoch", e=epoch)
+    iterator = _iterator(loader)
+    recorder.write("started", e=epoch, s=time.monotonic() - began)
+    samples = number = 0
+    asked = time.monotonic()
+    for batch in iterator:
+        now = time.monotonic()
+        nbytes, tensors, storage = weigh(batch)
+        recorder.write("got", e=epoch, n=number, wait=now - asked, bytes=nbytes, tensors=tensors, storage=storage)
+        if number < 2 and not plan.measured:
+            _crosses(batch, recorder)
+        if plan.keep:
+            kept.append(batch)
+        if plan.idle and number == 0:
+            _wait_until_idle(recorder.folder)
+        number += 1
+        samples += loader.batch_size or 1
+        if now > until or (plan.limit and samples >= plan.limit):
+            recorder.write("cut", e=epoch, batches=number)
+            return False
+        asked = time.monotonic()
+    recorder.write("over", e=epoch, batches=number, s=time.monotonic() - began)
+    return True
+
+
+def _iterator(loader: Any) -> Any:
+    """torch's own iterator, whatever the loader's class makes of iter()."""
+    from torch.utils.data import dataloader as torchs  # noqa: PLC0415 - imported by the program
+
+    if not loader.num_workers:
+        return torchs._SingleProcessDataLoaderIter(loader)  # noqa: SLF001
+    if loader.persistent_workers and loader._iterator is not None:  # noqa: SLF001
+        loader._iterator._reset(loader)  # noqa: SLF001
+        return loader._iterator  # noqa: SLF001
+    iterator = torchs._MultiProcessingDataLoaderIter(loader)  # noqa: SLF001
+    if loader.persistent_workers:
+        vars(loader)["_iterator"] = iterator
+    return iterator
+
+
+def _crosses(batch: Any, recorder: Recorder) -> None:
+    """Whether a batch could be sent by torch's own pickler, tried here where a failure is seen."""
+    from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - as above
+
+    from unjam.worker.unshippable import find_culprit  # noqa: PLC0415 - as above
+
+    def attempt(part: object) -> None:
+        ForkingPickler.dumps(part)
+
+    try:
+        attempt(batch)
+    except Exception as error:  # noqa: BLE001 - whatever pickling raises is the answer
+        culprit = find_culprit("batch", batch, attempt)
+        recorder.write(
+            "unsent",
+            path=culprit.path if culprit else "batch",
+            type=culprit.type_name if culprit else type(batch).__name__,
+            reason=culprit.reason if culprit else f"{type(error).__name__}: {error}",
+        )
+
+
+def _wait_until_idle(folder: str) -> None:
+    """A consumer that takes its time: until the workers have made all that they may make ahead."""
+    from unjam.doctor.recording import progress  # noqa: PLC0415 - only here
+
+    until, last, quiet = time.monotonic() + SETTLE.seconds, -1, 0
+    while time.monotonic() < until and quiet < 20:
+        now = progress(folder)
+        quiet = quiet + 1 if now == last else 0
+        last = now
+        signal.sigtimedwait([], IDLE_STEP)
+
+
+def _offsets() -> dict[int, int]:
+    return {fd: _offset(fd) for fd in open_files()}
+
+
+def _offset(fd: int) -> int:
+    try:
+        return os.lseek(fd, 0, os.SEEK_CUR)
+    except OSError:
+        return -1
+
+
+def _attributes(dataset: Any) -> dict[str, tuple[int, str]]:
+    """A short name for each of the dataset's attributes, to see which of them loading changes."""
+    from unjam.doctor.digest import digest  # noqa: PLC0415 - only here
+
+    found = {}
+    for name, value in list(getattr(dataset, "__dict__", {}).items())[:100]:
+        try:
+            large = len(value) > 10_000
+        except Exception:  # noqa: BLE001 - has no length
+            large = False
+        size = len(value) if large or isinstance(value, (list, dict, set)) else 0
+        found[name] = (size, "" if large or callable(value) else digest(value)[0])
+    return found
+
+
+def _close(loader: Any) -> None:
+    """Let the workers go the way torch lets them go."""
+    iterator = getattr(loader, "_iterator", None)
+    shut = getattr(iterator, "_shutdown_workers", None)
+    if callable(shut):
+        with contextlib.suppress(Exception):
+            shut()

@@ -1,0 +1,226 @@
+"""The program under examination, in a process of its own: it runs until its first iter(loader), and waits there.
+
+While it waits it forks one sandbox after another on request. Its threads run on, its locks stay as they are: every
+sandbox starts from the very moment at which the program's own workers would have been started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any
+
+from unjam.doctor import facts, looking, reading, sandbox
+from unjam.doctor.hook import Enough, Hook, users_place
+from unjam.doctor.instrument import Setup
+from unjam.doctor.inventory import Inventory
+from unjam.doctor.processes import reap
+from unjam.engine.deadlines import ASK_AGAIN, OBEY_KILL
+from unjam.evidence import forking
+from unjam.evidence.case import Case, is_users
+
+MOST_LOADERS = 4
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Asks for the facts of a loader."""
+
+    number: int
+    folder: str
+
+
+@dataclass(frozen=True)
+class Try:
+    """Asks for a trial."""
+
+    number: int
+    setup: Setup
+
+
+@dataclass(frozen=True)
+class Done:
+    """Lets the program go."""
+
+
+@dataclass(frozen=True)
+class Caught:
+    """The program reached iter(); it has this many loaders."""
+
+    loaders: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """A sandbox runs."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The program ended without iterating a loader."""
+
+    code: int
+    trace: str = ""
+
+
+class Subject:
+    """This process, seen from inside."""
+
+    def __init__(self, control: Connection) -> None:
+        self._control = control
+        self._environment = dict(os.environ)
+        self._hook = Hook(self._caught)
+
+    def watch(self) -> None:
+        """From now on the first iter() is caught."""
+        self._hook.install()
+
+    def run(self, program: Callable[[], Any]) -> None:
+        """Run a program to its first iter(), and say so if it does not get there."""
+        self.watch()
+        trace, code = "", 0
+        try:
+            program()
+        except Enough:
+            return
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1 if end.code else 0
+            trace = str(end.code) if isinstance(end.code, str) else ""
+        except BaseException:  # noqa: BLE001 - whatever the program raises is told
+            code, trace = 1, traceback.format_exc()
+        if self._hook.open:
+            with contextlib.suppress(OSError):
+                self._control.send(Ended(code, trace[-6000:]))
+
+    def examine(self, loaders: list[Any]) -> None:
+        """Loaders that are at hand without a program that iterates them."""
+        frame = sys._getframe(1)  # noqa: SLF001 - the caller's
+        self._serve(loaders, frame)
+
+    def _caught(self, loader: Any, frame: FrameType) -> None:
+        loaders = [loader]
+        for other in list(self._hook.made):
+            if len(loaders) < MOST_LOADERS and not any(_alike(other, known) for known in loaders):
+                loaders.append(other)
+        self._serve(loaders, frame)
+        raise Enough(0)
+
+    def _serve(self, loaders: list[Any], frame: FrameType) -> None:
+        self._hook.open = False
+        inventories = [Inventory(facts.roots_of(loader)) for loader in loaders]
+        self._control.send(Caught(len(loaders)))
+        while True:
+            if not self._control.poll(ASK_AGAIN.seconds):
+                if os.getppid() == 1:
+                    return
+                continue
+            try:
+                wanted = pickle.loads(self._control.recv_bytes())
+            except (EOFError, OSError):
+                return
+            match wanted:
+                case Done():
+                    return
+                case Gather(number, folder):
+                    threads = facts.threads_now(inventories[number])
+                    native = forking.look().native_threads
+                    self._fork(lambda: self._gather(loaders[number], frame, threads, native, folder), folder)  # noqa: B023
+                case Try(number, setup) if setup.plan.in_place:
+                    self._control.send(Started(os.getpid()))
+                    sandbox.run_trial(loaders[number], setup, facts.roots_of(loaders[number]))
+                case Try(number, setup) if setup.plan.fresh:
+                    self._fork(lambda: _pack(loaders[number], setup.folder), setup.folder)  # noqa: B023
+                case Try(number, setup):
+                    self._fork(lambda: sandbox.run_trial(loaders[number], setup, facts.roots_of(loaders[number])), setup.folder)  # noqa: B023
+
+    def _fork(self, action: Callable[[], None], folder: str) -> None:
+        """A sandbox: the grandchild, so that whoever watches it can also wait for it."""
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(write)
+            with open(read, "rb") as pipe:
+                child = int(pipe.read() or b"0")
+            reap(pid, OBEY_KILL.seconds)  # it ends at once
+            self._control.send(Started(child))
+            return
+        os.close(read)
+        grandchild = os.fork()
+        if grandchild:
+            os.write(write, str(grandchild).encode())
+            os._exit(0)
+        os.close(write)
+        code = 1
+        try:
+            sandbox.confine(folder)
+            action()
+            code = sandbox.GOODBYE
+        except BaseException:  # noqa: BLE001 - the folder's output tells
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+            os._exit(code)
+
+    def _gather(self, loader: Any, frame: FrameType, threads: Any, native: int, folder: str) -> None:
+        roots = facts.roots_of(loader)
+        inventory = Inventory(roots)
+        looking.names = inventory.names
+        frames = [one for one in _frames(frame) if is_users(one.f_code.co_filename)]
+        case = Case(
+            facts.loader_facts(loader, self._hook.made.get(loader), users_place(frame)),
+            facts.world(threads, native, self._environment),
+            inventory.parts(),
+            facts.crossings(roots),
+            reading.read(loader, frames, roots),
+        )
+        tries = reading.tries_in(reading.loading_functions(roots))
+        with open(f"{folder}/case", "wb") as file:
+            pickle.dump((case, tuple((f, a, b, at, done) for f, a, b, at, _, done in tries)), file)
+
+
+def _frames(frame: FrameType | None) -> list[FrameType]:
+    found = []
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether a second examination would show the same."""
+    return one is other or (
+        one.dataset is other.dataset and one.num_workers == other.num_workers and one.collate_fn is other.collate_fn
+    )
+
+
+def _pack(loader: Any, folder: str) -> None:
+    """The loader for a process that inherits nothing."""
+    import cloudpickle  # noqa: PLC0415 - only here
+
+    order = None
+    if loader.batch_sampler is not None and not hasattr(loader.dataset, "__iter__"):
+        order = [list(batch) for _, batch in zip(range(2000), loader.batch_sampler, strict=False)]
+    parts = {
+        "dataset": loader.dataset,
+        "collate_fn": loader.collate_fn,
+        "worker_init_fn": loader.worker_init_fn,
+        "order": order,
+        "batch_size": loader.batch_size,
+        "drop_last": loader.drop_last,
+        "sys.path": sys.path,
+        "at": time.monotonic(),
+    }
+    with open(f"{folder}/packed.part", "wb") as file:
+        cloudpickle.dump(parts, file)
+    os.rename(f"{folder}/packed.part", f"{folder}/packed")

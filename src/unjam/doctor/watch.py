@@ -1,0 +1,181 @@
+"""Watching a trial from outside: is it getting on, is it stuck, what does it use; and the last look before it is ended.
+
+A trial counts as hung when nothing was written down for longer than its patience. Patience is short for processes that
+all wait, longer for ones that compute, and grows with the slowest sample known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from unjam.doctor import looking
+from unjam.doctor.processes import Usage, kill_session, reap, session, sweep_shared_memory
+from unjam.doctor.recording import progress, read
+from unjam.engine.deadlines import TAKE_STACK, WATCH_TRIAL
+from unjam.evidence import stacks, waiting
+from unjam.evidence.natives import libraries_on_stack
+from unjam.transport.room import Kills, available_memory, oom_kills
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a trial may write nothing down."""
+
+    waiting: float
+    computing: float
+    whole: float  # the longest that a trial may take in all
+
+
+@dataclass
+class Seen:
+    """What was seen of a trial from outside."""
+
+    outcome: str = ""  # "hung", "memory", "late" or nothing: it ended by itself
+    code: int | None = None
+    seconds: float = 0.0
+    looks: list[dict[str, Any]] = field(default_factory=list)
+    pids: set[int] = field(default_factory=set)
+    waits: Counter[str] = field(default_factory=Counter)
+    lock_looks: int = 0
+    busy_looks: int = 0
+    peak: dict[int, int] = field(default_factory=dict)
+    killed: int = 0
+    crowd: int = 0  # most native threads of one worker
+
+
+def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
+    """Stay with a trial to its end, and leave nothing of it."""
+    seen = Seen()
+    began = last_change = time.monotonic()
+    size, kills = -1, oom_kills()
+    cpu_then, cpu_at = 0.0, began
+    turn = 0
+    try:
+        while True:
+            seen.code = reap(leader, WATCH_TRIAL.seconds)
+            now = time.monotonic()
+            alive = session(leader)
+            seen.pids.update(one.pid for one in alive)
+            if seen.code is not None or (not alive and not os.path.exists(f"/proc/{leader}")):
+                break
+            for one in alive:
+                seen.peak[one.pid] = max(seen.peak.get(one.pid, 0), one.rss)
+            _sample_waits(seen, alive, leader, turn)
+            turn += 1
+            grown = progress(folder)
+            if grown != size:
+                size, last_change = grown, now
+                cpu_then, cpu_at = sum(one.cpu for one in alive), now
+            free = available_memory()
+            if free is not None and free < reserve:
+                seen.outcome = "memory"
+                break
+            quiet = now - last_change
+            used = sum(one.cpu for one in alive) - cpu_then
+            computing = quiet > 0.5 and used > 0.3 * (now - cpu_at)
+            if quiet > (patience.computing if computing else patience.waiting):
+                seen.outcome = "hung"
+                break
+            if now - began > patience.whole:
+                seen.outcome = "late"
+                break
+        if seen.outcome:
+            seen.looks = last_look(leader, folder)
+    finally:
+        kill_session(leader)
+        sweep_shared_memory(seen.pids)
+    seen.killed = _kills_since(kills)
+    seen.seconds = time.monotonic() - began
+    return seen
+
+
+def _kills_since(before: Kills | None) -> int:
+    now = oom_kills()
+    return now.count - before.count if now is not None and before is not None else 0
+
+
+def _sample_waits(seen: Seen, alive: list[Usage], leader: int, turn: int) -> None:
+    """What the workers wait for, a few times a second."""
+    for one in alive:
+        if one.pid == leader:
+            continue
+        look = waiting.look(one.pid)
+        seen.busy_looks += 1
+        seen.waits[look.kind] += 1
+        if look.kind == "lock":
+            seen.lock_looks += 1
+        if turn % 10 == 3:
+            with contextlib.suppress(OSError):
+                seen.crowd = max(seen.crowd, len(os.listdir(f"/proc/{one.pid}/task")))
+
+
+def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
+    """Every process of a trial that does not get on, before it is ended."""
+    alive = session(leader)
+    armed = [one for one in alive if os.path.exists(f"{folder}/{one.pid}.stack")]
+    before = {one.pid: one.cpu for one in alive}
+    for one in armed:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{folder}/{one.pid}.look")
+        _signal(one.pid, looking.LOOK)
+    _until(lambda: all(os.path.exists(f"{folder}/{one.pid}.look") for one in armed))
+    found = []
+    for one in armed:
+        wait = waiting.look(one.pid)
+        _signal(one.pid, looking.STACK)
+        _until(lambda: _read(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called before the next turn
+        _pause(0.05)
+        own = _own_words(f"{folder}/{one.pid}.look")
+        stack = stacks.main_stack(_read(f"{folder}/{one.pid}.stack"))
+        now = next((usage.cpu for usage in session(leader) if usage.pid == one.pid), 0.0)
+        found.append({
+            "pid": one.pid,
+            "waits": wait.kind,
+            "words": wait.words,
+            "native": own is None,
+            "own": own or {},
+            "frames": list(stack.frames) if stack else [],
+            "libraries": libraries_on_stack(one.pid),
+            "busy": now - before.get(one.pid, now) > 0.15,
+            "events": read(folder).get(one.pid, [])[-3:],
+        })  # fmt: skip
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+def _own_words(path: str) -> dict[str, Any] | None:
+    text = _read(path)
+    try:
+        words = json.loads(text)
+    except ValueError:
+        return None
+    return words if isinstance(words, dict) else None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _until(done: Any) -> None:
+    until = time.monotonic() + TAKE_STACK.seconds
+    while not done() and time.monotonic() < until:
+        _pause(0.02)
+
+
+def _pause(seconds: float) -> None:
+    signal.sigtimedwait([], seconds)

@@ -1,0 +1,433 @@
+"""Everything the doctor knows of one loader: what was captured, what was read in the source, what the trials showed.
+
+Facts only. The rules judge them; nothing here does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from unjam.evidence.stacks import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of somebody's source."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that the dataset (or its collate function, or the code they call) holds.
+
+    kind: "lock", "semaphore", "handle", "generator", "thread", "executor", "queue", "objects" (many Python objects) or
+    "array". `path` is written as the user would: `dataset.reader.lock`. `place` is the line that set it.
+    """
+
+    path: str
+    kind: str
+    type_name: str
+    place: Place | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """How one argument of a worker takes being pickled. `reason` is empty where it can be."""
+
+    name: str
+    path: str = ""
+    type_name: str = ""
+    reason: str = ""
+    place: Place | None = None
+    nbytes: int = 0
+    back: str = ""  # why it could not be read again, though it was written
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderFacts:
+    """The loader as the program made it."""
+
+    kind: str
+    dataset: str
+    dataset_place: Place | None
+    iterable: bool
+    length: int | None
+    batch_size: int | None
+    batched: bool
+    num_workers: int
+    start_method: str
+    context_given: bool
+    prefetch_factor: int
+    timeout: float
+    pin_memory: bool
+    persistent_workers: bool
+    drop_last: bool
+    shuffles: bool
+    sampler: str
+    sampler_epoch: bool
+    collate: str
+    default_collate: bool
+    worker_init: str
+    made_at: Place | None = None
+    iterated_at: Place | None = None
+    sharing: str = "file_descriptor"
+    batches: int | None = None
+    order_repeats: bool = False  # two passes over the sampler give one order, and set_epoch changes it
+    list_reused: bool = False  # the batch sampler yields one list again and again
+    main_class: bool = False  # the dataset's class, or a function it needs, is of __main__
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadFacts:
+    """A Python thread of the captured process besides the main one."""
+
+    name: str
+    frames: tuple[Frame, ...] = ()
+    holds: tuple[str, ...] = ()  # paths of locks that its code uses
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The process and the machine at the moment of capture."""
+
+    cpus: int
+    python: str
+    torch: str
+    threads: tuple[ThreadFacts, ...]
+    native_threads: int
+    pools: tuple[Mapping[str, Any], ...]
+    accelerator: str | None
+    shm_free: int | None
+    shm_total: int | None
+    descriptors: int
+    descriptors_used: int
+    memory: int | None
+    temporary: str
+    interactive: bool  # __main__ has no file that a new process could import
+    idle_variables: Mapping[str, str] = field(default_factory=dict)
+    late_variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One trial: how many workers, started how, and what is changed against the program as it is."""
+
+    workers: int
+    start: str = ""
+    epochs: int = 1
+    seconds: float = 10.0
+    tolerant: bool = False  # a sample that raises is left out
+    fresh: bool = False  # in a new process that inherits nothing
+    in_place: bool = False  # in the program's own process
+    measured: bool = False  # nothing is compared, only timed
+    threads: int = 0  # cap of native threads in workers; 0 leaves them alone
+    prefetch: int = 0
+    release: tuple[str, ...] = ()  # locks set free before the workers start
+    unlock: tuple[str, ...] = ()  # locks replaced by ones that never wait
+    reopen: bool = False  # every worker gets descriptors of its own
+    reseed: bool = False  # generators get a seed of their own in every worker and epoch
+    shard: bool = False  # worker k of an iterable keeps every n-th sample
+    whole: bool = False  # drop_last off
+    pack: tuple[str, ...] = ()  # containers of Python objects put into one buffer
+    keep: bool = False  # the consumer keeps every batch
+    idle: bool = False  # the consumer waits until the workers have nothing left to do
+    persistent: bool = False  # workers live from epoch to epoch
+    plain: bool = False  # without the program's worker_init_fn
+    limit: int = 0  # most samples
+
+    def __str__(self) -> str:
+        words = [_count(self.workers, "worker")]
+        if self.start and self.workers:
+            words.append(self.start)
+        for on, text in (
+            (self.fresh, "in a new process that inherits nothing"),
+            (self.in_place, "in the program's own process"),
+            (bool(self.threads), f"{self.threads} native thread"),
+            (bool(self.prefetch), f"prefetch_factor={self.prefetch}"),
+            (bool(self.release), f"{', '.join(self.release)} released before the start"),
+            (bool(self.unlock), f"without waiting for {', '.join(self.unlock)}"),
+            (self.reopen, "every worker with descriptors of its own"),
+            (self.reseed, "every worker with seeds of its own"),
+            (self.shard, "every worker takes its share only"),
+            (self.whole, "drop_last=False"),
+            (bool(self.pack), f"{', '.join(self.pack)} packed into one buffer"),
+            (self.keep, "every batch kept"),
+            (self.idle, "a slow consumer"),
+            (self.persistent, "persistent_workers=True"),
+            (self.plain, "without worker_init_fn"),
+            (self.tolerant, "bad samples left out"),
+            (self.measured, "timed"),
+        ):
+            if on:
+                words.append(text)
+        return ", ".join(words)
+
+    def changed(self, **changes: Any) -> Plan:
+        """The same trial with something changed."""
+        return replace(self, **changes)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample as one trial loaded it. `order` counts within its worker and epoch."""
+
+    index: str
+    worker: int
+    epoch: int
+    seconds: float
+    digest: str
+    stable: str = ""
+    error: str = ""
+    none: bool = False
+    changed: bool = False
+    drew: tuple[str, ...] = ()
+    at: float = 0.0
+    shape: str = ""
+    swallowed: str = ""  # "ValueError at data.py:12, caught at data.py:15"
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception that ended a trial, or that a sample raised."""
+
+    type_name: str
+    message: str
+    trace: str
+    place: Place | None = None
+    index: str = ""
+    worker: int = -1
+    stage: str = "sample"  # or "collate", "start", "init", "consumer", "batch"
+    crosses: str = ""  # why it could not be pickled
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A lock, queue or future that a stuck line names."""
+
+    path: str
+    type_name: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A process of a trial that did not go on, looked at before it was ended."""
+
+    pid: int
+    worker: int  # -1: the consumer
+    index: str
+    stage: str
+    waits: str  # evidence.waiting's kind
+    words: str
+    frames: tuple[Frame, ...] = ()
+    native: bool = False  # its main thread could not run Python code
+    syncs: tuple[Sync, ...] = ()
+    threads: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    seconds: float = 0.0
+    busy: bool = False
+
+    @property
+    def place(self) -> Place | None:
+        """The innermost line of the user's own."""
+        return place_of(self.frames)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A process of a trial that ended without a goodbye."""
+
+    pid: int
+    worker: int
+    code: int
+    signal: str
+    index: str
+    frames: tuple[Frame, ...] = ()
+    out_of_memory: bool = False
+
+    @property
+    def place(self) -> Place | None:
+        """The innermost line of the user's own."""
+        return place_of(self.frames)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch as the consumer got it."""
+
+    epoch: int
+    number: int
+    wait: float
+    at: float
+    nbytes: int
+    tensors: int
+    storage: int
+    made: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A worker's memory at one moment: bytes of its own (private dirty), and its share of all it maps (PSS)."""
+
+    worker: int
+    samples: int
+    private: int
+    pss: int
+    rss: int
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of one plan.
+
+    outcome: "finished", "cut" (time was up while all was well), "raised", "hung", "died", "memory" (stopped because the
+    machine's memory ran low) or "refused" (the plan cannot be carried out here; `note` says why).
+    """
+
+    plan: Plan
+    outcome: str
+    seconds: float
+    raised: Raised | None = None
+    bad: tuple[Raised, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    batches: tuple[Batch, ...] = ()
+    epochs: tuple[float, ...] = ()
+    starts: tuple[float, ...] = ()
+    stuck: tuple[Stuck, ...] = ()
+    ends: tuple[End, ...] = ()
+    memory: tuple[Memory, ...] = ()
+    states: Mapping[tuple[int, int, str], str] = field(default_factory=dict)  # (worker, epoch, generator) -> state
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    output: str = ""
+    note: str = ""
+    lock_waits: float = 0.0  # share of the looks at busy workers that found them waiting for a lock
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing went wrong."""
+        return self.outcome in ("finished", "cut")
+
+    def of_epoch(self, epoch: int = 0) -> list[Sample]:
+        """The samples of one epoch that were loaded."""
+        return [sample for sample in self.samples if sample.epoch == epoch and not sample.error]
+
+    @property
+    def rate(self) -> float:
+        """Samples a second between the first and the last batch of the consumer, or 0 where that says nothing."""
+        done = [s for s in self.samples if not s.error]
+        if len(self.batches) < 3 or not done:
+            return 0.0
+        per_batch = len(done) / max(1, len(self.batches))
+        first, last = self.batches[0].at, self.batches[-1].at
+        return per_batch * (len(self.batches) - 1) / (last - first) if last > first else 0.0
+
+
+def place_of(frames: tuple[Frame, ...]) -> Place | None:
+    """The innermost call that is neither Python's, nor a library's, nor ours."""
+    for frame in frames:
+        if frame.line and is_users(frame.file):
+            return Place(frame.file, frame.line)
+    return None
+
+
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "/unjam/doctor/", "/unjam/evidence/")
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own."""
+    file = file.replace("\\", "/")
+    return not any(mark in file for mark in _LIBRARIES) and not (file.startswith("<") and "ipynb" not in file)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the source says, without running it. Each is (place, words or names)."""
+
+    excepts: tuple[tuple[Place, str, str], ...] = ()  # (place, what is caught, what is done)
+    guarded: bool = True  # the loop over the loader is under the main guard, or in a function
+    in_loop: bool = False  # the loader is iterated inside another loop
+    remade: Place | None = None  # next(iter(loader)) inside a loop
+    kept: tuple[Place, str] | None = None  # the loop keeps whole batches
+    set_epoch: bool = False
+    reads: Mapping[str, Place] = field(default_factory=dict)  # attributes of the dataset read by the program
+    writes: Mapping[str, Place] = field(default_factory=dict)  # attributes of the dataset set inside the loop
+    network: Place | None = None
+
+
+@dataclass(slots=True)
+class Case:
+    """One loader, and all that is known of it."""
+
+    loader: LoaderFacts
+    world: World
+    parts: tuple[Part, ...] = ()
+    crossings: tuple[Crossing, ...] = ()
+    reading: Reading = field(default_factory=Reading)
+    trials: list[Trial] = field(default_factory=list)
+    again: Trial | None = None  # as it is, once more, after a change had removed the failure
+
+    def tried(self, plan: Plan) -> Trial | None:
+        """The trial of a plan, if there was one."""
+        return next((trial for trial in self.trials if trial.plan == plan), None)
+
+    def find(self, **wanted: Any) -> Trial | None:
+        """The first trial whose plan has these values and no other change."""
+        return next(self.all(**wanted), None)
+
+    def all(self, **wanted: Any) -> Iterator[Trial]:
+        """Every trial whose plan has these values and no other change."""
+        for trial in self.trials:
+            plain = Plan(
+                trial.plan.workers, trial.plan.start, epochs=trial.plan.epochs, seconds=trial.plan.seconds,
+                limit=trial.plan.limit,
+            )  # fmt: skip
+            if trial.plan == replace(plain, **wanted) and trial.outcome != "refused":
+                yield trial
+
+    @property
+    def alone(self) -> Trial | None:
+        """Without workers, bad samples left out."""
+        return self.find(workers=0, tolerant=True)
+
+    @property
+    def as_is(self) -> Trial | None:
+        """With the program's own workers and nothing changed."""
+        return next(
+            (t for t in self.all(workers=self.loader.num_workers) if self.loader.num_workers),
+            None,
+        )
+
+    @property
+    def compared(self) -> Trial | None:
+        """With workers, to compare with `alone`: as it is, or with bad samples left out where they end it."""
+        if not self.loader.num_workers:
+            return None
+        return self.find(workers=self.loader.num_workers, tolerant=True) or self.as_is
+
+    @property
+    def forked(self) -> bool:
+        """Whether the workers are forked."""
+        return self.loader.num_workers > 0 and self.loader.start_method == "fork"
+
+    def part(self, path: str) -> Part | None:
+        """The part at a path."""
+        return next((part for part in self.parts if part.path == path), None)
+
+    def kinds(self, *kinds: str) -> list[Part]:
+        """The parts of some kinds."""
+        return [part for part in self.parts if part.kind in kinds]

@@ -1,0 +1,81 @@
+"""A Diagnosis for programs: JSON and SARIF."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from unjam.report.diagnosis import SCHEMA, Diagnosis
+from unjam.report.text import loader_line
+from unjam.rules import RULES
+from unjam.rules.rule import Severity
+
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+
+
+def as_json(diagnosis: Diagnosis, version: str) -> str:
+    """The documented object; `schema` changes when a field changes its meaning."""
+    return json.dumps(
+        {
+            "schema": SCHEMA,
+            "unjam": version,
+            "target": diagnosis.target,
+            "found": len(diagnosis.serious),
+            "stopped": diagnosis.stopped,
+            "seconds": round(diagnosis.seconds, 2),
+            "findings": [finding.as_dict() for finding in diagnosis.findings],
+            "loaders": [loader_line(case) for case in diagnosis.cases],
+            "trials": [
+                {"loader": row.loader, "tried": row.changed, "outcome": row.outcome, "seconds": round(row.seconds, 2)}
+                for row in diagnosis.trials
+            ],
+            "untried": diagnosis.untried,
+            "environment": diagnosis.environment,
+        },
+        indent=2,
+    )
+
+
+def as_sarif(diagnosis: Diagnosis, version: str) -> str:
+    """SARIF 2.1.0, as code-review tools read it."""
+    rules = [
+        {
+            "id": file.RULE.code,
+            "name": file.RULE.name,
+            "shortDescription": {"text": file.__doc__.splitlines()[0]},
+            "fullDescription": {"text": file.__doc__.strip()},
+            "defaultConfiguration": {"level": _LEVELS[file.RULE.severity]},
+        }
+        for file in RULES
+    ]
+    results = []
+    for finding in diagnosis.findings:
+        text = "\n".join([finding.title, *finding.evidence, finding.confidence.value, f"help: {finding.help}"])
+        result: dict[str, Any] = {
+            "ruleId": finding.rule.code,
+            "level": _LEVELS[finding.weight],
+            "message": {"text": text},
+            "properties": {"confidence": finding.confidence.value, "culprit": finding.culprit},
+        }
+        if finding.location is not None:
+            result["locations"] = [{
+                "physicalLocation": {
+                    "artifactLocation": {"uri": _uri(finding.location.file)},
+                    "region": {"startLine": finding.location.line},
+                }
+            }]  # fmt: skip
+        results.append(result)
+    return json.dumps(
+        {
+            "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+            "version": "2.1.0",
+            "runs": [{"tool": {"driver": {"name": "unjam", "version": version, "rules": rules}}, "results": results}],
+        },
+        indent=2,
+    )
+
+
+def _uri(file: str) -> str:
+    relative = os.path.relpath(file)
+    return (file if relative.startswith("..") else relative).replace(os.sep, "/")

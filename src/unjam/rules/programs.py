@@ -1,0 +1,73 @@
+"""Small datasets for the rules' own programs, at the top of a module so that every start method can send them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+
+class Numbers(Dataset[Any]):
+    """The numbers from 0, each as a small tensor made by a function."""
+
+    def __init__(self, length: int = 24, make: Callable[[int], Any] | None = None) -> None:
+        self.length = length
+        self.make = make
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((4,), float(index)) if self.make is None else self.make(index)
+
+
+class Scaled(Dataset[Any]):
+    """Numbers that go through a function of the user's."""
+
+    def __init__(self, scale: Callable[[float], float]) -> None:
+        self.scale = scale
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(self.scale(float(index)))
+
+
+class Stream(IterableDataset[Any]):
+    """The numbers from 0 as a stream, cut by a function of worker and workers."""
+
+    def __init__(self, length: int = 24, cut: Callable[[Iterator[int]], Iterator[int]] | None = None) -> None:
+        self.length = length
+        self.cut = cut
+
+    def __iter__(self) -> Iterator[Any]:
+        numbers = iter(range(self.length))
+        for number in self.cut(numbers) if self.cut else numbers:
+            yield torch.tensor(number)
+
+
+class Forgetful(Dataset[Any]):
+    """Leaves its scale out of the pickle."""
+
+    scale = 1.0
+
+    def __init__(self, *, keep: bool) -> None:
+        self.scale = 2.0
+        self.keep = keep
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self)) if self.keep else {"keep": False}
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(self.scale * index)
+
+
+def double(x: float) -> float:
+    """Twice as much."""
+    return 2 * x

@@ -1,0 +1,103 @@
+"""What a rule is, and what it finds.
+
+A rule is one file: its docstring is the only text about it, under fixed headings; `detect` looks at a Case and answers with a
+Finding or None; `broken` and `fixed` are the smallest real programs that have and do not have the trouble.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from unjam.evidence.case import Place, Plan
+
+
+class Confidence(Enum):
+    """How sure a finding is: shown by toggling its cause, shown by evidence, or only suggested by it."""
+
+    PROVEN = "proven"
+    LIKELY = "likely"
+    POSSIBLE = "possible"
+
+
+class Severity(Enum):
+    """What a finding costs: the run or its results, something less, or nothing today."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A known cause. `fallback`: names a symptom, and steps back where another rule names the cause."""
+
+    code: str
+    name: str
+    severity: Severity = Severity.ERROR
+    symptom: str = ""
+    fallback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, in the order in which it is told."""
+
+    rule: Rule
+    title: str
+    culprit: str
+    evidence: tuple[str, ...]
+    confidence: Confidence
+    help: str
+    location: Place | None = None
+    diff: str = ""
+    wants: tuple[Plan, ...] = ()  # trials that would make it surer
+    severity: Severity | None = None
+
+    @property
+    def weight(self) -> Severity:
+        """Its own severity, or its rule's."""
+        return self.severity or self.rule.severity
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the documented JSON has it."""
+        return {
+            "code": self.rule.code,
+            "rule": self.rule.name,
+            "title": self.title,
+            "culprit": self.culprit,
+            "evidence": list(self.evidence),
+            "confidence": self.confidence.value,
+            "severity": self.weight.value,
+            "help": self.help,
+            "diff": self.diff,
+            "location": {"file": self.location.file, "line": self.location.line} if self.location else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Not yet a finding: the trials that would tell."""
+
+    rule: Rule
+    wants: tuple[Plan, ...]
+
+
+_HARM = {"2": 0, "3": 1, "1": 2, "5": 3, "4": 4, "6": 5, "7": 6}
+_SEVERITY = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+_CONFIDENCE = {Confidence.PROVEN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
+
+
+def by_harm(findings: list[Finding]) -> list[Finding]:
+    """The worst first."""
+    return sorted(
+        findings,
+        key=lambda f: (_SEVERITY[f.weight], _HARM[f.rule.code[2]], _CONFIDENCE[f.confidence], f.rule.code),
+    )
+
+
+def without_echoes(findings: list[Finding]) -> list[Finding]:
+    """Without the fallbacks whose symptom another rule explains, and those that a named cause makes plain."""
+    explained = {f.rule.symptom for f in findings if not f.rule.fallback and f.rule.symptom and f.weight != Severity.NOTE}
+    return [f for f in findings if not (f.rule.fallback and f.rule.symptom in explained)]

@@ -1,0 +1,114 @@
+"""The workers wait for a lock that was held when they were forked.
+
+What happened: at the moment of the fork another thread of the program (or the program itself) held a lock. The workers got a copy of the
+lock in its locked state. The thread that would release it does not exist in them, so they wait for ever.
+
+Why: fork copies memory, not threads.
+
+How to confirm: the same trial with this one lock set free before the workers start goes through.
+
+How to fix: make the lock where it is used, in the worker; do not share one between the dataset and a thread of the program; start the
+loader's iterator while no thread holds it; or use `multiprocessing_context="forkserver"`, which copies no locked lock. unjam's own loader
+does not fork the program.
+
+Limits: a lock inside native code has no name here (UJ203).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.evidence.case import Case, ThreadFacts, place_of
+from unjam.rules.judging import LIKELY, blocked_lock, frozen, gone_words, proof, quoted, worker_words
+from unjam.rules.rule import Finding, Rule
+
+RULE = Rule("UJ201", "lock-held-at-fork", symptom="frozen")
+
+
+def detect(case: Case) -> Finding | None:
+    """A stuck line that waits for a lock which was already held when the program was captured."""
+    for base, stuck in frozen(case):
+        lock = blocked_lock(stuck)
+        part = case.part(lock.path) if lock else None
+        if lock is None or lock.facts.get("owner") == "mine":
+            continue
+        holder = next((thread for thread in case.world.threads if lock.path in thread.holds), None)
+        if part is not None and not part.facts.get("locked"):
+            continue
+        if part is None and not case.world.threads:
+            continue
+        if part is not None and part.facts.get("between_processes") and holder is None:
+            continue
+        plan = base.plan.changed(release=(lock.path,)) if part else base.plan.changed(fresh=True)
+        trial = case.tried(plan)
+        who = f"thread {holder.name!r}" if holder else "the program" if part else "a thread of the program"
+        return Finding(
+            RULE,
+            f"the workers wait for {lock.path}, which {who} held when they were forked",
+            lock.path,
+            (
+                f"{worker_words(stuck)} waits for a lock at {quoted(stuck.place)}",
+                *((f"{who} holds it{_at(holder)}",) if holder else ()),
+                *((f"the lock is made at {quoted(part.place)}",) if part and part.place else ()),
+                *gone_words(trial),
+            ),
+            proof(case, base, trial) if part else LIKELY,
+            f"make {lock.path} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "
+            "multiprocessing_context='forkserver'",
+            stuck.place,
+            wants=(plan,),
+        )
+    return None
+
+
+def _at(holder: ThreadFacts | None) -> str:
+    place = place_of(holder.frames) if holder else None
+    return f", at {quoted(place)}" if place else ""
+
+
+def broken(DataLoader: Any) -> None:
+    """A thread of the program holds the dataset's lock."""
+    import threading
+    import time
+
+    from unjam.rules.programs import Numbers
+
+    lock, ready = threading.Lock(), threading.Event()
+
+    def refresh() -> None:
+        with lock:
+            ready.set()
+            time.sleep(60)
+
+    def make(index: int) -> int:
+        with lock:
+            return index
+
+    threading.Thread(target=refresh, daemon=True).start()
+    ready.wait(5)
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """The thread has a lock of its own."""
+    import threading
+    import time
+
+    from unjam.rules.programs import Numbers
+
+    lock, other, ready = threading.Lock(), threading.Lock(), threading.Event()
+
+    def refresh() -> None:
+        with other:
+            ready.set()
+            time.sleep(60)
+
+    def make(index: int) -> int:
+        with lock:
+            return index
+
+    threading.Thread(target=refresh, daemon=True).start()
+    ready.wait(5)
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass

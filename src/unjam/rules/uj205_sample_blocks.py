@@ -1,0 +1,96 @@
+"""A sample waits for something outside, and nothing ends the wait.
+
+What happened: loading one sample waits for a socket, a pipe, a file's lock, a child process or time to pass, and does not come back, with
+workers or without.
+
+Why: sockets, pipes and child processes wait for ever unless they are given a time limit, and torch's `timeout=0` waits with them.
+
+How to confirm: the line is the same with workers and without.
+
+How to fix: give the call a time limit (`socket.settimeout`, `timeout=` of requests and subprocess, `select`), and decide what a sample
+without an answer is worth. `timeout=` of the loader turns the freeze into an error; unjam's `sample_timeout=` ends the one sample.
+
+Limits: whether the answer would have come later cannot be known; the doctor waited for the seconds that it names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.evidence.case import Case
+from unjam.rules.judging import LIKELY, PROVEN, count, frozen, quoted, waits_for, worker_words
+from unjam.rules.rule import Finding, Rule
+
+RULE = Rule("UJ205", "sample-blocks", symptom="frozen")
+_OUTSIDE = ("socket", "pipe", "file", "child", "sleep", "disk")
+
+
+def detect(case: Case) -> Finding | None:
+    """A stuck line that waits for the world outside."""
+    found = []
+    for base, stuck in frozen(case):
+        outside = stuck.waits in _OUTSIDE or "descriptors" in stuck.words or "lock on the file" in stuck.words
+        if stuck.native and stuck.waits not in ("file", "disk", "lock", "socket", "pipe"):
+            continue
+        if not outside or stuck.place is None or stuck.busy:
+            continue
+        if waits_for(stuck, "queue", "executor", "future", "event", "condition", "loop", "thread"):
+            continue
+        found.append((base, stuck))
+    if not found:
+        return None
+    _, stuck = found[0]
+    alone = any(base is case.alone and other.place == stuck.place for base, other in found)
+    both = alone and (case.as_is is None or any(base is case.as_is for base, _ in found))
+    where = f"sample {stuck.index}" if stuck.index else worker_words(stuck)
+    return Finding(
+        RULE,
+        f"{where} waits for {stuck.words}, and nothing ends the wait",
+        f"{where} at {stuck.place}",
+        (
+            f"{worker_words(stuck)} waits at {quoted(stuck.place)}",
+            f"no progress for {count(round(min(stuck.seconds, 60)), 'second')}"
+            + ("; the same line waits without workers" if both and case.loader.num_workers else ""),
+            f"the loader's timeout is {case.loader.timeout:g}" + (": it waits for ever" if not case.loader.timeout else ""),
+        ),
+        PROVEN if both or (alone and not case.loader.num_workers) else LIKELY,
+        f"give the call at {stuck.place} a time limit; timeout=60 in the loader turns the freeze into an error",
+        stuck.place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A read from a pipe that nobody writes to."""
+    import os
+
+    from unjam.rules.programs import Numbers
+
+    read, write = os.pipe()
+
+    def make(index: int) -> int:
+        if index == 2:
+            os.read(read, 1)
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+    os.close(write)
+
+
+def fixed(DataLoader: Any) -> None:
+    """With a limit."""
+    import os
+    import select
+
+    from unjam.rules.programs import Numbers
+
+    read, write = os.pipe()
+
+    def make(index: int) -> int:
+        if index == 2 and select.select([read], [], [], 0.01)[0]:
+            os.read(read, 1)
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+    os.close(write)

@@ -1,0 +1,82 @@
+"""A sample waits for a queue that nobody serves.
+
+What happened: the dataset takes from an empty queue that nobody fills, or puts into a full one that nobody empties.
+
+Why: `get()` and `put()` wait for ever unless they are given a time limit. With several workers more is put than one reader expected, or
+the items for all of them were put once only.
+
+How to confirm: the queue is empty (or full) while every process waits.
+
+How to fix: `get(timeout=…)` / `put(timeout=…)`; return results through the sample instead of a queue; put one end mark for each worker.
+
+Limits: who should have served the queue cannot be known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.evidence.case import Case
+from unjam.rules.judging import LIKELY, PROVEN, frozen, quoted, waits_for, worker_words
+from unjam.rules.rule import Finding, Rule
+
+RULE = Rule("UJ206", "queue-nobody-serves", symptom="frozen")
+
+
+def detect(case: Case) -> Finding | None:
+    """A stuck line that names a queue."""
+    found = []
+    for base, stuck in frozen(case):
+        queue = waits_for(stuck, "queue")
+        if queue is not None and not stuck.native:
+            found.append((base, stuck, queue))
+    if not found:
+        return None
+    _, stuck, queue = found[0]
+    threads = case.world.threads and not queue.facts.get("between_processes")
+    if threads and not any(trial.plan.in_place and trial.outcome == "hung" for trial in case.trials):
+        return None  # a thread of the program may be the one that serves it
+    state = "full" if queue.facts.get("full") and not queue.facts.get("empty") else "empty"
+    part = case.part(queue.path)
+    both = len({id(base) for base, *_ in found}) > 1 or not case.loader.num_workers
+    return Finding(
+        RULE,
+        f"{worker_words(stuck)} waits for {queue.path}, which is {state} and which nobody {'reads' if state == 'full' else 'fills'}",
+        queue.path,
+        (
+            f"waits at {quoted(stuck.place)}",
+            f"{queue.path} is a {queue.type_name}, {state}",
+            *((f"made at {quoted(part.place)}",) if part and part.place else ()),
+            *(("the same with workers and without",) if both and case.loader.num_workers else ()),
+        ),
+        PROVEN if both else LIKELY,
+        f"give the call at {stuck.place} a timeout, and return results through the sample instead of {queue.path}",
+        stuck.place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """Results put into a small queue that is read after the loop."""
+    import multiprocessing
+
+    from unjam.rules.programs import Numbers
+
+    results: Any = multiprocessing.Queue(2)
+
+    def make(index: int) -> int:
+        results.put(index)
+        return index
+
+    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """Results returned with the sample."""
+    from unjam.rules.programs import Numbers
+
+    def make(index: int) -> tuple[int, int]:
+        return index, index
+
+    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1):
+        pass

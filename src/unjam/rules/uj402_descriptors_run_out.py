@@ -1,0 +1,85 @@
+"""The loader runs out of file descriptors.
+
+What happened: torch sends every tensor of a batch with a descriptor of its own, which stays open as long as the tensor lives. The
+program comes to its limit: `Too many open files`, or `received 0 items of ancdata`.
+
+Why: tensors of a batch × batches ahead, plus every tensor that the program keeps. Batches of many small tensors (lists, dicts of lists)
+need many.
+
+How to confirm: `ulimit -n` against the number of tensors; a higher limit or fewer tensors go through.
+
+How to fix: put the tensors of a batch together in the collate function; raise the limit (`ulimit -n 65535`, or `resource.setrlimit`); or
+`torch.multiprocessing.set_sharing_strategy("file_system")`, which needs room in /dev/shm and may leave files there. unjam's own loader uses
+a fixed number of descriptors.
+
+Limits: descriptors that the program opens for other ends are counted as they were at the first iter().
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.evidence.case import Case
+from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN
+from unjam.rules.rule import Finding, Rule
+
+RULE = Rule("UJ402", "descriptors-run-out", symptom="raised")
+MARKS = ("Too many open files", "ancdata", "Errno 24")
+
+
+def detect(case: Case) -> Finding | None:
+    """Tensors ahead against the limit."""
+    loader, world, as_is = case.loader, case.world, case.as_is
+    known = next((t for t in (case.alone, as_is) if t is not None and t.batches), None)
+    if not loader.num_workers or known is None or as_is is None:
+        return None
+    tensors = max(b.tensors for b in known.batches)
+    ahead = loader.prefetch_factor * loader.num_workers + 1
+    need = tensors * ahead + world.descriptors_used
+    idle = as_is.plan.changed(idle=True, epochs=1)
+    trials = [t for t in (as_is, case.tried(idle)) if t is not None]
+    said = [t for t in trials if not t.fine and any(mark in t.output + (t.raised.trace if t.raised else "") for mark in MARKS)]
+    if need <= world.descriptors * 0.9 and not said:
+        return None
+    small = as_is.plan.changed(idle=True, epochs=1, workers=1, prefetch=1)
+    well = case.tried(small)
+    return Finding(
+        RULE,
+        f"{tensors} tensors in a batch × {ahead} batches ahead need {need:,} descriptors; the limit is {world.descriptors:,}",
+        f"ulimit -n {world.descriptors} against {tensors} tensors in a batch",
+        (
+            f"every tensor on its way holds a descriptor; {world.descriptors_used} were open before",
+            *((f"{said[0].plan}: {said[0].raised.message.splitlines()[0][:140] if said[0].raised else 'failed'}",) if said else ()),
+            *((f"{well.plan}: all is well",) if well and well.fine else ()),
+        ),
+        PROVEN if said and well and well.fine else LIKELY if said else POSSIBLE,
+        f"stack the {tensors} tensors into few in {loader.collate}, or raise the limit: ulimit -n {max(4096, need * 4)}",
+        loader.made_at,
+        wants=(idle, small),
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """Batches of many small tensors, and few descriptors."""
+    import resource
+
+    from unjam.rules.programs import Numbers
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (160, 4096))
+
+    def collate(samples: list[Any]) -> list[Any]:
+        return [part.clone() for sample in samples for part in sample]
+
+    for _ in DataLoader(Numbers(64), batch_size=16, num_workers=2, collate_fn=collate):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """The tensors put together."""
+    import resource
+
+    from unjam.rules.programs import Numbers
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (160, 4096))
+    for _ in DataLoader(Numbers(64), batch_size=16, num_workers=2):
+        pass

@@ -1,0 +1,110 @@
+"""The dataset's Python objects are copied into every worker as they are read.
+
+What happened: after the fork the workers share the program's memory, but reading a Python object changes its reference count, which lies
+beside it: the system then copies the page. As the epoch goes on every worker gets its own copy of the dataset's objects.
+
+Why: lists and dicts of strings, tuples or dicts are millions of small objects. One large array or buffer is not touched by reading it.
+
+How to confirm: the workers' own memory grows with the samples; with the same items packed into one buffer it does not.
+
+How to fix: keep the items in one numpy array (of numbers, of fixed-length strings, or of bytes with offsets), a pandas/pyarrow column, or a
+file that is mapped.
+
+Limits: the growth over a whole epoch is extrapolated from the samples that were loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.evidence.case import Case, Trial
+from unjam.rules.judging import LIKELY, PROVEN, quoted, size
+from unjam.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ404", "objects-copied-on-read", Severity.WARNING, symptom="memory")
+# less than this in all workers together is not worth a word
+WORTH = 48 << 20
+
+
+def detect(case: Case) -> Finding | None:
+    """Growing workers, and a crowd of objects to blame."""
+    crowd = max(case.kinds("objects"), key=lambda part: part.facts["nbytes"], default=None)
+    as_is = case.as_is
+    if crowd is None or not case.forked or as_is is None:
+        return None
+    each = growth(as_is)
+    workers = case.loader.num_workers
+    length = case.loader.length or crowd.facts["count"]
+    total = min(each * length / workers, crowd.facts["nbytes"] * 1.3) * workers
+    if total < WORTH or each <= 0:
+        return None
+    packed = as_is.plan.changed(pack=(crowd.path,))
+    trial = case.tried(packed)
+    gone = trial is not None and trial.fine and growth(trial) < each * 0.4
+    if trial is not None and trial.fine and not gone:
+        return None
+    return Finding(
+        RULE,
+        f"{crowd.path} ({crowd.facts['count']:,} Python objects) is copied into every worker as it is read: about "
+        f"{size(total)} in an epoch",
+        crowd.path,
+        (
+            f"the workers' own memory grows by {size(each * 1000)} for every 1,000 samples",
+            f"{crowd.path} holds about {size(crowd.facts['nbytes'])} of objects; with {workers} workers up to {size(total)} more",
+            *((f"set at {quoted(crowd.place)}",) if crowd.place else ()),
+            *((f"{trial.plan}: {size(growth(trial) * 1000)} for every 1,000 samples",) if gone and trial else ()),
+        ),
+        PROVEN if gone else LIKELY,
+        f"keep {crowd.path} as one numpy array (numbers, fixed-length strings, or bytes with offsets) or a pyarrow column",
+        crowd.place,
+        wants=(packed,),
+    )
+
+
+def growth(trial: Trial) -> float:
+    """Bytes by which a worker's own memory grows for each sample, once it has warmed up."""
+    slopes = []
+    for worker in {m.worker for m in trial.memory}:
+        mine = [m for m in trial.memory if m.worker == worker]
+        # one process's life only: numbers of samples that grow
+        run = [m for place, m in enumerate(mine) if place == 0 or m.samples > mine[place - 1].samples]
+        if len(run) >= 2 and run[-1].samples > run[0].samples:
+            slopes.append((run[-1].private - run[0].private) / (run[-1].samples - run[0].samples))
+    return max(0.0, sum(slopes) / len(slopes)) if slopes else 0.0
+
+
+def broken(DataLoader: Any) -> None:
+    """A million strings in a list."""
+    from torch.utils.data import Dataset
+
+    class Paths(Dataset[Any]):
+        def __init__(self) -> None:
+            self.paths = [f"images/{number:012d}.jpg" for number in range(1_200_000)]
+
+        def __len__(self) -> int:
+            return len(self.paths)
+
+        def __getitem__(self, index: int) -> int:
+            return len(self.paths[index])
+
+    for _ in DataLoader(Paths(), batch_size=256, shuffle=True, num_workers=2):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """The same in one array."""
+    import numpy as np
+    from torch.utils.data import Dataset
+
+    class Paths(Dataset[Any]):
+        def __init__(self) -> None:
+            self.paths = np.array([f"images/{number:012d}.jpg" for number in range(1_200_000)])
+
+        def __len__(self) -> int:
+            return len(self.paths)
+
+        def __getitem__(self, index: int) -> int:
+            return len(str(self.paths[index]))
+
+    for _ in DataLoader(Paths(), batch_size=256, shuffle=True, num_workers=2):
+        pass

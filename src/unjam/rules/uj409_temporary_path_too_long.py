@@ -1,0 +1,67 @@
+"""The path of the temporary folder is too long for a socket.
+
+What happened: torch hands descriptors from process to process through sockets in the temporary folder (`TMPDIR`). A socket's path may have
+about a hundred characters; this folder's path leaves no room. The batches are lost in a background thread, and the loader waits.
+
+Why: cluster schedulers like to set `TMPDIR` to long paths.
+
+How to confirm: a shorter `TMPDIR` goes through.
+
+How to fix: `export TMPDIR=/tmp` before the program starts, or `tempfile.tempdir = "/tmp"` at its top. unjam's own loader needs no such socket.
+
+Limits: none known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.evidence.case import Case
+from unjam.rules.judging import LIKELY, POSSIBLE
+from unjam.rules.rule import Finding, Rule
+
+RULE = Rule("UJ409", "temporary-path-too-long", symptom="frozen")
+# AF_UNIX allows 107; multiprocessing adds "/pymp-xxxxxxxx/listener-xxxxxxxx"
+LONGEST = 107 - 32
+
+
+def detect(case: Case) -> Finding | None:
+    """A long path, and a loader that does not get its batches."""
+    path, as_is = case.world.temporary, case.as_is
+    if len(path) <= LONGEST or as_is is None or as_is.fine or case.alone is None or not case.alone.fine:
+        return None
+    said = "AF_UNIX path too long" in as_is.output + (as_is.raised.trace if as_is.raised else "")
+    return Finding(
+        RULE,
+        f"the temporary folder's path has {len(path)} characters, too many for the sockets that torch makes in it",
+        f"TMPDIR={path}",
+        (
+            f"room for {LONGEST} characters, {len(path)} used",
+            *(("the workers say: AF_UNIX path too long",) if said else ()),
+            f"with workers: {as_is.outcome}; without: all is well",
+        ),
+        LIKELY if said else POSSIBLE,
+        "export TMPDIR=/tmp before the program starts",
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A very long temporary folder."""
+    import os
+    import tempfile
+
+    from unjam.rules.programs import Numbers
+
+    with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = os.path.join(folder, "x" * 100)
+        os.mkdir(tempfile.tempdir)
+        for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
+            pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """The usual one."""
+    from unjam.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
+        pass

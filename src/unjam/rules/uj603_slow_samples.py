@@ -1,0 +1,86 @@
+"""A few samples are far slower than the rest.
+
+What happened: some samples take many times as long as the others. The loader delivers in order, so everybody waits for them.
+
+Why: a huge file among small ones, a download among cached files, a retry, an input that makes a search long.
+
+How to confirm: the named samples are slow again, without workers too.
+
+How to fix: look at those samples: shrink them beforehand, cache them, or leave them out. A larger `prefetch_factor` lets the workers run ahead of
+one slow sample.
+
+Limits: only samples that were loaded in the doctor's time are known.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from unjam.evidence.case import Case
+from unjam.rules.judging import LIKELY, PROVEN, count, names
+from unjam.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ603", "slow-samples", Severity.WARNING)
+
+
+def detect(case: Case) -> Finding | None:
+    """Outliers in the time of a sample."""
+    alone = case.alone
+    samples = [s for s in alone.samples if not s.error] if alone else []
+    if len(samples) < 12:
+        return None
+    usual = statistics.median(s.seconds for s in samples)
+    slow = sorted((s for s in samples if s.seconds > max(0.25, usual * 20)), key=lambda s: -s.seconds)
+    spent, rest = sum(s.seconds for s in slow), sum(s.seconds for s in samples)
+    # the first sample of a process often pays for imports and caches
+    slow = [s for s in slow if s is not samples[0]]
+    if not slow or len(slow) > len(samples) * 0.1 or spent < rest * 0.15:
+        return None
+    trial = case.compared
+    again = {s.index for s in trial.samples if s.seconds > slow[-1].seconds * 0.5} if trial else set()
+    both = [s for s in slow if s.index in again]
+    if trial is not None and trial.fine and not both and all(s.index in {t.index for t in trial.samples} for s in slow):
+        return None  # slow once, for a reason of the moment
+    return Finding(
+        RULE,
+        f"{count(len(slow), 'sample')} of {len(samples)} {'takes' if len(slow) == 1 else 'take'} {spent / rest:.0%} of the time: "
+        f"{slow[0].seconds:.2f} s against {usual * 1000:.1f} ms",
+        f"sample {names(s.index for s in slow)}",
+        (
+            f"slowest: " + ", ".join(f"{s.index} ({s.seconds:.2f} s)" for s in slow[:5]),
+            f"median: {usual * 1000:.2f} ms",
+            *(("slow again in workers",) if both else ()),
+        ),
+        PROVEN if both else LIKELY,
+        f"look at sample {names(s.index for s in slow)}: shrink, cache or leave out what makes it slow",
+        case.loader.dataset_place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """One slow sample."""
+    import time
+
+    from unjam.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        time.sleep(0.8 if index == 17 else 0.002)
+        return index
+
+    for _ in DataLoader(Numbers(60, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """None."""
+    import time
+
+    from unjam.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        time.sleep(0.002)
+        return index
+
+    for _ in DataLoader(Numbers(60, make), batch_size=4, num_workers=1):
+        pass

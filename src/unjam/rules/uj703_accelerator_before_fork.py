@@ -1,0 +1,68 @@
+"""The accelerator was used before the workers were forked.
+
+What happened: the program initialised CUDA (or another accelerator), and then forked workers. A worker that touches the accelerator fails: its
+driver does not survive a fork.
+
+Why: the driver's threads and mappings belong to the process that made them.
+
+How to confirm: `torch.cuda.is_initialized()` before the loop; with `multiprocessing_context="forkserver"` the workers can use it.
+
+How to fix: keep tensors on the CPU in the dataset and move batches in the loop; or `multiprocessing_context="forkserver"`.
+
+Limits: workers that do not touch the accelerator are fine, and then this is a note.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.evidence.case import Case
+from unjam.rules.judging import LIKELY, POSSIBLE
+from unjam.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ703", "accelerator-before-fork", symptom="differs")
+
+
+def detect(case: Case) -> Finding | None:
+    """An initialised accelerator, and forked workers."""
+    kind, as_is = case.world.accelerator, case.as_is
+    if kind is None or not case.forked:
+        return None
+    said = next((b for b in (as_is.bad if as_is else ()) if "forked subprocess" in b.message or kind in b.message), None)
+    return Finding(
+        RULE,
+        f"{kind} was initialised before the workers were forked" + (": samples that use it fail" if said else ""),
+        f"{said.place}" if said and said.place else f"{kind} before {case.loader.iterated_at}",
+        (f"{kind} is initialised at the first iter()", *((f"{said.type_name}: {said.message[:140]}",) if said else ())),
+        LIKELY if said else POSSIBLE,
+        "keep tensors on the CPU in the dataset, or pass multiprocessing_context='forkserver'",
+        (said.place if said else None) or case.loader.iterated_at,
+        severity=None if said else Severity.NOTE,
+    )
+
+
+def _program(DataLoader: Any, initialised: bool) -> None:  # noqa: FBT001, N803 - a class
+    import torch
+
+    from unjam.rules.programs import Numbers
+
+    # stands for a machine with an accelerator
+    torch.cuda.is_initialized = lambda: initialised  # type: ignore[assignment]
+
+    def make(index: int) -> int:
+        if initialised:
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def broken(DataLoader: Any) -> None:
+    """CUDA used first."""
+    _program(DataLoader, initialised=True)
+
+
+def fixed(DataLoader: Any) -> None:
+    """CUDA not used."""
+    _program(DataLoader, initialised=False)
