@@ -67,7 +67,9 @@ def judge(entry: dict, findings: list[dict]) -> tuple[str, str, bool]:
 
 def names(finding: dict, word: str) -> bool:
     place = finding["location"] or {}
-    text = " ".join([finding["title"], finding["culprit"], *finding["evidence"], finding["help"], f"{place.get('file')}"])
+    text = " ".join(
+        [finding["title"], finding["culprit"], *finding["evidence"], finding["help"], f"{place.get('file')}"]
+    )
     return word.lower() in text.lower()
 
 
@@ -90,17 +92,23 @@ def main(wanted: list[str]) -> int:
             seconds = time.monotonic() - began
             findings = json.loads(out.read_text())["findings"] if out.exists() else None
         took.append(seconds)
-        expected = "healthy" if entry["healthy"] else "+".join("|".join(c) for c in entry.get("all_of") or [entry["codes"]])
+        expected = (
+            "healthy" if entry["healthy"] else "+".join("|".join(c) for c in entry.get("all_of") or [entry["codes"]])
+        )
         if findings is None:
             print(f"{entry['program']:34} {expected:14} {'-':26} {'no answer':18} {seconds:5.1f}\n{done.stderr[-600:]}")
             continue
         said, verdict, alarm = judge(entry, findings)
-        right = verdict == "healthy" or (bool(verdict.split()) and all(v in ("proven", "likely", "possible") for v in verdict.split()))
+        right = verdict == "healthy" or (
+            bool(verdict.split()) and all(v in ("proven", "likely", "possible") for v in verdict.split())
+        )
         good += right
         alarms += alarm
         mark = "" if right and not alarm else "   <--" + (" false alarm" if alarm else "")
         print(f"{entry['program']:34} {expected:14} {said[:26]:26} {verdict:18} {seconds:5.1f}{mark}", flush=True)
-    print(f"\nright with the culprit named: {good} of {len(rows)}; false alarms: {alarms}; {sum(took) / max(1, len(took)):.1f} s each")
+    print(
+        f"\nright with the culprit named: {good} of {len(rows)}; false alarms: {alarms}; {sum(took) / max(1, len(took)):.1f} s each"
+    )
     return 0 if good >= 0.95 * len(rows) and not alarms else 1
 
 

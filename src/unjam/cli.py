@@ -67,15 +67,19 @@ def errors(
     raise typer.Exit(1 if incidents else 0)
 
 
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@app.command(context_settings={"ignore_unknown_options": True})
 def check(
     target: Annotated[
         str, typer.Argument(help="A script, a notebook, or package.module:thing (a DataLoader, a Dataset, a function).")
     ],
-    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
-    module: Annotated[bool, typer.Option("-m", help="The target is a module, as in python -m.")] = False,  # noqa: FBT002
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of the script; after -- whatever they are.")
+    ] = None,
+    module: Annotated[bool, typer.Option("--module", help="The target is a module, as in python -m.")] = False,  # noqa: FBT002
     budget: Annotated[float, typer.Option(help="Seconds for all trials together.")] = 60.0,
-    json: Annotated[Path | None, typer.Option(help="Write the findings as JSON to this file; - for the terminal.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the findings as JSON to this file; - for the terminal.")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF for code-review tools.")] = None,
 ) -> None:

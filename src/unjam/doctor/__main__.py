@@ -91,9 +91,15 @@ def examine_object(subject: Subject, target: str) -> None:
     from torch.utils.data import DataLoader, Dataset  # noqa: PLC0415 - seconds
 
     if not isinstance(found, (DataLoader, Dataset)) and callable(found):
-        needed = [p.name for p in inspect.signature(found).parameters.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        needed = [
+            p.name
+            for p in inspect.signature(found).parameters.values()
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
         if needed:
-            raise SystemExit(f"{target} needs arguments ({', '.join(needed)}); give a function without any that calls it")
+            raise SystemExit(
+                f"{target} needs arguments ({', '.join(needed)}); give a function without any that calls it"
+            )
         found = found()
     loaders = [_loader(one) for one in _several(found)]
     if not loaders:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 from unjam.doctor.recording import read
@@ -14,8 +13,6 @@ from unjam.evidence.exits import decode
 from unjam.evidence.stacks import Frame
 
 MOST_OUTPUT = 6000
-_DEATH = re.compile(r"DataLoader worker \(pid(?:\(s\))? ?(\d+)\)")
-_EXITED = re.compile(r"exited unexpectedly with exit code (\d+)")
 
 
 def assemble(plan: Plan, folder: str, seen: Seen) -> Trial:
@@ -44,8 +41,10 @@ class _Story:
         self._last: Raised | None = None
         self._end = ""
         self._note = ""
+        self._codes: dict[int, int] = {}
 
-    def tell(self, pid: int, events: list[dict[str, Any]]) -> None:
+    def tell(self, pid: int, events: list[dict[str, Any]]) -> None:  # noqa: PLR0915 - a match over every event
+        """One process's events, in their order."""
         worker, epoch, index = -1, 0, ""
         self._open[pid] = ("start", "")
         changed: set[str] = set()
@@ -80,7 +79,9 @@ class _Story:
                     for name, state in event["states"].items():
                         self._states[worker, event["epoch"], name] = state
                 case "memory":
-                    self._memory.append(Memory(worker, event["n"], event["private"], event["pss"], event["rss"], event["t"]))
+                    self._memory.append(
+                        Memory(worker, event["n"], event["private"], event["pss"], event["rss"], event["t"])
+                    )
                 case "epoch":
                     epoch = event["e"]
                     self._open[pid] = ("start", "")
@@ -89,7 +90,15 @@ class _Story:
                     self._open[pid] = ("wait", "")
                 case "got":
                     self._batches.append(
-                        Batch(epoch, event["n"], event["wait"], event["t"], event["bytes"], event["tensors"], event["storage"])
+                        Batch(
+                            epoch,
+                            event["n"],
+                            event["wait"],
+                            event["t"],
+                            event["bytes"],
+                            event["tensors"],
+                            event["storage"],
+                        )
                     )
                 case "over":
                     if "batches" in event:
@@ -99,14 +108,14 @@ class _Story:
                     self._end = "cut" if self._end == "cut" else event["k"]
                 case "goodbye":
                     self._left.add(pid)
+                case "codes":
+                    self._codes = {int(worker): code for worker, code in event["codes"].items()}
                 case "refused":
                     self._end, self._note = "refused", event["note"]
                 case "unsent" | "moved" | "dropped" | "state":
                     self._facts.setdefault(event["k"], []).append({k: v for k, v in event.items() if k not in "kt"})
         if changed:
-            self._samples = [
-                _with_change(s) if s.worker == worker and s.index in changed else s for s in self._samples
-            ]
+            self._samples = [_with_change(s) if s.worker == worker and s.index in changed else s for s in self._samples]
 
     def _sample(self, event: dict[str, Any], worker: int) -> Sample:
         return Sample(
@@ -123,6 +132,7 @@ class _Story:
         )  # fmt: skip
 
     def trial(self) -> Trial:
+        """All of it."""
         seen = self._seen
         ends = self._ends()
         stuck = tuple(self._stuck(look) for look in seen.looks)
@@ -157,20 +167,8 @@ class _Story:
         main = next((pid for pid, worker in self._workers.items() if worker == -1), 0)
         if not self._seen.outcome and code is not None and main not in self._left and main:
             found.append(self._end_of(main, code))
-        text = f"{self._last.message if self._last else ''}\n{self._output()}"
-        for match in _DEATH.finditer(text):
-            pid = int(match[1])
-            if pid in self._workers and not any(end.pid == pid for end in found):
-                said = _EXITED.search(text)
-                found.append(self._end_of(pid, -self._signal_in(text) if "killed by signal" in text else int(said[1]) if said else 1))
+        found += [self._end_of(pid, code) for pid, code in self._codes.items() if pid in self._workers]
         return tuple(found)
-
-    @staticmethod
-    def _signal_in(text: str) -> int:
-        for number, words in ((11, "Segmentation"), (6, "Aborted"), (7, "Bus error"), (9, "Killed"), (15, "Terminated"), (8, "Floating"), (4, "Illegal")):
-            if f"signal: {words}" in text:
-                return number
-        return 9
 
     def _end_of(self, pid: int, code: int) -> End:
         stack = stacks.main_stack(self._file(f"{pid}.stack"))
@@ -206,7 +204,9 @@ class _Story:
 def _inside(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The calls inside the trial: what called the doctor is not part of it."""
     for place, frame in enumerate(frames):
-        if frame.file.replace("\\", "/").endswith(("/doctor/sandbox.py", "/doctor/instrument.py", "/doctor/subject.py")):
+        if frame.file.replace("\\", "/").endswith(
+            ("/doctor/sandbox.py", "/doctor/instrument.py", "/doctor/subject.py")
+        ):
             return frames[:place]
     return frames
 

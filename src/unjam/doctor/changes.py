@@ -12,15 +12,14 @@ from typing import Any
 from unjam.doctor.inventory import Inventory, descriptor, lock_facts
 from unjam.evidence.case import Plan
 
-
 FILE_LOCKS = "file locks"
 
 
 def _no_file_locks() -> None:
     import fcntl  # noqa: PLC0415 - Linux and its like
 
-    fcntl.flock = lambda *_: None  # type: ignore[assignment]
-    fcntl.lockf = lambda *_: None  # type: ignore[assignment]
+    fcntl.flock = lambda *_: None
+    fcntl.lockf = lambda *_: None
 
 
 def ease(plan: Plan, inventory: Inventory) -> str:
@@ -131,9 +130,11 @@ def open_files() -> dict[int, str]:
     for name in os.listdir("/proc/self/fd"):
         try:
             target, fd = os.readlink(f"/proc/self/fd/{name}"), int(name)
-            if fd <= 2 or not stat.S_ISREG(os.fstat(fd).st_mode) or target.startswith(("/memfd:", "/dev/shm/")):  # noqa: S108
+            if fd <= 2 or not stat.S_ISREG(os.fstat(fd).st_mode) or target.startswith(("/memfd:", "/dev/shm/")):
                 continue
-            if not _flags(fd) & (os.O_WRONLY | os.O_APPEND):  # what is only written to, a log, shares its place on purpose
+            if not _flags(fd) & (
+                os.O_WRONLY | os.O_APPEND
+            ):  # what is only written to, a log, shares its place on purpose
                 found[fd] = target
         except (OSError, ValueError):
             continue
@@ -180,16 +181,20 @@ class Packed:
         return iter(self._keys) if self._keys is not None else (self._item(place) for place in range(len(self)))
 
     def keys(self) -> list[Any]:
+        """As a dict's."""
         return list(self._keys or ())
 
     def values(self) -> list[Any]:
+        """As a dict's."""
         return [self._item(place) for place in range(len(self))]
 
     def items(self) -> list[tuple[Any, Any]]:
+        """As a dict's."""
         return list(zip(self.keys(), self.values(), strict=True))
 
     def get(self, key: Any, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        """As a dict's."""
+        return self.get(key, default)
 
     def __contains__(self, key: Any) -> bool:
         return key in self._at if self._at is not None else any(one == key for one in self)

@@ -37,6 +37,7 @@ def check(
     budget: float = BUDGET,
     say: Callable[[str], None] = lambda _: None,
     tick: Callable[[], None] = lambda: None,
+    hurry: float = 1.0,
 ) -> Diagnosis:
     """Examine a program. A KeyboardInterrupt ends it early; what is known by then is in the Diagnosis."""
     began = time.monotonic()
@@ -53,7 +54,7 @@ def check(
                 break
             say("looking at the loader")
             case, tries = patient.gather(number)
-            examination = Examination(patient, number, case, tries, left / (loaders - number), say)
+            examination = Examination(patient, number, case, tries, left / (loaders - number), say, hurry)
             seen.append(examination)
             try:
                 found = examination.run()

@@ -30,12 +30,20 @@ class Examination:
     """One loader on the table."""
 
     def __init__(
-        self, patient: Patient, number: int, case: Case, tries: Tries, budget: float, say: Callable[[str], None]
+        self,
+        patient: Patient,
+        number: int,
+        case: Case,
+        tries: Tries,
+        budget: float,
+        say: Callable[[str], None],
+        hurry: float = 1.0,
     ) -> None:
         self.case = case
         self._patient, self._number, self._tries, self._say = patient, number, tries, say
         self._until = time.monotonic() + budget
         self._budget = budget
+        self._hurry = hurry  # a part of the usual patience
         self.untried: list[Plan] = []
 
     def run(self) -> list[Finding]:
@@ -66,6 +74,12 @@ class Examination:
     def _first(self) -> None:
         loader, share = self.case.loader, self._budget
         self._try(Plan(0, epochs=2 if loader.iterable else 1, seconds=min(8.0, share * 0.13), tolerant=True))
+        alone = self.case.trials[0]
+        if not loader.num_workers and alone.outcome == "hung" and self._left() > 5:
+            # a loader without workers forks nothing: what a fork breaks must not be held against it
+            self.case.trials.clear()
+            in_place = self._attempt(replace(alone.plan, in_place=True))
+            self.case.trials.append(replace(in_place, plan=alone.plan))
         if loader.num_workers:
             as_is = Plan(loader.num_workers, loader.start_method, epochs=2, seconds=min(10.0, share * 0.17))
             trial = self._try(as_is)
@@ -75,8 +89,9 @@ class Examination:
     def _wanted(self) -> list[Plan]:
         found: list[Plan] = []
         suspicions = [said for rule in RULES if isinstance(said := rule.detect(self.case), Suspicion)]
-        for said in [*self.findings(), *suspicions]:
-            for plan in said.wants:
+        told: list[Finding | Suspicion] = [*self.findings(), *suspicions]
+        for one in told:
+            for plan in one.wants:
                 if plan not in found and self.case.tried(plan) is None:
                     found.append(plan)
         # the program's own process is used up by a trial in it
@@ -100,7 +115,8 @@ class Examination:
         if self._patient.gone:
             return Trial(plan, "refused", 0.0, note="the program is gone")
         self._say(f"trying {plan}")
-        plan_now = replace(plan, seconds=min(plan.seconds, max(1.0, self._left() - 1)))
+        seconds = plan.seconds * min(1.0, max(0.4, self._budget / 60)) if plan.measured else plan.seconds
+        plan_now = replace(plan, seconds=min(seconds, max(1.0, self._left() - 1)))
         reserve = min(SPARE, (self.case.world.memory or SPARE * 10) // 10)
         trial = self._patient.attempt(self._number, plan_now, self._tries, self._patience(plan_now), reserve)
         return replace(trial, plan=plan)
@@ -115,6 +131,8 @@ class Examination:
         else:
             waiting, computing = max(3.0, 3 * slow + 2), max(8.0, 10 * slow + 4)
         left = max(2.0, self._left())
+        if not plan.fresh and plan.start not in ("spawn", "forkserver"):
+            waiting, computing = waiting * self._hurry, computing * self._hurry
         waiting, computing = min(waiting, left), min(computing, left)
         return Patience(waiting, computing, min(plan.seconds + computing + 5, left + 3))
 

@@ -52,7 +52,9 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
         dataset_place=class_place(type(dataset)) if is_users(_file(type(dataset))) else None,
         iterable=isinstance(dataset, IterableDataset),
         length=_length(dataset),
-        batch_size=loader.batch_size if loader.batch_size is not None else getattr(loader.batch_sampler, "batch_size", None),
+        batch_size=loader.batch_size
+        if loader.batch_size is not None
+        else getattr(loader.batch_sampler, "batch_size", None),
         batched=loader._auto_collation,  # noqa: SLF001
         num_workers=loader.num_workers,
         start_method=method,
@@ -136,11 +138,13 @@ def threads_now(inventory: Inventory) -> tuple[ThreadFacts, ...]:
     for thread in threading.enumerate():
         if thread is threading.current_thread() or thread.ident not in frames:
             continue
-        calls, known, frame = [], [], frames[thread.ident]
+        calls: list[Frame] = []
+        known: list[str] = []
+        frame: FrameType | None = frames[thread.ident]
         while frame is not None:
             calls.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
             known += [locks[id(value)] for value in _reachable(frame) if id(value) in locks]
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         found.append(ThreadFacts(thread.name, tuple(calls), tuple(dict.fromkeys(known))))
     return tuple(found)
 
@@ -203,7 +207,12 @@ def _pools() -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-_READERS = {"OMP_NUM_THREADS": "openmp", "OPENBLAS_NUM_THREADS": "blas", "MKL_NUM_THREADS": "blas", "OPENCV_FOR_THREADS_NUM": "opencv"}
+_READERS = {
+    "OMP_NUM_THREADS": "openmp",
+    "OPENBLAS_NUM_THREADS": "blas",
+    "MKL_NUM_THREADS": "blas",
+    "OPENCV_FOR_THREADS_NUM": "opencv",
+}
 
 
 def _late(environment: Mapping[str, str], pools: tuple[Mapping[str, Any], ...]) -> dict[str, str]:
@@ -283,7 +292,7 @@ def _where(name: str, root: Any, path: str) -> Place | None:
     for step in path.removeprefix(name).replace("[", ".[").split(".")[1:]:
         if step.startswith("[") or " " in step:
             break
-        found = where_set(owner, step, path)
+        found = where_set(owner, step)
         place = found or place
         owner = getattr(owner, step, None)
     code = getattr(root, "__code__", None)

@@ -6,6 +6,7 @@ globals that their code names, and by asking each object what it can do, never w
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import sys
@@ -78,7 +79,8 @@ def _parts(found: Found) -> Iterator[Found]:
         yield from _parts(Found(f"{path}.keywords", obj.keywords, obj, "keywords", lambda _: None))
     elif isinstance(obj, types.MethodType):
         yield Found(path.rpartition(".")[0] or path, obj.__self__, None, "", lambda _: None)
-        yield from _function_parts(obj.__func__)
+        if isinstance(obj.__func__, types.FunctionType):
+            yield from _function_parts(obj.__func__)
     elif isinstance(obj, types.FunctionType):
         yield from _function_parts(obj)
     elif not isinstance(obj, (dict, list, tuple)):
@@ -157,23 +159,34 @@ def kind_of(obj: Any) -> str:
             return "generator"
         if isinstance(obj, threading.Thread):
             return "thread"
-        if callable(getattr(obj, "acquire", None)) and callable(getattr(obj, "release", None)):
+        if can(obj, "acquire", "release"):
             return "lock"
-        if callable(getattr(obj, "submit", None)) and callable(getattr(obj, "shutdown", None)):
+        if can(obj, "submit", "shutdown"):
             return "executor"
-        if callable(getattr(obj, "run_forever", None)) and callable(getattr(obj, "is_running", None)):
+        if can(obj, "run_forever", "is_running"):
             return "loop"
-        if all(callable(getattr(obj, name, None)) for name in ("get", "put", "empty")):
+        if can(obj, "get", "put", "empty"):
             return "queue"
         if descriptor(obj) is not None:
             return "handle"
-        if getattr(obj, "nbytes", None) is not None and getattr(obj, "dtype", None) is not None:
-            if getattr(obj, "dtype", None) == object and obj.size >= CROWD:
+        if hasattr(type(obj), "nbytes") and hasattr(type(obj), "dtype"):
+            if str(obj.dtype) == "object" and obj.size >= CROWD:
                 return "objects"
             return "array" if int(obj.nbytes) >= LARGE_ARRAY else ""
     except Exception:  # noqa: BLE001 - an object that cannot be asked is no part
         return ""
     return ""
+
+
+def can(obj: Any, *methods: str) -> bool:
+    """Whether an object's class has methods of these names.
+
+    The class is asked, never the object: one that makes up attributes on demand (a C library, a remote proxy) has them all.
+    """
+    kind, own = type(obj), getattr(type(obj), "__dictoffset__", 0) and vars(obj)
+    if isinstance(obj, (type, ctypes.CDLL)):
+        return False
+    return all(callable(getattr(kind, name, None)) or (own and callable(own.get(name))) for name in methods)
 
 
 def _crowded(container: Any) -> bool:
@@ -183,13 +196,10 @@ def _crowded(container: Any) -> bool:
 
 def descriptor(obj: Any) -> int | None:
     """The descriptor behind an object that has one."""
-    if isinstance(obj, type):
-        return None
-    fileno = getattr(obj, "fileno", None)
-    if not callable(fileno):
+    if not can(obj, "fileno"):
         return None
     try:
-        fd = fileno()
+        fd = obj.fileno()
     except Exception:  # noqa: BLE001 - closed, detached, or in memory
         return None
     return fd if isinstance(fd, int) and fd > 2 else None
@@ -209,7 +219,10 @@ def _deep_size(obj: Any, depth: int = 0) -> int:
     if depth < 3 and isinstance(obj, (list, tuple, set)):
         size += sum(_deep_size(one, depth + 1) for one in _some(obj))
     elif depth < 3 and isinstance(obj, dict):
-        size += sum(_deep_size(k, depth + 1) + _deep_size(v, depth + 1) for k, v in zip(_some(obj), _some(obj.values()), strict=False))
+        size += sum(
+            _deep_size(k, depth + 1) + _deep_size(v, depth + 1)
+            for k, v in zip(_some(obj), _some(obj.values()), strict=False)
+        )
     return size
 
 
@@ -229,14 +242,16 @@ class Inventory:
             self.names.setdefault(id(found.obj), shown)
             if kind:
                 self.found.setdefault(shown, found)
-            elif _is_pythons(found.obj) and not isinstance(found.obj, (list, dict, tuple, types.FunctionType, types.MethodType)):
+            elif _is_pythons(found.obj) and not isinstance(
+                found.obj, (list, dict, tuple, types.FunctionType, types.MethodType)
+            ):
                 holders.append(found)
 
     @staticmethod
     def _shown(path: str, holders: list[Found]) -> str:
         """The path up to an object of Python's own: a ZipFile's inner file is the ZipFile to the user."""
         for holder in holders:
-            if path.startswith(holder.path + ".") or path.startswith(holder.path + "["):
+            if path.startswith((holder.path + ".", holder.path + "[")):
                 return holder.path
         return path
 
@@ -259,7 +274,12 @@ def _part(path: str, found: Found) -> Part:
     facts: dict[str, Any] = {}
     if kind == "handle":
         fd = descriptor(obj)
-        facts = {"fd": fd, "target": _target(fd), "mode": str(getattr(obj, "mode", "")), "name": str(getattr(obj, "name", ""))}
+        facts = {
+            "fd": fd,
+            "target": _target(fd),
+            "mode": str(getattr(obj, "mode", "")),
+            "name": str(getattr(obj, "name", "")),
+        }
     elif kind == "lock":
         facts = lock_facts(obj)
     elif kind == "objects":
@@ -270,7 +290,7 @@ def _part(path: str, found: Found) -> Part:
         facts = {"between_processes": type(obj).__module__.startswith("multiprocessing")}
     elif kind == "thread":
         facts = {"alive": obj.is_alive()}
-    return Part(path, kind, type_name, where_set(found.owner, found.name, path), facts)
+    return Part(path, kind, type_name, where_set(found.owner, found.name), facts)
 
 
 def lock_facts(lock: Any) -> dict[str, Any]:
@@ -282,7 +302,7 @@ def lock_facts(lock: Any) -> dict[str, Any]:
         sem = inner._semlock  # noqa: SLF001 - a condition around a lock
     if sem is not None:
         facts = {"between_processes": True, "locked": sem._is_zero(), "mine": bool(sem._is_mine())}  # noqa: SLF001
-    elif hasattr(lock, "locked"):
+    elif can(lock, "locked"):
         try:
             facts = {"locked": bool(lock.locked())}
         except Exception:  # noqa: BLE001 - somebody else's idea of a lock

@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from unjam.doctor.assemble import assemble
-from unjam.doctor.instrument import Setup
 from unjam.doctor.processes import adopt_orphans, kill_session, reap
 from unjam.doctor.subject import Caught, Done, Ended, Gather, Started, Subject, Try
+from unjam.doctor.tracking import Setup
 from unjam.doctor.watch import Patience, watch
 from unjam.engine.deadlines import ASK_AGAIN, GATHER, LET_GO, START_FRESH
 from unjam.evidence.case import Case, Plan, Trial
@@ -95,7 +95,9 @@ class Patient:
             code = reap(self.pid, 0)
             if code is not None and not self._control.poll(0):
                 self._gone = True
-                raise CannotExamine(f"the program ended (exit code {code}) before it iterated a DataLoader\n{self.output()}")
+                raise CannotExamine(
+                    f"the program ended (exit code {code}) before it iterated a DataLoader\n{self.output()}"
+                )
         match self._receive():
             case Caught(loaders):
                 return loaders
@@ -128,7 +130,13 @@ class Patient:
             reap(leader, GATHER.seconds)
             kill_session(leader)
             if not os.path.exists(f"{folder}/packed"):
-                return Trial(plan, "refused", 0.0, note="the dataset cannot be sent to a new process", output=_tail(f"{folder}/output"))
+                return Trial(
+                    plan,
+                    "refused",
+                    0.0,
+                    note="the dataset cannot be sent to a new process",
+                    output=_tail(f"{folder}/output"),
+                )
             leader = self._start_fresh(setup)
         seen = watch(leader, folder, patience, reserve)
         trial = assemble(plan, folder, seen)
@@ -149,7 +157,11 @@ class Patient:
         )
         process.returncode = 0
         until = time.monotonic() + START_FRESH.seconds
-        while not os.path.exists(f"{setup.folder}/begun") and time.monotonic() < until and os.path.exists(f"/proc/{process.pid}"):
+        while (
+            not os.path.exists(f"{setup.folder}/begun")
+            and time.monotonic() < until
+            and os.path.exists(f"/proc/{process.pid}")
+        ):
             signal.sigtimedwait([], 0.05)
         return process.pid
 

@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import Any
 
-from unjam.doctor.inventory import kind_of, lock_facts
+from unjam.doctor.inventory import can, kind_of, lock_facts
 
 LOOK = signal.SIGRTMIN + 5
 STACK = signal.SIGRTMIN + 6
@@ -40,7 +40,7 @@ def look(folder: str, _number: int, frame: Any) -> None:
 
 
 def _frames(frame: Any) -> list[tuple[str, int, str]]:
-    found = []
+    found: list[tuple[str, int, str]] = []
     while frame is not None and len(found) < DEEPEST:
         found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
@@ -61,11 +61,13 @@ def _syncs(frame: Any) -> list[dict[str, Any]]:
             if facts:
                 seen.add(id(obj))
                 kind = type(obj)
-                found.append({
-                    "path": names.get(id(obj)) or text.replace("self.", "dataset.", 1),
-                    "type": f"{kind.__module__}.{kind.__qualname__}",
-                    "facts": facts,
-                })
+                found.append(
+                    {
+                        "path": names.get(id(obj)) or text.replace("self.", "dataset.", 1),
+                        "type": f"{kind.__module__}.{kind.__qualname__}",
+                        "facts": facts,
+                    }
+                )
         frame = frame.f_back
     return found
 
@@ -120,7 +122,7 @@ def facts_of(obj: Any) -> dict[str, Any]:
         if kind == "queue":
             between = type(obj).__module__.startswith("multiprocessing")
             facts = {"kind": "queue", "between_processes": between, "empty": bool(obj.empty())}
-            if callable(getattr(obj, "full", None)):
+            if can(obj, "full"):
                 facts["full"] = bool(obj.full())
             return facts
         if kind == "executor":
@@ -131,11 +133,11 @@ def facts_of(obj: Any) -> dict[str, Any]:
             return {"kind": "thread", "name": obj.name, "alive": obj.ident in sys._current_frames()}  # noqa: SLF001
         if kind == "loop":
             return {"kind": "loop"}
-        if callable(getattr(obj, "result", None)) and callable(getattr(obj, "done", None)):
+        if can(obj, "result", "done"):
             return {"kind": "future", "done": bool(obj.done())}
-        if callable(getattr(obj, "wait", None)) and callable(getattr(obj, "is_set", None)):
+        if can(obj, "wait", "is_set"):
             return {"kind": "event", "set": bool(obj.is_set())}
-        if callable(getattr(obj, "wait", None)) and callable(getattr(obj, "notify", None)):
+        if can(obj, "wait", "notify"):
             return {"kind": "condition"}
     except Exception:  # noqa: BLE001 - an object that cannot be asked
         return {}

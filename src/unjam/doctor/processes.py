@@ -102,7 +102,7 @@ def _bury(leader: int) -> None:
 
 def sweep_shared_memory(pids: set[int]) -> None:
     """Remove what torch's workers of a trial left in /dev/shm when they were killed while they made it."""
-    folder = "/dev/shm"  # noqa: S108 - it is where torch puts it
+    folder = "/dev/shm"
     try:
         names = os.listdir(folder)
     except OSError:

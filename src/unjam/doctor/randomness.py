@@ -17,14 +17,15 @@ GLOBAL = ("random", "numpy.random", "torch")
 
 def is_generator(obj: Any) -> bool:
     """Whether an object draws random numbers from a state of its own."""
-    if isinstance(obj, type) or isinstance(obj, random.SystemRandom):
+    if isinstance(obj, (type, random.SystemRandom)):
         return False
     if isinstance(obj, random.Random):
         return True
     kind = type(obj)
-    return (kind.__module__.startswith("numpy.random") and hasattr(kind, "random_sample" if hasattr(kind, "seed") else "integers")) or (
-        kind.__module__.startswith("torch") and kind.__name__ == "Generator"
-    )
+    return (
+        kind.__module__.startswith("numpy.random")
+        and hasattr(kind, "random_sample" if hasattr(kind, "seed") else "integers")
+    ) or (kind.__module__.startswith("torch") and kind.__name__ == "Generator")
 
 
 class Randomness:
@@ -49,7 +50,9 @@ class Randomness:
                 write(number)
 
     def _all(self) -> list[tuple[str, Callable[[], bytes], Callable[[int], None]]]:
-        found = [("random", lambda: _python(random.getstate()), random.seed)]
+        found: list[tuple[str, Callable[[], bytes], Callable[[int], None]]] = [
+            ("random", lambda: _python(random.getstate()), random.seed)
+        ]
         numpy = sys.modules.get("numpy.random")
         if numpy is not None:
             legacy = numpy.mtrand._rand  # noqa: SLF001 - the one behind numpy.random's functions

@@ -18,9 +18,7 @@ MOST_FUNCTIONS = 400
 def loading_functions(roots: dict[str, Any]) -> list[types.FunctionType]:
     """The user's functions that loading may run: methods of what the dataset holds, and what they call by name."""
     found: dict[types.CodeType, types.FunctionType] = {}
-    waiting: list[Any] = []
-    for one in walk({name: root for name, root in roots.items() if name != "sampler"}):
-        waiting.append(one.obj)
+    waiting = [one.obj for one in walk({name: root for name, root in roots.items() if name != "sampler"})]
     while waiting and len(found) < MOST_FUNCTIONS:
         obj = waiting.pop()
         for function in _functions_of(obj):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -25,10 +26,8 @@ class Recorder:
         fields["k"] = kind
         fields["t"] = time.monotonic()
         line = json.dumps(fields, default=str) + "\n"
-        try:
+        with contextlib.suppress(OSError):  # closed by the user's code, or the folder is gone: the trial is over
             os.write(self._fd, line.encode("utf-8", "replace"))
-        except OSError:  # closed by the user's code, or the folder is gone: the trial is over
-            pass
 
 
 def read(folder: str) -> dict[int, list[dict[str, Any]]]:

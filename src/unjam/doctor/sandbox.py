@@ -13,10 +13,12 @@ from typing import Any
 
 from unjam.doctor import instrument, looking
 from unjam.doctor.changes import ease, open_files
+from unjam.doctor.describing import described
 from unjam.doctor.digest import weigh
-from unjam.doctor.instrument import Hello, Setup, described
+from unjam.doctor.instrument import Hello
 from unjam.doctor.inventory import Inventory
 from unjam.doctor.recording import Recorder
+from unjam.doctor.tracking import Setup
 from unjam.engine.deadlines import SETTLE
 from unjam.evidence.case import Plan
 
@@ -35,6 +37,12 @@ def confine(folder: str) -> None:
         # a notebook's or a test's streams write elsewhere
         setattr(sys, stream, io.TextIOWrapper(os.fdopen(os.dup(fd), "wb", 0), write_through=True, errors="replace"))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    server = sys.modules.get("multiprocessing.forkserver")
+    if server is not None:
+        vars(server._forkserver).update(vars(server.ForkServer()))  # noqa: SLF001 - the program's own is no child of this one
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)  # the program's own pool did not survive the fork into here
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("900")
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -53,6 +61,10 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
     if refused:
         recorder.write("refused", note=refused)
         return
+    if not plan.workers and not plan.in_place:
+        from unjam.worker.hygiene import cap_threads  # noqa: PLC0415 - as above
+
+        cap_threads(1, loaded_elsewhere=True)  # as in confine(), for everybody else's pools
     kept: list[Any] = []
     offsets = _offsets()
     until = time.monotonic() + plan.seconds
@@ -66,6 +78,7 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
                 break
     except BaseException as error:  # noqa: BLE001 - the end of a trial is what it is for
         recorder.write("raised", stage="consumer", **described(error))
+        recorder.write("codes", codes=_exit_codes())
     else:
         recorder.write("finished")
     moved = [(fd, open_files().get(fd, "")) for fd, place in offsets.items() if _offset(fd) != place]
@@ -113,6 +126,7 @@ def _epoch(loader: Any, epoch: int, plan: Plan, recorder: Recorder, until: float
     began = time.monotonic()
     recorder.write("epoch", e=epoch)
     iterator = _iterator(loader)
+    _iterators.append(iterator)
     recorder.write("started", e=epoch, s=time.monotonic() - began)
     samples = number = 0
     asked = time.monotonic()
@@ -136,8 +150,21 @@ def _epoch(loader: Any, epoch: int, plan: Plan, recorder: Recorder, until: float
     return True
 
 
+_iterators: list[Any] = []  # of this process, the newest last
+
+
+def _exit_codes() -> dict[int, int]:
+    """How the workers ended that have ended, from the processes themselves: torch's message is not always right."""
+    found = {}
+    for worker in getattr(_iterators[-1], "_workers", []) if _iterators else []:
+        worker.join(0.2)
+        if worker.exitcode not in (None, 0, -signal.SIGTERM):
+            found[worker.pid] = worker.exitcode
+    return found
+
+
 def _iterator(loader: Any) -> Any:
-    """torch's own iterator, whatever the loader's class makes of iter()."""
+    """Torch's own iterator, whatever the loader's class makes of iter()."""
     from torch.utils.data import dataloader as torchs  # noqa: PLC0415 - imported by the program
 
     if not loader.num_workers:
@@ -153,23 +180,27 @@ def _iterator(loader: Any) -> Any:
 
 def _crosses(batch: Any, recorder: Recorder) -> None:
     """Whether a batch could be sent by torch's own pickler, tried here where a failure is seen."""
-    from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - as above
-
     from unjam.worker.unshippable import find_culprit  # noqa: PLC0415 - as above
 
-    def attempt(part: object) -> None:
-        ForkingPickler.dumps(part)
+    culprit = find_culprit("batch", batch, _try_to_send)
+    if culprit is not None:
+        recorder.write("unsent", path=culprit.path, type=culprit.type_name, reason=culprit.reason)
 
-    try:
-        attempt(batch)
-    except Exception as error:  # noqa: BLE001 - whatever pickling raises is the answer
-        culprit = find_culprit("batch", batch, attempt)
-        recorder.write(
-            "unsent",
-            path=culprit.path if culprit else "batch",
-            type=culprit.type_name if culprit else type(batch).__name__,
-            reason=culprit.reason if culprit else f"{type(error).__name__}: {error}",
-        )
+
+def _try_to_send(part: object) -> None:
+    """Pickle as a queue would, but leave the tensors' memory where it is: whether that fits is another question."""
+    import io as memory  # noqa: PLC0415 - a name of its own
+    from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - as above
+
+    class Pickler(ForkingPickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if hasattr(obj, "untyped_storage") and hasattr(obj, "requires_grad"):
+                if obj.requires_grad and not obj.is_leaf:
+                    raise RuntimeError("a tensor that requires grad and is no leaf cannot be sent")
+                return int, ()
+            return NotImplemented
+
+    Pickler(memory.BytesIO()).dump(part)
 
 
 def _wait_until_idle(folder: str) -> None:

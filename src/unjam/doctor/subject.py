@@ -20,9 +20,9 @@ from typing import Any
 
 from unjam.doctor import facts, looking, reading, sandbox
 from unjam.doctor.hook import Enough, Hook, users_place
-from unjam.doctor.instrument import Setup
 from unjam.doctor.inventory import Inventory
 from unjam.doctor.processes import reap
+from unjam.doctor.tracking import Setup
 from unjam.engine.deadlines import ASK_AGAIN, OBEY_KILL
 from unjam.evidence import forking
 from unjam.evidence.case import Case, is_users
@@ -139,9 +139,11 @@ class Subject:
                     self._control.send(Started(os.getpid()))
                     sandbox.run_trial(loaders[number], setup, facts.roots_of(loaders[number]))
                 case Try(number, setup) if setup.plan.fresh:
-                    self._fork(lambda: _pack(loaders[number], setup.folder), setup.folder)  # noqa: B023
+                    self._fork(lambda: _pack(loaders[number], setup.folder), setup.folder)
                 case Try(number, setup):
-                    self._fork(lambda: sandbox.run_trial(loaders[number], setup, facts.roots_of(loaders[number])), setup.folder)  # noqa: B023
+                    self._fork(
+                        lambda: sandbox.run_trial(loaders[number], setup, facts.roots_of(loaders[number])), setup.folder
+                    )
 
     def _fork(self, action: Callable[[], None], folder: str) -> None:
         """A sandbox: the grandchild, so that whoever watches it can also wait for it."""

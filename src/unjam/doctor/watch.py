@@ -108,7 +108,8 @@ def _sample_waits(seen: Seen, alive: list[Usage], leader: int, turn: int) -> Non
             continue
         look = waiting.look(one.pid)
         seen.busy_looks += 1
-        seen.waits[look.kind] += 1
+        on_file = look.kind == "lock" and look.target is not None
+        seen.waits["file lock" if on_file else look.kind] += 1
         if look.kind == "lock":
             seen.lock_looks += 1
         if turn % 10 == 3:

@@ -331,10 +331,11 @@ class Trial:
         """Samples a second between the first and the last batch of the consumer, or 0 where that says nothing."""
         done = [s for s in self.samples if not s.error]
         if len(self.batches) < 3 or not done:
-            return 0.0
+            return len(done) / self.seconds if self.seconds > 1.5 else 0.0
         per_batch = len(done) / max(1, len(self.batches))
-        first, last = self.batches[0].at, self.batches[-1].at
-        return per_batch * (len(self.batches) - 1) / (last - first) if last > first else 0.0
+        took = self.batches[-1].at - self.batches[0].at
+        # a fraction of a second says nothing about an epoch
+        return per_batch * (len(self.batches) - 1) / took if took > 0.3 else 0.0
 
 
 def place_of(frames: tuple[Frame, ...]) -> Place | None:

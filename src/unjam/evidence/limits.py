@@ -9,7 +9,7 @@ import resource
 def shared_memory() -> tuple[int | None, int | None]:
     """Bytes free and bytes in all of /dev/shm."""
     try:
-        room = os.statvfs("/dev/shm")  # noqa: S108 - it is what torch uses
+        room = os.statvfs("/dev/shm")
     except OSError:
         return None, None
     return room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize

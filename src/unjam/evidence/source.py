@@ -39,7 +39,7 @@ def line_of(place: Place | None) -> str:
 # -- where things were set ---------------------------------------------------------------------------------------------
 
 
-def where_set(owner: Any, name: Any, path: str) -> Place | None:
+def where_set(owner: Any, name: Any) -> Place | None:
     """The line that put something where it was found: `self.x = …` in a class, `x = …` in a module."""
     try:
         if isinstance(owner, dict) and "__name__" in owner and "__builtins__" in owner:
@@ -65,13 +65,15 @@ def attribute_set(kind: type, name: str) -> Place | None:
     """The line in a class (or one it derives from) that sets an attribute."""
     for base in kind.__mro__:
         for file, node in _class_nodes(base):
-            best = None
+            best: int | None = None
             for inner in ast.walk(node):
                 targets: list[ast.expr] = []
                 if isinstance(inner, ast.Assign):
                     targets = inner.targets
                 elif isinstance(inner, (ast.AnnAssign, ast.AugAssign)):
                     targets = [inner.target]
+                else:
+                    continue
                 for target in targets:
                     for part in ast.walk(target):
                         named = (isinstance(part, ast.Attribute) and part.attr == name) or (
@@ -116,7 +118,9 @@ def _in_module(file: str, name: str) -> Place | None:
     if tree is None:
         return None
     for node in ast.walk(tree):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         if any(isinstance(part, ast.Name) and part.id == name for target in targets for part in ast.walk(target)):
             return Place(file, node.lineno)  # type: ignore[attr-defined]  # both kinds have a line
     return None
@@ -180,7 +184,7 @@ def _what_it_does(handler: ast.ExceptHandler, function: str, given: set[str], *,
         return "goes on with the next"
     if isinstance(last, ast.Assign) and broad and not _depends(last.value, given):
         return "puts a default in its place"
-    only_says = all(isinstance(node, ast.Pass) or (isinstance(node, ast.Expr)) for node in handler.body)
+    only_says = all(isinstance(node, (ast.Pass, ast.Expr)) for node in handler.body)
     return "goes on as if nothing had happened" if only_says and broad else ""
 
 
@@ -192,14 +196,15 @@ def _depends(value: ast.expr, given: set[str]) -> bool:
 # -- how a program uses its loader -------------------------------------------------------------------------------------
 
 
-def enclosing(file: str, line: int) -> list[ast.AST]:
+def enclosing(file: str, line: int) -> list[ast.stmt]:
     """The statements around a line, outermost first."""
     tree = tree_of(file)
-    found = []
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
-            found.append(node)
-    return sorted(found, key=lambda node: (node.lineno, -(node.end_lineno or 0)))  # type: ignore[attr-defined]
+    found = [
+        node
+        for node in (ast.walk(tree) if tree else ())
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return sorted(found, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
 
 
 def is_guarded(file: str, line: int) -> bool:
@@ -213,7 +218,9 @@ def is_guarded(file: str, line: int) -> bool:
 def is_in_loop(file: str, line: int) -> bool:
     """Whether a line runs again and again: it stands in the body of a loop, within its function."""
     around = enclosing(file, line)
-    cut = max((at for at, node in enumerate(around) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))), default=-1)
+    cut = max(
+        (at for at, node in enumerate(around) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))), default=-1
+    )
     for node in around[cut + 1 :]:
         if isinstance(node, ast.While):
             return True
@@ -236,20 +243,37 @@ def remade(place: Place) -> bool:
 def kept(place: Place) -> tuple[Place, str] | None:
     """The line of the loop over the loader that keeps whole batches, and the name it keeps them under."""
     around = enclosing(place.file, place.line)
-    loop = next((n for n in reversed(around) if isinstance(n, ast.For) and n.iter.lineno <= place.line <= (n.iter.end_lineno or 0)), None)
+    loop = next(
+        (
+            n
+            for n in reversed(around)
+            if isinstance(n, ast.For) and n.iter.lineno <= place.line <= (n.iter.end_lineno or 0)
+        ),
+        None,
+    )
     if loop is None:
         return _kept_at_once(around[-1], place) if around else None
     names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
-    if isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "enumerate" and isinstance(loop.target, ast.Tuple):
+    if (
+        isinstance(loop.iter, ast.Call)
+        and ast.unparse(loop.iter.func) == "enumerate"
+        and isinstance(loop.target, ast.Tuple)
+    ):
         names -= {part.id for part in ast.walk(loop.target.elts[0]) if isinstance(part, ast.Name)}
     for node in [inner for statement in loop.body for inner in ast.walk(statement)]:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "extend", "add"):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("append", "extend", "add")
+        ):
             if node.args and _is_batch(node.args[0], names):
                 return Place(place.file, node.lineno), ast.unparse(node.func.value)
         elif isinstance(node, ast.AugAssign) and isinstance(node.value, (ast.List, ast.Tuple)):
             if any(_is_batch(one, names) for one in node.value.elts):
                 return Place(place.file, node.lineno), ast.unparse(node.target)
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript) and _is_batch(node.value, names):
+        elif (
+            isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript) and _is_batch(node.value, names)
+        ):
             return Place(place.file, node.lineno), ast.unparse(node.targets[0].value)
     return None
 

@@ -37,21 +37,27 @@ def explanation(file: RuleFile) -> str:
     return "\n".join(parts).rstrip()
 
 
+def is_script(function: Any) -> bool:
+    """Whether a rule's program is a whole script, returned as text."""
+    return inspect.signature(function).return_annotation in ("str", str)
+
+
 def program(function: Any) -> str:
     """A rule's own program as text."""
-    said = function(None) if isinstance(_returned(function), str) else None
-    return said if said is not None else textwrap.dedent(inspect.getsource(function))
-
-
-def _returned(function: Any) -> Any:
-    kind = inspect.signature(function).return_annotation
-    return "" if kind in ("str", str) else None
+    return str(function(None)) if is_script(function) else textwrap.dedent(inspect.getsource(function))
 
 
 def page(file: RuleFile) -> str:
     """A rule's page of the documentation."""
     title, found = sections(file)
-    lines = [f"# {file.RULE.code} {file.RULE.name}", "", f"**{title}**", "", f"Severity: {file.RULE.severity.value}.", ""]
+    lines = [
+        f"# {file.RULE.code} {file.RULE.name}",
+        "",
+        f"**{title}**",
+        "",
+        f"Severity: {file.RULE.severity.value}.",
+        "",
+    ]
     for heading in HEADINGS:
         lines += [f"## {heading}", "", found[heading], ""]
     lines += ["## A program that has it", "", "```python", program(file.broken).rstrip(), "```", ""]

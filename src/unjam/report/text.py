@@ -47,7 +47,9 @@ def verdict(diagnosis: Diagnosis) -> str:
 
 def _finding(finding: Finding, console: Console) -> None:
     colour = _COLOURS[finding.weight]
-    console.print(f"[{colour}]{finding.weight.value}\\[{finding.rule.code}][/{colour}]: [bold]{escape(finding.title)}[/bold]")
+    console.print(
+        f"[{colour}]{finding.weight.value}\\[{finding.rule.code}][/{colour}]: [bold]{escape(finding.title)}[/bold]"
+    )
     if finding.location is not None:
         console.print(f"  at {escape(finding.location.file)}:{finding.location.line}")
     for line in finding.evidence:

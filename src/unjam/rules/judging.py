@@ -12,7 +12,7 @@ from unjam.rules.rule import Confidence
 PROVEN, LIKELY, POSSIBLE = Confidence.PROVEN, Confidence.LIKELY, Confidence.POSSIBLE
 
 
-def count(number: int | float, word: str) -> str:
+def count(number: float, word: str) -> str:
     """A number with its word."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
@@ -69,7 +69,9 @@ def blocked_lock(stuck: Stuck) -> Sync | None:
     if stuck.native or stuck.waits not in ("lock", "unknown", "nothing"):
         return None
     locks = [sync for sync in stuck.syncs if sync.facts.get("kind") == "lock" and sync.facts.get("locked")]
-    others = [s for s in stuck.syncs if s.facts.get("kind") in ("queue", "future", "executor", "event", "thread", "condition")]
+    others = [
+        s for s in stuck.syncs if s.facts.get("kind") in ("queue", "future", "executor", "event", "thread", "condition")
+    ]
     return locks[0] if locks and not others else None
 
 
@@ -125,6 +127,15 @@ def only_in_workers(case: Case) -> Raised | None:
             if bad.type_name not in alone and bad.stage in ("sample", "collate", "made"):
                 return bad
     return None
+
+
+def for_memory(bad: Raised) -> bool:
+    """Whether an exception says that memory could not be had."""
+    return (
+        "MemoryError" in bad.type_name
+        or "can't allocate memory" in bad.message
+        or "Cannot allocate memory" in bad.message
+    )
 
 
 # -- compared ----------------------------------------------------------------------------------------------------------

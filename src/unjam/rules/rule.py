@@ -38,6 +38,7 @@ class Rule:
     severity: Severity = Severity.ERROR
     symptom: str = ""
     fallback: bool = False
+    yields_to: tuple[str, ...] = ()  # further symptoms that explain this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,5 +100,7 @@ def by_harm(findings: list[Finding]) -> list[Finding]:
 
 def without_echoes(findings: list[Finding]) -> list[Finding]:
     """Without the fallbacks whose symptom another rule explains, and those that a named cause makes plain."""
-    explained = {f.rule.symptom for f in findings if not f.rule.fallback and f.rule.symptom and f.weight != Severity.NOTE}
-    return [f for f in findings if not (f.rule.fallback and f.rule.symptom in explained)]
+    explained = {
+        f.rule.symptom for f in findings if not f.rule.fallback and f.rule.symptom and f.weight != Severity.NOTE
+    }
+    return [f for f in findings if not (f.rule.fallback and explained & {f.rule.symptom, *f.rule.yields_to})]

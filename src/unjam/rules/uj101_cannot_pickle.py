@@ -53,9 +53,11 @@ def detect(case: Case) -> Finding | None:
 
 def help_for(path: str, type_name: str) -> str:
     """The change for one unpicklable part."""
-    if "function" in type_name or "type" == type_name or "method" in type_name:
+    if "function" in type_name or type_name == "type" or "method" in type_name:
         return f"define what {path} is at the top of a module (a def, a class with __call__, functools.partial of one)"
-    return f"make {path} in the worker: set it to None in __init__ and create it on first use, or drop it in __getstate__"
+    return (
+        f"make {path} in the worker: set it to None in __init__ and create it on first use, or drop it in __getstate__"
+    )
 
 
 def broken(DataLoader: Any) -> None:

@@ -27,16 +27,23 @@ RULE = Rule("UJ107", "changed-by-pickling", symptom="differs")
 
 def detect(case: Case) -> Finding | None:
     """Other samples, or failures, under a start method that pickles; none under fork."""
-    loader, as_is = case.loader, case.as_is
-    if not loader.num_workers or loader.start_method == "fork" or as_is is None or case.alone is None:
+    loader, as_is, compared = case.loader, case.as_is, case.compared
+    if (
+        not loader.num_workers
+        or loader.start_method == "fork"
+        or as_is is None
+        or compared is None
+        or case.alone is None
+    ):
         return None
     back = [crossing for crossing in case.crossings if crossing.back]
-    if any(crossing.reason for crossing in case.crossings) or case.world.interactive or not case.reading.guarded:
+    started = "bootstrapping phase" not in as_is.output
+    if any(crossing.reason for crossing in case.crossings) or case.world.interactive or not started:
         return None
     other, failure = differing(case, case.compared), only_in_workers(case)
     if not other and failure is None and not (back and not as_is.fine):
         return None
-    forked = (case.compared or as_is).plan.changed(start="fork")
+    forked = compared.plan.changed(start="fork")
     trial = case.tried(forked)
     well = trial is not None and trial.fine and not differing(case, trial) and not trial.bad
     culprit = back[0].name if back else _missing(failure.message) if failure else f"dataset ({loader.dataset})"
@@ -54,11 +61,15 @@ def detect(case: Case) -> Finding | None:
         (
             what,
             *((f"raised at {quoted(failure.place)}",) if failure and failure.place else ()),
-            *((f"{trial.plan}: the samples are as without workers",) if well else ()),
+            *((f"{trial.plan}: the samples are as without workers",) if trial is not None and well else ()),
         ),
         PROVEN if well else LIKELY,
         "set what the sample depends on as an attribute in the dataset's __init__"
-        + (f" (not as the global {culprit})" if failure and "name '" in failure.message else "; see __getstate__ and module globals"),
+        + (
+            f" (not as the global {culprit})"
+            if failure and "name '" in failure.message
+            else "; see __getstate__ and module globals"
+        ),
         (failure.place if failure else None) or loader.dataset_place,
         wants=(forked,),
     )

@@ -51,7 +51,8 @@ def detect(case: Case) -> Finding | None:
             f"{worker_words(stuck)} waits at {quoted(stuck.place)}",
             f"no progress for {count(round(min(stuck.seconds, 60)), 'second')}"
             + ("; the same line waits without workers" if both and case.loader.num_workers else ""),
-            f"the loader's timeout is {case.loader.timeout:g}" + (": it waits for ever" if not case.loader.timeout else ""),
+            f"the loader's timeout is {case.loader.timeout:g}"
+            + (": it waits for ever" if not case.loader.timeout else ""),
         ),
         PROVEN if both or (alone and not case.loader.num_workers) else LIKELY,
         f"give the call at {stuck.place} a time limit; timeout=60 in the loader turns the freeze into an error",

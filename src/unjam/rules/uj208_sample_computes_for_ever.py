@@ -25,7 +25,9 @@ RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
 
 def detect(case: Case) -> Finding | None:
     """A stuck process that uses the processor."""
-    found = [(base, stuck) for base, stuck in frozen(case) if stuck.busy and stuck.stage in ("sample", "made", "collate")]
+    found = [
+        (base, stuck) for base, stuck in frozen(case) if stuck.busy and stuck.stage in ("sample", "made", "collate")
+    ]
     if not found:
         return None
     anew = next((t for t in case.trials if t.plan.fresh and t.outcome == "hung"), None)

@@ -19,7 +19,7 @@ from unjam.evidence.case import Case
 from unjam.rules.judging import POSSIBLE, frozen, quoted, worker_words
 from unjam.rules.rule import Finding, Rule
 
-RULE = Rule("UJ209", "frozen", symptom="frozen", fallback=True)
+RULE = Rule("UJ209", "frozen", symptom="frozen", fallback=True, yields_to=("died", "start"))
 
 
 def detect(case: Case) -> Finding | None:
@@ -38,11 +38,14 @@ def detect(case: Case) -> Finding | None:
     inherited = anew is not None and anew.fine
     return Finding(
         RULE,
-        "the loader freezes" + (": what the workers inherit by fork is the cause" if inherited else " for an unknown reason"),
+        "the loader freezes"
+        + (": what the workers inherit by fork is the cause" if inherited else " for an unknown reason"),
         f"{stuck.place}" if stuck and stuck.place else case.loader.dataset,
         tuple(evidence),
         POSSIBLE,
-        "pass multiprocessing_context='forkserver'" if inherited else f"look at {stuck.place if stuck else 'the dataset'}; timeout=60 turns the freeze into an error",
+        "pass multiprocessing_context='forkserver'"
+        if inherited
+        else f"look at {stuck.place if stuck else 'the dataset'}; timeout=60 turns the freeze into an error",
         stuck.place if stuck else None,
         wants=(fresh,) if case.forked else (),
     )

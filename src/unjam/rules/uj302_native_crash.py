@@ -23,7 +23,12 @@ from unjam.rules.judging import ended, quoted, twice
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ302", "native-crash", symptom="died")
-SIGNALS = {"SIGSEGV": "a segmentation fault", "SIGABRT": "an abort", "SIGFPE": "a division by zero", "SIGILL": "an illegal instruction"}
+SIGNALS = {
+    "SIGSEGV": "a segmentation fault",
+    "SIGABRT": "an abort",
+    "SIGFPE": "a division by zero",
+    "SIGILL": "an illegal instruction",
+}
 
 
 def detect(case: Case) -> Finding | None:
@@ -43,7 +48,11 @@ def detect(case: Case) -> Finding | None:
             *((f"innermost line of the program: {quoted(end.place)}",) if end.place else ()),
             *((f"innermost Python call: {innermost.function} in {innermost.file}",) if innermost else ()),
             *(("the same without workers: it is the sample, not the workers",) if alone else ()),
-            *(("without workers the same samples load: the crash needs the fork",) if not alone and case.alone and case.alone.fine else ()),
+            *(
+                ("without workers the same samples load: the crash needs the fork",)
+                if not alone and case.alone and case.alone.fine
+                else ()
+            ),
         ),
         twice(case, crashed),
         f"look at what {where} reads at {end.place}, and at the version of the library that it calls there",

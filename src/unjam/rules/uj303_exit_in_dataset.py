@@ -25,12 +25,20 @@ RULE = Rule("UJ303", "exit-in-dataset", symptom="died")
 
 def detect(case: Case) -> Finding | None:
     """SystemExit from a sample, or a process that left without a signal."""
-    left = [bad for trial in (case.as_is, case.alone) for bad in bad_samples(trial, "sample", "collate", "init", "made") if bad.type_name == "SystemExit"]
+    left = [
+        bad
+        for trial in (case.as_is, case.alone)
+        for bad in bad_samples(trial, "sample", "collate", "init", "made")
+        if bad.type_name == "SystemExit"
+    ]
     gone = [(trial, end) for trial, end in ended(case) if not end.signal and end.index]
     if left:
         first = left[0]
         where, place = f"sample {first.index}" if first.index else f"the {first.stage} stage", first.place
-        evidence: tuple[str, ...] = (f"SystemExit({first.message}) leaves {where}", *((f"at {quoted(place)}",) if place else ()))
+        evidence: tuple[str, ...] = (
+            f"SystemExit({first.message}) leaves {where}",
+            *((f"at {quoted(place)}",) if place else ()),
+        )
         confidence = PROVEN if len(left) > 1 or not case.loader.num_workers else LIKELY
     elif gone:
         _, end = gone[0]

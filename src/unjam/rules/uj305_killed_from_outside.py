@@ -27,7 +27,11 @@ RULE = Rule("UJ305", "killed-from-outside", symptom="died")
 
 def detect(case: Case) -> Finding | None:
     """A signal that is no crash and no lack of memory."""
-    killed = [(t, e) for t, e in ended(case) if e.signal and e.signal not in SIGNALS and e.signal != "SIGBUS" and not e.out_of_memory]
+    killed = [
+        (t, e)
+        for t, e in ended(case)
+        if e.signal and e.signal not in SIGNALS and e.signal != "SIGBUS" and not e.out_of_memory
+    ]
     if not killed:
         return None
     _, end = killed[0]
@@ -37,7 +41,9 @@ def detect(case: Case) -> Finding | None:
         f"{end.signal} ends the process in {where}; memory did not run out",
         f"{where} at {end.place}" if end.place else f"{where} of {case.loader.dataset}",
         (
-            f"worker {end.worker} ended by {end.signal} in {where}" if end.worker >= 0 else f"ended by {end.signal} in {where}",
+            f"worker {end.worker} ended by {end.signal} in {where}"
+            if end.worker >= 0
+            else f"ended by {end.signal} in {where}",
             *((f"at {quoted(end.place)}",) if end.place else ()),
             "no process was killed for lack of memory meanwhile",
         ),

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import PROVEN, bad_samples, count, names, quoted
+from unjam.rules.judging import PROVEN, bad_samples, count, for_memory, names, quoted
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ306", "sample-raises", symptom="raised")
@@ -26,7 +26,14 @@ RULE = Rule("UJ306", "sample-raises", symptom="raised")
 def detect(case: Case) -> Finding | None:
     """Exceptions of samples without any worker."""
     alone = case.alone
-    bad = [b for b in bad_samples(alone, "sample") if b.type_name not in ("SystemExit", "StopIteration", "KeyboardInterrupt")]
+    bad = [
+        b
+        for b in bad_samples(alone, "sample")
+        if b.type_name not in ("SystemExit", "StopIteration", "KeyboardInterrupt")
+    ]
+    # an accelerator that was in use does not survive the fork into the trial either (UJ703)
+    device = case.world.accelerator or "forked subprocess"
+    bad = [b for b in bad if not for_memory(b) and device not in b.message]
     if case.loader.num_workers:
         bad = [b for b in bad if not b.crosses]
     if alone is None or not bad:

@@ -40,7 +40,16 @@ def detect(case: Case) -> Finding | None:
     failed = next((t for t in (as_is, case.tried(idle)) if t is not None and not t.fine), None)
     well = case.tried(small)
     fits = int(free * 0.9 / batch) - 1
-    most = max(((w, f) for w in range(1, loader.num_workers + 1) for f in range(1, loader.prefetch_factor + 1) if w * f <= fits), key=lambda p: (p[0] * p[1], p[0]), default=None)
+    most = max(
+        (
+            (w, f)
+            for w in range(1, loader.num_workers + 1)
+            for f in range(1, loader.prefetch_factor + 1)
+            if w * f <= fits
+        ),
+        key=lambda p: (p[0] * p[1], p[0]),
+        default=None,
+    )
     return Finding(
         RULE,
         f"batches of {size(batch)} × {ahead} ahead need {size(batch * ahead)} of shared memory; /dev/shm has {size(free)} free",

@@ -38,7 +38,11 @@ def detect(case: Case) -> Finding | None:
     need = tensors * ahead + world.descriptors_used
     idle = as_is.plan.changed(idle=True, epochs=1)
     trials = [t for t in (as_is, case.tried(idle)) if t is not None]
-    said = [t for t in trials if not t.fine and any(mark in t.output + (t.raised.trace if t.raised else "") for mark in MARKS)]
+    said = [
+        t
+        for t in trials
+        if not t.fine and any(mark in t.output + (t.raised.trace if t.raised else "") for mark in MARKS)
+    ]
     if need <= world.descriptors * 0.9 and not said:
         return None
     small = as_is.plan.changed(idle=True, epochs=1, workers=1, prefetch=1)
@@ -49,7 +53,11 @@ def detect(case: Case) -> Finding | None:
         f"ulimit -n {world.descriptors} against {tensors} tensors in a batch",
         (
             f"every tensor on its way holds a descriptor; {world.descriptors_used} were open before",
-            *((f"{said[0].plan}: {said[0].raised.message.splitlines()[0][:140] if said[0].raised else 'failed'}",) if said else ()),
+            *(
+                (f"{said[0].plan}: {said[0].raised.message.splitlines()[0][:140] if said[0].raised else 'failed'}",)
+                if said
+                else ()
+            ),
             *((f"{well.plan}: all is well",) if well and well.fine else ()),
         ),
         PROVEN if said and well and well.fine else LIKELY if said else POSSIBLE,

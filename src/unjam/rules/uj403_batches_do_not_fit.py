@@ -53,7 +53,7 @@ def broken(DataLoader: Any) -> None:
 
         return torch.zeros(25_000_000, dtype=torch.uint8)
 
-    for _ in DataLoader(Numbers(3, make), batch_size=1, num_workers=1, prefetch_factor=1_000_000):
+    for _ in DataLoader(Numbers(3, make), batch_size=1, num_workers=1, prefetch_factor=4000):
         pass
 
 

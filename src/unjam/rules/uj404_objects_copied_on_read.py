@@ -23,7 +23,7 @@ from unjam.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ404", "objects-copied-on-read", Severity.WARNING, symptom="memory")
 # less than this in all workers together is not worth a word
-WORTH = 48 << 20
+WORTH = 32 << 20
 
 
 def detect(case: Case) -> Finding | None:
@@ -74,12 +74,12 @@ def growth(trial: Trial) -> float:
 
 
 def broken(DataLoader: Any) -> None:
-    """A million strings in a list."""
+    """Half a million strings in a list."""
     from torch.utils.data import Dataset
 
     class Paths(Dataset[Any]):
         def __init__(self) -> None:
-            self.paths = [f"images/{number:012d}.jpg" for number in range(1_200_000)]
+            self.paths = [f"images/{number:012d}.jpg" for number in range(500_000)]
 
         def __len__(self) -> int:
             return len(self.paths)
@@ -98,7 +98,7 @@ def fixed(DataLoader: Any) -> None:
 
     class Paths(Dataset[Any]):
         def __init__(self) -> None:
-            self.paths = np.array([f"images/{number:012d}.jpg" for number in range(1_200_000)])
+            self.paths = np.array([f"images/{number:012d}.jpg" for number in range(500_000)])
 
         def __len__(self) -> int:
             return len(self.paths)

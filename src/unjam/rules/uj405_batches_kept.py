@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unjam.evidence.case import Case
+from unjam.evidence.case import Case, Trial
 from unjam.rules.judging import LIKELY, PROVEN, quoted, size
 from unjam.rules.rule import Finding, Rule, Severity
 
@@ -31,7 +31,10 @@ def detect(case: Case) -> Finding | None:
     per_epoch = loader.batches or len(as_is.batches)
     tensors = max(b.tensors for b in as_is.batches) * per_epoch + world.descriptors_used
     nbytes = max(b.storage for b in as_is.batches) * per_epoch
-    few, large = tensors > world.descriptors * 0.9, nbytes > min(world.shm_free or 1 << 60, world.memory or 1 << 60) * 0.5
+    few, large = (
+        tensors > world.descriptors * 0.9,
+        nbytes > min(world.shm_free or 1 << 60, world.memory or 1 << 60) * 0.5,
+    )
     if not few and not large:
         return None
     plan = as_is.plan.changed(keep=True, epochs=1)
@@ -41,12 +44,16 @@ def detect(case: Case) -> Finding | None:
     return Finding(
         RULE,
         f"the program keeps every batch in {name}: "
-        + (f"{tensors:,} descriptors for an epoch, the limit is {world.descriptors:,}" if few else f"{size(nbytes)} for an epoch"),
+        + (
+            f"{tensors:,} descriptors for an epoch, the limit is {world.descriptors:,}"
+            if few
+            else f"{size(nbytes)} for an epoch"
+        ),
         f"{name} at {place}",
         (
             f"batches are kept at {quoted(place)}",
             f"an epoch has {per_epoch:,} batches of {size(max(b.storage for b in as_is.batches))}",
-            *((f"{trial.plan}: {trial.raised.message.splitlines()[0][:140] if trial and trial.raised and trial.raised.message else trial.outcome if trial else ''}",) if failed and trial else ()),
+            *((f"{trial.plan}: {_how(trial)}",) if failed and trial is not None else ()),
         ),
         PROVEN if failed else LIKELY,
         f"keep a copy of what is needed: {name}.append(batch.clone()), or numbers",
@@ -54,6 +61,11 @@ def detect(case: Case) -> Finding | None:
         severity=None if failed else Severity.WARNING,
         wants=(plan,),
     )
+
+
+def _how(trial: Trial) -> str:
+    said = trial.raised.message.splitlines() if trial.raised is not None else []
+    return said[0][:140] if said else trial.outcome
 
 
 def broken(DataLoader: Any) -> None:
@@ -65,7 +77,7 @@ def broken(DataLoader: Any) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, 4096))
     kept = []
     for batch in DataLoader(Numbers(600), batch_size=2, num_workers=1):
-        kept.append(batch)  # noqa: PERF402 - the trouble itself
+        kept.append(batch)
 
 
 def fixed(DataLoader: Any) -> None:

@@ -43,7 +43,7 @@ def detect(case: Case) -> Finding | None:
             *((f"most of it is {part.path} ({size(part.facts['nbytes'])})",) if part else ()),
             *((f"set at {quoted(part.place)}",) if part and part.place else ()),
             *((f"time to the first batch: {wait:.1f} s",) if wait else ()),
-            *((() if loader.persistent_workers else ("again at every epoch",))),
+            *(() if loader.persistent_workers else ("again at every epoch",)),
         ),
         PROVEN,
         f"save {part.path if part else 'the data'} to a file and map it in the worker (numpy.load(path, mmap_mode='r')), "

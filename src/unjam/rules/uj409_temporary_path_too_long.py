@@ -45,23 +45,23 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def broken(DataLoader: Any) -> None:
+_PROGRAM = (
+    "import os, tempfile\n"
+    "from torch.utils.data import DataLoader\n"
+    "from unjam.rules.programs import Numbers\n"
+    "with tempfile.TemporaryDirectory() as folder:\n"
+    "    tempfile.tempdir = os.path.join(folder, 'x' * {length})\n"
+    "    os.mkdir(tempfile.tempdir)\n"
+    "    for batch in DataLoader(Numbers(8), batch_size=4, num_workers=1):\n"
+    "        print(batch)\n"
+)
+
+
+def broken(DataLoader: Any) -> str:
     """A very long temporary folder."""
-    import os
-    import tempfile
-
-    from unjam.rules.programs import Numbers
-
-    with tempfile.TemporaryDirectory() as folder:
-        tempfile.tempdir = os.path.join(folder, "x" * 100)
-        os.mkdir(tempfile.tempdir)
-        for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
-            pass
+    return _PROGRAM.format(length=100)
 
 
-def fixed(DataLoader: Any) -> None:
-    """The usual one."""
-    from unjam.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
-        pass
+def fixed(DataLoader: Any) -> str:
+    """A short one."""
+    return _PROGRAM.format(length=5)

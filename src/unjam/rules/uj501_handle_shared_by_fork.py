@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unjam.evidence.case import Case, Part, Trial
+from unjam.evidence.case import Case, Part
 from unjam.rules.judging import LIKELY, PROVEN, differing, names, only_in_workers, quoted
 from unjam.rules.rule import Finding, Rule
 
@@ -31,7 +31,11 @@ def detect(case: Case) -> Finding | None:
         return None
     moved = [tuple(file) for fact in trial.facts.get("moved", []) for file in fact["files"]]
     sockets = [part for part in case.kinds("handle") if str(part.facts.get("target", "")).startswith("socket:")]
-    wrong, failure = differing(case, trial), only_in_workers(case)
+    provoked = trial.plan.changed(epochs=6, workers=max(3, trial.plan.workers))
+    longer = case.tried(provoked)
+    if longer is not None and (not differing(case, trial) or longer.bad) and (differing(case, longer) or longer.bad):
+        trial = longer
+    wrong, failure = differing(case, trial), only_in_workers(case) or next(iter(longer.bad if longer else ()), None)
     if not moved and not (sockets and (wrong or failure)):
         return None
     if not wrong and failure is None and (case.loader.num_workers == 1 or not _used_by_samples(case, moved)):
@@ -50,7 +54,11 @@ def detect(case: Case) -> Finding | None:
         name,
         (
             *((f"samples that differ from those without workers: {names(s.index for s in wrong)}",) if wrong else ()),
-            *((f"sample {failure.index} fails in a worker only: {failure.type_name}: {failure.message[:100]}",) if failure else ()),
+            *(
+                (f"sample {failure.index} fails in a worker only: {failure.type_name}: {failure.message[:100]}",)
+                if failure
+                else ()
+            ),
             *((f"the workers moved the position of descriptor {fd}, which they share",) if moved else ()),
             *((f"opened at {quoted(part.place)}",) if part and part.place else ()),
             *((f"{again.plan}: every sample is right",) if well and again else ()),
@@ -59,7 +67,7 @@ def detect(case: Case) -> Finding | None:
         f"open {name} in the worker: keep the path in __init__, and open on first use in the sample's own code",
         (part.place if part else None) or case.loader.dataset_place,
         _diff(part),
-        wants=(reopened,) if shown and moved else (),
+        wants=(reopened,) if shown and moved else (provoked,) if moved else (),
     )
 
 
@@ -78,10 +86,6 @@ def _diff(part: Part | None) -> str:
         return ""
     attribute = part.path.rpartition(".")[2]
     return f"-        self.{attribute} = open(path, ...)\n+        self.{attribute} = None  # opened on first use, in the worker"
-
-
-def _trial(case: Case) -> Trial | None:
-    return case.compared
 
 
 def broken(DataLoader: Any) -> None:

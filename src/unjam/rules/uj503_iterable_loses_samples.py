@@ -43,7 +43,10 @@ def detect(case: Case) -> Finding | None:
         f"{case.loader.dataset}.__iter__",
         (
             f"without workers: {expected:,} samples; with {case.loader.num_workers}: {delivered:,}",
-            "by worker: " + ", ".join(f"{w}: {sum(s.worker == w for s in trial.of_epoch(0))}" for w in range(case.loader.num_workers)),
+            "by worker: "
+            + ", ".join(
+                f"{w}: {sum(s.worker == w for s in trial.of_epoch(0))}" for w in range(case.loader.num_workers)
+            ),
             *((f"{dropped} more are lost to drop_last",) if dropped else ()),
         ),
         PROVEN,

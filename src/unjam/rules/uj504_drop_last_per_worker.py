@@ -51,7 +51,7 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _shares(length: int, DataLoader: Any) -> None:  # noqa: N803 - a class
+def _shares(length: int, DataLoader: Any) -> None:
     import itertools
     from collections.abc import Iterator
 

@@ -61,11 +61,13 @@ def again(trial: Trial | None) -> list[str]:
     if trial is None:
         return []
     drawn = {name for sample in trial.samples for name in sample.drew}
-    return sorted({
-        name
-        for (worker, epoch, name), state in trial.states.items()
-        if epoch == 0 and worker >= 0 and name in drawn and trial.states.get((worker, 1, name)) == state
-    })
+    return sorted(
+        {
+            name
+            for (worker, epoch, name), state in trial.states.items()
+            if epoch == 0 and worker >= 0 and name in drawn and trial.states.get((worker, 1, name)) == state
+        }
+    )
 
 
 def broken(DataLoader: Any) -> None:

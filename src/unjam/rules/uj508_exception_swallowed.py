@@ -39,7 +39,11 @@ def detect(case: Case) -> Finding | None:
             (
                 f"sample {hidden[0].index}: {error} at {Place(file, int(line))}",
                 f"caught at {quoted(place)}, which {done}",
-                *((f"{sum(s.none for s in alone.samples)} samples are None",) if any(s.none for s in alone.samples) else ()),
+                *(
+                    (f"{sum(s.none for s in alone.samples)} samples are None",)
+                    if any(s.none for s in alone.samples)
+                    else ()
+                ),
             ),
             PROVEN,
             f"let the exception out at {place}; to leave bad samples out and count them: unjam's on_error='skip', max_errors=0.01",

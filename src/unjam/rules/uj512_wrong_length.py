@@ -42,7 +42,7 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _program(DataLoader: Any, said: int) -> None:  # noqa: N803 - a class
+def _program(DataLoader: Any, said: int) -> None:
     from unjam.rules.programs import Stream
 
     class Counted(Stream):

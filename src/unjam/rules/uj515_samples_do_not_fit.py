@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unjam.evidence.case import Case
+from unjam.evidence.case import Case, Trial
 from unjam.rules.judging import PROVEN, bad_samples, names, quoted
 from unjam.rules.rule import Finding, Rule
 
@@ -29,19 +29,29 @@ def detect(case: Case) -> Finding | None:
     trials = [t for t in (case.alone, case.as_is, case.compared) if t is not None]
     nones = [s for t in trials for s in t.samples if s.none]
     failed = [b for t in trials for b in bad_samples(t, "collate")]
+    if (
+        case.alone is not None
+        and case.alone.fine
+        and not bad_samples(case.alone, "collate")
+        and len(_shapes(case.alone)) < 2
+    ):
+        failed = []  # the samples fit; what fails in workers is something else
     if nones and not failed and not case.loader.default_collate:
         return None  # its collate function can handle None
     if not nones and not failed:
         return None
     shapes: dict[str, str] = {}
-    for sample in (s for t in trials for s in t.samples if s.shape):
-        shapes.setdefault(sample.shape, sample.index)
+    for trial in trials:
+        shapes = {**_shapes(trial), **shapes}
     if nones:
         return Finding(
             RULE,
             f"sample {names(s.index for s in nones)} is None: no batch can be made of it",
             f"sample {names(s.index for s in nones)} of {case.loader.dataset}",
-            (f"{len({s.index for s in nones})} of the samples loaded are None", *(f"{b.type_name}: {b.message[:120]}" for b in failed[:1])),
+            (
+                f"{len({s.index for s in nones})} of the samples loaded are None",
+                *(f"{b.type_name}: {b.message[:120]}" for b in failed[:1]),
+            ),
             PROVEN,
             f"return a sample on every way through {case.loader.dataset}, or raise an exception",
             case.loader.dataset_place,
@@ -51,13 +61,27 @@ def detect(case: Case) -> Finding | None:
     odd = list(shapes.values())[1] if len(shapes) > 1 else ""
     return Finding(
         RULE,
-        f"samples do not fit together: {case.loader.collate} raises {first.type_name}" + (f"; sample {odd} is unlike the first" if odd else ""),
+        f"samples do not fit together: {case.loader.collate} raises {first.type_name}"
+        + (f"; sample {odd} is unlike the first" if odd else ""),
         f"sample {odd}" if odd else case.loader.collate,
-        (f"{first.type_name}: {first.message.splitlines()[0][:160] if first.message else ''}", *seen, *((f"raised at {quoted(first.place)}",) if first.place else ())),
+        (
+            f"{first.type_name}: {first.message.splitlines()[0][:160] if first.message else ''}",
+            *seen,
+            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+        ),
         PROVEN,
         f"make the samples of {case.loader.dataset} alike (pad, crop, convert), or give the loader a collate_fn that can handle them",
         first.place or case.loader.dataset_place,
     )
+
+
+def _shapes(trial: Trial) -> dict[str, str]:
+    """The kinds of samples that were seen, each with the first of its kind."""
+    found: dict[str, str] = {}
+    for sample in trial.samples:
+        if sample.shape:
+            found.setdefault(sample.shape, sample.index)
+    return found
 
 
 def broken(DataLoader: Any) -> None:

@@ -38,7 +38,13 @@ def detect(case: Case) -> Finding | None:
         f"batch sampler ({case.loader.sampler})",
         (
             "two batches of the sampler are one list object with other content",
-            *((f"with workers {sum((now - usual).values())} samples come too often and {sum((usual - now).values())} not at all",) if wrong and now and usual else ()),
+            *(
+                (
+                    f"with workers {sum((now - usual).values())} samples come too often and {sum((usual - now).values())} not at all",
+                )
+                if wrong and now and usual
+                else ()
+            ),
         ),
         PROVEN if wrong else LIKELY,
         "yield list(batch) from the batch sampler",
@@ -46,7 +52,7 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _program(DataLoader: Any, copy: Any) -> None:  # noqa: N803 - a class
+def _program(DataLoader: Any, copy: Any) -> None:
     from collections.abc import Iterator
 
     from unjam.rules.programs import Numbers

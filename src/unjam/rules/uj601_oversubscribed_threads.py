@@ -32,7 +32,7 @@ USUAL = 3
 def detect(case: Case) -> Finding | Suspicion | None:
     """More threads than processors, and faster with one."""
     as_is, loader = case.as_is, case.loader
-    if as_is is None or not as_is.fine:
+    if as_is is None or not as_is.fine or sum(as_is.facts.get("waits", {}).values()) < 20:
         return None
     threads = as_is.facts.get("threads", 0)
     if threads <= USUAL or (threads - USUAL + 1) * loader.num_workers <= case.world.cpus:
@@ -51,7 +51,10 @@ def detect(case: Case) -> Finding | Suspicion | None:
         f"{threads} threads in each of {loader.num_workers} workers on {case.world.cpus} processors: {one.rate / base.rate:.1f} times "
         "faster with one",
         pools or "native thread pools",
-        (f"as it is: {base.rate:,.0f} samples/s; with one native thread: {one.rate:,.0f}", *((f"pools: {pools}",) if pools else ())),
+        (
+            f"as it is: {base.rate:,.0f} samples/s; with one native thread: {one.rate:,.0f}",
+            *((f"pools: {pools}",) if pools else ()),
+        ),
         PROVEN,
         "in worker_init_fn: cv2.setNumThreads(0) and threadpoolctl.threadpool_limits(1)",
         loader.made_at,
@@ -66,10 +69,10 @@ def broken(DataLoader: Any) -> None:
 
     from unjam.rules.programs import Numbers
 
-    matrix = np.random.default_rng(0).normal(size=(300, 300))
+    matrix = np.random.default_rng(0).normal(size=(200, 200))
 
     def prepare(worker: int) -> None:
-        threadpoolctl.threadpool_limits(16)
+        threadpoolctl.threadpool_limits(8)
 
     def make(index: int) -> float:
         product = matrix
@@ -77,7 +80,7 @@ def broken(DataLoader: Any) -> None:
             product = product @ matrix
         return float(product[0, 0])
 
-    for _ in DataLoader(Numbers(600, make), batch_size=10, num_workers=4, worker_init_fn=prepare):
+    for _ in DataLoader(Numbers(600, make), batch_size=10, num_workers=2, worker_init_fn=prepare):
         pass
 
 
@@ -88,7 +91,7 @@ def fixed(DataLoader: Any) -> None:
 
     from unjam.rules.programs import Numbers
 
-    matrix = np.random.default_rng(0).normal(size=(300, 300))
+    matrix = np.random.default_rng(0).normal(size=(200, 200))
 
     def prepare(worker: int) -> None:
         threadpoolctl.threadpool_limits(1)
@@ -99,5 +102,5 @@ def fixed(DataLoader: Any) -> None:
             product = product @ matrix
         return float(product[0, 0])
 
-    for _ in DataLoader(Numbers(600, make), batch_size=10, num_workers=4, worker_init_fn=prepare):
+    for _ in DataLoader(Numbers(600, make), batch_size=10, num_workers=2, worker_init_fn=prepare):
         pass

@@ -32,7 +32,15 @@ def detect(case: Case) -> Finding | Suspicion | None:
     as_is, loader = case.as_is, case.loader
     if as_is is None or not as_is.fine or loader.num_workers < 2 or as_is.lock_waits < WAITS:
         return None
+    waits = as_is.facts.get("waits", {})
+    on_files = waits.get("file lock", 0)
+    if sum(waits.values()) < 20:
+        return None
     locks: list[Part | None] = [p for p in case.kinds("lock") if p.facts.get("between_processes")]
+    if on_files > 0.5 * (on_files + waits.get("lock", 0)):
+        locks = []
+    elif not locks:
+        return None
     timed = as_is.plan.changed(measured=True, epochs=1, seconds=4.0)
     base = case.tried(timed)
     plans = [timed.changed(unlock=(lock.path if lock else FILE_LOCKS,)) for lock in locks or [None]]
@@ -63,7 +71,7 @@ def detect(case: Case) -> Finding | Suspicion | None:
     )
 
 
-def _program(DataLoader: Any, around: Any) -> None:  # noqa: N803 - a class
+def _program(DataLoader: Any, around: Any) -> None:
     import time
 
     from torch.utils.data import Dataset

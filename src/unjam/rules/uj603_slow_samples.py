@@ -48,7 +48,7 @@ def detect(case: Case) -> Finding | None:
         f"{slow[0].seconds:.2f} s against {usual * 1000:.1f} ms",
         f"sample {names(s.index for s in slow)}",
         (
-            f"slowest: " + ", ".join(f"{s.index} ({s.seconds:.2f} s)" for s in slow[:5]),
+            "slowest: " + ", ".join(f"{s.index} ({s.seconds:.2f} s)" for s in slow[:5]),
             f"median: {usual * 1000:.2f} ms",
             *(("slow again in workers",) if both else ()),
         ),

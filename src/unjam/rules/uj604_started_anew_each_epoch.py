@@ -73,7 +73,9 @@ def fixed(DataLoader: Any) -> None:
     """With workers that stay."""
     from unjam.rules.programs import Scaled, double
 
-    loader = DataLoader(Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="spawn", persistent_workers=True)
+    loader = DataLoader(
+        Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="spawn", persistent_workers=True
+    )
     for _ in range(3):
         for _ in loader:
             pass

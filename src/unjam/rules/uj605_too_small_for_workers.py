@@ -31,7 +31,7 @@ def detect(case: Case) -> Finding | Suspicion | None:
     loader, alone, as_is = case.loader, case.alone, case.as_is
     if alone is None or as_is is None or not as_is.fine or not loader.length or loader.length < 2000:
         return None
-    if mean_seconds(alone) > 0.0005:
+    if mean_seconds(alone) > 0.0005 or (alone.rate and as_is.rate > alone.rate * 1.2):
         return None
     timed = as_is.plan.changed(measured=True, epochs=1, seconds=3.0, limit=40_000)
     bare = timed.changed(workers=0, start="")

@@ -41,7 +41,7 @@ def detect(case: Case) -> Finding | Suspicion | None:
             return None
     else:
         return None
-    now = case.alone.plan.changed(workers=loader.num_workers, measured=True, tolerant=False, epochs=1, seconds=4.0)
+    now = alone.plan.changed(workers=loader.num_workers, measured=True, tolerant=False, epochs=1, seconds=4.0)
     if loader.num_workers:
         now = now.changed(start=loader.start_method)
     then = now.changed(workers=better, start=loader.start_method)

@@ -38,9 +38,15 @@ def detect(case: Case) -> Finding | None:
         f"next(iter(loader)) at {place}",
         (
             f"at {quoted(place)}",
-            *((f"a batch from a new iterator: {cost * 1000:.0f} ms; the next batches: {usual * 1000:.1f} ms",) if cost else ()),
-            f"each time {case.loader.num_workers} workers are started and up to "
-            f"{max(1, case.loader.num_workers) * case.loader.prefetch_factor - 1} batches are thrown away",
+            *(
+                (f"a batch from a new iterator: {cost * 1000:.0f} ms; the next batches: {usual * 1000:.1f} ms",)
+                if cost
+                else ()
+            ),
+            (
+                f"each time {case.loader.num_workers} workers are started and up to "
+                f"{max(1, case.loader.num_workers) * case.loader.prefetch_factor - 1} batches are thrown away"
+            ),
         ),
         PROVEN,
         f"before the loop: batches = iter(loader); at {place}: next(batches)",

@@ -43,7 +43,7 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _program(DataLoader: Any, timeout: float) -> None:  # noqa: N803 - a class
+def _program(DataLoader: Any, timeout: float) -> None:
     import socket
     import threading
     import time

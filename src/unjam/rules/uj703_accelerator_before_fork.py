@@ -28,7 +28,9 @@ def detect(case: Case) -> Finding | None:
     kind, as_is = case.world.accelerator, case.as_is
     if kind is None or not case.forked:
         return None
-    said = next((b for b in (as_is.bad if as_is else ()) if "forked subprocess" in b.message or kind in b.message), None)
+    said = next(
+        (b for b in (as_is.bad if as_is else ()) if "forked subprocess" in b.message or kind in b.message), None
+    )
     return Finding(
         RULE,
         f"{kind} was initialised before the workers were forked" + (": samples that use it fail" if said else ""),
@@ -41,16 +43,17 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _program(DataLoader: Any, initialised: bool) -> None:  # noqa: FBT001, N803 - a class
+def _program(DataLoader: Any, initialised: bool) -> None:  # noqa: FBT001 - a class
     import torch
+    from torch.utils.data import get_worker_info
 
     from unjam.rules.programs import Numbers
 
     # stands for a machine with an accelerator
-    torch.cuda.is_initialized = lambda: initialised  # type: ignore[assignment]
+    torch.cuda.is_initialized = lambda: initialised
 
     def make(index: int) -> int:
-        if initialised:
+        if initialised and get_worker_info() is not None:
             raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
         return index
 

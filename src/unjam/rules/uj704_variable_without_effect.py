@@ -43,7 +43,9 @@ def detect(case: Case) -> Finding | None:
     else:
         title = f"{name}={late[name]}: it was set after the library had read it"
         evidence = (f"the program sets {name} itself, after the import",)
-        help_text = f"set {name} before the first import (or before Python starts), or call threadpoolctl.threadpool_limits(1)"
+        help_text = (
+            f"set {name} before the first import (or before Python starts), or call threadpoolctl.threadpool_limits(1)"
+        )
     return Finding(
         RULE,
         title,

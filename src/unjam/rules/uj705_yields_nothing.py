@@ -26,7 +26,10 @@ RULE = Rule("UJ705", "yields-nothing")
 def detect(case: Case) -> Finding | None:
     """An epoch without batches."""
     loader = case.loader
-    empty = next((t for t in (case.alone, case.as_is) if t is not None and t.fine and t.epochs and not t.batches and not t.bad), None)
+    empty = next(
+        (t for t in (case.alone, case.as_is) if t is not None and t.fine and t.epochs and not t.batches and not t.bad),
+        None,
+    )
     if empty is None:
         return None
     dropped = sum(fact["count"] for fact in empty.facts.get("dropped", []))
@@ -43,10 +46,12 @@ def detect(case: Case) -> Finding | None:
     return Finding(
         RULE,
         f"the loader yields no batch: {why}",
-        why.split(" and ")[0] if small else loader.dataset,
+        why.split(" and ", maxsplit=1)[0] if small else loader.dataset,
         (f"an epoch ended after {empty.epochs[0]:.2f} s without a batch and without an error",),
         PROVEN,
-        f"batch_size={loader.length} or smaller, or drop_last=False" if small else f"raise an error when {loader.dataset} is empty",
+        f"batch_size={loader.length} or smaller, or drop_last=False"
+        if small
+        else f"raise an error when {loader.dataset} is empty",
         loader.made_at,
     )
 

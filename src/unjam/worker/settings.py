@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from unjam.worker.hygiene import after_import
+from unjam.worker.imports import after_import
 
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _FLAGS = (bool, int, float, str, type(None))
