@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench simulate chaos soak docs clean setup
+.PHONY: demo loaders test lint bench simulate chaos soak corpus docs clean setup
 
 setup: $(STAMP)
 
@@ -15,7 +15,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,bench,test,frameworks]"
 	touch $@
 
-demo: setup  ## the same small programs on torch and on unjam
+demo: setup  ## small broken programs: what torch prints, and what `unjam check` says
+	$(BIN)/python examples/doctor.py
+
+loaders: setup  ## the same small programs on torch's loader and on unjam's
 	$(BIN)/python examples/side_by_side.py
 
 test: setup lint  ## types, lint and every test
@@ -43,7 +46,11 @@ chaos: setup  ## three minutes of workers killed at random
 soak: setup  ## 200,000 batches and 20,000 epochs: memory and descriptors stay flat
 	$(BIN)/python tests/soak.py
 
-docs: setup  ## checks that every link in the documentation leads somewhere
+corpus: setup  ## every program of tests/corpus: verdict, culprit, confidence, seconds, false alarms
+	$(BIN)/python tests/run_corpus.py
+
+docs: setup  ## writes the rules' pages anew, and checks that every link leads somewhere
+	$(BIN)/python docs/write_rules.py
 	$(BIN)/python docs/check_links.py
 
 clean:

@@ -45,10 +45,10 @@ def run(program: str, loader: str, *arguments: str, small_shm: bool = False, lim
     if process.returncode == 0 and out.strip():
         facts = json.loads(out.strip().splitlines()[-1])
         return Outcome(facts.pop("ok"), facts.pop("text"), facts)
-    return Outcome(ok=False, text=_last_words(err, process.returncode))
+    return Outcome(ok=False, text=last_words(err, process.returncode))
 
 
-def _last_words(err: str, code: int) -> str:
+def last_words(err: str, code: int) -> str:
     errors = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception)\b.*$", err, re.MULTILINE)
     words = errors[-1] if errors else (err.strip().splitlines() or [f"exit code {code}"])[-1]
     words = re.sub(r"\s+", " ", words)

@@ -1,4 +1,4 @@
-"""The process of a program under examination: `python -m unjam.doctor FD KIND TARGET [ARGUMENTS]`."""
+"""The process of a program under examination: `python -m unjam.doctor FD FD KIND TARGET [ARGUMENTS]`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from unjam.doctor.subject import Subject
 
 def main(arguments: list[str]) -> None:
     """Begin."""
-    fd, kind, target, *rest = arguments
-    os.set_inheritable(int(fd), False)  # noqa: FBT003 - its signature
-    subject = Subject(Connection(int(fd)))
+    control, twins, kind, target, *rest = arguments
+    for fd in (control, twins):
+        os.set_inheritable(int(fd), False)  # noqa: FBT003 - its signature
+    subject = Subject(Connection(int(control)), Connection(int(twins)))
     if kind == "script":
         subject.run(lambda: run_script(target, rest))
     elif kind == "notebook":

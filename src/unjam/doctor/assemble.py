@@ -205,7 +205,7 @@ def _inside(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The calls inside the trial: what called the doctor is not part of it."""
     for place, frame in enumerate(frames):
         if frame.file.replace("\\", "/").endswith(
-            ("/doctor/sandbox.py", "/doctor/instrument.py", "/doctor/subject.py")
+            ("/doctor/sandbox.py", "/doctor/tracking.py", "/doctor/instrument.py", "/doctor/subject.py")
         ):
             return frames[:place]
     return frames

@@ -73,18 +73,19 @@ class Examination:
 
     def _first(self) -> None:
         loader, share = self.case.loader, self._budget
-        self._try(Plan(0, epochs=2 if loader.iterable else 1, seconds=min(8.0, share * 0.13), tolerant=True))
-        alone = self.case.trials[0]
-        if not loader.num_workers and alone.outcome == "hung" and self._left() > 5:
-            # a loader without workers forks nothing: what a fork breaks must not be held against it
-            self.case.trials.clear()
-            in_place = self._attempt(replace(alone.plan, in_place=True))
-            self.case.trials.append(replace(in_place, plan=alone.plan))
-        if loader.num_workers:
-            as_is = Plan(loader.num_workers, loader.start_method, epochs=2, seconds=min(10.0, share * 0.17))
-            trial = self._try(as_is)
-            if trial.outcome == "raised" and trial.bad and self._left() > 5:
-                self._try(replace(as_is, tolerant=True))
+        alone = Plan(0, epochs=2 if loader.iterable else 1, seconds=min(8.0, share * 0.13), tolerant=True)
+        if not loader.num_workers:
+            trial = self._attempt(alone)
+            if trial.outcome == "hung" and self._left() > 5:
+                # a loader without workers forks nothing: what a fork breaks must not be held against it
+                trial = replace(self._attempt(replace(alone, in_place=True)), plan=alone)
+            self.case.trials.append(trial)
+            return
+        as_is = Plan(loader.num_workers, loader.start_method, epochs=2, seconds=min(10.0, share * 0.17))
+        trial = self._try(as_is)
+        self._try(alone)
+        if trial.outcome == "raised" and trial.bad and self._left() > 5:
+            self._try(replace(as_is, tolerant=True))
 
     def _wanted(self) -> list[Plan]:
         found: list[Plan] = []
@@ -122,12 +123,12 @@ class Examination:
         return replace(trial, plan=plan)
 
     def _patience(self, plan: Plan) -> Patience:
-        alone = self.case.alone
-        slow = max((sample.seconds for sample in alone.samples), default=0.0) if alone else 0.0
-        if alone is None:
-            waiting, computing = 5.0, 12.0
-        elif plan.workers and plan.start in ("spawn", "forkserver"):
+        known = [sample.seconds for trial in self.case.trials for sample in trial.samples]
+        slow = max(known, default=0.0)
+        if plan.workers and plan.start in ("spawn", "forkserver"):
             waiting, computing = max(10.0, 3 * slow), 30.0  # a new interpreter imports first
+        elif not known:
+            waiting, computing = 5.0, 12.0
         else:
             waiting, computing = max(3.0, 3 * slow + 2), max(8.0, 10 * slow + 4)
         left = max(2.0, self._left())

@@ -235,24 +235,23 @@ class Inventory:
     def __init__(self, roots: Mapping[str, Any]) -> None:
         self.found: dict[str, Found] = {}
         self.names: dict[int, str] = {}
-        holders: list[Found] = []
+        self._holders: dict[str, Found] = {}
         for found in walk(roots):
             kind = kind_of(found.obj)
-            shown = self._shown(found.path, holders)
+            shown = self._shown(found.path)
             self.names.setdefault(id(found.obj), shown)
             if kind:
                 self.found.setdefault(shown, found)
             elif _is_pythons(found.obj) and not isinstance(
                 found.obj, (list, dict, tuple, types.FunctionType, types.MethodType)
             ):
-                holders.append(found)
+                self._holders[found.path] = found
 
-    @staticmethod
-    def _shown(path: str, holders: list[Found]) -> str:
+    def _shown(self, path: str) -> str:
         """The path up to an object of Python's own: a ZipFile's inner file is the ZipFile to the user."""
-        for holder in holders:
-            if path.startswith((holder.path + ".", holder.path + "[")):
-                return holder.path
+        for holder in self._holders:
+            if path.startswith((f"{holder}.", f"{holder}[")):
+                return holder
         return path
 
     def generators(self) -> dict[str, Any]:
@@ -261,14 +260,14 @@ class Inventory:
 
     def parts(self) -> tuple[Part, ...]:
         """As facts."""
-        return tuple(_part(path, found) for path, found in self.found.items())
+        return tuple(_part(path, found, self._holders.get(path, found)) for path, found in self.found.items())
 
 
 def _is_pythons(obj: Any) -> bool:
     return type(obj).__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
 
 
-def _part(path: str, found: Found) -> Part:
+def _part(path: str, found: Found, shown: Found) -> Part:
     obj, kind = found.obj, kind_of(found.obj)
     type_name = f"{type(obj).__module__}.{type(obj).__qualname__}".removeprefix("builtins.")
     facts: dict[str, Any] = {}
@@ -290,7 +289,8 @@ def _part(path: str, found: Found) -> Part:
         facts = {"between_processes": type(obj).__module__.startswith("multiprocessing")}
     elif kind == "thread":
         facts = {"alive": obj.is_alive()}
-    return Part(path, kind, type_name, where_set(found.owner, found.name), facts)
+    place = where_set(shown.owner, shown.name)
+    return Part(path, kind, type_name, place if place and is_users(place.file) else None, facts)
 
 
 def lock_facts(lock: Any) -> dict[str, Any]:

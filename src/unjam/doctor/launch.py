@@ -33,16 +33,18 @@ class CannotExamine(Exception):
 class Patient:
     """A program under examination."""
 
-    def __init__(self, begin: Callable[[Connection, str], int]) -> None:
+    def __init__(self, begin: Callable[[Connection, Connection, str], int]) -> None:
         adopt_orphans()
         self.folder = tempfile.mkdtemp(prefix="unjam-check-")
         self._control, theirs = Pipe()
+        self._twin, twins = Pipe()
         self._trials = 0
         self._gone = False
         try:
-            self.pid = begin(theirs, self.folder)
+            self.pid = begin(theirs, twins, self.folder)
         finally:
             theirs.close()
+            twins.close()
 
     # -- beginnings --------------------------------------------------------------------------------------------------------
 
@@ -50,14 +52,14 @@ class Patient:
     def from_command(cls, arguments: list[str]) -> Patient:
         """A program in a new interpreter: `unjam.doctor` with these arguments."""
 
-        def begin(theirs: Connection, folder: str) -> int:
+        def begin(theirs: Connection, twins: Connection, folder: str) -> int:
             with open(f"{folder}/program.output", "wb") as output:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "unjam.doctor", str(theirs.fileno()), *arguments],
+                    [sys.executable, "-m", "unjam.doctor", str(theirs.fileno()), str(twins.fileno()), *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(theirs.fileno(), twins.fileno()),
                     start_new_session=True,
                 )
             process.returncode = 0  # its end is taken by `reap`, not by subprocess
@@ -69,7 +71,7 @@ class Patient:
     def from_function(cls, program: Callable[[], Any]) -> Patient:
         """A function, in a fork of this process."""
 
-        def begin(theirs: Connection, folder: str) -> int:
+        def begin(theirs: Connection, twins: Connection, folder: str) -> int:
             pid = os.fork()
             if pid:
                 return pid
@@ -79,7 +81,7 @@ class Patient:
                 output = os.open(f"{folder}/program.output", os.O_WRONLY | os.O_CREAT, 0o600)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
-                Subject(theirs).run(program)
+                Subject(theirs, twins).run(program)
                 code = 0
             finally:
                 os._exit(code)
@@ -98,7 +100,7 @@ class Patient:
                 raise CannotExamine(
                     f"the program ended (exit code {code}) before it iterated a DataLoader\n{self.output()}"
                 )
-        match self._receive():
+        match pickle.loads(self._control.recv_bytes()):
             case Caught(loaders):
                 return loaders
             case Ended(code, trace):
@@ -166,20 +168,19 @@ class Patient:
         return process.pid
 
     def _start(self, request: Gather | Try) -> int:
+        in_place = isinstance(request, Try) and request.setup.plan.in_place
+        channel = self._control if in_place else self._twin
         try:
-            self._control.send(request)
-            if not self._control.poll(GATHER.seconds):
+            channel.send(request)
+            if not channel.poll(GATHER.seconds):
                 raise CannotExamine("the program does not answer any more")
-            answer = self._receive()
+            answer = pickle.loads(channel.recv_bytes())
         except (OSError, EOFError) as error:
             self._gone = True
             raise CannotExamine("the program is gone") from error
         if not isinstance(answer, Started):
             raise CannotExamine(f"the program said something strange: {answer!r}")
         return answer.pid
-
-    def _receive(self) -> Any:
-        return pickle.loads(self._control.recv_bytes())
 
     def _new_folder(self) -> str:
         self._trials += 1
@@ -198,9 +199,10 @@ class Patient:
 
     def end(self) -> None:
         """Let the program go, politely first, and leave nothing of it."""
-        with contextlib.suppress(OSError):
-            self._control.send(Done())
-        self._control.close()
+        for channel in (self._twin, self._control):
+            with contextlib.suppress(OSError):
+                channel.send(Done())
+            channel.close()
         if not self._gone:
             reap(self.pid, LET_GO.seconds)
         kill_session(self.pid)

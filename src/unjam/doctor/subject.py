@@ -1,18 +1,20 @@
 """The program under examination, in a process of its own: it runs until its first iter(loader), and waits there.
 
-While it waits it forks one sandbox after another on request. Its threads run on, its locks stay as they are: every
-sandbox starts from the very moment at which the program's own workers would have been started.
+At that moment it forks a twin, and every sandbox is a fork of the twin. The program's own threads run on; the twin has
+none, so that in it a lock that was held stays held, and all trials start from the very moment at which the program's own
+workers would have been started, however late they are made.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import FrameType
@@ -25,7 +27,7 @@ from unjam.doctor.processes import reap
 from unjam.doctor.tracking import Setup
 from unjam.engine.deadlines import ASK_AGAIN, OBEY_KILL
 from unjam.evidence import forking
-from unjam.evidence.case import Case, is_users
+from unjam.evidence.case import Case, ThreadFacts, is_users
 
 MOST_LOADERS = 4
 
@@ -76,8 +78,9 @@ class Ended:
 class Subject:
     """This process, seen from inside."""
 
-    def __init__(self, control: Connection) -> None:
+    def __init__(self, control: Connection, twins: Connection) -> None:
         self._control = control
+        self._twins = twins
         self._environment = dict(os.environ)
         self._hook = Hook(self._caught)
 
@@ -117,33 +120,34 @@ class Subject:
 
     def _serve(self, loaders: list[Any], frame: FrameType) -> None:
         self._hook.open = False
-        inventories = [Inventory(facts.roots_of(loader)) for loader in loaders]
-        self._control.send(Caught(len(loaders)))
-        while True:
-            if not self._control.poll(ASK_AGAIN.seconds):
-                if os.getppid() == 1:
-                    return
-                continue
+        threads = [facts.threads_now(Inventory(facts.roots_of(loader))) for loader in loaders]
+        native = forking.look().native_threads
+        if os.fork() == 0:
             try:
-                wanted = pickle.loads(self._control.recv_bytes())
-            except (EOFError, OSError):
-                return
+                self._be_the_twin(loaders, frame, threads, native)
+            finally:
+                os._exit(0)
+        self._control.send(Caught(len(loaders)))
+        for wanted in _requests(self._control):
+            if isinstance(wanted, Try):
+                self._control.send(Started(os.getpid()))
+                sandbox.run_trial(loaders[wanted.number], wanted.setup, facts.roots_of(loaders[wanted.number]))
+            return
+
+    def _be_the_twin(
+        self, loaders: list[Any], frame: FrameType, threads: list[tuple[ThreadFacts, ...]], native: int
+    ) -> None:
+        for wanted in _requests(self._twins):
+            loader = loaders[wanted.number]
             match wanted:
-                case Done():
-                    return
                 case Gather(number, folder):
-                    threads = facts.threads_now(inventories[number])
-                    native = forking.look().native_threads
-                    self._fork(lambda: self._gather(loaders[number], frame, threads, native, folder), folder)  # noqa: B023
-                case Try(number, setup) if setup.plan.in_place:
-                    self._control.send(Started(os.getpid()))
-                    sandbox.run_trial(loaders[number], setup, facts.roots_of(loaders[number]))
-                case Try(number, setup) if setup.plan.fresh:
-                    self._fork(lambda: _pack(loaders[number], setup.folder), setup.folder)
-                case Try(number, setup):
-                    self._fork(
-                        lambda: sandbox.run_trial(loaders[number], setup, facts.roots_of(loaders[number])), setup.folder
-                    )
+                    gather = functools.partial(self._gather, loader, frame, threads[number], native, folder)
+                    self._fork(gather, folder)
+                case Try(_, setup) if setup.plan.fresh:
+                    self._fork(functools.partial(_pack, loader, setup.folder), setup.folder)
+                case Try(_, setup):
+                    trial = functools.partial(sandbox.run_trial, loader, setup, facts.roots_of(loader))
+                    self._fork(trial, setup.folder)
 
     def _fork(self, action: Callable[[], None], folder: str) -> None:
         """A sandbox: the grandchild, so that whoever watches it can also wait for it."""
@@ -154,7 +158,7 @@ class Subject:
             with open(read, "rb") as pipe:
                 child = int(pipe.read() or b"0")
             reap(pid, OBEY_KILL.seconds)  # it ends at once
-            self._control.send(Started(child))
+            self._twins.send(Started(child))
             return
         os.close(read)
         grandchild = os.fork()
@@ -174,7 +178,9 @@ class Subject:
                 sys.stdout.flush()
             os._exit(code)
 
-    def _gather(self, loader: Any, frame: FrameType, threads: Any, native: int, folder: str) -> None:
+    def _gather(
+        self, loader: Any, frame: FrameType, threads: tuple[ThreadFacts, ...], native: int, folder: str
+    ) -> None:
         roots = facts.roots_of(loader)
         inventory = Inventory(roots)
         looking.names = inventory.names
@@ -189,6 +195,20 @@ class Subject:
         tries = reading.tries_in(reading.loading_functions(roots))
         with open(f"{folder}/case", "wb") as file:
             pickle.dump((case, tuple((f, a, b, at, done) for f, a, b, at, _, done in tries)), file)
+
+
+def _requests(control: Connection) -> Iterator[Any]:
+    """What the doctor asks for, until it asks for nothing more or is gone."""
+    while True:
+        if not control.poll(ASK_AGAIN.seconds):
+            continue
+        try:
+            wanted = pickle.loads(control.recv_bytes())
+        except (EOFError, OSError):
+            return
+        if isinstance(wanted, Done):
+            return
+        yield wanted
 
 
 def _frames(frame: FrameType | None) -> list[FrameType]:

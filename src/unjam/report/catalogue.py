@@ -24,7 +24,8 @@ def sections(file: RuleFile) -> tuple[str, dict[str, str]]:
     found: dict[str, str] = {}
     for paragraph in re.split(r"\n\s*\n", rest.strip()):
         head, _, text = paragraph.partition(":")
-        found[head.strip()] = " ".join(text.split())
+        words = " ".join(text.split())
+        found[head.strip()] = words[:1].upper() + words[1:]
     return title, found
 
 

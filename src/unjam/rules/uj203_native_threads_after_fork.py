@@ -34,11 +34,13 @@ def detect(case: Case) -> Finding | None:
     for base, stuck in frozen(case):
         if not stuck.native:
             continue
-        capped, fresh = base.plan.changed(threads=1), base.plan.changed(fresh=True, release=())
-        with_cap, anew = case.tried(capped), case.tried(fresh)
-        if with_cap is not None and anew is not None and not with_cap.fine and not anew.fine:
+        capped, fresh = base.plan.changed(threads=1), base.plan.changed(fresh=True)
+        own = base.plan.changed(workers=0, start="", in_place=True, epochs=1, tolerant=False, seconds=4.0)
+        with_cap, anew, in_place = case.tried(capped), case.tried(fresh), case.tried(own)
+        tried = [t for t in (with_cap, anew, in_place) if t is not None and t.outcome != "refused"]
+        if any(t.outcome == "hung" for t in tried if t is not with_cap):
             return None  # not the fork's doing
-        trial = with_cap if with_cap is not None and with_cap.fine else anew
+        trial = next((t for t in tried if t.fine), None)
         libraries = [name for name in stuck.libraries if not name.startswith(_PYTHONS)]
         library = libraries[0] if libraries else "a native library"
         confidence = proof(case, base, trial)
@@ -52,11 +54,12 @@ def detect(case: Case) -> Finding | None:
                 f"threads that no Python code started, at the fork: {case.world.native_threads}",
                 *gone_words(with_cap),
                 *gone_words(anew),
+                *gone_words(in_place),
             ),
             confidence,
             _help(case, proven=confidence is PROVEN, capped=with_cap is not None and with_cap.fine),
             stuck.place,
-            wants=(capped, fresh),
+            wants=(capped, fresh, *((own,) if anew is not None and anew.outcome == "refused" else ())),
         )
     return None
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case, Part
+from unjam.evidence.source import line_of
 from unjam.rules.judging import LIKELY, PROVEN, differing, names, only_in_workers, quoted
 from unjam.rules.rule import Finding, Rule
 
@@ -82,10 +83,12 @@ def _harm(wrong: list[Any], failure: Any) -> str:
 
 
 def _diff(part: Part | None) -> str:
-    if part is None or "." not in part.path:
+    """The line that opens it, and the line that should stand there."""
+    line = line_of(part.place) if part else ""
+    target, _, value = line.partition(" = ")
+    if not value or "." not in target:
         return ""
-    attribute = part.path.rpartition(".")[2]
-    return f"-        self.{attribute} = open(path, ...)\n+        self.{attribute} = None  # opened on first use, in the worker"
+    return f"-    {line}\n+    {target} = None  # in the sample's code: if {target} is None: {line}"
 
 
 def broken(DataLoader: Any) -> None:

@@ -1,0 +1,94 @@
+"""Small programs as people write them: what plain torch prints, and what `unjam check` says of the same file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from running import last_words, private_mounts
+
+PROGRAMS = Path(__file__).parent / "broken"
+LIMIT = 10  # seconds for plain torch
+ROWS = [
+    ("500 MB in memory, /dev/shm of 64 MB", "large_array", "64m"),
+    ("a lambda in the dataset", "lambda_in_dataset", ""),
+    ("OpenCV in workers", "opencv_in_workers", ""),
+    ("files read by many workers", "files_by_path", ""),
+    ("a lock around each read", "lock_around_reads", ""),
+    ("an exception swallowed into None", "swallowed_exception", ""),
+    ("an exception class made at run time", "strange_exception", ""),
+    ("a lock that a thread holds", "lock_held_by_thread", ""),
+    ("a file opened once", "shared_file", ""),
+    ("a stream that is not cut", "whole_stream", ""),
+]
+
+
+def surrounded(command: list[str], shm: str) -> list[str]:
+    """The command with a small /dev/shm, where this machine lets us make one."""
+    prefix = private_mounts() if shm else None
+    if prefix is None:
+        return command
+    return [*prefix, "sh", "-c", f'mount -t tmpfs -o size={shm} tmpfs /dev/shm && exec "$@"', "sh", *command]
+
+
+def plain(program: Path, shm: str) -> str:
+    """What torch prints in the end."""
+    command = surrounded([sys.executable, "-W", "ignore", str(program)], shm)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, err = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.communicate(timeout=10)
+        return f"(nothing; still waiting after {LIMIT} s)"
+    return out.strip().splitlines()[-1] if process.returncode == 0 else last_words(err, process.returncode)
+
+
+def examined(program: Path, shm: str) -> str:
+    """What the doctor says."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        command = [sys.executable, "-m", "unjam", "check", "--json", out.name, str(program)]
+        subprocess.run(surrounded(command, shm), capture_output=True, timeout=150, check=False)
+        said = json.loads(out.read() or b'{"findings": []}')
+    lines = [
+        f"[{'red' if f['severity'] == 'error' else 'yellow' if f['severity'] == 'warning' else 'cyan'}]{f['severity']}"
+        f"\\[{f['code']}][/] {escape(f['title'])} [green]({f['confidence']})[/green]\nhelp: {escape(f['help'])}"
+        for f in said["findings"]
+    ]
+    return "\n".join(lines) or "[green]nothing found[/green]"
+
+
+def main() -> None:
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    console.print(
+        f"[dim]{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"torch {torch.__version__}[/dim]"
+    )
+    table = Table(show_lines=True)
+    table.add_column("program", ratio=2, overflow="fold")
+    table.add_column("plain torch prints", ratio=3, overflow="fold")
+    table.add_column("unjam check says", ratio=6, overflow="fold")
+    with console.status("") as status:
+        for title, name, shm in ROWS:
+            program = PROGRAMS / f"{name}.py"
+            status.update(f"{title}: plain torch")
+            before = plain(program, shm)
+            status.update(f"{title}: unjam check")
+            table.add_row(f"{title}\n[dim]{name}.py[/dim]", escape(before), examined(program, shm))
+    console.print(table)
+    console.print("The programs are in examples/broken; try one: .venv/bin/unjam check examples/broken/NAME.py")
+
+
+if __name__ == "__main__":
+    main()
