@@ -22,10 +22,12 @@ FLOORS = {
     "pools": 4,
     "statistics": 0,
     "options": 1,
-    "report": 2,
+    "rules": 2,
+    "report": 3,
     "drive": 5,
     "iterator": 7,
     "loader": 8,
+    "doctor": 9,
     "__init__": 9,
     "cli": 10,
     "__main__": 11,
@@ -164,7 +166,16 @@ def _is_path(node: ast.Call) -> bool:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_no_unbounded_wait(path):
-    assert unbounded_waits(path.read_text()) == []
+    assert unbounded_waits(without_programs(path)) == []
+
+
+def without_programs(path: Path) -> str:
+    """A rule's own programs wait as users' programs do."""
+    tree = ast.parse(path.read_text())
+    if path.parent.name == "rules" and path.name.startswith("uj"):
+        own = {"broken", "fixed", "_program", "_shares"}
+        tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name in own)]
+    return ast.unparse(tree)
 
 
 @pytest.mark.parametrize(

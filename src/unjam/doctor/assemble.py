@@ -8,9 +8,9 @@ from typing import Any
 from unjam.doctor.recording import read
 from unjam.doctor.watch import Seen
 from unjam.evidence import stacks
-from unjam.evidence.case import Batch, End, Memory, Place, Plan, Raised, Sample, Stuck, Sync, Trial
 from unjam.evidence.exits import decode
 from unjam.evidence.stacks import Frame
+from unjam.evidence.trial import Batch, End, Memory, Place, Plan, Raised, Sample, Stuck, Sync, Trial
 
 MOST_OUTPUT = 6000
 

@@ -9,8 +9,8 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from unjam.doctor.inventory import Inventory, descriptor, lock_facts
-from unjam.evidence.case import Plan
+from unjam.doctor.inventory import Inventory, descriptor, flags_of, lock_facts, open_files
+from unjam.evidence.trial import Plan
 
 FILE_LOCKS = "file locks"
 
@@ -112,7 +112,7 @@ def reopen(inventory: Inventory) -> None:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 continue
             place = os.lseek(fd, 0, os.SEEK_CUR)
-            flags = _flags(fd) & (os.O_ACCMODE | os.O_APPEND)
+            flags = flags_of(fd) & (os.O_ACCMODE | os.O_APPEND)
             own = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
             os.lseek(own, place, os.SEEK_SET)
             os.dup2(own, fd, inheritable=False)
@@ -122,31 +122,6 @@ def reopen(inventory: Inventory) -> None:
 def _descriptors(inventory: Inventory) -> set[int]:
     known = {fd for found in inventory.found.values() if (fd := descriptor(found.obj)) is not None}
     return known | {fd for fd, target in open_files().items() if target.startswith("/")}
-
-
-def open_files() -> dict[int, str]:
-    """The regular files open in this process that data may come from."""
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target, fd = os.readlink(f"/proc/self/fd/{name}"), int(name)
-            if fd <= 2 or not stat.S_ISREG(os.fstat(fd).st_mode) or target.startswith(("/memfd:", "/dev/shm/")):
-                continue
-            if not _flags(fd) & (
-                os.O_WRONLY | os.O_APPEND
-            ):  # what is only written to, a log, shares its place on purpose
-                found[fd] = target
-        except (OSError, ValueError):
-            continue
-    return found
-
-
-def _flags(fd: int) -> int:
-    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("flags:"):
-                return int(line.split()[1], 8)
-    return os.O_RDONLY
 
 
 class Packed:

@@ -54,7 +54,9 @@ def check(
                 break
             say("looking at the loader")
             case, tries = patient.gather(number)
-            examination = Examination(patient, number, case, tries, left / (loaders - number), say, hurry)
+            examination = Examination(
+                patient, number, case, tries, left / (loaders - number), say, hurry, last=number == loaders - 1
+            )
             seen.append(examination)
             try:
                 found = examination.run()

@@ -18,7 +18,8 @@ from dataclasses import replace
 
 from unjam.doctor.launch import CannotExamine, Patient, Tries
 from unjam.doctor.watch import Patience
-from unjam.evidence.case import Case, Plan, Trial
+from unjam.evidence.case import Case
+from unjam.evidence.trial import Plan, Trial
 from unjam.rules import RULES
 from unjam.rules.rule import Confidence, Finding, Suspicion, by_harm, without_echoes
 
@@ -38,12 +39,15 @@ class Examination:
         budget: float,
         say: Callable[[str], None],
         hurry: float = 1.0,
+        *,
+        last: bool = True,
     ) -> None:
         self.case = case
         self._patient, self._number, self._tries, self._say = patient, number, tries, say
         self._until = time.monotonic() + budget
         self._budget = budget
         self._hurry = hurry  # a part of the usual patience
+        self._last = last  # no other loader needs the program afterwards
         self.untried: list[Plan] = []
 
     def run(self) -> list[Finding]:
@@ -81,7 +85,9 @@ class Examination:
                 trial = replace(self._attempt(replace(alone, in_place=True)), plan=alone)
             self.case.trials.append(trial)
             return
-        as_is = Plan(loader.num_workers, loader.start_method, epochs=2, seconds=min(10.0, share * 0.17))
+        # a new interpreter for each worker and epoch takes its time before anything is loaded
+        seconds = min(10.0, share * 0.17) if loader.start_method == "fork" else min(25.0, share * 0.4)
+        as_is = Plan(loader.num_workers, loader.start_method, epochs=2, seconds=seconds)
         trial = self._try(as_is)
         self._try(alone)
         if trial.outcome == "raised" and trial.bad and self._left() > 5:
@@ -96,7 +102,7 @@ class Examination:
                 if plan not in found and self.case.tried(plan) is None:
                     found.append(plan)
         # the program's own process is used up by a trial in it
-        return sorted(found, key=lambda plan: plan.in_place)
+        return sorted((p for p in found if self._last or not p.in_place), key=lambda plan: plan.in_place)
 
     def _once_more(self) -> None:
         """Whether the failure comes back without the change."""

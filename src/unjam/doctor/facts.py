@@ -15,9 +15,10 @@ from typing import Any
 
 from unjam.doctor.inventory import Inventory
 from unjam.evidence import forking, limits, variables
-from unjam.evidence.case import Crossing, LoaderFacts, Place, ThreadFacts, World, is_users
+from unjam.evidence.case import Crossing, LoaderFacts, ThreadFacts, World
 from unjam.evidence.source import class_place, where_set
 from unjam.evidence.stacks import Frame
+from unjam.evidence.trial import Place, is_users
 from unjam.transport.room import available_memory
 from unjam.worker.unshippable import Culprit, find_culprit
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import FrameType, ModuleType
 from typing import Any
 
-from unjam.evidence.case import Place, is_users
+from unjam.evidence.trial import Place, is_users
 from unjam.worker.imports import after_import
 
 

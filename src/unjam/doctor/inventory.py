@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import stat
 import sys
 import threading
 import types
@@ -18,14 +19,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from unjam.doctor.randomness import is_generator
-from unjam.evidence.case import Part, is_users
+from unjam.evidence.case import Part
 from unjam.evidence.source import where_set
+from unjam.evidence.trial import is_users
 
 DEEPEST = 7
 MOST_OBJECTS = 20_000
 LOOKED_AT = 24  # items of one container
 CROWD = 20_000  # a container with this many Python objects is worth a word
 LARGE_ARRAY = 1 << 20
+NUMBER_NAMES = ("fd", "fileno", "desc", "handle", "file")
 _PLAIN = (str, bytes, int, float, bool, complex, type(None), types.ModuleType, type, types.CodeType, range, slice)
 
 
@@ -236,7 +239,10 @@ class Inventory:
         self.found: dict[str, Found] = {}
         self.names: dict[int, str] = {}
         self._holders: dict[str, Found] = {}
+        self._numbers: dict[str, tuple[Found, int]] = {}
+        opened = open_files()
         for found in walk(roots):
+            self._find_numbers(found, opened)
             kind = kind_of(found.obj)
             shown = self._shown(found.path)
             self.names.setdefault(id(found.obj), shown)
@@ -246,6 +252,13 @@ class Inventory:
                 found.obj, (list, dict, tuple, types.FunctionType, types.MethodType)
             ):
                 self._holders[found.path] = found
+
+    def _find_numbers(self, found: Found, opened: dict[int, str]) -> None:
+        """Descriptors that are kept as plain numbers, under a name that says so."""
+        for name, value in list(getattr(found.obj, "__dict__", {}).items())[:200] if opened else ():
+            if type(value) is int and value in opened and any(hint in str(name).lower() for hint in NUMBER_NAMES):
+                path = f"{found.path}.{name}"
+                self._numbers[path] = (Found(path, value, found.obj, name, lambda _: None), value)
 
     def _shown(self, path: str) -> str:
         """The path up to an object of Python's own: a ZipFile's inner file is the ZipFile to the user."""
@@ -260,7 +273,11 @@ class Inventory:
 
     def parts(self) -> tuple[Part, ...]:
         """As facts."""
-        return tuple(_part(path, found, self._holders.get(path, found)) for path, found in self.found.items())
+        numbers = [
+            Part(path, "handle", "int", where_set(found.owner, found.name), {"fd": fd, "target": _target(fd)})
+            for path, (found, fd) in self._numbers.items()
+        ]
+        return (*(_part(path, found, self._holders.get(path, found)) for path, found in self.found.items()), *numbers)
 
 
 def _is_pythons(obj: Any) -> bool:
@@ -321,3 +338,29 @@ def _target(fd: int | None) -> str:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
         return ""
+
+
+def open_files() -> dict[int, str]:
+    """The regular files open in this process that data may come from."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target, fd = os.readlink(f"/proc/self/fd/{name}"), int(name)
+            if fd <= 2 or not stat.S_ISREG(os.fstat(fd).st_mode) or target.startswith(("/memfd:", "/dev/shm/")):
+                continue
+            if not flags_of(fd) & (
+                os.O_WRONLY | os.O_APPEND
+            ):  # what is only written to, a log, shares its place on purpose
+                found[fd] = target
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def flags_of(fd: int) -> int:
+    """How a descriptor was opened."""
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("flags:"):
+                return int(line.split()[1], 8)
+    return os.O_RDONLY

@@ -19,9 +19,11 @@ from unjam.doctor.assemble import assemble
 from unjam.doctor.processes import adopt_orphans, kill_session, reap
 from unjam.doctor.subject import Caught, Done, Ended, Gather, Started, Subject, Try
 from unjam.doctor.tracking import Setup
+from unjam.doctor.warden import Warden
 from unjam.doctor.watch import Patience, watch
 from unjam.engine.deadlines import ASK_AGAIN, GATHER, LET_GO, START_FRESH
-from unjam.evidence.case import Case, Plan, Trial
+from unjam.evidence.case import Case
+from unjam.evidence.trial import Plan, Trial
 
 Tries = tuple[tuple[str, int, int, int, str], ...]
 
@@ -36,6 +38,7 @@ class Patient:
     def __init__(self, begin: Callable[[Connection, Connection, str], int]) -> None:
         adopt_orphans()
         self.folder = tempfile.mkdtemp(prefix="unjam-check-")
+        self._warden = Warden(self.folder)
         self._control, theirs = Pipe()
         self._twin, twins = Pipe()
         self._trials = 0
@@ -45,6 +48,7 @@ class Patient:
         finally:
             theirs.close()
             twins.close()
+        self._warden.note(self.pid)
 
     # -- beginnings --------------------------------------------------------------------------------------------------------
 
@@ -158,6 +162,7 @@ class Patient:
             start_new_session=True,
         )
         process.returncode = 0
+        self._warden.note(process.pid)
         until = time.monotonic() + START_FRESH.seconds
         while (
             not os.path.exists(f"{setup.folder}/begun")
@@ -180,6 +185,7 @@ class Patient:
             raise CannotExamine("the program is gone") from error
         if not isinstance(answer, Started):
             raise CannotExamine(f"the program said something strange: {answer!r}")
+        self._warden.note(answer.pid)
         return answer.pid
 
     def _new_folder(self) -> str:
@@ -207,6 +213,7 @@ class Patient:
             reap(self.pid, LET_GO.seconds)
         kill_session(self.pid)
         shutil.rmtree(self.folder, ignore_errors=True)
+        reap(self._warden.dismiss(), LET_GO.seconds)
 
 
 def _tail(path: str, most: int = 4000) -> str:

@@ -12,15 +12,15 @@ import time
 from typing import Any
 
 from unjam.doctor import instrument, looking
-from unjam.doctor.changes import ease, open_files
+from unjam.doctor.changes import ease
 from unjam.doctor.describing import described
 from unjam.doctor.digest import weigh
 from unjam.doctor.instrument import Hello
-from unjam.doctor.inventory import Inventory
+from unjam.doctor.inventory import Inventory, open_files
 from unjam.doctor.recording import Recorder
 from unjam.doctor.tracking import Setup
 from unjam.engine.deadlines import SETTLE
-from unjam.evidence.case import Plan
+from unjam.evidence.trial import Plan
 
 GOODBYE = 0
 IDLE_STEP = 0.02

@@ -27,7 +27,8 @@ from unjam.doctor.processes import reap
 from unjam.doctor.tracking import Setup
 from unjam.engine.deadlines import ASK_AGAIN, OBEY_KILL
 from unjam.evidence import forking
-from unjam.evidence.case import Case, ThreadFacts, is_users
+from unjam.evidence.case import Case, ThreadFacts
+from unjam.evidence.trial import is_users
 
 MOST_LOADERS = 4
 

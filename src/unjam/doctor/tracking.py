@@ -17,8 +17,8 @@ from unjam.doctor.digest import digest
 from unjam.doctor.inventory import Inventory, walk
 from unjam.doctor.randomness import Randomness
 from unjam.doctor.recording import Recorder
-from unjam.evidence.case import Plan
 from unjam.evidence.oddness import read as read_shape
+from unjam.evidence.trial import Plan
 
 MEMORY_EVERY = 0.2  # seconds between two readings of a worker's memory
 AGAIN = 6  # samples that are loaded twice, to see whether the same index gives the same sample
@@ -154,11 +154,21 @@ def look_again(here: Here, samples: list[Any]) -> None:
 
 def _alias(here: Here, sample: Any) -> str:
     """The attribute whose memory a sample lies in."""
-    own = {where for part in (sample if isinstance(sample, (list, tuple)) else [sample]) if (where := _address(part))}
+    own = set(_addresses(sample))
     for found in walk(here.roots):
         if found.path not in here.roots and (_address(found.obj) in own or found.obj is sample):
             return found.path
     return ""
+
+
+def _addresses(part: Any, depth: int = 0) -> Iterator[int]:
+    if isinstance(part, dict):
+        part = list(part.values())
+    if isinstance(part, (list, tuple)) and depth < 4:
+        for one in part[:50]:
+            yield from _addresses(one, depth + 1)
+    elif where := _address(part):
+        yield where
 
 
 def _address(obj: Any) -> int:

@@ -121,7 +121,7 @@ def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
     """Every process of a trial that does not get on, before it is ended."""
     alive = session(leader)
     armed = [one for one in alive if os.path.exists(f"{folder}/{one.pid}.stack")]
-    before = {one.pid: one.cpu for one in alive}
+    before, began = {one.pid: one.cpu for one in alive}, time.monotonic()
     for one in armed:
         with contextlib.suppress(OSError):
             os.unlink(f"{folder}/{one.pid}.look")
@@ -144,7 +144,7 @@ def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
             "own": own or {},
             "frames": list(stack.frames) if stack else [],
             "libraries": libraries_on_stack(one.pid),
-            "busy": now - before.get(one.pid, now) > 0.15,
+            "busy": wait.kind == "nothing" or now - before.get(one.pid, now) > 0.5 * (time.monotonic() - began),
             "events": read(folder).get(one.pid, [])[-3:],
         })  # fmt: skip
     return found

@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from unjam.evidence.case import Place
+from unjam.evidence.trial import Place
 
 _BROAD = {"Exception", "BaseException"}
 # caught to take another way, not to hide a bad sample
@@ -182,7 +182,7 @@ def _what_it_does(handler: ast.ExceptHandler, function: str, given: set[str], *,
     last = handler.body[-1]
     if isinstance(last, ast.Continue):
         return "goes on with the next"
-    if isinstance(last, ast.Assign) and broad and not _depends(last.value, given):
+    if isinstance(last, ast.Assign) and not _depends(last.value, given):
         return "puts a default in its place"
     only_says = all(isinstance(node, (ast.Pass, ast.Expr)) for node in handler.body)
     return "goes on as if nothing had happened" if only_says and broad else ""

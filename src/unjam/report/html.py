@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from unjam.evidence.case import Case, Trial
+from unjam.evidence.case import Case
+from unjam.evidence.trial import Trial
 from unjam.report import catalogue, plots
 from unjam.report.diagnosis import Diagnosis
 from unjam.report.text import loader_line, verdict

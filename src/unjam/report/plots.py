@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from unjam.evidence.case import Sample, Trial
+from unjam.evidence.trial import Sample, Trial
 
 WIDTH = 900
 LEFT = 86

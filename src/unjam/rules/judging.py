@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from unjam.evidence.case import Case, End, Place, Raised, Sample, Stuck, Sync, Trial
+from unjam.evidence.case import Case
 from unjam.evidence.source import line_of
+from unjam.evidence.trial import End, Place, Raised, Sample, Stuck, Sync, Trial
 from unjam.rules.rule import Confidence
 
 PROVEN, LIKELY, POSSIBLE = Confidence.PROVEN, Confidence.LIKELY, Confidence.POSSIBLE
@@ -136,6 +137,11 @@ def for_memory(bad: Raised) -> bool:
         or "can't allocate memory" in bad.message
         or "Cannot allocate memory" in bad.message
     )
+
+
+def out_of_descriptors(bad: Raised) -> bool:
+    """Whether an exception says that no descriptor was left."""
+    return "Too many open files" in bad.message
 
 
 # -- compared ----------------------------------------------------------------------------------------------------------

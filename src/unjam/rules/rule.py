@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from unjam.evidence.case import Place, Plan
+from unjam.evidence.trial import Place, Plan
 
 
 class Confidence(Enum):

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unjam.evidence.case import Case, ThreadFacts, place_of
+from unjam.evidence.case import Case, ThreadFacts
+from unjam.evidence.trial import place_of
 from unjam.rules.judging import LIKELY, blocked_lock, frozen, gone_words, proof, quoted, worker_words
 from unjam.rules.rule import Finding, Rule
 

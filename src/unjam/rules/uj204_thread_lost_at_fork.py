@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unjam.evidence.case import Case, Stuck, Trial
+from unjam.evidence.case import Case
+from unjam.evidence.trial import Stuck, Trial
 from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN, frozen, quoted, waits_for, worker_words
 from unjam.rules.rule import Finding, Rule
 

@@ -27,30 +27,30 @@ def detect(case: Case) -> Finding | None:
     """A stuck line that names a queue."""
     found = []
     for base, stuck in frozen(case):
-        queue = waits_for(stuck, "queue")
-        if queue is not None and not stuck.native:
-            found.append((base, stuck, queue))
+        sync = waits_for(stuck, "queue")
+        if sync is not None and not stuck.native:
+            found.append((base, stuck, sync))
     if not found:
         return None
-    _, stuck, queue = found[0]
-    threads = case.world.threads and not queue.facts.get("between_processes")
+    _, stuck, sync = found[0]
+    threads = case.world.threads and not sync.facts.get("between_processes")
     if threads and not any(trial.plan.in_place and trial.outcome == "hung" for trial in case.trials):
         return None  # a thread of the program may be the one that serves it
-    state = "full" if queue.facts.get("full") and not queue.facts.get("empty") else "empty"
-    part = case.part(queue.path)
+    state = "full" if sync.facts.get("full") and not sync.facts.get("empty") else "empty"
+    part = case.part(sync.path)
     both = len({id(base) for base, *_ in found}) > 1 or not case.loader.num_workers
     return Finding(
         RULE,
-        f"{worker_words(stuck)} waits for {queue.path}, which is {state} and which nobody {'reads' if state == 'full' else 'fills'}",
-        queue.path,
+        f"{worker_words(stuck)} waits for {sync.path}, which is {state} and which nobody {'reads' if state == 'full' else 'fills'}",
+        sync.path,
         (
             f"waits at {quoted(stuck.place)}",
-            f"{queue.path} is a {queue.type_name}, {state}",
+            f"{sync.path} is a {sync.type_name}, {state}",
             *((f"made at {quoted(part.place)}",) if part and part.place else ()),
             *(("the same with workers and without",) if both and case.loader.num_workers else ()),
         ),
         PROVEN if both else LIKELY,
-        f"give the call at {stuck.place} a timeout, and return results through the sample instead of {queue.path}",
+        f"give the call at {stuck.place} a timeout, and return results through the sample instead of {sync.path}",
         stuck.place,
     )
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import PROVEN, bad_samples, count, for_memory, names, quoted
+from unjam.rules.judging import LIKELY, PROVEN, bad_samples, count, for_memory, names, out_of_descriptors, quoted
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ306", "sample-raises", symptom="raised")
@@ -33,10 +33,16 @@ def detect(case: Case) -> Finding | None:
     ]
     # an accelerator that was in use does not survive the fork into the trial either (UJ703)
     device = case.world.accelerator or "forked subprocess"
-    bad = [b for b in bad if not for_memory(b) and device not in b.message]
+    bad = [b for b in bad if not for_memory(b) and not out_of_descriptors(b) and device not in b.message]
     if case.loader.num_workers:
         bad = [b for b in bad if not b.crosses]
     if alone is None or not bad:
+        return None
+    # where nearly everything fails, the sandbox itself may be what a sample cannot stand: it is another process
+    many = len(bad) > 0.5 * (len(alone.samples) + len(bad)) and case.loader.num_workers > 0
+    own = alone.plan.changed(in_place=True, epochs=1, seconds=4.0)
+    in_place = case.tried(own)
+    if in_place is not None and in_place.fine and not in_place.bad:
         return None
     first = bad[0]
     kinds = list(dict.fromkeys(b.type_name for b in bad))
@@ -52,9 +58,10 @@ def detect(case: Case) -> Finding | None:
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
             "without workers too: it is the sample, not the workers",
         ),
-        PROVEN,
+        PROVEN if in_place is not None or not many else LIKELY,
         f"repair sample {names(b.index for b in bad)}, or what {first.place or case.loader.dataset} does with it",
         first.place,
+        wants=(own,) if many else (),
     )
 
 

@@ -25,8 +25,12 @@ RULE = Rule("UJ308", "fails-only-in-workers", symptom="differs", fallback=True, 
 
 def detect(case: Case) -> Finding | None:
     """An exception that needs workers."""
+    in_place = next((t for t in case.trials if t.plan.in_place and t.fine and not t.bad and t.samples), None)
+    alone = in_place or case.alone
     bad = only_in_workers(case)
-    if bad is None or case.alone is None or not case.alone.fine or case.alone.bad:
+    if in_place is not None and bad is None and case.as_is is not None and not case.as_is.fine:
+        bad = next(iter(case.as_is.bad), None)
+    if bad is None or alone is None or not alone.fine or alone.bad:
         return None
     back = case.again is not None and not case.again.fine
     where = f"sample {bad.index}" if bad.index else f"the {bad.stage} stage"
@@ -37,9 +41,14 @@ def detect(case: Case) -> Finding | None:
         (
             f"{bad.type_name}: {bad.message.splitlines()[0][:160] if bad.message else ''}",
             *((f"raised at {quoted(bad.place)}",) if bad.place else ()),
-            f"without workers: {len(case.alone.samples)} samples, none failed",
+            f"without workers: {len(alone.samples)} samples, none failed",
+            *(
+                ("also in a fork without workers: it is the process that matters",)
+                if in_place and case.alone and case.alone.bad
+                else ()
+            ),
         ),
-        PROVEN if back else LIKELY,
+        PROVEN if back or in_place else LIKELY,
         f"look at what {bad.place or case.loader.dataset} uses that only the program's own process has",
         bad.place,
     )

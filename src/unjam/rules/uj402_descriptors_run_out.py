@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN
+from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN, out_of_descriptors, quoted
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ402", "descriptors-run-out", symptom="raised")
@@ -28,7 +28,35 @@ MARKS = ("Too many open files", "ancdata", "Errno 24")
 
 
 def detect(case: Case) -> Finding | None:
-    """Tensors ahead against the limit."""
+    """Samples that keep files open; or tensors ahead against the limit."""
+    return _kept_open(case) or _on_their_way(case)
+
+
+def _kept_open(case: Case) -> Finding | None:
+    full = [b for t in (case.alone, case.as_is) if t for b in t.bad if out_of_descriptors(b)]
+    if not full:
+        return None
+    first = full[0]
+    alone = case.alone.facts.get("state", []) if case.alone else []
+    grown = [name for fact in alone for name in fact.get("grown", [])]
+    name = f"dataset.{grown[0]}" if grown else f"{first.place}"
+    return Finding(
+        RULE,
+        f"samples open files and do not close them: after {case.world.descriptors:,} descriptors none is left",
+        name,
+        (
+            f"sample {first.index}: {first.type_name}: {first.message[:120]}",
+            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            *((f"{name} grows with every sample",) if grown else ()),
+            f"ulimit -n is {case.world.descriptors:,}",
+        ),
+        PROVEN if len(full) > 1 else LIKELY,
+        f"close what the sample opens ({first.place}), or keep a few open at most",
+        first.place,
+    )
+
+
+def _on_their_way(case: Case) -> Finding | None:
     loader, world, as_is = case.loader, case.world, case.as_is
     known = next((t for t in (case.alone, as_is) if t is not None and t.batches), None)
     if not loader.num_workers or known is None or as_is is None:

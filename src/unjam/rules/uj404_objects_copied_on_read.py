@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unjam.evidence.case import Case, Trial
+from unjam.evidence.case import Case
+from unjam.evidence.trial import Trial
 from unjam.rules.judging import LIKELY, PROVEN, quoted, size
 from unjam.rules.rule import Finding, Rule, Severity
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unjam.evidence.case import Case, Place
+from unjam.evidence.case import Case
+from unjam.evidence.trial import Place
 from unjam.rules.judging import POSSIBLE, PROVEN, count, names, quoted
 from unjam.rules.rule import Finding, Rule, Severity
 

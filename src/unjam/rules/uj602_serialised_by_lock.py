@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unjam.evidence.case import Case, Part, Trial
+from unjam.evidence.case import Case, Part
+from unjam.evidence.trial import Trial
 from unjam.rules.judging import PROVEN, quoted
 from unjam.rules.rule import Finding, Rule, Severity, Suspicion
 

@@ -21,7 +21,7 @@ from unjam.rules.judging import PROVEN, mean_seconds
 from unjam.rules.rule import Finding, Rule, Severity, Suspicion
 
 RULE = Rule("UJ606", "wrong-number-of-workers", Severity.WARNING, symptom="slow")
-WORTH = 15.0  # seconds in an epoch
+WORTH = 2.5  # seconds in an epoch
 FASTER = 1.5
 
 
@@ -33,7 +33,7 @@ def detect(case: Case) -> Finding | Suspicion | None:
     epoch = mean_seconds(alone) * loader.length
     if loader.num_workers == 0:
         better = max(2, cpus)
-        if epoch < WORTH:
+        if epoch < WORTH or mean_seconds(alone) < 0.003:
             return None
     elif loader.num_workers > 4 * cpus:
         better = cpus
@@ -48,7 +48,7 @@ def detect(case: Case) -> Finding | Suspicion | None:
     base, other = case.tried(now), case.tried(then)
     if base is None or other is None:
         return Suspicion(RULE, (now, then))
-    if not base.rate or other.rate < base.rate * FASTER:
+    if not base.rate or other.rate < base.rate * FASTER or loader.length / base.rate - loader.length / other.rate < 1:
         return None
     return Finding(
         RULE,

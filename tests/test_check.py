@@ -1,0 +1,198 @@
+"""`unjam check` as a user runs it: targets, outputs, exit codes, interruptions, and nothing left behind."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HEAD = "import torch\nfrom torch.utils.data import DataLoader, Dataset\n"
+HEALTHY = HEAD + (
+    "class Squares(Dataset):\n"
+    "    def __len__(self):\n"
+    "        return 40\n"
+    "    def __getitem__(self, i):\n"
+    "        return torch.tensor(i * i), str(i)\n"
+    "def make_loader():\n"
+    "    return DataLoader(Squares(), batch_size=4, num_workers=2, shuffle=True)\n"
+    "if __name__ == '__main__':\n"
+    "    import sys\n"
+    "    assert sys.argv[1:] == ['--lr', '0.1'], sys.argv\n"
+    "    for epoch in range(2):\n"
+    "        for batch, names in make_loader():\n"
+    "            open('trained', 'w').close()\n"
+)
+# two independent causes, and names that must not be believed
+TWICE = HEAD + (
+    "import numpy as np\n"
+    "Odd = type('<script>alert(1)</script>', (Dataset,), {\n"
+    "    '__init__': lambda self: setattr(self, 'rng', np.random.RandomState(0)),\n"
+    "    '__len__': lambda self: 40,\n"
+    "    '__getitem__': lambda self, i: i + self.rng.rand() / (i - 7) if i != 7 else 1 / 0,\n"
+    "})\n"
+    "for batch in DataLoader(Odd(), batch_size=4, num_workers=2):\n"
+    "    pass\n"
+)
+STUCK = HEAD + (
+    "import time\n"
+    "class Slow(Dataset):\n"
+    "    def __len__(self):\n"
+    "        return 40\n"
+    "    def __getitem__(self, i):\n"
+    "        time.sleep(600 if i == 5 else 0)\n"
+    "        return i\n"
+    "for batch in DataLoader(Slow(), batch_size=4, num_workers=1):\n"
+    "    pass\n"
+)
+
+
+def run(*arguments: str, cwd: Path, timeout: float = 100) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "unjam", "check", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working folder, and the proof that a check leaves nothing behind."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    before = set(glob.glob("/dev/shm/*"))
+    yield tmp_path
+    assert _until(lambda: not _processes(str(tmp_path))), _processes(str(tmp_path))
+    assert _until(lambda: not glob.glob(str(tmp_path / "tmp" / "unjam-check-*")))
+    assert set(glob.glob("/dev/shm/torch_*")) <= before
+
+
+def _until(true, seconds: float = 6) -> bool:
+    until = time.monotonic() + seconds
+    while not true() and time.monotonic() < until:
+        time.sleep(0.1)
+    return true()
+
+
+def _processes(mark: str) -> list[str]:
+    """Processes that still work in a folder, or were started for a program in it."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                line = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if mark in line or os.readlink(f"/proc/{name}/cwd") == mark:
+                    found.append(f"{name} {line}")
+            except OSError:
+                continue
+    return found
+
+
+def test_a_healthy_program(folder):
+    (folder / "train.py").write_text(HEALTHY)
+    done = run("train.py", "--lr", "0.1", "--json", "out.json", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing found" in done.stdout
+    assert "0 workers" in done.stdout  # what was tried
+    assert "trying" in done.stderr  # progress
+    assert not (folder / "trained").exists(), "the training body ran"
+    said = json.loads((folder / "out.json").read_text())
+    assert said["schema"] == 1
+    assert said["findings"] == []
+    assert said["trials"]
+
+
+def test_a_function_and_a_dataset(folder):
+    (folder / "data.py").write_text(HEALTHY)
+    done = run("data:make_loader", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = run("data.py:Squares", "--budget", "15", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "over Squares (40 samples), batch_size=8, 2 workers" in done.stdout
+
+
+def test_findings_in_every_form(folder):
+    (folder / "odd.py").write_text(TWICE)
+    done = run("odd.py", "--json", "o.json", "--html", "o.html", "--sarif", "o.sarif", cwd=folder)
+    assert done.returncode == 1, done.stdout + done.stderr
+    said = json.loads((folder / "o.json").read_text())
+    codes = {finding["code"] for finding in said["findings"]}
+    assert {"UJ306", "UJ505"} <= codes, codes
+    fields = {"code", "rule", "title", "culprit", "evidence", "confidence", "help", "location", "severity", "diff"}
+    for finding in said["findings"]:
+        assert set(finding) == fields
+        assert finding["confidence"] in ("proven", "likely", "possible")
+    assert next(f for f in said["findings"] if f["code"] == "UJ306")["culprit"].startswith("sample 7")
+    assert "error[UJ306]" in done.stdout
+    assert "help:" in done.stdout
+    page = (folder / "o.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "http" not in page.replace("http-equiv", "")
+    sarif = json.loads((folder / "o.sarif").read_text())
+    results = sarif["runs"][0]["results"]
+    assert {result["ruleId"] for result in results} == codes
+    assert results[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "odd.py"
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("raise RuntimeError('no data folder')", "no data folder"),
+        ("print('hello')", "before it iterated a DataLoader"),
+        ("def broken(:\n", "SyntaxError"),
+        (None, "there is no file"),
+    ],
+)
+def test_a_program_that_cannot_be_examined(folder, program, said):
+    if program is not None:
+        (folder / "program.py").write_text(program)
+    done = run("program.py", cwd=folder)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+
+
+def test_interrupted(folder):
+    (folder / "stuck.py").write_text(STUCK)
+    command = [sys.executable, "-m", "unjam", "check", "stuck.py", "--json", "o.json"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _until(lambda: _processes_of(folder) >= 3, 30)
+    time.sleep(7)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode in (0, 1), out + err
+    assert "stopped early" in out
+    assert json.loads((folder / "o.json").read_text())["stopped"]
+
+
+def test_killed(folder):
+    (folder / "stuck.py").write_text(STUCK)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unjam", "check", "stuck.py"], cwd=folder, stderr=subprocess.DEVNULL
+    )
+    assert _until(lambda: _processes_of(folder) >= 4, 30)
+    process.kill()
+    process.wait(10)
+
+
+def _processes_of(folder: Path) -> int:
+    return len(_processes(str(folder)))
+
+
+def test_the_catalogue_on_the_command_line():
+    done = subprocess.run(
+        [sys.executable, "-m", "unjam", "rules"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert len(done.stdout.splitlines()) >= 30
+    done = subprocess.run(
+        [sys.executable, "-m", "unjam", "explain", "uj501"], capture_output=True, text=True, timeout=60, check=True
+    )
+    for heading in ("What happened", "Why", "How to confirm", "How to fix", "Limits"):
+        assert heading in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "unjam", "explain", "UJ999"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
