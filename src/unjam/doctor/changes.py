@@ -108,15 +108,20 @@ class _NoLock:
 def reopen(inventory: Inventory) -> None:
     """Give this process files of its own behind the same descriptor numbers: same place, nobody else moves them."""
     for fd in sorted(_descriptors(inventory)):
-        with contextlib.suppress(OSError):
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                continue
-            place = os.lseek(fd, 0, os.SEEK_CUR)
-            flags = flags_of(fd) & (os.O_ACCMODE | os.O_APPEND)
-            own = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
-            os.lseek(own, place, os.SEEK_SET)
-            os.dup2(own, fd, inheritable=False)
-            os.close(own)
+        own_file(fd)
+
+
+def own_file(fd: int, place: int | None = None) -> None:
+    """Put an open file of this process's own behind a descriptor, at the same place or another."""
+    with contextlib.suppress(OSError):
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return
+        place = os.lseek(fd, 0, os.SEEK_CUR) if place is None else place
+        flags = flags_of(fd) & (os.O_ACCMODE | os.O_APPEND)
+        own = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+        os.lseek(own, place, os.SEEK_SET)
+        os.dup2(own, fd, inheritable=False)
+        os.close(own)
 
 
 def _descriptors(inventory: Inventory) -> set[int]:

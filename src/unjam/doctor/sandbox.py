@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from unjam.doctor import instrument, looking
-from unjam.doctor.changes import ease
+from unjam.doctor.changes import ease, own_file
 from unjam.doctor.describing import described
 from unjam.doctor.digest import weigh
 from unjam.doctor.instrument import Hello
@@ -23,6 +23,7 @@ from unjam.engine.deadlines import SETTLE
 from unjam.evidence.trial import Plan
 
 GOODBYE = 0
+captured: dict[int, int] = {}  # the places of the program's open files at the captured moment
 IDLE_STEP = 0.02
 
 
@@ -55,6 +56,9 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
     instrument.install(setup)
     recorder = Recorder(setup.folder, -1)
     instrument.arm(setup.folder)
+    if not plan.in_place:
+        for fd, place in captured.items():
+            own_file(fd, place)  # the trials before this one have moved it
     inventory = Inventory(roots)
     looking.names = inventory.names
     refused = ease(plan, inventory) or _set(loader, plan)
@@ -66,7 +70,7 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
 
         cap_threads(1, loaded_elsewhere=True)  # as in confine(), for everybody else's pools
     kept: list[Any] = []
-    offsets = _offsets()
+    places = offsets()
     until = time.monotonic() + plan.seconds
     state = _attributes(loader.dataset)
     try:
@@ -81,7 +85,7 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
         recorder.write("codes", codes=_exit_codes())
     else:
         recorder.write("finished")
-    moved = [(fd, open_files().get(fd, "")) for fd, place in offsets.items() if _offset(fd) != place]
+    moved = [(fd, open_files().get(fd, "")) for fd, place in places.items() if _offset(fd) != place]
     recorder.write("moved", files=moved)
     after = _attributes(loader.dataset)
     recorder.write(
@@ -215,7 +219,8 @@ def _wait_until_idle(folder: str) -> None:
         signal.sigtimedwait([], IDLE_STEP)
 
 
-def _offsets() -> dict[int, int]:
+def offsets() -> dict[int, int]:
+    """The places of this process's open files."""
     return {fd: _offset(fd) for fd in open_files()}
 
 

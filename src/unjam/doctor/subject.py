@@ -123,6 +123,7 @@ class Subject:
         self._hook.open = False
         threads = [facts.threads_now(Inventory(facts.roots_of(loader))) for loader in loaders]
         native = forking.look().native_threads
+        sandbox.captured = sandbox.offsets()
         if os.fork() == 0:
             try:
                 self._be_the_twin(loaders, frame, threads, native)
@@ -185,7 +186,7 @@ class Subject:
         roots = facts.roots_of(loader)
         inventory = Inventory(roots)
         looking.names = inventory.names
-        frames = [one for one in _frames(frame) if is_users(one.f_code.co_filename)]
+        frames = [one for one in _frames(_outside(frame)) if is_users(one.f_code.co_filename)]
         case = Case(
             facts.loader_facts(loader, self._hook.made.get(loader), users_place(frame)),
             facts.world(threads, native, self._environment),
@@ -212,9 +213,17 @@ def _requests(control: Connection) -> Iterator[Any]:
         yield wanted
 
 
+def _outside(frame: FrameType | None) -> FrameType | None:
+    """The first call that is not of the catch itself."""
+    while frame is not None and "/unjam/doctor/" in frame.f_code.co_filename.replace("\\", "/"):
+        frame = frame.f_back
+    return frame
+
+
 def _frames(frame: FrameType | None) -> list[FrameType]:
+    """The calls of the program, innermost first; what runs the program is none of it."""
     found = []
-    while frame is not None:
+    while frame is not None and frame.f_code.co_filename != __file__:
         found.append(frame)
         frame = frame.f_back
     return found

@@ -121,7 +121,12 @@ def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
     """Every process of a trial that does not get on, before it is ended."""
     alive = session(leader)
     armed = [one for one in alive if os.path.exists(f"{folder}/{one.pid}.stack")]
+    # before it is disturbed: what it waits for, and whether it computes
+    waits = {one.pid: waiting.look(one.pid) for one in armed}
     before, began = {one.pid: one.cpu for one in alive}, time.monotonic()
+    _pause(0.4)
+    used = {one.pid: one.cpu - before.get(one.pid, one.cpu) for one in session(leader)}
+    elapsed = time.monotonic() - began
     for one in armed:
         with contextlib.suppress(OSError):
             os.unlink(f"{folder}/{one.pid}.look")
@@ -129,13 +134,12 @@ def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
     _until(lambda: all(os.path.exists(f"{folder}/{one.pid}.look") for one in armed))
     found = []
     for one in armed:
-        wait = waiting.look(one.pid)
+        wait = waits[one.pid]
         _signal(one.pid, looking.STACK)
         _until(lambda: _read(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called before the next turn
         _pause(0.05)
         own = _own_words(f"{folder}/{one.pid}.look")
         stack = stacks.main_stack(_read(f"{folder}/{one.pid}.stack"))
-        now = next((usage.cpu for usage in session(leader) if usage.pid == one.pid), 0.0)
         found.append({
             "pid": one.pid,
             "waits": wait.kind,
@@ -144,7 +148,7 @@ def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
             "own": own or {},
             "frames": list(stack.frames) if stack else [],
             "libraries": libraries_on_stack(one.pid),
-            "busy": wait.kind == "nothing" or now - before.get(one.pid, now) > 0.5 * (time.monotonic() - began),
+            "busy": used.get(one.pid, 0.0) > 0.4 * elapsed,
             "events": read(folder).get(one.pid, [])[-3:],
         })  # fmt: skip
     return found
