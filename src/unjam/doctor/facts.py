@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -158,21 +159,34 @@ def _reachable(frame: FrameType) -> list[Any]:
     return values
 
 
-def world(threads: tuple[ThreadFacts, ...], native: int, environment: Mapping[str, str]) -> World:
+@dataclass(frozen=True)
+class Moment:
+    """What only the program's own process can tell, at the captured moment: a fork of it has no threads."""
+
+    threads: tuple[ThreadFacts, ...]
+    native_threads: int
+    pools: tuple[Mapping[str, Any], ...]
+
+
+def moment(loader: Any) -> Moment:
+    """Now, in the program's own process."""
+    return Moment(threads_now(Inventory(roots_of(loader))), forking.look().native_threads, _pools())
+
+
+def world(moment: Moment, environment: Mapping[str, str]) -> World:
     """The process and the machine."""
     import torch  # noqa: PLC0415 - imported by the program
 
     free, total = limits.shared_memory()
     most, used = limits.descriptors()
     main = sys.modules["__main__"]
-    pools = _pools()
     return World(
         cpus=limits.processors(),
         python=platform.python_version(),
         torch=str(torch.__version__),
-        threads=threads,
-        native_threads=native,
-        pools=pools,
+        threads=moment.threads,
+        native_threads=moment.native_threads,
+        pools=moment.pools,
         accelerator=forking.look().accelerator,
         shm_free=free,
         shm_total=total,
@@ -182,7 +196,7 @@ def world(threads: tuple[ThreadFacts, ...], native: int, environment: Mapping[st
         temporary=tempfile.gettempdir(),
         interactive=not os.path.isfile(getattr(main, "__file__", "") or ""),
         idle_variables=variables.read_by_nobody(_suspects(environment)),
-        late_variables=_late(environment, pools),
+        late_variables=_late(environment, moment.pools),
     )
 
 

@@ -26,8 +26,7 @@ from unjam.doctor.inventory import Inventory
 from unjam.doctor.processes import reap
 from unjam.doctor.tracking import Setup
 from unjam.engine.deadlines import ASK_AGAIN, OBEY_KILL
-from unjam.evidence import forking
-from unjam.evidence.case import Case, ThreadFacts
+from unjam.evidence.case import Case
 from unjam.evidence.trial import is_users
 
 MOST_LOADERS = 4
@@ -121,12 +120,11 @@ class Subject:
 
     def _serve(self, loaders: list[Any], frame: FrameType) -> None:
         self._hook.open = False
-        threads = [facts.threads_now(Inventory(facts.roots_of(loader))) for loader in loaders]
-        native = forking.look().native_threads
+        moments = [facts.moment(loader) for loader in loaders]
         sandbox.captured = sandbox.offsets()
         if os.fork() == 0:
             try:
-                self._be_the_twin(loaders, frame, threads, native)
+                self._be_the_twin(loaders, frame, moments)
             finally:
                 os._exit(0)
         self._control.send(Caught(len(loaders)))
@@ -136,14 +134,12 @@ class Subject:
                 sandbox.run_trial(loaders[wanted.number], wanted.setup, facts.roots_of(loaders[wanted.number]))
             return
 
-    def _be_the_twin(
-        self, loaders: list[Any], frame: FrameType, threads: list[tuple[ThreadFacts, ...]], native: int
-    ) -> None:
+    def _be_the_twin(self, loaders: list[Any], frame: FrameType, moments: list[facts.Moment]) -> None:
         for wanted in _requests(self._twins):
             loader = loaders[wanted.number]
             match wanted:
                 case Gather(number, folder):
-                    gather = functools.partial(self._gather, loader, frame, threads[number], native, folder)
+                    gather = functools.partial(self._gather, loader, frame, moments[number], folder)
                     self._fork(gather, folder)
                 case Try(_, setup) if setup.plan.fresh:
                     self._fork(functools.partial(_pack, loader, setup.folder), setup.folder)
@@ -180,16 +176,14 @@ class Subject:
                 sys.stdout.flush()
             os._exit(code)
 
-    def _gather(
-        self, loader: Any, frame: FrameType, threads: tuple[ThreadFacts, ...], native: int, folder: str
-    ) -> None:
+    def _gather(self, loader: Any, frame: FrameType, moment: facts.Moment, folder: str) -> None:
         roots = facts.roots_of(loader)
         inventory = Inventory(roots)
         looking.names = inventory.names
         frames = [one for one in _frames(_outside(frame)) if is_users(one.f_code.co_filename)]
         case = Case(
             facts.loader_facts(loader, self._hook.made.get(loader), users_place(frame)),
-            facts.world(threads, native, self._environment),
+            facts.world(moment, self._environment),
             inventory.parts(),
             facts.crossings(roots),
             reading.read(loader, frames, roots),

@@ -132,6 +132,7 @@ class Case:
     reading: Reading = field(default_factory=Reading)
     trials: list[Trial] = field(default_factory=list)
     again: Trial | None = None  # as it is, once more, after a change had removed the failure
+    eased: Mapping[str, Any] = field(default_factory=dict)  # the change that let a frozen loader go on, to see further
 
     def tried(self, plan: Plan) -> Trial | None:
         """The trial of a plan, if there was one."""
@@ -153,7 +154,12 @@ class Case:
 
     @property
     def alone(self) -> Trial | None:
-        """Without workers, bad samples left out."""
+        """Without workers, bad samples left out; where that freezes, with the change that lets it go on."""
+        return (self.find(workers=0, tolerant=True, **self.eased) if self.eased else None) or self.first_alone
+
+    @property
+    def first_alone(self) -> Trial | None:
+        """Without workers, bad samples left out, and nothing else changed."""
         return self.find(workers=0, tolerant=True)
 
     @property
@@ -169,7 +175,13 @@ class Case:
         """With workers, to compare with `alone`: as it is, or with bad samples left out where they end it."""
         if not self.loader.num_workers:
             return None
-        return self.find(workers=self.loader.num_workers, tolerant=True) or self.as_is
+        workers = self.loader.num_workers
+        if self.eased:
+            through = self.find(workers=workers, tolerant=True, **self.eased) or self.find(
+                workers=workers, **self.eased
+            )
+            return through or self.as_is
+        return self.find(workers=workers, tolerant=True) or self.as_is
 
     @property
     def forked(self) -> bool:

@@ -243,6 +243,11 @@ class Trial:
         """Whether nothing went wrong."""
         return self.outcome in ("finished", "cut")
 
+    @property
+    def moved_on(self) -> bool:
+        """Whether it did not freeze, whatever else it met."""
+        return self.fine or (self.outcome == "raised" and bool(self.samples))
+
     def of_epoch(self, epoch: int = 0) -> list[Sample]:
         """The samples of one epoch that were loaded."""
         return [sample for sample in self.samples if sample.epoch == epoch and not sample.error]

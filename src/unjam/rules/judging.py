@@ -45,7 +45,7 @@ def quoted(place: Place | None) -> str:
 def frozen(case: Case) -> list[tuple[Trial, Stuck]]:
     """The processes that were stuck doing something for a sample, with workers first."""
     found = []
-    for trial in (case.as_is, case.alone):
+    for trial in (case.as_is, case.first_alone):
         if trial is not None and trial.outcome == "hung":
             found += [(trial, stuck) for stuck in trial.stuck if stuck.stage in ("sample", "init", "made", "collate")]
     return found
@@ -78,10 +78,11 @@ def blocked_lock(stuck: Stuck) -> Sync | None:
 
 def proof(case: Case, base: Trial | None, changed: Trial | None) -> Confidence:
     """Gone with the change and back without it: proven."""
-    if base is None or base.fine or changed is None or not changed.fine:
+    if base is None or base.fine or changed is None:
         return LIKELY
-    if case.again is not None and case.again.fine:
-        return LIKELY  # it did not come back
+    gone = changed.moved_on if base.outcome == "hung" else changed.fine
+    if not gone or (case.again is not None and case.again.fine):
+        return LIKELY  # still there, or it did not come back
     return PROVEN
 
 
@@ -90,7 +91,8 @@ def gone_words(changed: Trial | None) -> tuple[str, ...]:
     if changed is None or changed.outcome == "refused":
         return ()
     done = len(changed.samples)
-    return (f"{changed.plan}: {'all is well' if changed.fine else changed.outcome}, {count(done, 'sample')}",)
+    words = "all is well" if changed.fine else "it does not freeze" if changed.moved_on else changed.outcome
+    return (f"{changed.plan}: {words}, {count(done, 'sample')}",)
 
 
 # -- ended -------------------------------------------------------------------------------------------------------------

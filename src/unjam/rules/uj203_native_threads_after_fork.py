@@ -40,7 +40,7 @@ def detect(case: Case) -> Finding | None:
         tried = [t for t in (with_cap, anew, in_place) if t is not None and t.outcome != "refused"]
         if any(t.outcome == "hung" for t in tried if t is not with_cap):
             return None  # not the fork's doing
-        trial = next((t for t in tried if t.fine), None)
+        trial = next((t for t in tried if t.moved_on), None)
         libraries = [name for name in stuck.libraries if not name.startswith(_PYTHONS)]
         library = libraries[0] if libraries else "a native library"
         confidence = proof(case, base, trial)
@@ -57,7 +57,7 @@ def detect(case: Case) -> Finding | None:
                 *gone_words(in_place),
             ),
             confidence,
-            _help(case, proven=confidence is PROVEN, capped=with_cap is not None and with_cap.fine),
+            _help(case, proven=confidence is PROVEN, capped=with_cap is not None and with_cap.moved_on),
             stuck.place,
             wants=(capped, fresh, *((own,) if anew is not None and anew.outcome == "refused" else ())),
         )

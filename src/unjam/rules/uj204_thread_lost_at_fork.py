@@ -56,7 +56,7 @@ def detect(case: Case) -> Finding | None:
                 *((f"made at {quoted(part.place)}",) if part and part.place else ()),
                 *_shown(trial),
             ),
-            PROVEN if trial is not None and trial.fine else LIKELY if _dead(stuck) else POSSIBLE,
+            PROVEN if trial is not None and trial.moved_on else LIKELY if _dead(stuck) else POSSIBLE,
             f"make {named.path} and its thread in the worker: on first use, or in worker_init_fn",
             stuck.place,
             wants=(plan,),
@@ -69,7 +69,7 @@ def _dead(stuck: Stuck) -> bool:
 
 
 def _shown(trial: Trial | None) -> tuple[str, ...]:
-    if trial is None or not trial.fine:
+    if trial is None or not trial.moved_on:
         return ()
     return (f"in the program's own process, where the thread lives, {len(trial.samples)} samples load",)
 

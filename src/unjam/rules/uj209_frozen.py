@@ -24,7 +24,9 @@ RULE = Rule("UJ209", "frozen", symptom="frozen", fallback=True, yields_to=("died
 
 def detect(case: Case) -> Finding | None:
     """A hang that nobody explains."""
-    hung = next((trial for trial in (case.as_is, case.alone) if trial is not None and trial.outcome == "hung"), None)
+    hung = next(
+        (trial for trial in (case.as_is, case.first_alone) if trial is not None and trial.outcome == "hung"), None
+    )
     if hung is None:
         return None
     stuck = next((s for _, s in frozen(case)), hung.stuck[0] if hung.stuck else None)
