@@ -76,7 +76,7 @@ def main() -> None:
         f"torch {torch.__version__}[/dim]"
     )
     table = Table(show_lines=True)
-    table.add_column("program", ratio=2, overflow="fold")
+    table.add_column("program", ratio=2, overflow="fold", max_width=28)
     table.add_column("plain torch prints", ratio=3, overflow="fold")
     table.add_column("unjam check says", ratio=6, overflow="fold")
     with console.status("") as status:

@@ -284,7 +284,9 @@ def _cross(name: str, root: Any, pickler: Any) -> Crossing:
     try:
         data = bytes(pickler.dumps(root))
     except Exception:  # noqa: BLE001 - whatever pickling raises is the answer
-        culprit = find_culprit(name, root, attempt) or Culprit(name, type(root).__name__, "it cannot be pickled")
+        culprit = find_culprit(name, root, attempt, by_name=True) or Culprit(
+            name, type(root).__name__, "it cannot be pickled"
+        )
         return Crossing(name, culprit.path, culprit.type_name, culprit.reason, _where(name, root, culprit.path))
     # storages travel as descriptors that only a started process has
     back = "" if b"rebuild_storage" in data else _comes_back(data)

@@ -186,7 +186,7 @@ def _crosses(batch: Any, recorder: Recorder) -> None:
     """Whether a batch could be sent by torch's own pickler, tried here where a failure is seen."""
     from unjam.worker.unshippable import find_culprit  # noqa: PLC0415 - as above
 
-    culprit = find_culprit("batch", batch, _try_to_send)
+    culprit = find_culprit("batch", batch, _try_to_send, by_name=True)
     if culprit is not None:
         recorder.write("unsent", path=culprit.path, type=culprit.type_name, reason=culprit.reason)
 

@@ -103,4 +103,6 @@ def without_echoes(findings: list[Finding]) -> list[Finding]:
     explained = {
         f.rule.symptom for f in findings if not f.rule.fallback and f.rule.symptom and f.weight != Severity.NOTE
     }
+    accused = [f.culprit for f in findings if f.weight is not Severity.NOTE]
+    findings = [f for f in findings if f.weight is not Severity.NOTE or f.culprit not in accused]
     return [f for f in findings if not (f.rule.fallback and explained & {f.rule.symptom, *f.rule.yields_to})]

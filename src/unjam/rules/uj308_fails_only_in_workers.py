@@ -20,7 +20,9 @@ from unjam.evidence.case import Case
 from unjam.rules.judging import LIKELY, PROVEN, only_in_workers, quoted
 from unjam.rules.rule import Finding, Rule
 
-RULE = Rule("UJ308", "fails-only-in-workers", symptom="differs", fallback=True, yields_to=("died", "raised", "start"))
+RULE = Rule(
+    "UJ308", "fails-only-in-workers", symptom="differs", fallback=True, yields_to=("died", "raised", "start", "none")
+)
 
 
 def detect(case: Case) -> Finding | None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from unjam.evidence.case import Case, Part
 from unjam.evidence.source import line_of
-from unjam.rules.judging import LIKELY, PROVEN, differing, names, only_in_workers, quoted
+from unjam.rules.judging import LIKELY, PROVEN, count, differing, names, only_in_workers, quoted
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ501", "handle-shared-by-fork", symptom="differs")
@@ -78,7 +78,7 @@ def _used_by_samples(case: Case, moved: list[tuple[Any, ...]]) -> bool:
 
 def _harm(wrong: list[Any], failure: Any) -> str:
     if wrong:
-        return f"{len({s.index for s in wrong})} samples come out wrong"
+        return f"{count(len({s.index for s in wrong}), 'sample')} {'comes' if len({s.index for s in wrong}) == 1 else 'come'} out wrong"
     return f"{failure.type_name} in sample {failure.index}"
 
 

@@ -29,6 +29,9 @@ def detect(case: Case) -> Finding | None:
     """None, or a collate function that failed."""
     trials = [t for t in (case.alone, case.as_is, case.compared) if t is not None]
     nones = [s for t in trials for s in t.samples if s.none]
+    hidden = {s.index for t in trials for s in t.samples if s.swallowed}
+    if nones and all(s.index in hidden for s in nones):
+        return None  # an exception was swallowed there (UJ508)
     failed = [b for t in trials for b in bad_samples(t, "collate")]
     if (
         case.alone is not None

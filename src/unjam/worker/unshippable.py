@@ -34,14 +34,21 @@ class Culprit:
     reason: str
 
 
-def find_culprit(name: str, root: object, attempt: Callable[[object], None]) -> Culprit | None:
-    """The deepest part of `root` for which `attempt` raises, or None if it does not."""
+def find_culprit(
+    name: str, root: object, attempt: Callable[[object], None], *, by_name: bool = False
+) -> Culprit | None:
+    """The deepest part of `root` for which `attempt` raises, or None if it does not.
+
+    `by_name`: functions and classes are written by their names, as plain pickle does; what is inside them does not matter.
+    """
     reason = _why(root, attempt)
     if reason is None:
         return None
     path, found, seen = name, root, {id(root)}
     for _ in range(DEEPEST):
-        for step, part in _parts(found):
+        for step, part in () if by_name and isinstance(found, (types.FunctionType, type)) else _parts(found):
+            if by_name and step.startswith(" ->"):
+                continue
             if id(part) in seen:
                 continue
             seen.add(id(part))
