@@ -102,13 +102,13 @@ def test_the_pages_are_those_of_the_rules():
 
 def test_detectors_say_nothing_of_an_empty_case():
     loader = LoaderFacts(
-        kind="DataLoader", dataset="D", dataset_place=None, iterable=False, length=8, batch_size=4, batched=True, num_workers=2,
-        start_method="fork", context_given=False, prefetch_factor=2, timeout=0, pin_memory=False, persistent_workers=False,
-        drop_last=False, shuffles=False, sampler="S", sampler_epoch=False, collate="c", default_collate=True, worker_init="",
+        kind="DataLoader", dataset="D", dataset_place=None, iterable=False, length=8, batch_size=4, num_workers=2,
+        start_method="fork", prefetch_factor=2, timeout=0, pins_for_nobody=False, persistent_workers=False,
+        drop_last=False, sampler="S", collate="c", default_collate=True, worker_init="",
     )  # fmt: skip
     world = World(
         cpus=2, python="3.11", torch="2", threads=(), native_threads=0, pools=(), accelerator=None, shm_free=1 << 30,
-        shm_total=1 << 30, descriptors=1024, descriptors_used=10, memory=1 << 34, temporary="/tmp", interactive=False,
+        descriptors=1024, descriptors_used=10, memory=1 << 34, temporary="/tmp", interactive=False,
     )  # fmt: skip
     for file in RULES:
         assert file.detect(Case(loader, world)) is None, file.RULE.code

@@ -213,6 +213,6 @@ def _inside(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 def _with_change(sample: Sample) -> Sample:
     return Sample(
-        sample.index, sample.worker, sample.epoch, sample.seconds, sample.digest, sample.stable, sample.error, sample.none,
+        sample.index, sample.worker, sample.epoch, sample.seconds, sample.digest, sample.stable, sample.none,
         changed=True, drew=sample.drew, at=sample.at, shape=sample.shape, swallowed=sample.swallowed,
     )  # fmt: skip

@@ -178,7 +178,7 @@ def table(case: Case) -> list[tuple[str, str, float]]:
 
 def outcome_words(trial: Trial) -> str:
     """What came of a trial, in a few words."""
-    done = len([s for s in trial.samples if not s.error])
+    done = len(trial.samples)
     match trial.outcome:
         case "finished" | "cut":
             bad = f", {len(trial.bad)} failed" if trial.bad else ""

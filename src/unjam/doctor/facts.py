@@ -40,7 +40,6 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
     """The loader's options."""
     from torch.utils.data import IterableDataset  # noqa: PLC0415 - imported by the program
     from torch.utils.data._utils.collate import default_collate, default_convert  # noqa: PLC0415 - as above
-    from torch.utils.data.sampler import RandomSampler  # noqa: PLC0415 - as above
 
     from unjam.transport.collating import is_default  # noqa: PLC0415 - as above
 
@@ -57,18 +56,14 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
         batch_size=loader.batch_size
         if loader.batch_size is not None
         else getattr(loader.batch_sampler, "batch_size", None),
-        batched=loader._auto_collation,  # noqa: SLF001
         num_workers=loader.num_workers,
         start_method=method,
-        context_given=context is not None,
         prefetch_factor=loader.prefetch_factor or 2,
         timeout=loader.timeout,
-        pin_memory=bool(loader.pin_memory),
+        pins_for_nobody=bool(loader.pin_memory) and not _accelerated(),
         persistent_workers=bool(loader.persistent_workers),
         drop_last=bool(loader.drop_last) or bool(getattr(loader.batch_sampler, "drop_last", False)),
-        shuffles=isinstance(inner, RandomSampler) or hasattr(inner, "set_epoch"),
         sampler=type(inner).__name__,
-        sampler_epoch=hasattr(inner, "set_epoch") or hasattr(loader.batch_sampler, "set_epoch"),
         collate=_name(loader.collate_fn),
         default_collate=is_default(loader.collate_fn) or loader.collate_fn in (default_collate, default_convert),
         worker_init=_name(loader.worker_init_fn) if loader.worker_init_fn is not None else "",
@@ -80,6 +75,13 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
         list_reused=_list_reused(loader.batch_sampler),
         main_class=type(dataset).__module__ == "__main__",
     )
+
+
+def _accelerated() -> bool:
+    import torch  # noqa: PLC0415 - imported by the program
+
+    known = getattr(torch, "accelerator", None)
+    return bool(known.is_available()) if known is not None else bool(torch.cuda.is_available())
 
 
 def _order_repeats(*samplers: Any) -> bool:
@@ -177,7 +179,7 @@ def world(moment: Moment, environment: Mapping[str, str]) -> World:
     """The process and the machine."""
     import torch  # noqa: PLC0415 - imported by the program
 
-    free, total = limits.shared_memory()
+    free, _ = limits.shared_memory()
     most, used = limits.descriptors()
     main = sys.modules["__main__"]
     return World(
@@ -189,7 +191,6 @@ def world(moment: Moment, environment: Mapping[str, str]) -> World:
         pools=moment.pools,
         accelerator=forking.look().accelerator,
         shm_free=free,
-        shm_total=total,
         descriptors=most,
         descriptors_used=used,
         memory=available_memory(),

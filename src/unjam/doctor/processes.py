@@ -8,10 +8,12 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 _SUBREAPER = 36
 _TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def adopt_orphans() -> None:
@@ -52,21 +54,26 @@ class Usage:
     rss: int
 
 
-def session(leader: int) -> list[Usage]:
-    """Every process of a session that lives."""
-    found = []
+def _all() -> Iterator[tuple[int, list[str]]]:
+    """Every process, with the fields of its stat file after the name: state, parent, group, session and so on."""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
+                yield int(name), file.read().rpartition(")")[2].split()
         except OSError:
             continue
-        # state, parent, group, session … user and system time at 11 and 12, resident pages at 21
+
+
+def session(leader: int) -> list[Usage]:
+    """Every process of a session that lives."""
+    found = []
+    for pid, fields in _all():
+        # user and system time are at 11 and 12, resident pages at 21
         if int(fields[3]) == leader and fields[0] != "Z":
             cpu = (int(fields[11]) + int(fields[12])) / _TICK
-            found.append(Usage(int(name), int(fields[1]), fields[0], cpu, int(fields[21]) * 4096))
+            found.append(Usage(pid, int(fields[1]), fields[0], cpu, int(fields[21]) * _PAGE))
     return found
 
 
@@ -87,17 +94,10 @@ def kill_session(leader: int) -> None:
 
 def _bury(leader: int) -> None:
     """Take the ends of a session's processes that were adopted, so that none stays as a zombie."""
-    mine = os.getpid()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
-            if fields[0] == "Z" and int(fields[1]) == mine and int(fields[3]) == leader:
-                os.waitpid(int(name), os.WNOHANG)
-        except (OSError, ChildProcessError):
-            continue
+    for pid, fields in _all():
+        if fields[0] == "Z" and int(fields[1]) == os.getpid() and int(fields[3]) == leader:
+            with contextlib.suppress(OSError):
+                os.waitpid(pid, os.WNOHANG)
 
 
 def sweep_shared_memory(pids: set[int]) -> None:

@@ -136,10 +136,10 @@ def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
     for one in armed:
         wait = waits[one.pid]
         _signal(one.pid, looking.STACK)
-        _until(lambda: _read(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called before the next turn
+        _until(lambda: waiting.read_text(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called before the next turn
         _pause(0.05)
         own = _own_words(f"{folder}/{one.pid}.look")
-        stack = stacks.main_stack(_read(f"{folder}/{one.pid}.stack"))
+        stack = stacks.main_stack(waiting.read_text(f"{folder}/{one.pid}.stack"))
         found.append({
             "pid": one.pid,
             "waits": wait.kind,
@@ -160,20 +160,12 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _own_words(path: str) -> dict[str, Any] | None:
-    text = _read(path)
+    text = waiting.read_text(path)
     try:
         words = json.loads(text)
     except ValueError:
         return None
     return words if isinstance(words, dict) else None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def _until(done: Any) -> None:

@@ -51,18 +51,14 @@ class LoaderFacts:
     iterable: bool
     length: int | None
     batch_size: int | None
-    batched: bool
     num_workers: int
     start_method: str
-    context_given: bool
     prefetch_factor: int
     timeout: float
-    pin_memory: bool
+    pins_for_nobody: bool  # pin_memory=True, and no accelerator
     persistent_workers: bool
     drop_last: bool
-    shuffles: bool
     sampler: str
-    sampler_epoch: bool
     collate: str
     default_collate: bool
     worker_init: str
@@ -96,7 +92,6 @@ class World:
     pools: tuple[Mapping[str, Any], ...]
     accelerator: str | None
     shm_free: int | None
-    shm_total: int | None
     descriptors: int
     descriptors_used: int
     memory: int | None
@@ -118,7 +113,6 @@ class Reading:
     set_epoch: bool = False
     reads: Mapping[str, Place] = field(default_factory=dict)  # attributes of the dataset read by the program
     writes: Mapping[str, Place] = field(default_factory=dict)  # attributes of the dataset set inside the loop
-    network: Place | None = None
 
 
 @dataclass(slots=True)

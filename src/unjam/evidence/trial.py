@@ -111,7 +111,6 @@ class Sample:
     seconds: float
     digest: str
     stable: str = ""
-    error: str = ""
     none: bool = False
     changed: bool = False
     drew: tuple[str, ...] = ()
@@ -132,7 +131,6 @@ class Raised:
     worker: int = -1
     stage: str = "sample"  # or "collate", "start", "init", "consumer", "batch"
     crosses: str = ""  # why it could not be pickled
-    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,6 @@ class Batch:
     nbytes: int
     tensors: int
     storage: int
-    made: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +247,12 @@ class Trial:
 
     def of_epoch(self, epoch: int = 0) -> list[Sample]:
         """The samples of one epoch that were loaded."""
-        return [sample for sample in self.samples if sample.epoch == epoch and not sample.error]
+        return [sample for sample in self.samples if sample.epoch == epoch]
 
     @property
     def rate(self) -> float:
         """Samples a second between the first and the last batch of the consumer, or 0 where that says nothing."""
-        done = [s for s in self.samples if not s.error]
+        done = self.samples
         if len(self.batches) < 3 or not done:
             return len(done) / self.seconds if self.seconds > 1.5 else 0.0
         per_batch = len(done) / max(1, len(self.batches))

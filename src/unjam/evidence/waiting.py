@@ -61,7 +61,7 @@ def look(pid: int) -> Waiting:
     if state == "R" or call == "running":
         return Waiting("nothing", "nothing: it computes", state)
     if call is None:
-        place = _read(f"/proc/{pid}/wchan").strip("0\n ")
+        place = read_text(f"/proc/{pid}/wchan").strip("0\n ")
         if "futex" in place:
             return Waiting("lock", "a lock", state)
         known = f" (in the kernel: {place})" if place else ""
@@ -92,13 +92,13 @@ def _waiting_in(pid: int, state: str, call: str, arguments: list[int]) -> Waitin
 
 def state_of(pid: int) -> str:
     """The state letter of a process: R, S, D, T, t, Z, or ? where there is none."""
-    text = _read(f"/proc/{pid}/stat")
+    text = read_text(f"/proc/{pid}/stat")
     rest = text.rpartition(")")[2].split()
     return rest[0] if rest else "?"
 
 
 def _system_call(pid: int) -> tuple[str | None, list[int]]:
-    text = _read(f"/proc/{pid}/syscall").split()
+    text = read_text(f"/proc/{pid}/syscall").split()
     if not text:
         return None, []
     if text[0] == "running":
@@ -147,7 +147,7 @@ def _kind_of(target: str) -> str:
 def _peer(pid: int, inode: str) -> str:
     """` to 10.0.0.7:443` where the socket is a connection over IP."""
     for table, size in (("tcp", 4), ("tcp6", 16)):
-        for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
+        for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
             words = line.split()
             if len(words) > 9 and words[9] == inode:
                 return f" to {_address(words[2], size)}" if words[3] == "01" else f" ({_address(words[1], size)})"
@@ -162,7 +162,8 @@ def _address(text: str, size: int) -> str:
     return f"[{host.lower()}]:{int(port, 16)}"
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
+    """A file's text, or nothing where there is none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

@@ -59,7 +59,7 @@ def _kept_open(case: Case) -> Finding | None:
 def _on_their_way(case: Case) -> Finding | None:
     loader, world, as_is = case.loader, case.world, case.as_is
     known = next((t for t in (case.alone, as_is) if t is not None and t.batches), None)
-    if not loader.num_workers or known is None or as_is is None:
+    if not loader.num_workers or known is None or as_is is None or loader.sharing != "file_descriptor":
         return None
     tensors = max(b.tensors for b in known.batches)
     ahead = loader.prefetch_factor * loader.num_workers + 1

@@ -28,6 +28,8 @@ LONGEST = 107 - 32
 def detect(case: Case) -> Finding | None:
     """A long path, and a loader that does not get its batches."""
     path, as_is = case.world.temporary, case.as_is
+    if case.loader.sharing != "file_descriptor":
+        return None
     if len(path) <= LONGEST or as_is is None or as_is.fine or case.alone is None or not case.alone.fine:
         return None
     said = "AF_UNIX path too long" in as_is.output + (as_is.raised.trace if as_is.raised else "")

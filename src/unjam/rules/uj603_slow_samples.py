@@ -27,7 +27,7 @@ RULE = Rule("UJ603", "slow-samples", Severity.WARNING)
 def detect(case: Case) -> Finding | None:
     """Outliers in the time of a sample."""
     alone = case.alone
-    samples = [s for s in alone.samples if not s.error] if alone else []
+    samples = list(alone.samples) if alone else []
     if len(samples) < 12:
         return None
     usual = statistics.median(s.seconds for s in samples)

@@ -26,23 +26,21 @@ RULE = Rule("UJ701", "option-without-effect", Severity.WARNING)
 def detect(case: Case) -> Finding | None:
     """Options for workers without workers."""
     loader = case.loader
-    if loader.num_workers:
+    idle = []
+    if not loader.num_workers:
+        idle += [f"worker_init_fn={loader.worker_init}"] if loader.worker_init else []
+        idle += [f"timeout={loader.timeout:g}"] if loader.timeout else []
+    if idle:
+        why = "the loader has no workers; samples are loaded in the program's own process"
+        title = f"{' and '.join(idle)} {'does' if len(idle) == 1 else 'do'} nothing with num_workers=0"
+        severity, cure = None, f"drop {' and '.join(idle)}, or set num_workers"
+    elif loader.pins_for_nobody:
+        idle, severity = ["pin_memory=True"], Severity.NOTE
+        why, title = "torch sees no accelerator here", "pin_memory=True does nothing without an accelerator"
+        cure = "nothing to do if the program also runs where there is one"
+    else:
         return None
-    idle = [
-        *((f"worker_init_fn={loader.worker_init}",) if loader.worker_init else ()),
-        *((f"timeout={loader.timeout:g}",) if loader.timeout else ()),
-    ]
-    if not idle:
-        return None
-    return Finding(
-        RULE,
-        f"{' and '.join(idle)} {'does' if len(idle) == 1 else 'do'} nothing with num_workers=0",
-        ", ".join(idle),
-        ("the loader has no workers; samples are loaded in the program's own process",),
-        PROVEN,
-        f"drop {' and '.join(idle)}, or set num_workers",
-        loader.made_at,
-    )
+    return Finding(RULE, title, ", ".join(idle), (why,), PROVEN, cure, loader.made_at, severity=severity)
 
 
 def broken(DataLoader: Any) -> None:
