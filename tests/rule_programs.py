@@ -18,7 +18,14 @@ from unjam.report.machine import as_json
 from unjam.rules import BY_CODE
 
 BUDGET = 25.0
-SHORT = {"UJ404": 12.0, "UJ408": 12.0, "UJ601": 14.0, "UJ602": 12.0, "UJ605": 14.0, "UJ606": 14.0}  # seconds to measure in
+SHORT = {
+    "UJ404": 12.0,
+    "UJ408": 12.0,
+    "UJ601": 14.0,
+    "UJ602": 12.0,
+    "UJ605": 14.0,
+    "UJ606": 14.0,
+}  # seconds to measure in
 HURRY = 0.5  # their samples take no time
 
 

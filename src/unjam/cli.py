@@ -113,8 +113,6 @@ def check(
         _write(html, page.render(diagnosis, __version__))
     if not quiet:
         text.show(diagnosis, _console(markup=True))
-    if diagnosis.stopped and not diagnosis.cases:
-        raise typer.Exit(2)
     raise typer.Exit(diagnosis.exit_code)
 
 
@@ -146,7 +144,7 @@ def _write(path: Path | None, text: str) -> None:
         typer.echo(text)
         return
     try:
-        path.write_text(text + "\n", encoding="utf-8")
+        path.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         _stop(f"{path} cannot be written: {error.strerror}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from unjam.doctor.recording import read
@@ -121,6 +122,7 @@ class _Story:
         return Sample(
             event["i"], worker, event["e"], event["s"], event.get("d", ""), event.get("l", ""), none=event.get("none", False),
             drew=tuple(event.get("drew", ())), at=event["t"], shape=event.get("shape", ""), swallowed=event.get("swallowed", ""),
+            natural=event.get("n", False),
         )  # fmt: skip
 
     @staticmethod
@@ -143,7 +145,7 @@ class _Story:
             if seen.outcome in ("hung", "memory") and not self._said_goodbye():
                 outcome = seen.outcome
             elif seen.outcome == "late" and not self._last:
-                outcome = "cut" if self._batches else "hung"
+                outcome = "cut" if self._batches or self._samples else "hung"
             elif not outcome:
                 outcome = "died"
         self._facts["waits"] = dict(seen.waits)
@@ -212,7 +214,4 @@ def _inside(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 
 def _with_change(sample: Sample) -> Sample:
-    return Sample(
-        sample.index, sample.worker, sample.epoch, sample.seconds, sample.digest, sample.stable, sample.none,
-        changed=True, drew=sample.drew, at=sample.at, shape=sample.shape, swallowed=sample.swallowed,
-    )  # fmt: skip
+    return replace(sample, changed=True)

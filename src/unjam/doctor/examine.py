@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from unjam.doctor.launch import CannotExamine, Patient, Tries
+from unjam.doctor.launch import CannotExamine, Interrupted, Patient, Tries
 from unjam.doctor.watch import Patience
 from unjam.evidence.case import Case
 from unjam.evidence.trial import Plan, Trial
 from unjam.rules import RULES
-from unjam.rules.rule import Confidence, Finding, Suspicion, by_harm, without_echoes
+from unjam.rules.rule import Confidence, Finding, Suspicion, by_harm, printable, without_echoes
 
 MOST_ROUNDS = 4
 SPARE = 512 << 20
@@ -92,7 +92,7 @@ class Examination:
     def findings(self) -> list[Finding]:
         """What the rules say of all that is known now."""
         found = [said for rule in RULES if isinstance(said := rule.detect(self.case), Finding)]
-        return by_harm(without_echoes(found))
+        return [printable(finding) for finding in by_harm(without_echoes(found))]
 
     # -- trials ------------------------------------------------------------------------------------------------------------
 
@@ -108,8 +108,12 @@ class Examination:
             return
         # a new interpreter for each worker and epoch takes its time before anything is loaded
         seconds = min(10.0, share * 0.17) if loader.start_method == "fork" else min(25.0, share * 0.4)
-        as_is = Plan(loader.num_workers, loader.start_method, epochs=2, seconds=seconds)
+        as_is = Plan(
+            loader.num_workers, loader.start_method, epochs=1 if self.case.reading.once else 2, seconds=seconds
+        )
         trial = self._try(as_is)
+        if (self.case.drains and trial.samples) or self._left() < 2:
+            return  # what it took from a queue or pipe is gone; another trial would find it empty
         self._try(alone)
         if trial.outcome == "raised" and trial.bad and self._left() > 5:
             self._try(replace(as_is, tolerant=True))
@@ -146,7 +150,11 @@ class Examination:
         seconds = plan.seconds * min(1.0, max(0.4, self._budget / 60)) if plan.measured else plan.seconds
         plan_now = replace(plan, seconds=min(seconds, max(1.0, self._left() - 1)))
         reserve = min(SPARE, (self.case.world.memory or SPARE * 10) // 10)
-        trial = self._patient.attempt(self._number, plan_now, self._tries, self._patience(plan_now), reserve)
+        try:
+            trial = self._patient.attempt(self._number, plan_now, self._tries, self._patience(plan_now), reserve)
+        except Interrupted as stop:
+            self.case.trials.append(replace(stop.trial, plan=plan))
+            raise
         return replace(trial, plan=plan)
 
     def _patience(self, plan: Plan) -> Patience:
@@ -162,7 +170,7 @@ class Examination:
         if not plan.fresh and plan.start not in ("spawn", "forkserver"):
             waiting, computing = waiting * self._hurry, computing * self._hurry
         waiting, computing = min(waiting, left), min(computing, left)
-        return Patience(waiting, computing, min(plan.seconds + computing + 5, left + 3))
+        return Patience(waiting, computing, min(plan.seconds + computing + 5, left + 1))
 
     def _left(self) -> float:
         return self._until - time.monotonic()

@@ -67,6 +67,7 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
         collate=_name(loader.collate_fn),
         default_collate=is_default(loader.collate_fn) or loader.collate_fn in (default_collate, default_convert),
         worker_init=_name(loader.worker_init_fn) if loader.worker_init_fn is not None else "",
+        worker_init_place=_function_place(loader.worker_init_fn),
         made_at=made_at,
         iterated_at=iterated_at,
         sharing=_sharing(),
@@ -119,6 +120,11 @@ def _file(kind: type) -> str:
 
 def _name(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def _function_place(function: Any) -> Place | None:
+    code = getattr(getattr(function, "func", function), "__code__", None)
+    return Place(code.co_filename, code.co_firstlineno) if code is not None and is_users(code.co_filename) else None
 
 
 def _length(obj: Any) -> int | None:

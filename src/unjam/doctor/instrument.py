@@ -122,6 +122,12 @@ def _made(self: Any, torchs: Callable[..., None], *args: Any) -> None:
         here.recorder.write("states", epoch=epoch_of(here), states=here.randomness.states())
 
 
+def once_more(dataset: Any) -> None:
+    """At the end of a trial without workers."""
+    if _here is not None and _here.recorder.pid == os.getpid():
+        load_again(_here, dataset)
+
+
 def _keep_initial_seed() -> None:
     """torch.initial_seed() goes on saying what torch gave this worker, whatever seeds its samples get from us."""
     import torch  # noqa: PLC0415 - imported by the program
@@ -152,8 +158,7 @@ def _fetch_map(self: Any, wanted: Any) -> Any:
             if sample is not LEFT_OUT:
                 samples.append(sample)
         look_again(here, samples)
-        if here.setup.plan.tolerant and not here.setup.plan.workers and here.again < AGAIN:
-            load_again(here, self.dataset, wanted)
+        here.firsts += list(wanted)[: max(0, min(2, AGAIN - len(here.firsts)))]
     return collate(here, self.collate_fn, samples)
 
 

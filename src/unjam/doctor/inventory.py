@@ -131,7 +131,7 @@ def _function_parts(function: types.FunctionType) -> Iterator[Found]:
             value = cell.cell_contents
         except ValueError:
             continue
-        yield Found(name, value, cell, name, functools.partial(setattr, cell, "cell_contents"))
+        yield Found(name, value, function, name, functools.partial(setattr, cell, "cell_contents"))
     if is_users(function.__code__.co_filename):
         space = function.__globals__
         for name in names_in(function.__code__):
@@ -148,6 +148,15 @@ def names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from names_in(constant)
+
+
+def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
+    """The lengths of the containers that can be reached: what grows while samples are loaded shows here."""
+    return {
+        found.path: len(found.obj)
+        for found in walk(roots)
+        if isinstance(found.obj, (list, dict, set, deque, bytearray))
+    }
 
 
 # -- what an object is, by what it can do ------------------------------------------------------------------------------
@@ -246,7 +255,9 @@ class Inventory:
             kind = kind_of(found.obj)
             shown = self._shown(found.path)
             self.names.setdefault(id(found.obj), shown)
-            if kind:
+            if kind and shown in self.found and kind_of(self.found[shown].obj) != kind:
+                self.found[found.path] = found  # a pipe and a lock inside one object of Python's own
+            elif kind:
                 self.found.setdefault(shown, found)
             elif _is_pythons(found.obj) and not isinstance(
                 found.obj, (list, dict, tuple, types.FunctionType, types.MethodType)
@@ -324,6 +335,9 @@ def lock_facts(lock: Any) -> dict[str, Any]:
             facts = {"locked": bool(lock.locked())}
         except Exception:  # noqa: BLE001 - somebody else's idea of a lock
             facts = {}
+    value = getattr(lock, "__dict__", {}).get("_value")
+    if isinstance(value, int):  # a semaphore of threading's
+        facts["locked"] = value <= 0
     text = repr(lock)
     if "locked" not in facts and "owner=" in text:
         facts["locked"] = "unlocked" not in text

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from unjam.doctor.assemble import assemble
-from unjam.doctor.processes import adopt_orphans, kill_session, reap
+from unjam.doctor.processes import adopt_orphans, end_session, kill_session, reap
 from unjam.doctor.subject import Caught, Done, Ended, Gather, Started, Subject, Try
 from unjam.doctor.tracking import Setup
 from unjam.doctor.warden import Warden
@@ -32,6 +32,14 @@ class CannotExamine(Exception):
     """The program did not get to where it could be examined. The text says why."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in the middle of a trial; what it showed until then comes along."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__()
+        self.trial = trial
+
+
 class Patient:
     """A program under examination."""
 
@@ -42,6 +50,7 @@ class Patient:
         self._control, theirs = Pipe()
         self._twin, twins = Pipe()
         self._trials = 0
+        self._tried = False
         self._gone = False
         try:
             self.pid = begin(theirs, twins, self.folder)
@@ -118,7 +127,7 @@ class Patient:
         folder = self._new_folder()
         leader = self._start(Gather(number, folder))
         code = reap(leader, GATHER.seconds)
-        kill_session(leader)
+        end_session(leader, folder)
         try:
             with open(f"{folder}/case", "rb") as file:
                 case, tries = pickle.load(file)
@@ -130,11 +139,12 @@ class Patient:
     def attempt(self, number: int, plan: Plan, tries: Tries, patience: Patience, reserve: int) -> Trial:
         """One trial."""
         folder = self._new_folder()
-        setup = Setup(folder, plan, tries=tries)
+        setup = Setup(folder, plan, first=not self._tried, tries=tries)
+        self._tried = True
         leader = self._start(Try(number, setup))
         if plan.fresh:
             reap(leader, GATHER.seconds)
-            kill_session(leader)
+            end_session(leader, folder)
             if not os.path.exists(f"{folder}/packed"):
                 return Trial(
                     plan,
@@ -149,6 +159,8 @@ class Patient:
         shutil.rmtree(folder, ignore_errors=True)
         if plan.in_place:
             self._gone = True
+        if seen.interrupted:
+            raise Interrupted(trial)
         return trial
 
     def _start_fresh(self, setup: Setup) -> int:

@@ -137,6 +137,8 @@ def facts_of(obj: Any) -> dict[str, Any]:
             return {"kind": "future", "done": bool(obj.done())}
         if can(obj, "wait", "is_set"):
             return {"kind": "event", "set": bool(obj.is_set())}
+        if can(obj, "wait", "abort", "reset"):
+            return {"kind": "barrier", "waiting": obj.n_waiting, "parties": obj.parties}
         if can(obj, "wait", "notify"):
             return {"kind": "condition"}
     except Exception:  # noqa: BLE001 - an object that cannot be asked

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import select
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -90,6 +91,13 @@ def kill_session(leader: int) -> None:
         for one in alive:
             reap(one.pid, 0.2)
     _bury(leader)
+
+
+def end_session(leader: int, folder: str) -> None:
+    """End a trial's processes, and remove the folder that they put their sockets into."""
+    kill_session(leader)
+    with contextlib.suppress(OSError), open(f"{folder}/temporary", encoding="utf-8") as file:
+        shutil.rmtree(file.read(), ignore_errors=True)
 
 
 def _bury(leader: int) -> None:

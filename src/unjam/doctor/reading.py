@@ -58,8 +58,9 @@ def tries_in(functions: list[types.FunctionType]) -> list[tuple[str, int, int, i
     return sorted(set(found))
 
 
-def read(loader: Any, frames: list[FrameType], roots: dict[str, Any]) -> Reading:
-    """Everything that the source says about one loader. `frames`: the user's calls, innermost first."""
+def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
+    """Everything that the source says about one loader. `calls`: those that led to it, innermost first."""
+    frames = [one for one in calls if is_users(one.f_code.co_filename)]
     functions = loading_functions(roots)
     excepts = tuple((Place(file, at), caught, done) for file, _, _, at, caught, done in tries_in(functions))
     files = {frame.f_code.co_filename for frame in frames}
@@ -78,6 +79,7 @@ def read(loader: Any, frames: list[FrameType], roots: dict[str, Any]) -> Reading
         excepts=excepts,
         guarded=_guarded(frames),
         in_loop=again,
+        once=bool(calls) and not any(source.is_in_loop(one.f_code.co_filename, one.f_lineno) for one in calls),
         remade=here if here and again and source.remade(here) else None,
         kept=source.kept(here) if here else None,
         set_epoch=any(source.calls(file, "set_epoch") for file in files),

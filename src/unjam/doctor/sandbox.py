@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import io
+import multiprocessing.process
 import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from typing import Any
 
-from unjam.doctor import instrument, looking
+from unjam.doctor import instrument, looking, shared
 from unjam.doctor.changes import ease, own_file
 from unjam.doctor.describing import described
 from unjam.doctor.digest import weigh
 from unjam.doctor.instrument import Hello
-from unjam.doctor.inventory import Inventory, open_files
+from unjam.doctor.inventory import Inventory, open_files, sizes
 from unjam.doctor.recording import Recorder
 from unjam.doctor.tracking import Setup
 from unjam.engine.deadlines import SETTLE
@@ -24,6 +26,7 @@ from unjam.evidence.trial import Plan
 
 GOODBYE = 0
 captured: dict[int, int] = {}  # the places of the program's open files at the captured moment
+memory: list[shared.Region] = []  # and what lay in the memory that it shares with others
 IDLE_STEP = 0.02
 
 
@@ -38,6 +41,7 @@ def confine(folder: str) -> None:
         # a notebook's or a test's streams write elsewhere
         setattr(sys, stream, io.TextIOWrapper(os.fdopen(os.dup(fd), "wb", 0), write_through=True, errors="replace"))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _own_temporary_folder(folder)
     server = sys.modules.get("multiprocessing.forkserver")
     if server is not None:
         vars(server._forkserver).update(vars(server.ForkServer()))  # noqa: SLF001 - the program's own is no child of this one
@@ -50,6 +54,15 @@ def confine(folder: str) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+def _own_temporary_folder(folder: str) -> None:
+    """Where multiprocessing puts its sockets: beside where it would, and known to whoever cleans up."""
+    with contextlib.suppress(OSError):
+        path = tempfile.mkdtemp(prefix="pymp-")
+        multiprocessing.process.current_process()._config["tempdir"] = path  # type: ignore[attr-defined]  # noqa: SLF001
+        with open(f"{folder}/temporary", "w", encoding="utf-8") as file:
+            file.write(path)
+
+
 def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
     """Iterate the loader under a plan, writing down what happens."""
     plan = setup.plan
@@ -59,6 +72,8 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
     if not plan.in_place:
         for fd, place in captured.items():
             own_file(fd, place)  # the trials before this one have moved it
+        if not setup.first:
+            shared.make_own(memory)
     inventory = Inventory(roots)
     looking.names = inventory.names
     refused = ease(plan, inventory) or _set(loader, plan)
@@ -72,7 +87,7 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
     kept: list[Any] = []
     places = offsets()
     until = time.monotonic() + plan.seconds
-    state = _attributes(loader.dataset)
+    state, sizes_then = _attributes(loader.dataset), sizes(roots)
     try:
         for epoch in range(plan.epochs):
             setup.epoch = epoch
@@ -85,13 +100,16 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
         recorder.write("codes", codes=_exit_codes())
     else:
         recorder.write("finished")
+    if plan.tolerant and not plan.workers and not plan.in_place:
+        instrument.once_more(loader.dataset)
     moved = [(fd, open_files().get(fd, "")) for fd, place in places.items() if _offset(fd) != place]
     recorder.write("moved", files=moved)
     after = _attributes(loader.dataset)
+    sizes_now = sizes(roots)
     recorder.write(
         "state",
         changed=[name for name in after if after[name] != state.get(name)],
-        grown=[name for name in after if name in state and after[name][0] > state[name][0]],
+        grown=[path for path, size in sizes_now.items() if size > sizes_then.get(path, size)],
     )
     _close(loader)
     recorder.write("goodbye")
@@ -114,8 +132,6 @@ def _set(loader: Any, plan: Plan) -> str:
     else:
         values["prefetch_factor"] = plan.prefetch or values.get("prefetch_factor") or 2
         if plan.start:
-            import multiprocessing  # noqa: PLC0415 - the program's choice until here
-
             values["_DataLoader__multiprocessing_context"] = multiprocessing.get_context(plan.start)
     if plan.persistent and plan.workers:
         values["persistent_workers"] = True

@@ -20,14 +20,13 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from unjam.doctor import facts, looking, reading, sandbox
+from unjam.doctor import facts, looking, reading, sandbox, shared
 from unjam.doctor.hook import Enough, Hook, users_place
 from unjam.doctor.inventory import Inventory
 from unjam.doctor.processes import reap
 from unjam.doctor.tracking import Setup
 from unjam.engine.deadlines import ASK_AGAIN, OBEY_KILL
 from unjam.evidence.case import Case
-from unjam.evidence.trial import is_users
 
 MOST_LOADERS = 4
 
@@ -99,8 +98,8 @@ class Subject:
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1 if end.code else 0
             trace = str(end.code) if isinstance(end.code, str) else ""
-        except BaseException:  # noqa: BLE001 - whatever the program raises is told
-            code, trace = 1, traceback.format_exc()
+        except BaseException as error:  # noqa: BLE001 - whatever the program raises is told
+            code, trace = 1, _of_program(error)
         if self._hook.open:
             with contextlib.suppress(OSError):
                 self._control.send(Ended(code, trace[-6000:]))
@@ -121,7 +120,7 @@ class Subject:
     def _serve(self, loaders: list[Any], frame: FrameType) -> None:
         self._hook.open = False
         moments = [facts.moment(loader) for loader in loaders]
-        sandbox.captured = sandbox.offsets()
+        sandbox.captured, sandbox.memory = sandbox.offsets(), shared.snapshot()
         if os.fork() == 0:
             try:
                 self._be_the_twin(loaders, frame, moments)
@@ -180,17 +179,24 @@ class Subject:
         roots = facts.roots_of(loader)
         inventory = Inventory(roots)
         looking.names = inventory.names
-        frames = [one for one in _frames(_outside(frame)) if is_users(one.f_code.co_filename)]
         case = Case(
             facts.loader_facts(loader, self._hook.made.get(loader), users_place(frame)),
             facts.world(moment, self._environment),
             inventory.parts(),
             facts.crossings(roots),
-            reading.read(loader, frames, roots),
+            reading.read(loader, _frames(_outside(frame)), roots),
         )
         tries = reading.tries_in(reading.loading_functions(roots))
         with open(f"{folder}/case", "wb") as file:
             pickle.dump((case, tuple((f, a, b, at, done) for f, a, b, at, _, done in tries)), file)
+
+
+def _of_program(error: BaseException) -> str:
+    """A traceback without the calls that run the program."""
+    trace = error.__traceback__
+    while trace is not None and "/unjam/doctor/" in trace.tb_frame.f_code.co_filename.replace("\\", "/"):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
 
 
 def _requests(control: Connection) -> Iterator[Any]:

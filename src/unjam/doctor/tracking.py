@@ -31,6 +31,7 @@ class Setup:
     folder: str
     plan: Plan
     epoch: int = 0
+    first: bool = False  # nothing was tried before: the program's shared memory is as it was
     tries: tuple[tuple[str, int, int, int, str], ...] = ()  # handlers that swallow: file, first, last, at, what is done
 
 
@@ -44,7 +45,7 @@ class Here:
     inventory: Inventory
     fetchers: int = 0
     samples: int = 0
-    again: int = 0
+    firsts: list[Any] = field(default_factory=list)  # indices to be loaded twice
     weighed: float = 0.0
     shapes: set[str] = field(default_factory=set)
     good: Any = None
@@ -95,8 +96,8 @@ def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
         if before:
             after = here.randomness.states()
             fields["drew"] = [name for name in after if after[name] != before.get(name)]
-            if natural and fields["drew"]:
-                fields["d"] = ""  # not to be compared
+        if natural:
+            fields["n"] = True  # not to be compared
         shape = _shape(sample)
         if shape not in here.shapes and len(here.shapes) < 20:
             here.shapes.add(shape)
@@ -118,11 +119,13 @@ def _after_first(here: Here) -> None:
     """Generators that the first sample made: two workers that make them alike draw alike."""
     if here.samples != 1 or here.recorder.worker < 0 or here.setup.plan.measured or here.fetchers > 1:
         return
-    known = set(here.randomness.states())
+    known = here.inventory.generators()
     here.inventory = Inventory(here.roots)
     looking.names = here.inventory.names
-    here.randomness = Randomness(here.inventory.generators())
-    late = {name: state for name, state in here.randomness.states().items() if name not in known}
+    own = here.inventory.generators()
+    here.randomness = Randomness(own)
+    # made by the first sample, or put in the place of the one that was there
+    late = {name: state for name, state in here.randomness.states().items() if own.get(name) is not known.get(name)}
     if late:
         here.recorder.write("states", epoch=epoch_of(here), states=late)
 
@@ -178,16 +181,18 @@ def _address(obj: Any) -> int:
     return int(interface["data"][0]) if interface else 0
 
 
-def load_again(here: Here, dataset: Any, wanted: Any) -> None:
-    """The same indices once more in another order: equal samples mean that an index determines its sample."""
-    for index in reversed(list(wanted)[:2]):
-        here.again += 1
+def load_again(here: Here, dataset: Any) -> None:
+    """The first indices once more, in another order: equal samples mean that an index determines its sample.
+
+    After everything else, because a dataset that reads on and on is changed by it.
+    """
+    for index in reversed(here.firsts):
         here.recorder.write("start", i=str(index))
         here.randomness.seed(seed_number(str(index)))
         try:
             second = digest(dataset[index])[0]
-        except Exception:  # noqa: BLE001, S112 - known from the first time
-            continue
+        except Exception:  # noqa: BLE001 - then it does not
+            second = "failed"
         here.recorder.write("twice", i=str(index), d=second)
 
 

@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.doctor import looking
-from unjam.doctor.processes import Usage, kill_session, reap, session, sweep_shared_memory
+from unjam.doctor.processes import Usage, end_session, reap, session, sweep_shared_memory
 from unjam.doctor.recording import progress, read
 from unjam.engine.deadlines import TAKE_STACK, WATCH_TRIAL
 from unjam.evidence import stacks, waiting
 from unjam.evidence.natives import libraries_on_stack
 from unjam.transport.room import Kills, available_memory, oom_kills
+
+# seconds without progress after which an interrupted trial counts as frozen
+QUIET = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Seen:
     peak: dict[int, int] = field(default_factory=dict)
     killed: int = 0
     crowd: int = 0  # most native threads of one worker
+    interrupted: bool = False
 
 
 def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
@@ -80,20 +84,34 @@ def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
             quiet = now - last_change
             used = sum(one.cpu for one in alive) - cpu_then
             computing = quiet > 0.5 and used > 0.3 * (now - cpu_at)
-            if quiet > (patience.computing if computing else patience.waiting):
+            enough = patience.computing if computing else patience.waiting * _longer(alive, quiet, patience.waiting)
+            if quiet > enough:
                 seen.outcome = "hung"
                 break
             if now - began > patience.whole:
                 seen.outcome = "late"
                 break
+    except KeyboardInterrupt:
+        seen.interrupted = True
+        quiet = time.monotonic() - last_change
+        seen.outcome = "hung" if quiet > QUIET else "late"
+    try:
         if seen.outcome:
             seen.looks = last_look(leader, folder)
     finally:
-        kill_session(leader)
+        end_session(leader, folder)
         sweep_shared_memory(seen.pids)
     seen.killed = _kills_since(kills)
     seen.seconds = time.monotonic() - began
     return seen
+
+
+def _longer(alive: list[Usage], quiet: float, waits: float) -> float:
+    """How many times the usual patience a trial deserves: a sleep or a child process may end by itself, an answer may come."""
+    if quiet < waits:
+        return 1.0
+    kinds = {waiting.look(one.pid).kind for one in alive}
+    return 4.0 if kinds & {"sleep", "child"} else 2.0 if kinds & {"socket", "disk"} else 1.0
 
 
 def _kills_since(before: Kills | None) -> int:

@@ -62,6 +62,7 @@ class LoaderFacts:
     collate: str
     default_collate: bool
     worker_init: str
+    worker_init_place: Place | None = None
     made_at: Place | None = None
     iterated_at: Place | None = None
     sharing: str = "file_descriptor"
@@ -108,6 +109,7 @@ class Reading:
     excepts: tuple[tuple[Place, str, str], ...] = ()  # (place, what is caught, what is done)
     guarded: bool = True  # the loop over the loader is under the main guard, or in a function
     in_loop: bool = False  # the loader is iterated inside another loop
+    once: bool = False  # nothing around it would iterate it a second time
     remade: Place | None = None  # next(iter(loader)) inside a loop
     kept: tuple[Place, str] | None = None  # the loop keeps whole batches
     set_epoch: bool = False
@@ -181,6 +183,15 @@ class Case:
     def forked(self) -> bool:
         """Whether the workers are forked."""
         return self.loader.num_workers > 0 and self.loader.start_method == "fork"
+
+    @property
+    def drains(self) -> bool:
+        """Whether loading takes from something that cannot be given back: a queue between processes, a pipe, a socket."""
+        return any(
+            (part.kind == "queue" and part.facts.get("between_processes"))
+            or (part.kind == "handle" and str(part.facts.get("target", "")).startswith(("pipe:", "socket:")))
+            for part in self.parts
+        )
 
     def part(self, path: str) -> Part | None:
         """The part at a path."""

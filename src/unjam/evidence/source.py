@@ -17,7 +17,7 @@ _BROAD = {"Exception", "BaseException"}
 # caught to take another way, not to hide a bad sample
 _NARROW = {
     "KeyError", "IndexError", "LookupError", "AttributeError", "StopIteration", "ImportError", "ModuleNotFoundError",
-    "NotImplementedError", "KeyboardInterrupt",
+    "NotImplementedError", "KeyboardInterrupt", "EOFError", "Empty", "Full", "TimeoutExpired",
 }  # fmt: skip
 
 
@@ -44,8 +44,8 @@ def where_set(owner: Any, name: Any) -> Place | None:
     try:
         if isinstance(owner, dict) and "__name__" in owner and "__builtins__" in owner:
             return _in_module(owner.get("__file__") or _any_file(owner), str(name))
-        if isinstance(owner, types.CellType):
-            return None
+        if isinstance(owner, types.FunctionType):  # a variable of the function around it
+            return _in_module(owner.__code__.co_filename, str(name))
         if isinstance(owner, (dict, list, tuple)) or owner is None:
             return None
         kind = owner if isinstance(owner, type) else type(owner)
@@ -321,7 +321,13 @@ def uses_of(file: str, names: set[str]) -> tuple[dict[str, Place], dict[str, Pla
     loops = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While))]
     inside = {id(inner) for loop in loops for inner in ast.walk(loop)}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Attribute) or ast.unparse(node.value) not in names:
+        if not isinstance(node, ast.Attribute):
+            continue
+        if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Attribute) and id(node) in inside:
+            inner = node.value  # dataset.cursor.value = 0 changes dataset.cursor
+            if ast.unparse(inner.value) in names:
+                writes.setdefault(inner.attr, Place(file, node.lineno))
+        if ast.unparse(node.value) not in names:
             continue
         if isinstance(node.ctx, ast.Load):
             reads.setdefault(node.attr, Place(file, node.lineno))

@@ -116,6 +116,7 @@ class Sample:
     drew: tuple[str, ...] = ()
     at: float = 0.0
     shape: str = ""
+    natural: bool = False  # loaded without our seeds: not to be compared
     swallowed: str = ""  # "ValueError at data.py:12, caught at data.py:15"
 
 

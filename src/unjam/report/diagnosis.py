@@ -40,5 +40,5 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing found; 1: something found."""
-        return 1 if self.serious else 0
+        """0: nothing found; 1: something found; 2: stopped before anything could be said."""
+        return 1 if self.serious else 2 if self.stopped else 0

@@ -58,11 +58,12 @@ def as_sarif(diagnosis: Diagnosis, version: str) -> str:
             "message": {"text": text},
             "properties": {"confidence": finding.confidence.value, "culprit": finding.culprit},
         }
-        if finding.location is not None:
+        file, line = (finding.location.file, finding.location.line) if finding.location else (diagnosis.target, 1)
+        if os.path.isfile(file):
             result["locations"] = [{
                 "physicalLocation": {
-                    "artifactLocation": {"uri": _uri(finding.location.file)},
-                    "region": {"startLine": finding.location.line},
+                    "artifactLocation": {"uri": _uri(file)},
+                    "region": {"startLine": line},
                 }
             }]  # fmt: skip
         results.append(result)

@@ -73,5 +73,6 @@ def _tried(diagnosis: Diagnosis, console: Console) -> None:
     for row in diagnosis.trials:
         table.add_row(escape(row.changed), escape(row.outcome), f"{row.seconds:.1f}")
     console.print(table)
+    console.print("[dim]loaders that are made after the first one is iterated are not seen[/dim]")
     if diagnosis.untried:
         console.print(f"[dim]no time left for: {escape('; '.join(diagnosis.untried[:4]))}; a larger --budget has[/dim]")

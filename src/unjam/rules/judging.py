@@ -56,8 +56,10 @@ def worker_words(stuck: Stuck) -> str:
     who = f"worker {stuck.worker}" if stuck.worker >= 0 else "loading without workers"
     if stuck.stage == "sample":
         return f"{who} in sample {stuck.index}"
-    stages = {"init": "worker_init_fn", "made": "iter(dataset)", "collate": "the collate function"}
-    return f"{who} in {stages.get(stuck.stage, stuck.stage)}"
+    stages = {"init": " in worker_init_fn", "made": " in iter(dataset)", "collate": " in the collate function"}
+    if stuck.stage == "wait":
+        return "the program"
+    return f"{who}{stages.get(stuck.stage, '')}"
 
 
 def waits_for(stuck: Stuck, *kinds: str) -> Sync | None:
@@ -65,15 +67,16 @@ def waits_for(stuck: Stuck, *kinds: str) -> Sync | None:
     return next((sync for sync in stuck.syncs if sync.facts.get("kind") in kinds), None)
 
 
-def blocked_lock(stuck: Stuck) -> Sync | None:
-    """The lock that a stuck line waits for."""
+def blocked_lock(case: Case, stuck: Stuck) -> Sync | None:
+    """The lock that a stuck line waits for; one that the dataset holds says more than the lock inside it."""
     if stuck.native or stuck.waits not in ("lock", "unknown", "nothing"):
         return None
     locks = [sync for sync in stuck.syncs if sync.facts.get("kind") == "lock" and sync.facts.get("locked")]
     others = [
         s for s in stuck.syncs if s.facts.get("kind") in ("queue", "future", "executor", "event", "thread", "condition")
     ]
-    return locks[0] if locks and not others else None
+    known = [lock for lock in locks if case.part(lock.path) is not None]
+    return (known or locks)[0] if locks and not others else None
 
 
 def proof(case: Case, base: Trial | None, changed: Trial | None) -> Confidence:
@@ -165,7 +168,10 @@ def differing(case: Case, trial: Trial | None) -> list[Sample]:
     if trial is None or alone is None or not is_determined(case):
         return []
     usual = {sample.index: sample.digest for sample in alone.samples if not sample.changed}
-    return [s for s in trial.samples if s.digest and s.index in usual and usual[s.index] != s.digest]
+    others = [t for t in case.trials if t.plan.workers == 0 and t is not alone and not t.plan.measured]
+    if any(s.digest and usual.get(s.index, s.digest) != s.digest for t in others for s in t.samples):
+        return []  # it is another sample each time, workers or not
+    return [s for s in trial.samples if s.digest and not s.natural and s.index in usual and usual[s.index] != s.digest]
 
 
 def mean_seconds(trial: Trial | None) -> float:

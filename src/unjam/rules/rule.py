@@ -6,7 +6,7 @@ Finding or None; `broken` and `fixed` are the smallest real programs that have a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -88,6 +88,22 @@ class Suspicion:
 _HARM = {"2": 0, "3": 1, "1": 2, "5": 3, "4": 4, "6": 5, "7": 6}
 _SEVERITY = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _CONFIDENCE = {Confidence.PROVEN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
+
+
+def printable(finding: Finding) -> Finding:
+    """A finding whose words, some of which are the user's, can be shown on any terminal."""
+    return replace(
+        finding,
+        title=_plain(finding.title),
+        culprit=_plain(finding.culprit),
+        evidence=tuple(_plain(line) for line in finding.evidence),
+        help=_plain(finding.help),
+        diff="\n".join(_plain(line) for line in finding.diff.splitlines()),
+    )
+
+
+def _plain(text: str) -> str:
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def by_harm(findings: list[Finding]) -> list[Finding]:

@@ -55,6 +55,8 @@ def help_for(path: str, type_name: str) -> str:
     """The change for one unpicklable part."""
     if "function" in type_name or type_name == "type" or "method" in type_name:
         return f"define what {path} is at the top of a module (a def, a class with __call__, functools.partial of one)"
+    if type_name.startswith("multiprocessing"):
+        return f"make {path} from the context that starts the workers: multiprocessing.get_context('forkserver')"
     return (
         f"make {path} in the worker: set it to None in __init__ and create it on first use, or drop it in __getstate__"
     )

@@ -29,7 +29,7 @@ RULE = Rule("UJ201", "lock-held-at-fork", symptom="frozen")
 def detect(case: Case) -> Finding | None:
     """A stuck line that waits for a lock which was already held when the program was captured."""
     for base, stuck in frozen(case):
-        lock = blocked_lock(stuck)
+        lock = blocked_lock(case, stuck)
         part = case.part(lock.path) if lock else None
         if lock is None or lock.facts.get("owner") == "mine":
             continue

@@ -28,7 +28,7 @@ RULE = Rule("UJ202", "lock-never-released", symptom="frozen")
 def detect(case: Case) -> Finding | None:
     """A stuck line that waits for a lock which was free when the program was captured, or which only a process could hold."""
     for base, stuck in frozen(case):
-        lock = blocked_lock(stuck)
+        lock = blocked_lock(case, stuck)
         part = case.part(lock.path) if lock else None
         if lock is None or part is None:
             continue

@@ -22,6 +22,7 @@ from unjam.rules.judging import LIKELY, PROVEN, count, frozen, quoted, waits_for
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ205", "sample-blocks", symptom="frozen")
+_MAY_END = ("sleep", "child", "socket", "disk")  # somebody else decides
 _OUTSIDE = ("socket", "pipe", "file", "child", "sleep", "disk")
 
 
@@ -54,8 +55,9 @@ def detect(case: Case) -> Finding | None:
             f"the loader's timeout is {case.loader.timeout:g}"
             + (": it waits for ever" if not case.loader.timeout else ""),
         ),
-        PROVEN if both or (alone and not case.loader.num_workers) else LIKELY,
-        f"give the call at {stuck.place} a time limit; timeout=60 in the loader turns the freeze into an error",
+        PROVEN if (both or (alone and not case.loader.num_workers)) and stuck.waits not in _MAY_END else LIKELY,
+        f"give the call at {stuck.place} a time limit"
+        + ("; timeout=60 in the loader turns the freeze into an error" if case.loader.num_workers else ""),
         stuck.place,
     )
 

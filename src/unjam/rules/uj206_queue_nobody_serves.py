@@ -1,6 +1,7 @@
-"""A sample waits for a queue that nobody serves.
+"""A sample waits for a queue, an event or a barrier that nobody serves.
 
-What happened: the dataset takes from an empty queue that nobody fills, or puts into a full one that nobody empties.
+What happened: the dataset takes from an empty queue that nobody fills, or puts into a full one that nobody empties; or it waits for an event
+that nobody sets, a barrier that nobody else comes to.
 
 Why: `get()` and `put()` wait for ever unless they are given a time limit. With several workers more is put than one reader expected, or
 the items for all of them were put once only.
@@ -27,7 +28,7 @@ def detect(case: Case) -> Finding | None:
     """A stuck line that names a queue."""
     found = []
     for base, stuck in frozen(case):
-        sync = waits_for(stuck, "queue")
+        sync = waits_for(stuck, "queue", "barrier", "event", "future")
         if sync is not None and not stuck.native:
             found.append((base, stuck, sync))
     if not found:
@@ -36,12 +37,17 @@ def detect(case: Case) -> Finding | None:
     threads = case.world.threads and not sync.facts.get("between_processes")
     if threads and not any(trial.plan.in_place and trial.outcome == "hung" for trial in case.trials):
         return None  # a thread of the program may be the one that serves it
-    state = "full" if sync.facts.get("full") and not sync.facts.get("empty") else "empty"
+    kind = sync.facts.get("kind")
+    if kind != "queue" and case.world.threads and not any(t.plan.in_place for t in case.trials):
+        return None
+    full = sync.facts.get("full") and not sync.facts.get("empty")
+    state = ("full" if full else "empty") if kind == "queue" else "not set" if kind == "event" else "not complete"
+    served = {"full": "reads", "empty": "fills", "not set": "sets"}.get(state, "completes")
     part = case.part(sync.path)
     both = len({id(base) for base, *_ in found}) > 1 or not case.loader.num_workers
     return Finding(
         RULE,
-        f"{worker_words(stuck)} waits for {sync.path}, which is {state} and which nobody {'reads' if state == 'full' else 'fills'}",
+        f"{worker_words(stuck)} waits for {sync.path}, which is {state} and which nobody {served}",
         sync.path,
         (
             f"waits at {quoted(stuck.place)}",

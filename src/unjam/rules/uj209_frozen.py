@@ -32,7 +32,9 @@ def detect(case: Case) -> Finding | None:
     stuck = next((s for _, s in frozen(case)), hung.stuck[0] if hung.stuck else None)
     fresh = hung.plan.changed(fresh=True)
     anew = case.tried(fresh)
-    evidence = [f"{worker_words(s)}: {s.words}{', at ' + quoted(s.place) if s.place else ''}" for s in hung.stuck[:4]]
+    evidence = [
+        f"{worker_words(s)} waits for {s.words}{', at ' + quoted(s.place) if s.place else ''}" for s in hung.stuck[:4]
+    ]
     if anew is not None and anew.outcome != "refused":
         evidence.append(f"{anew.plan}: {'all is well' if anew.fine else anew.outcome}")
     if hung.output.strip():
@@ -47,7 +49,8 @@ def detect(case: Case) -> Finding | None:
         POSSIBLE,
         "pass multiprocessing_context='forkserver'"
         if inherited
-        else f"look at {stuck.place if stuck else 'the dataset'}; timeout=60 turns the freeze into an error",
+        else f"look at {stuck.place if stuck else 'the dataset'}"
+        + ("; timeout=60 turns the freeze into an error" if case.loader.num_workers else ""),
         stuck.place if stuck else None,
         wants=(fresh,) if case.forked else (),
     )

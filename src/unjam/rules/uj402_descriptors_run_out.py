@@ -39,7 +39,7 @@ def _kept_open(case: Case) -> Finding | None:
     first = full[0]
     alone = case.alone.facts.get("state", []) if case.alone else []
     grown = [name for fact in alone for name in fact.get("grown", [])]
-    name = f"dataset.{grown[0]}" if grown else f"{first.place}"
+    name = grown[0] if grown else f"{first.place}"
     return Finding(
         RULE,
         f"samples open files and do not close them: after {case.world.descriptors:,} descriptors none is left",

@@ -38,20 +38,20 @@ def detect(case: Case) -> Finding | None:
     if epoch < WORTH or not grown:
         return None
     name = grown[0]
-    place = case.reading.reads.get(name) or case.loader.dataset_place
+    place = case.loader.dataset_place
     per_sample = max((b.nbytes for b in as_is.batches), default=0) / max(1, case.loader.batch_size or 1)
     return Finding(
         RULE,
-        f"every worker grows by {size(each)} a sample: dataset.{name} keeps what it loads",
-        f"dataset.{name}",
+        f"every worker grows by {size(each)} a sample: {name} keeps what it loads",
+        f"{name}",
         (
-            f"dataset.{name} is changed by loading; the workers' own memory grows with it",
+            f"{name} is changed by loading; the workers' own memory grows with it",
             f"in an epoch: about {size(epoch)} in each of {workers} workers, {size(epoch * workers)} in all",
             *((f"a sample has {size(per_sample)}",) if per_sample else ()),
             *((f"at {quoted(place)}",) if place else ()),
         ),
         LIKELY if each > 1000 else POSSIBLE,
-        f"put a limit on dataset.{name}, or do without it: each worker fills its own",
+        f"put a limit on {name}, or do without it: each worker fills its own",
         place,
     )
 

@@ -15,6 +15,7 @@ Limits: whether it shows in one run is a matter of luck; a position that workers
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from unjam.evidence.case import Case, Part
@@ -65,7 +66,9 @@ def detect(case: Case) -> Finding | None:
             *((f"{again.plan}: every sample is right",) if well and again else ()),
         ),
         PROVEN if shown and well else LIKELY,
-        f"open {name} in the worker: keep the path in __init__, and open on first use in the sample's own code",
+        f"connect {name} in the worker, on first use in the sample's own code"
+        if str(target).startswith("socket:")
+        else f"open {name} in the worker: keep the path in __init__, and open on first use in the sample's own code",
         (part.place if part else None) or case.loader.dataset_place,
         _diff(part),
         wants=(reopened,) if shown and moved else (provoked,) if moved else (),
@@ -86,7 +89,7 @@ def _diff(part: Part | None) -> str:
     """The line that opens it, and the line that should stand there."""
     line = line_of(part.place) if part else ""
     target, _, value = line.partition(" = ")
-    if not value or "." not in target:
+    if not value or not re.fullmatch(r"\w+(\.\w+)+", target):
         return ""
     return f"-    {line}\n+    {target} = None  # in the sample's code: if {target} is None: {line}"
 

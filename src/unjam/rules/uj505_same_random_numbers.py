@@ -53,12 +53,23 @@ def detect(case: Case) -> Finding | None:
             *((f"{changed.plan}: the states differ",) if gone and changed else ()),
         ),
         PROVEN if gone else LIKELY,
-        f"make {name} in the worker: numpy.random.default_rng(torch.initial_seed()), for example on first use"
+        f"make {name} in the worker, for example on first use: {made_anew(part.type_name if part else '')}"
         if own
         else f"in {init or 'worker_init_fn'} make the seed from torch.initial_seed(), or drop the call: torch seeds {name} itself",
-        (part.place if part else None) or case.loader.dataset_place,
+        (part.place if part else None) or (None if own else case.loader.worker_init_place) or case.loader.dataset_place,
         wants=(plan,) if own or init else (),
     )
+
+
+def made_anew(type_name: str) -> str:
+    """A generator of the same kind with the worker's own seed."""
+    if type_name.startswith("torch"):
+        return "torch.Generator().manual_seed(torch.initial_seed())"
+    if type_name.startswith("random"):
+        return "random.Random(torch.initial_seed())"
+    if type_name.endswith("RandomState"):
+        return "numpy.random.RandomState(torch.initial_seed() % 2**32)"
+    return "numpy.random.default_rng(torch.initial_seed())"
 
 
 def repeated(trial: Trial | None) -> list[tuple[str, list[int]]]:

@@ -21,7 +21,7 @@ from unjam.evidence.case import Case
 from unjam.evidence.trial import Trial
 from unjam.rules.judging import LIKELY, PROVEN, quoted
 from unjam.rules.rule import Finding, Rule
-from unjam.rules.uj505_same_random_numbers import GLOBAL, repeated
+from unjam.rules.uj505_same_random_numbers import GLOBAL, made_anew, repeated
 
 RULE = Rule("UJ506", "random-repeats-each-epoch")
 
@@ -49,10 +49,10 @@ def detect(case: Case) -> Finding | None:
             *((f"{changed.plan}: the states differ",) if gone and changed else ()),
         ),
         PROVEN if gone else LIKELY,
-        f"make {name} in the worker from torch.initial_seed(), which changes with every epoch"
+        f"make {name} in the worker: {made_anew(part.type_name if part else '')}; the seed changes with every epoch"
         if own
         else f"in {init or 'worker_init_fn'} make the seed from torch.initial_seed(), which changes with every epoch",
-        (part.place if part else None) or case.loader.dataset_place,
+        (part.place if part else None) or (None if own else case.loader.worker_init_place) or case.loader.dataset_place,
         wants=(plan,) if own or init else (),
     )
 

@@ -29,8 +29,8 @@ def detect(case: Case) -> Finding | None:
     if not loader.iterable or alone is None or len(alone.epochs) < 2 or alone.bad:
         return None
     first, second = len(alone.of_epoch(0)), len(alone.of_epoch(1))
-    if not first or second:
-        return None
+    if not first or second or case.reading.writes:
+        return None  # or the program sets something on the dataset before each epoch
     hides = loader.num_workers > 0 and not loader.persistent_workers
     return Finding(
         RULE,

@@ -17,16 +17,19 @@ from typing import Any
 
 from unjam.evidence.case import Case
 from unjam.rules.judging import LIKELY, POSSIBLE, differing, names
-from unjam.rules.rule import Finding, Rule
+from unjam.rules.rule import Finding, Rule, Suspicion
 
 RULE = Rule("UJ514", "differs-in-workers", symptom="differs", fallback=True)
 
 
-def detect(case: Case) -> Finding | None:
+def detect(case: Case) -> Finding | Suspicion | None:
     """Differing samples that nobody explains."""
     wrong = differing(case, case.compared)
     if not wrong or case.compared is None or any(s.changed for s in case.compared.samples):
         return None
+    second = case.alone.plan.changed(epochs=3) if case.alone else None
+    if second is not None and case.tried(second) is None:
+        return Suspicion(RULE, (second,))
     fresh = case.compared.plan.changed(fresh=True)
     anew = case.tried(fresh)
     well = anew is not None and anew.fine and not differing(case, anew)

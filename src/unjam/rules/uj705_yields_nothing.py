@@ -30,7 +30,7 @@ def detect(case: Case) -> Finding | None:
         (t for t in (case.alone, case.as_is) if t is not None and t.fine and t.epochs and not t.batches and not t.bad),
         None,
     )
-    if empty is None:
+    if empty is None or any(trial.batches for trial in case.trials):
         return None
     dropped = sum(fact["count"] for fact in empty.facts.get("dropped", []))
     small = loader.drop_last and loader.length is not None and loader.batch_size and loader.length < loader.batch_size
