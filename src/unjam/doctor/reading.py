@@ -79,6 +79,7 @@ def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
         excepts=excepts,
         guarded=_guarded(frames),
         in_loop=again,
+        epochs=next((number for frame in frames if (number := _rounds(frame)) is not None), None),
         once=bool(calls) and not any(source.is_in_loop(one.f_code.co_filename, one.f_lineno) for one in calls),
         remade=here if here and again and source.remade(here) else None,
         kept=source.kept(here) if here else None,
@@ -86,6 +87,18 @@ def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
         reads=reads,
         writes=writes,
     )
+
+
+def _rounds(frame: FrameType) -> int | None:
+    """How often the loop around a call goes round: a number, or a variable or attribute that is one now."""
+    wanted = source.rounds(frame.f_code.co_filename, frame.f_lineno)
+    if isinstance(wanted, ast.Constant):
+        return wanted.value if isinstance(wanted.value, int) else None
+    names = ast.unparse(wanted).split(".") if isinstance(wanted, (ast.Name, ast.Attribute)) else []
+    value = {**frame.f_globals, **frame.f_locals}.get(names[0]) if names else None
+    for name in names[1:]:
+        value = getattr(value, "__dict__", {}).get(name)
+    return value if isinstance(value, int) else None
 
 
 def _names_of(obj: Any, frame: FrameType) -> list[str]:

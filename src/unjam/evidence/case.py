@@ -109,6 +109,7 @@ class Reading:
     excepts: tuple[tuple[Place, str, str], ...] = ()  # (place, what is caught, what is done)
     guarded: bool = True  # the loop over the loader is under the main guard, or in a function
     in_loop: bool = False  # the loader is iterated inside another loop
+    epochs: int | None = None  # how often that loop goes round, where the program says so
     once: bool = False  # nothing around it would iterate it a second time
     remade: Place | None = None  # next(iter(loader)) inside a loop
     kept: tuple[Place, str] | None = None  # the loop keeps whole batches

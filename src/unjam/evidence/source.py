@@ -229,6 +229,16 @@ def is_in_loop(file: str, line: int) -> bool:
     return False
 
 
+def rounds(file: str, line: int) -> ast.expr | None:
+    """What the loop around a line is given to count to: n in `for epoch in range(n)`."""
+    for node in reversed(enclosing(file, line)):
+        if isinstance(node, ast.For) and line > (node.iter.end_lineno or node.lineno):
+            call = node.iter
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("range") and call.args:
+                return call.args[-1] if len(call.args) < 3 else call.args[1]
+    return None
+
+
 def remade(place: Place) -> bool:
     """Whether a line makes an iterator only to take one batch: next(iter(loader))."""
     for node in enclosing(place.file, place.line)[-1:]:

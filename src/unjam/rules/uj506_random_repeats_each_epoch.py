@@ -83,8 +83,10 @@ def broken(DataLoader: Any) -> None:
     def prepare(worker: int) -> None:
         np.random.seed(worker)  # noqa: NPY002 - as users do
 
-    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=2, worker_init_fn=prepare):
-        pass
+    loader = DataLoader(Numbers(16, make), batch_size=4, num_workers=2, worker_init_fn=prepare)
+    for _ in range(2):
+        for _ in loader:
+            pass
 
 
 def fixed(DataLoader: Any) -> None:
@@ -100,5 +102,7 @@ def fixed(DataLoader: Any) -> None:
     def prepare(worker: int) -> None:
         np.random.seed(torch.initial_seed() % 2**32)  # noqa: NPY002 - as users do
 
-    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=2, worker_init_fn=prepare):
-        pass
+    loader = DataLoader(Numbers(16, make), batch_size=4, num_workers=2, worker_init_fn=prepare)
+    for _ in range(2):
+        for _ in loader:
+            pass

@@ -22,7 +22,8 @@ from unjam.rules.judging import LIKELY, PROVEN
 from unjam.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ604", "started-anew-each-epoch", Severity.WARNING, symptom="slow")
-WORTH = 0.8  # seconds
+WORTH = 0.8  # seconds in an epoch
+LOST = 10.0  # seconds in the whole run; less is a note
 
 
 def detect(case: Case) -> Finding | None:
@@ -33,6 +34,7 @@ def detect(case: Case) -> Finding | None:
     start, epoch = startup(as_is), as_is.epochs[1] if len(as_is.epochs) > 1 else 0.0
     if not start or not epoch or start < WORTH or start < epoch * 0.3:
         return None
+    epochs = case.reading.epochs if case.reading.epochs is not None else 10
     plan = as_is.plan.changed(persistent=True)
     kept = case.tried(plan)
     after = startup(kept) if kept and kept.fine else 0.0
@@ -48,6 +50,7 @@ def detect(case: Case) -> Finding | None:
         PROVEN if gone else LIKELY,
         "persistent_workers=True",
         loader.made_at,
+        severity=None if start * epochs >= LOST else Severity.NOTE,
         wants=(plan,),
     )
 
@@ -65,7 +68,7 @@ def broken(DataLoader: Any) -> None:
     from unjam.rules.programs import Scaled, double
 
     loader = DataLoader(Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="spawn")
-    for _ in range(3):
+    for _ in range(30):
         for _ in loader:
             pass
 
