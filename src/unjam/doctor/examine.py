@@ -167,7 +167,7 @@ class Examination:
         else:
             waiting, computing = max(3.0, 3 * slow + 2), max(8.0, 10 * slow + 4)
         left = max(2.0, self._left())
-        if not plan.fresh and plan.start not in ("spawn", "forkserver"):
+        if plan.start not in ("spawn", "forkserver"):
             waiting, computing = waiting * self._hurry, computing * self._hurry
         waiting, computing = min(waiting, left), min(computing, left)
         return Patience(waiting, computing, min(plan.seconds + computing + 5, left + 1))
