@@ -174,11 +174,13 @@ class Moment:
     threads: tuple[ThreadFacts, ...]
     native_threads: int
     pools: tuple[Mapping[str, Any], ...]
+    accelerator: str | None  # in a fork of a process that uses one torch says that nobody does
 
 
 def moment(loader: Any) -> Moment:
     """Now, in the program's own process."""
-    return Moment(threads_now(Inventory(roots_of(loader))), forking.look().native_threads, _pools())
+    facts = forking.look()
+    return Moment(threads_now(Inventory(roots_of(loader))), facts.native_threads, _pools(), facts.accelerator)
 
 
 def world(moment: Moment, environment: Mapping[str, str]) -> World:
@@ -195,7 +197,7 @@ def world(moment: Moment, environment: Mapping[str, str]) -> World:
         threads=moment.threads,
         native_threads=moment.native_threads,
         pools=moment.pools,
-        accelerator=forking.look().accelerator,
+        accelerator=moment.accelerator,
         shm_free=free,
         descriptors=most,
         descriptors_used=used,

@@ -124,6 +124,8 @@ def _set(loader: Any, plan: Plan) -> str:
     values = vars(loader)
     values["num_workers"] = plan.workers
     values["_iterator"] = None
+    if not plan.in_place:
+        values["pin_memory"] = False  # the consumer's affair, and an accelerator does not survive the fork into here
     if plan.workers == 0:
         values["persistent_workers"] = False
         values["prefetch_factor"] = None

@@ -28,7 +28,8 @@ RULE = Rule("UJ102", "fork-only", Severity.NOTE)
 
 def detect(case: Case) -> Finding | None:
     """A crossing that would fail under the other start methods."""
-    failed = [crossing for crossing in case.crossings if crossing.reason]
+    device = case.world.accelerator or "no accelerator"  # which a fork cannot use, so nothing of it was tried
+    failed = [crossing for crossing in case.crossings if crossing.reason and device not in crossing.reason]
     if not case.forked or not failed:
         return None
     first = failed[0]

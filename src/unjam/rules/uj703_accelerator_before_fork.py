@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import LIKELY, POSSIBLE
+from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN
 from unjam.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ703", "accelerator-before-fork", symptom="differs")
@@ -31,15 +31,22 @@ def detect(case: Case) -> Finding | None:
     said = next(
         (b for b in (as_is.bad if as_is else ()) if "forked subprocess" in b.message or kind in b.message), None
     )
+    plan = as_is.plan.changed(workers=0, start="", in_place=True, epochs=1, seconds=4.0) if as_is and said else None
+    own = case.tried(plan) if plan else None
     return Finding(
         RULE,
         f"{kind} was initialised before the workers were forked" + (": samples that use it fail" if said else ""),
         f"{said.place}" if said and said.place else f"{kind} before {case.loader.iterated_at}",
-        (f"{kind} is initialised at the first iter()", *((f"{said.type_name}: {said.message[:140]}",) if said else ())),
-        LIKELY if said else POSSIBLE,
+        (
+            f"{kind} is initialised at the first iter()",
+            *((f"{said.type_name}: {said.message.splitlines()[0][:140]}",) if said else ()),
+            *(("in the program's own process the same samples load",) if own and own.fine else ()),
+        ),
+        PROVEN if own and own.fine else LIKELY if said else POSSIBLE,
         "keep tensors on the CPU in the dataset, or pass multiprocessing_context='forkserver'",
         (said.place if said else None) or case.loader.iterated_at,
         severity=None if said else Severity.NOTE,
+        wants=(plan,) if plan else (),
     )
 
 
