@@ -259,4 +259,4 @@ class Trial:
         per_batch = len(done) / max(1, len(self.batches))
         took = self.batches[-1].at - self.batches[0].at
         # a fraction of a second says nothing about an epoch
-        return per_batch * (len(self.batches) - 1) / took if took > 0.3 else 0.0
+        return per_batch * (len(self.batches) - 1) / took if took > 0.2 else 0.0

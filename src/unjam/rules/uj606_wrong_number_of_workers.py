@@ -32,7 +32,7 @@ def detect(case: Case) -> Finding | Suspicion | None:
         return None
     epoch = mean_seconds(alone) * loader.length
     if loader.num_workers == 0:
-        better = max(2, cpus)
+        better = max(2, min(4, cpus))
         if epoch < WORTH or mean_seconds(alone) < 0.003:
             return None
     elif loader.num_workers > 4 * cpus:

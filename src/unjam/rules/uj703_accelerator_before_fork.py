@@ -9,7 +9,7 @@ How to confirm: `torch.cuda.is_initialized()` before the loop; with `multiproces
 
 How to fix: keep tensors on the CPU in the dataset and move batches in the loop; or `multiprocessing_context="forkserver"`.
 
-Limits: workers that do not touch the accelerator are fine, and then this is a note.
+Limits: workers that do not touch the accelerator are fine, and then nothing is said.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN
-from unjam.rules.rule import Finding, Rule, Severity
+from unjam.rules.judging import LIKELY, PROVEN
+from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ703", "accelerator-before-fork", symptom="differs")
 
@@ -31,22 +31,23 @@ def detect(case: Case) -> Finding | None:
     said = next(
         (b for b in (as_is.bad if as_is else ()) if "forked subprocess" in b.message or kind in b.message), None
     )
-    plan = as_is.plan.changed(workers=0, start="", in_place=True, epochs=1, seconds=4.0) if as_is and said else None
-    own = case.tried(plan) if plan else None
+    if said is None or as_is is None:
+        return None  # nearly every program that trains on one has used it by then, and its workers do not
+    plan = as_is.plan.changed(workers=0, start="", in_place=True, epochs=1, seconds=4.0)
+    own = case.tried(plan)
     return Finding(
         RULE,
-        f"{kind} was initialised before the workers were forked" + (": samples that use it fail" if said else ""),
-        f"{said.place}" if said and said.place else f"{kind} before {case.loader.iterated_at}",
+        f"{kind} was initialised before the workers were forked: samples that use it fail",
+        f"{said.place}" if said.place else f"{kind} before {case.loader.iterated_at}",
         (
             f"{kind} is initialised at the first iter()",
-            *((f"{said.type_name}: {said.message.splitlines()[0][:140]}",) if said else ()),
+            f"{said.type_name}: {said.message.splitlines()[0][:140]}",
             *(("in the program's own process the same samples load",) if own and own.fine else ()),
         ),
-        PROVEN if own and own.fine else LIKELY if said else POSSIBLE,
+        PROVEN if own and own.fine else LIKELY,
         "keep tensors on the CPU in the dataset, or pass multiprocessing_context='forkserver'",
-        (said.place if said else None) or case.loader.iterated_at,
-        severity=None if said else Severity.NOTE,
-        wants=(plan,) if plan else (),
+        said.place or case.loader.iterated_at,
+        wants=(plan,),
     )
 
 
