@@ -65,13 +65,14 @@ class Examination:
     def _prove(self) -> None:
         """Whatever the rules want to see, the worst first, while there is time."""
         for _ in range(MOST_ROUNDS):
-            self.untried = self._wanted()
-            if not self.untried:
-                return
-            for plan in self.untried:
+            wanted = self._wanted()
+            for plan in wanted:
                 if self._left() < 2:
-                    return
+                    break
                 self._try(plan)
+            if not wanted or self._left() < 2:
+                break
+        self.untried = self._wanted()
 
     def _see_further(self) -> bool:
         """Behind a freeze other things may be wrong: with the change that lets the loader go on they can be seen."""
@@ -101,9 +102,11 @@ class Examination:
         alone = Plan(0, epochs=2 if loader.iterable else 1, seconds=min(8.0, share * 0.13), tolerant=True)
         if not loader.num_workers:
             trial = self._attempt(alone)
-            if trial.outcome == "hung" and self._left() > 5:
-                # a loader without workers forks nothing: what a fork breaks must not be held against it
+            # a loader without workers forks nothing: what a fork breaks must not be held against it
+            if trial.outcome == "hung" and self._last and self._left() > 5:
                 trial = replace(self._attempt(replace(alone, in_place=True)), plan=alone)
+            elif trial.outcome == "hung":
+                trial = replace(trial, outcome="refused", note="it freezes in a fork, which says nothing here")
             self.case.trials.append(trial)
             return
         # a new interpreter for each worker and epoch takes its time before anything is loaded

@@ -8,7 +8,7 @@ from unjam.evidence.case import Case
 from unjam.evidence.trial import Trial
 from unjam.report import catalogue, plots
 from unjam.report.diagnosis import Diagnosis
-from unjam.report.text import loader_line, verdict
+from unjam.report.text import loader_line, near, verdict
 from unjam.rules import BY_CODE
 from unjam.rules.rule import Finding
 
@@ -53,7 +53,9 @@ def render(diagnosis: Diagnosis, version: str) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    where = f"<p><code>{escape(finding.location.file)}:{finding.location.line}</code></p>" if finding.location else ""
+    where = (
+        f"<p><code>{escape(near(finding.location.file))}:{finding.location.line}</code></p>" if finding.location else ""
+    )
     evidence = "".join(f"<li>{escape(line)}</li>" for line in finding.evidence)
     diff = "".join(
         f'<span class="{"add" if line.startswith("+") else "del" if line.startswith("-") else ""}">{escape(line)}</span>\n'

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from unjam.report.diagnosis import SCHEMA, Diagnosis
-from unjam.report.text import loader_line
+from unjam.report.text import loader_line, near
 from unjam.rules import RULES
 from unjam.rules.rule import Severity
 
@@ -62,7 +62,7 @@ def as_sarif(diagnosis: Diagnosis, version: str) -> str:
         if os.path.isfile(file):
             result["locations"] = [{
                 "physicalLocation": {
-                    "artifactLocation": {"uri": _uri(file)},
+                    "artifactLocation": {"uri": near(file).replace(os.sep, "/")},
                     "region": {"startLine": line},
                 }
             }]  # fmt: skip
@@ -75,8 +75,3 @@ def as_sarif(diagnosis: Diagnosis, version: str) -> str:
         },
         indent=2,
     )
-
-
-def _uri(file: str) -> str:
-    relative = os.path.relpath(file)
-    return (file if relative.startswith("..") else relative).replace(os.sep, "/")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -45,13 +47,19 @@ def verdict(diagnosis: Diagnosis) -> str:
     return f"nothing found{also} ({diagnosis.seconds:.0f} s{stopped})"
 
 
+def near(file: str) -> str:
+    """A file's path as seen from here, where that is shorter to read."""
+    relative = os.path.relpath(file)
+    return file if relative.startswith("..") else relative
+
+
 def _finding(finding: Finding, console: Console) -> None:
     colour = _COLOURS[finding.weight]
     console.print(
         f"[{colour}]{finding.weight.value}\\[{finding.rule.code}][/{colour}]: [bold]{escape(finding.title)}[/bold]"
     )
     if finding.location is not None:
-        console.print(f"  at {escape(finding.location.file)}:{finding.location.line}")
+        console.print(f"  at {escape(near(finding.location.file))}:{finding.location.line}")
     for line in finding.evidence:
         console.print(f"  {escape(line)}")
     console.print(f"  {finding.confidence.value}")
