@@ -12,7 +12,24 @@ from multiprocessing import resource_tracker
 import psutil
 import pytest
 
+from background import Background
 from unjam.pools import forkserver
+
+rule_programs: Background | None = None
+
+
+def pytest_collection_finish(session):
+    """The rules' programs begin at once where they will be asked for."""
+    global rule_programs
+    if any("said" in getattr(item, "fixturenames", ()) for item in session.items):
+        rule_programs = Background()
+
+
+@pytest.fixture(scope="session")
+def said():
+    """What the doctor said of every program of every rule."""
+    assert rule_programs is not None
+    return rule_programs.results()
 
 
 def _children() -> set[int]:

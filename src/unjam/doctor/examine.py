@@ -21,7 +21,7 @@ from unjam.doctor.watch import Patience
 from unjam.evidence.case import Case
 from unjam.evidence.trial import Plan, Trial
 from unjam.rules import RULES
-from unjam.rules.rule import Confidence, Finding, Suspicion, by_harm, printable, without_echoes
+from unjam.rules.rule import Confidence, Finding, Severity, Suspicion, by_harm, printable, without_echoes
 
 MOST_ROUNDS = 4
 SPARE = 512 << 20
@@ -137,9 +137,9 @@ class Examination:
         as_is = self.case.as_is
         if as_is is None or as_is.fine or self._left() < 4 or self._patient.gone:
             return
-        if any(f.confidence is Confidence.PROVEN for f in self.findings()):
-            again = self._attempt(as_is.plan)
-            self.case.again = again
+        found = [f for f in self.findings() if f.weight is not Severity.NOTE]
+        if any(f.confidence is Confidence.PROVEN for f in found):
+            self.case.again = self._attempt(as_is.plan)
 
     def _try(self, plan: Plan) -> Trial:
         trial = self._attempt(plan)
