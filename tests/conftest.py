@@ -16,13 +16,18 @@ from background import Background
 from unjam.pools import forkserver
 
 rule_programs: Background | None = None
+# tests that want the machine for themselves
+ALONE = ("test_chaos.py", "test_memory_kill.py")
 
 
-def pytest_collection_finish(session):
-    """The rules' programs begin at once where they will be asked for."""
+def pytest_runtest_setup(item):
+    """The rules' programs begin as soon as they disturb nobody, where they will be asked for."""
     global rule_programs
-    if any("said" in getattr(item, "fixturenames", ()) for item in session.items):
-        rule_programs = Background()
+    if rule_programs is None and item.path.name not in ALONE:
+        behind = item.session.items[item.session.items.index(item) :]
+        asked = any("said" in getattr(one, "fixturenames", ()) for one in behind)
+        if asked and not any(one.path.name == "test_chaos.py" for one in behind):
+            rule_programs = Background()
 
 
 @pytest.fixture(scope="session")
