@@ -12,29 +12,7 @@ from multiprocessing import resource_tracker
 import psutil
 import pytest
 
-from background import Background
 from unjam.pools import forkserver
-
-rule_programs: Background | None = None
-# tests that want the machine for themselves
-ALONE = ("test_chaos.py", "test_memory_kill.py")
-
-
-def pytest_runtest_setup(item):
-    """The rules' programs begin as soon as they disturb nobody, where they will be asked for."""
-    global rule_programs
-    if rule_programs is None and item.path.name not in ALONE:
-        behind = item.session.items[item.session.items.index(item) :]
-        asked = any("said" in getattr(one, "fixturenames", ()) for one in behind)
-        if asked and not any(one.path.name == "test_chaos.py" for one in behind):
-            rule_programs = Background()
-
-
-@pytest.fixture(scope="session")
-def said():
-    """What the doctor said of every program of every rule."""
-    assert rule_programs is not None
-    return rule_programs.results()
 
 
 def _children() -> set[int]:

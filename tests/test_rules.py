@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,8 +14,38 @@ from unjam.report import catalogue
 from unjam.rules import RULES
 from unjam.rules.rule import Severity
 
+PROGRAM = Path(__file__).parent / "rule_programs.py"
+# measured with all processors: they run alone, after the others
+TIMED = {"UJ601", "UJ605"}
+AT_ONCE = 4
 # true as well of the same program
 ALSO = {"UJ403": {"UJ401", "UJ402"}}
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[tuple[str, str], dict]:
+    """What the doctor said of every program."""
+    quick = [file.RULE.code for file in RULES if file.RULE.code not in TIMED]
+    processes = [_start(quick[at::AT_ONCE]) for at in range(AT_ONCE)]
+    lines = [line for process in processes for line in _finish(process)]
+    lines += _finish(_start(sorted(TIMED)))
+    found = [json.loads(line) for line in lines]
+    return {(one["code"], one["kind"]): one for one in found}
+
+
+def _start(codes: list[str]) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(PROGRAM), *codes],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _finish(process: subprocess.Popen) -> list[str]:
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err[-3000:]
+    return out.splitlines()
 
 
 def _answer(said, code: str, kind: str) -> dict:
