@@ -24,6 +24,7 @@ from unjam.rules.rule import Finding, Rule, Severity
 RULE = Rule("UJ604", "started-anew-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.8  # seconds in an epoch
 LOST = 10.0  # seconds in the whole run; less is a note
+FEW = 4  # so is a run of fewer epochs, however slow the machine is at the moment
 
 
 def detect(case: Case) -> Finding | None:
@@ -50,7 +51,7 @@ def detect(case: Case) -> Finding | None:
         PROVEN if gone else LIKELY,
         "persistent_workers=True",
         loader.made_at,
-        severity=None if start * epochs >= LOST else Severity.NOTE,
+        severity=None if start * epochs >= LOST and epochs >= FEW else Severity.NOTE,
         wants=(plan,),
     )
 
