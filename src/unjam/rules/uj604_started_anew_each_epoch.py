@@ -23,7 +23,7 @@ from unjam.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ604", "started-anew-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.8  # seconds in an epoch
-LOST = 10.0  # seconds in the whole run; less is a note
+LOST = 6.0  # seconds in the whole run; less is a note
 FEW = 4  # so is a run of fewer epochs, however slow the machine is at the moment
 
 
