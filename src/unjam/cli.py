@@ -18,7 +18,9 @@ except ImportError as missing:
 from unjam import __version__
 
 if TYPE_CHECKING:
+    from unjam.doctor.families import Family
     from unjam.evidence.incident import Incident
+    from unjam.report.diagnosis import Diagnosis
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="A DataLoader that cannot freeze silently.")
 
@@ -117,6 +119,45 @@ def check(
 
 
 @app.command()
+def why(
+    pid: Annotated[
+        int | None, typer.Argument(help="Any process of the stuck program; without one, the stuck one is looked for.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Look for longer than the usual two.")] = 0.0,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the findings as JSON to this file; - for the terminal.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    dump: Annotated[Path | None, typer.Option(help="Keep all the evidence in this file, as JSON.")] = None,
+    rescue: Annotated[  # noqa: FBT002 - typer's way
+        bool, typer.Option("--rescue", help="End the one stuck worker of an unjam loader, which then recovers.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --rescue.")] = False,  # noqa: FBT002
+) -> None:
+    """Say why a running program is stuck, without touching it."""
+    from unjam.doctor import why as doctor  # noqa: PLC0415 - a command imports what it needs
+    from unjam.report import machine, scene  # noqa: PLC0415 - as above
+
+    try:
+        family = _choose(doctor.find(pid))
+        diagnosis = doctor.why(family, seconds)
+    except doctor.CannotLook as error:
+        _stop(str(error))
+    _write(json, machine.as_json(diagnosis, __version__))
+    if diagnosis.scene is not None:
+        _write(dump, machine.dumps(scene.as_dict(diagnosis.scene)))
+    if html is not None:
+        from unjam.report import html as page  # noqa: PLC0415 - as above
+
+        _write(html, page.render(diagnosis, __version__))
+    if str(json) != "-":
+        scene.show(diagnosis, _console(markup=True))
+    if rescue:
+        _rescue(diagnosis, asked=not yes)
+    raise typer.Exit(diagnosis.exit_code)
+
+
+@app.command()
 def rules() -> None:
     """Every known cause."""
     from unjam.rules import RULES  # noqa: PLC0415 - as above
@@ -135,6 +176,45 @@ def explain(code: Annotated[str, typer.Argument(help="UJ204, or the rule's name.
     if found is None:
         _stop(f"there is no rule {code}; `unjam rules` lists them")
     _console().print(catalogue.explanation(found), soft_wrap=True)
+
+
+def _choose(found: list[Family]) -> Family:
+    """The one program, the one that has been at rest for long, or the one that the user names."""
+    if not found:
+        _stop("no Python program with data workers was found; name a process: unjam why PID")
+    if len(found) == 1:
+        return found[0]
+    said = Console(stderr=True, highlight=False, emoji=False, markup=False)
+    for number, family in enumerate(found, 1):
+        main = family.mains[0]
+        said.print(
+            f"{number}. pid {main.pid}  {len(family.mains)} main, {len(family.workers)} workers, without CPU for "
+            f"{family.rested:.0f} s  {main.line}",
+            soft_wrap=True,
+        )
+    if sys.stdin.isatty():
+        number = int(typer.prompt("which one", default=1, err=True, type=int))
+        return found[min(max(number, 1), len(found)) - 1]
+    # torch's idle workers wake up every five seconds: one that has not for twice as long is stuck
+    stuck = [family for family in found if family.rested > 10]
+    if len(stuck) != 1:
+        _stop("several programs look like trainings; name a process: unjam why PID")
+    return stuck[0]
+
+
+def _rescue(diagnosis: Diagnosis, *, asked: bool) -> None:
+    from unjam.doctor import rescue  # noqa: PLC0415 - as above
+
+    try:
+        worker = rescue.stuck_worker(diagnosis)
+    except rescue.CannotRescue as error:
+        _stop(str(error))
+    if asked and not typer.confirm(
+        f"end {worker.name}? the loader starts another and makes its batches again", err=True
+    ):
+        return
+    rescue.end(worker)
+    typer.echo(f"{worker.name} was ended", err=True)
 
 
 def _write(path: Path | None, text: str) -> None:

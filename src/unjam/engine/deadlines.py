@@ -85,6 +85,7 @@ WATCH_TRIAL = Deadline("watch trial", 0.05, "how often a trial is looked at; its
 LET_GO = Deadline("let go", 5.0, "how long a program may take to clean up after it was let go")
 GATHER = Deadline("gather facts", 20.0, "pickling a large dataset to see whether it can be takes seconds")
 START_FRESH = Deadline("start fresh", 60.0, "a new interpreter imports torch and the dataset's libraries")
+SPY = Deadline("spy", 3.0, "how long one look at another process's stacks may take; it needs milliseconds")
 
 ALL = (
     LOOK_AROUND,
@@ -107,4 +108,5 @@ ALL = (
     LET_GO,
     GATHER,
     START_FRESH,
+    SPY,
 )

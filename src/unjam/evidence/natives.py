@@ -5,33 +5,48 @@ from __future__ import annotations
 import os
 import struct
 
+from unjam.evidence import calls
+
 DEPTH = 64 * 1024
 # every thread is in these; they say nothing
-_DULL = ("libc.so", "libc-", "ld-linux", "libpthread", "python", "[", "libm.so")
+_BELOW = ("libc.so", "libc-", "ld-linux", "libpthread", "[", "libm.so")
+_DULL = (*_BELOW, "python", "libpython")
 
 
-def libraries_on_stack(pid: int) -> tuple[str, ...]:
-    """The libraries whose code lies on the main thread's stack, innermost first; nothing where it cannot be read."""
+def libraries_on_stack(pid: int, tid: int | None = None) -> tuple[str, ...]:
+    """The libraries whose code lies on a thread's stack, innermost first; nothing where it cannot be read."""
+    names = [os.path.basename(path) for path in _on_stack(pid, tid)]
+    return tuple(name for name in names if not name.startswith(_DULL))[:6]
+
+
+def waits_in_library(pid: int, tid: int | None = None) -> bool:
+    """Whether the code that called the C library's wait is a library's, and not the interpreter's own."""
+    for path in _on_stack(pid, tid):
+        name = os.path.basename(path)
+        if not name.startswith(_BELOW):
+            return not (name.startswith(("python", "libpython")) or "/lib-dynload/" in path)
+    return False
+
+
+def _on_stack(pid: int, tid: int | None) -> list[str]:
+    call = calls.current(pid, tid)
+    if call is None or not call.stack:
+        return []
     try:
-        with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
-            words = file.read().split()
-        pointer = int(words[-2], 16)
         mapped = _executable(pid)
-        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-            memory.seek(pointer)
-            data = memory.read(DEPTH)
-    except (OSError, ValueError, IndexError, OverflowError):
-        return ()
+    except (OSError, ValueError, IndexError):
+        return []
+    data = calls.peek(pid, call.stack, DEPTH)
     found: list[str] = []
     for (address,) in struct.iter_unpack("<Q", data[: len(data) // 8 * 8]):
         for low, high, name in mapped:
             if low <= address < high:
-                if name not in found and not name.startswith(_DULL):
+                if name not in found:
                     found.append(name)
                 break
-        if len(found) >= 6:
+        if len(found) >= 12:
             break
-    return tuple(found)
+    return found
 
 
 def _executable(pid: int) -> list[tuple[int, int, str]]:
@@ -41,5 +56,5 @@ def _executable(pid: int) -> list[tuple[int, int, str]]:
             fields = line.split(maxsplit=5)
             if "x" in fields[1] and len(fields) == 6 and fields[5].startswith("/"):
                 low, _, high = fields[0].partition("-")
-                found.append((int(low, 16), int(high, 16), os.path.basename(fields[5].strip())))
+                found.append((int(low, 16), int(high, 16), fields[5].strip()))
     return found

@@ -7,26 +7,13 @@ name of the place are known, and the words say less.
 from __future__ import annotations
 
 import os
-import platform
+import stat
+import struct
 from dataclasses import dataclass
 
-# numbers of the calls that wait, on the two machines that training runs on
-_CALLS = {
-    "x86_64": {
-        0: "read", 1: "write", 7: "poll", 23: "select", 35: "nanosleep", 42: "connect", 43: "accept", 45: "recvfrom",
-        47: "recvmsg", 46: "sendmsg", 44: "sendto", 61: "wait4", 72: "fcntl", 73: "flock", 202: "futex", 230: "nanosleep",
-        232: "epoll_wait", 247: "waitid", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 17: "pread64", 19: "readv",
-        18: "pwrite64", 20: "writev", 74: "fsync", 288: "accept",
-    },
-    "aarch64": {
-        63: "read", 64: "write", 73: "ppoll", 72: "pselect6", 101: "nanosleep", 115: "nanosleep", 203: "connect",
-        202: "accept", 207: "recvfrom", 212: "recvmsg", 211: "sendmsg", 206: "sendto", 260: "wait4", 25: "fcntl",
-        32: "flock", 98: "futex", 22: "epoll_pwait", 95: "waitid", 67: "pread64", 65: "readv", 68: "pwrite64", 66: "writev",
-        82: "fsync", 242: "accept",
-    },
-}  # fmt: skip
-_READS = {"read", "pread64", "readv", "recvfrom", "recvmsg", "accept"}
-_WRITES = {"write", "pwrite64", "writev", "sendto", "sendmsg", "connect", "fsync"}
+from unjam.evidence import calls
+from unjam.evidence.calls import READS, WRITES, Call
+
 _STATES = {
     "D": "the disk or another device (the kernel calls it uninterruptible)",
     "T": "somebody to let it go on: it was suspended (SIGSTOP)",
@@ -35,11 +22,40 @@ _STATES = {
 }
 
 
+# what the kernel calls the place where a thread sleeps, where the call itself may not be read
+_PLACES = (
+    ("futex", "lock", "a lock"),
+    ("pipe_read", "pipe", "data from a pipe"),
+    ("pipe_write", "pipe", "room to write to a pipe"),
+    ("wait_for_partner", "pipe", "the other end of a named pipe to be opened"),
+    ("nanosleep", "sleep", "time to pass: it sleeps"),
+    ("lock_inode_wait", "lock", "a lock on a file"),
+    ("do_wait", "child", "a child process to end"),
+    ("vfork", "child", "a child process to start"),
+    ("unix_stream", "socket", "a socket"),
+    ("sk_wait", "socket", "a socket"),
+    ("wait_woken", "socket", "a socket or a terminal"),
+    ("inet_", "socket", "a socket"),
+    ("tty", "terminal", "somebody to type at the terminal"),
+    ("poll", "descriptors", "one of its descriptors"),
+    ("select", "descriptors", "one of its descriptors"),
+    ("refrigerator", "suspended", "somebody to thaw its control group"),
+    ("freeze", "suspended", "somebody to thaw its control group"),
+    ("sigtimedwait", "signal", "a signal"),
+    ("sigsuspend", "signal", "a signal"),
+    ("sem", "lock", "a System V semaphore"),
+    ("nfs", "disk", "a network file system"),
+    ("rpc_", "disk", "a network file system"),
+    ("fuse", "disk", "a file system in user space (FUSE)"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a process's main thread does at this moment.
+    """What a thread does at this moment.
 
-    kind: "lock", "pipe", "socket", "file", "child", "sleep", "disk", "suspended", "nothing" (it computes) or "unknown".
+    kind: "lock", "pipe", "socket", "file", "child", "sleep", "disk", "suspended", "terminal", "signal", "descriptors",
+    "nothing" (it computes) or "unknown". limit: the seconds that the call may still wait; None: for ever, or not known.
     """
 
     kind: str
@@ -47,85 +63,116 @@ class Waiting:
     state: str = "?"
     call: str | None = None
     target: str | None = None
+    limit: float | None = None
+    fds: tuple[int, ...] = ()
+    address: int = 0  # of a futex
+    shared: bool = False  # the futex lies in memory that processes share
+    writes: bool = False  # it wants to write, not to read
 
 
-def look(pid: int) -> Waiting:
-    """The main thread of `pid`, now."""
-    state = state_of(pid)
+def look(pid: int, tid: int | None = None) -> Waiting:
+    """A thread of `pid`, its main one unless another is named, now."""
+    state = state_of(pid, tid)
     if state in ("T", "t", "Z"):
         return Waiting("suspended" if state == "T" else "unknown", _STATES[state], state)
-    call, arguments = _system_call(pid)
+    call = calls.current(pid, tid)
+    place = read_text(f"/proc/{pid}/task/{tid or pid}/wchan").strip("0\n ")
     if state == "D":
-        target = _behind(pid, arguments[0]) if call in _READS | _WRITES and arguments else None
-        return Waiting("disk", _STATES["D"] + (f", at {target}" if target else ""), state, call, target)
-    if state == "R" or call == "running":
+        return _in_the_kernel(pid, call, place)
+    if state == "R" or (call is not None and call.name == "running"):
         return Waiting("nothing", "nothing: it computes", state)
-    if call is None:
-        place = read_text(f"/proc/{pid}/wchan").strip("0\n ")
-        if "futex" in place:
-            return Waiting("lock", "a lock", state)
+    if call is None or call.name is None:
+        for mark, kind, words in _PLACES:
+            if mark in place:
+                return Waiting(kind, words, state)
         known = f" (in the kernel: {place})" if place else ""
         return Waiting("unknown", f"something the system does not tell{known}", state)
-    return _waiting_in(pid, state, call, arguments)
+    return _waiting_in(pid, state, call)
 
 
-def _waiting_in(pid: int, state: str, call: str, arguments: list[int]) -> Waiting:
-    if call == "futex":
-        return Waiting("lock", "a lock", state, call)
-    if call == "nanosleep":
-        return Waiting("sleep", "time to pass: it sleeps", state, call)
-    if call in ("wait4", "waitid"):
-        return Waiting("child", "a child process to end", state, call)
-    if call in ("flock", "fcntl"):
-        target = _behind(pid, arguments[0])
-        return Waiting("lock", f"a lock on the file {target}", state, call, target)
-    if call in _READS | _WRITES:
-        target = _behind(pid, arguments[0])
+def _in_the_kernel(pid: int, call: Call | None, place: str) -> Waiting:
+    name = call.name if call else None
+    if "vfork" in place or name in ("clone", "vfork"):
+        return Waiting("child", "a child process to start", "D", name)
+    if "refrigerator" in place or "freeze" in place:
+        return Waiting("suspended", "somebody to thaw its control group", "D")
+    target = behind(pid, call.arguments[0]) if call and name in READS | WRITES else None
+    if call is not None and name in ("openat", "open", "statx", "fstatat"):
+        target = calls.text_at(pid, call.arguments[0 if name == "open" else 1])
+    return Waiting("disk", _STATES["D"] + (f", at {target}" if target else ""), "D", name, target)
+
+
+def _waiting_in(pid: int, state: str, call: Call) -> Waiting:
+    name, given = call.name, call.arguments
+    limit = calls.limit(pid, call)
+    if name == "futex":
+        return Waiting("lock", "a lock", state, name, None, limit, address=given[0], shared=call.shared)
+    if name in ("semop", "semtimedop"):
+        return Waiting("lock", "a System V semaphore", state, name)
+    if name in ("nanosleep", "clock_nanosleep"):
+        return Waiting("sleep", "time to pass: it sleeps", state, name, None, limit)
+    if name in ("wait4", "waitid"):
+        return Waiting("child", "a child process to end", state, name)
+    if name in ("clone", "vfork"):
+        return Waiting("child", "a child process to start", state, name)
+    if name in ("sigtimedwait", "sigsuspend", "pause"):
+        return Waiting("signal", "a signal", state, name, None, limit)
+    if name in ("openat", "open"):
+        return _opening(pid, state, calls.text_at(pid, given[1 if name == "openat" else 0]))
+    if name in ("flock", "fcntl"):
+        target = behind(pid, given[0])
+        return Waiting("lock", f"a lock on the file {target}", state, name, target, fds=(given[0],))
+    if name in READS | WRITES:
+        target = behind(pid, given[0])
         kind = _kind_of(target)
-        verb = "data from" if call in _READS else "room to write to"
-        return Waiting(kind, f"{verb} {target}", state, call, target)
-    targets = [_behind(pid, fd) for fd in _polled(pid, call, arguments)]
+        words = f"{'data from' if name in READS else 'room to write to'} {target}"
+        if name == "connect":
+            words = f"an answer to its connection{target.removeprefix('a socket')}"
+        if kind == "terminal" and name in READS:
+            words = "somebody to type at the terminal"
+        return Waiting(kind, words, state, name, target, fds=(given[0],), writes=name in WRITES)
+    fds = _polled(pid, call)
+    targets = [behind(pid, fd) for fd in fds]
     if targets:
-        return Waiting(_kind_of(targets[0]), f"something from {', '.join(targets[:3])}", state, call, targets[0])
-    return Waiting("unknown", f"something from one of its descriptors ({call})", state, call)
+        words = f"something from {', '.join(targets[:3])}"
+        return Waiting(_kind_of(targets[0]), words, state, name, targets[0], limit, tuple(fds))
+    return Waiting("unknown", f"something from one of its descriptors ({name})", state, name, None, limit)
 
 
-def state_of(pid: int) -> str:
-    """The state letter of a process: R, S, D, T, t, Z, or ? where there is none."""
-    text = read_text(f"/proc/{pid}/stat")
+def _opening(pid: int, state: str, path: str) -> Waiting:
+    inside = path if path.startswith("/") else os.path.join(f"/proc/{pid}/cwd", path)
+    try:
+        named_pipe = stat.S_ISFIFO(os.stat(inside).st_mode)
+    except OSError:
+        named_pipe = False
+    what = f"the other end of the named pipe {path} to be opened" if named_pipe else f"{path} to open"
+    return Waiting("pipe" if named_pipe else "file", what, state, "open", path)
+
+
+def state_of(pid: int, tid: int | None = None) -> str:
+    """The state letter of a thread: R, S, D, T, t, Z, or ? where there is none."""
+    text = read_text(f"/proc/{pid}/task/{tid or pid}/stat") or read_text(f"/proc/{pid}/stat")
     rest = text.rpartition(")")[2].split()
     return rest[0] if rest else "?"
 
 
-def _system_call(pid: int) -> tuple[str | None, list[int]]:
-    text = read_text(f"/proc/{pid}/syscall").split()
-    if not text:
-        return None, []
-    if text[0] == "running":
-        return "running", []
-    table = _CALLS.get(platform.machine(), {})
-    try:
-        number, arguments = int(text[0]), [int(word, 16) for word in text[1:7]]
-    except ValueError:
-        return None, []
-    return table.get(number), arguments
+def _polled(pid: int, call: Call) -> list[int]:
+    """The descriptors that the call was given, read from the process's own memory, or from the kernel for epoll."""
+    given = call.arguments
+    if call.name in ("poll", "ppoll"):
+        data = calls.peek(pid, given[0], min(given[1], 8) * 8)
+        return [fd for fd, _, _ in struct.iter_unpack("<ihh", data[: len(data) // 8 * 8]) if fd >= 0]
+    if call.name in ("epoll_wait", "epoll_pwait2"):
+        lines = read_text(f"/proc/{pid}/fdinfo/{given[0]}").splitlines()
+        return [int(line.split()[1]) for line in lines if line.startswith("tfd:")][:8]
+    if call.name in ("select", "pselect6") and given[1]:
+        bits = int.from_bytes(calls.peek(pid, given[1], 128), "little")
+        return [fd for fd in range(min(given[0], 1024)) if bits >> fd & 1][:8]
+    return []
 
 
-def _polled(pid: int, call: str, arguments: list[int]) -> list[int]:
-    """The descriptors that `poll` was given, read from the process's own memory."""
-    if call not in ("poll", "ppoll") or len(arguments) < 2:
-        return []
-    address, count = arguments[0], min(arguments[1], 8)
-    try:
-        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-            memory.seek(address)
-            data = memory.read(count * 8)
-    except (OSError, ValueError, OverflowError):
-        return []
-    return [int.from_bytes(data[at : at + 4], "little", signed=True) for at in range(0, len(data) - 7, 8)]
-
-
-def _behind(pid: int, fd: int) -> str:
+def behind(pid: int, fd: int) -> str:
+    """What a descriptor of a process stands for, in words."""
     try:
         target = os.readlink(f"/proc/{pid}/fd/{fd}")
     except OSError:
@@ -134,12 +181,14 @@ def _behind(pid: int, fd: int) -> str:
         return f"a socket{_peer(pid, target[8:-1])}"
     if target.startswith("pipe:"):
         return f"a pipe (descriptor {fd}, {target})"
+    if target.startswith(("/dev/pts/", "/dev/tty")):
+        return f"the terminal {target}"
     return target
 
 
 def _kind_of(target: str) -> str:
-    for kind in ("socket", "pipe"):
-        if target.startswith(f"a {kind}"):
+    for kind in ("socket", "pipe", "terminal"):
+        if target.startswith((f"a {kind}", f"the {kind}")):
             return kind
     return "file" if target.startswith("/") else "unknown"
 

@@ -6,7 +6,7 @@ from html import escape
 
 from unjam.evidence.case import Case
 from unjam.evidence.trial import Trial
-from unjam.report import catalogue, plots
+from unjam.report import catalogue, plots, scene
 from unjam.report.diagnosis import Diagnosis
 from unjam.report.text import loader_line, near, verdict
 from unjam.rules import BY_CODE
@@ -35,18 +35,20 @@ text-align:right}svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg t
 
 def render(diagnosis: Diagnosis, version: str) -> str:
     """The page."""
+    command = "why" if diagnosis.scene else "check"
     body = [
-        f"<h1>{escape(verdict(diagnosis))}</h1>",
-        f'<p class="soft">unjam check {escape(diagnosis.target)}</p>',
+        f"<h1>{escape(scene.verdict(diagnosis) if diagnosis.scene else verdict(diagnosis))}</h1>",
+        f'<p class="soft">unjam {command} {escape(diagnosis.target)}</p>',
         *(f'<p class="soft">{escape(loader_line(case))}</p>' for case in diagnosis.cases),
         *(_finding(finding) for finding in diagnosis.findings),
+        _processes(diagnosis),
         _trials(diagnosis),
         *(_pictures(case) for case in diagnosis.cases),
         _environment(diagnosis, version),
     ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,'
-        f'initial-scale=1"><title>unjam check {escape(diagnosis.target)}</title><style>{_STYLE}</style></head><body><main>'
+        f'initial-scale=1"><title>unjam {command} {escape(diagnosis.target)}</title><style>{_STYLE}</style></head><body><main>'
         + "\n".join(body)
         + "</main></body></html>"
     )
@@ -69,6 +71,22 @@ def _finding(finding: Finding) -> str:
         f"<p><b>help:</b> {escape(finding.help)}</p>{f'<pre>{diff}</pre>' if diff else ''}"
         f"<details><summary>what {finding.rule.code} means</summary><pre>{more}</pre></details></section>"
     )
+
+
+def _processes(diagnosis: Diagnosis) -> str:
+    seen = diagnosis.scene
+    if seen is None:
+        return ""
+    refused = f"<p>stacks cannot be read: {escape(seen.refused)}; {escape(seen.remedy)}</p>" if seen.refused else ""
+    rows = "".join(
+        f"<tr><td>{one.pid}</td><td>{escape(one.name)}</td><td>{escape(scene.doing_words(one))}</td>"
+        f"<td><details><summary>{escape(str(one.thread.place or 'stack'))}</summary><pre>"
+        f"{escape(chr(10).join(str(frame) for frame in one.thread.frames))}</pre></details></td><td>{one.busy:.0%}</td></tr>"
+        for one in seen.processes
+        if one.threads and one.role != "helper"
+    )
+    head = "<tr><th>pid</th><th>who</th><th>does</th><th>at</th><th>cpu</th></tr>"
+    return f'{refused}<h2>Processes</h2><div class="scroll"><table>{head}{rows}</table></div>'
 
 
 def _trials(diagnosis: Diagnosis) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from unjam.evidence.scene import Scene
 from unjam.report.diagnosis import SCHEMA, Diagnosis
 from unjam.report.text import loader_line, near
 from unjam.rules import RULES
@@ -32,9 +33,38 @@ def as_json(diagnosis: Diagnosis, version: str) -> str:
             ],
             "untried": diagnosis.untried,
             "environment": diagnosis.environment,
+            **({"processes": _processes(diagnosis.scene)} if diagnosis.scene else {}),
         },
         indent=2,
     )
+
+
+def _processes(scene: Scene) -> list[dict[str, Any]]:
+    """The processes of a running program, in short; `--dump` has all that is known of them."""
+    return [
+        {
+            "pid": one.pid,
+            "parent": one.parent,
+            "role": one.role,
+            "rank": one.rank,
+            "worker": one.doing.number if one.doing.number >= 0 else None,
+            "state": one.state,
+            "stage": one.doing.stage,
+            "sample": one.doing.index,
+            "waits_for": one.thread.waiting.words if one.threads else "",
+            "seconds_at_rest": one.thread.rested if one.threads else None,
+            "cpu": round(one.busy, 3),
+            "memory": one.rss,
+            "command": one.command,
+            "stack": [str(frame) for frame in one.thread.frames] if one.threads else [],
+        }
+        for one in scene.processes
+    ]
+
+
+def dumps(values: Any) -> str:
+    """Any of our facts as JSON."""
+    return json.dumps(values, indent=1, default=str)
 
 
 def as_sarif(diagnosis: Diagnosis, version: str) -> str:

@@ -21,7 +21,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         console.print(f"[dim]{escape(loader_line(case))}[/dim]")
     console.print()
     for finding in diagnosis.findings:
-        _finding(finding, console)
+        show_finding(finding, console)
     console.print(f"[bold]{escape(verdict(diagnosis))}[/bold]")
     _tried(diagnosis, console)
 
@@ -53,7 +53,8 @@ def near(file: str) -> str:
     return file if relative.startswith("..") else relative
 
 
-def _finding(finding: Finding, console: Console) -> None:
+def show_finding(finding: Finding, console: Console) -> None:
+    """One finding, in the order in which it is told."""
     colour = _COLOURS[finding.weight]
     console.print(
         f"[{colour}]{finding.weight.value}\\[{finding.rule.code}][/{colour}]: [bold]{escape(finding.title)}[/bold]"

@@ -9,7 +9,8 @@ from types import ModuleType
 from typing import Any, Protocol, cast
 
 from unjam.evidence.case import Case
-from unjam.rules.rule import Finding, Rule, Suspicion
+from unjam.evidence.scene import Scene
+from unjam.rules.rule import Finding, Rule, Suspicion, by_harm, printable, without_echoes
 
 
 class RuleFile(Protocol):
@@ -20,6 +21,7 @@ class RuleFile(Protocol):
     detect: Callable[[Case], Finding | Suspicion | None]
     broken: Callable[[Any], str | None]
     fixed: Callable[[Any], str | None]
+    # and, where a running program can show it: witness: Callable[[Scene], Finding | None]
 
 
 def _files() -> list[RuleFile]:
@@ -30,3 +32,9 @@ def _files() -> list[RuleFile]:
 
 RULES = _files()
 BY_CODE = {file.RULE.code: file for file in RULES}
+
+
+def witnessed(scene: Scene) -> list[Finding]:
+    """What the rules say of a running program, the worst first."""
+    found = [file.witness(scene) for file in RULES if hasattr(file, "witness")]
+    return [printable(one) for one in by_harm(without_echoes([one for one in found if one is not None]))]

@@ -13,9 +13,9 @@ from unjam.rules.rule import Confidence
 PROVEN, LIKELY, POSSIBLE = Confidence.PROVEN, Confidence.LIKELY, Confidence.POSSIBLE
 
 
-def count(number: float, word: str) -> str:
+def count(number: float, word: str, several: str = "") -> str:
     """A number with its word."""
-    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {several or word + 's'}"
 
 
 def size(nbytes: float) -> str:

@@ -71,3 +71,39 @@ class Forgetful(Dataset[Any]):
 def double(x: float) -> float:
     """Twice as much."""
     return 2 * x
+
+
+def two_ranks(loader: Any, *, stuck: bool) -> None:
+    """Two processes that sum their batches together; the second's dataset waits for ever where `stuck`."""
+    import multiprocessing  # noqa: PLC0415 - as the program would
+    import tempfile  # noqa: PLC0415 - as above
+
+    with tempfile.TemporaryDirectory() as folder:
+        context = multiprocessing.get_context("spawn")
+        ranks = [
+            context.Process(target=one_rank, args=(rank, loader, f"{folder}/meet", stuck), daemon=True)
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+
+
+def one_rank(rank: int, loader: Any, meeting: str, stuck: bool) -> None:  # noqa: FBT001 - an argument of a process
+    """One of them."""
+    import time  # noqa: PLC0415 - as above
+
+    from torch import distributed  # noqa: PLC0415 - as above
+
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+
+    def make(index: int) -> float:
+        if stuck and rank == 1 and index == 6:
+            time.sleep(100_000)
+        time.sleep(0.1)
+        return float(index)
+
+    for batch in loader(Numbers(400, make), batch_size=4):
+        distributed.all_reduce(batch)
+    distributed.destroy_process_group()

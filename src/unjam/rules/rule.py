@@ -1,7 +1,8 @@
 """What a rule is, and what it finds.
 
-A rule is one file: its docstring is the only text about it, under fixed headings; `detect` looks at a Case and answers with a
-Finding or None; `broken` and `fixed` are the smallest real programs that have and do not have the trouble.
+A rule is one file: its docstring is the only text about it, under fixed headings; `detect` looks at a Case, what the doctor's
+trials showed, and answers with a Finding or None; `witness`, where a rule has one, does so with a Scene, a running program
+seen from outside; `broken` and `fixed` are the smallest real programs that have and do not have the trouble.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Rule:
     symptom: str = ""
     fallback: bool = False
     yields_to: tuple[str, ...] = ()  # further symptoms that explain this one
+    live: bool = False  # only a running program shows it: `unjam why` finds it, `unjam check` cannot
 
 
 @dataclass(frozen=True, slots=True)

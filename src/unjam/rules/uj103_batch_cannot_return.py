@@ -19,6 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
+from unjam.evidence.scene import Scene
+from unjam.rules import watching
 from unjam.rules.judging import LIKELY, PROVEN
 from unjam.rules.rule import Finding, Rule
 
@@ -48,6 +50,39 @@ def detect(case: Case) -> Finding | None:
         + (".detach() the tensor" if "grad" in unsent["reason"] else "tensors, arrays, numbers, strings"),
         case.loader.dataset_place,
     )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """Every worker is idle, nothing is on its way, and the main process waits for a batch."""
+    for main in scene.mains:
+        workers = [one for one in scene.workers(main) if not one.ended]
+        idle = bool(workers) and all(one.doing.stage == "idle" and one.thread.steady for one in workers)
+        quiet = main.silent is None or main.silent >= watching.WORTH_NAMING
+        if main.doing.stage != "waits" or not idle or not quiet or main.thread.computes or watching.replaced(workers):
+            continue
+        if any(one.ended and one.parent == main.pid for one in scene.processes) or main.doing.loader == "process":
+            continue
+        said = watching.last_words(main)
+        return Finding(
+            RULE,
+            f"{main.name} waits for a batch that no worker is making: it was lost on its way",
+            "the batch, or the exception, that a worker returned",
+            (
+                f"all {len(workers)} workers are idle and wait for work",
+                *watching.silence(main),
+                "what cannot be pickled is dropped by multiprocessing's feeder thread, which only prints a traceback",
+                *(
+                    (f"in {main.log}: {said}",)
+                    if said
+                    else ("look for a traceback of _feed in what the program printed",)
+                ),
+            ),
+            LIKELY,
+            "return plain tensors, arrays, numbers and strings from the dataset and the collate function (no lambda, generator, "
+            "open file), and raise exceptions that can be pickled",
+            main.thread.place,
+        )
+    return None
 
 
 def broken(DataLoader: Any) -> None:

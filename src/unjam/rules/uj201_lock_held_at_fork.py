@@ -19,7 +19,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case, ThreadFacts
+from unjam.evidence.scene import Scene
 from unjam.evidence.trial import place_of
+from unjam.rules import watching
 from unjam.rules.judging import LIKELY, blocked_lock, frozen, gone_words, proof, quoted, worker_words
 from unjam.rules.rule import Finding, Rule
 
@@ -65,6 +67,40 @@ def detect(case: Case) -> Finding | None:
 def _at(holder: ThreadFacts | None) -> str:
     place = place_of(holder.frames) if holder else None
     return f", at {quoted(place)}" if place else ""
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A forked worker that waits for a lock of Python's, which nobody in it can release."""
+    for jam in watching.jams(scene):
+        if not watching.waits_for_own_lock(jam) or not jam.process.forked:
+            continue
+        if any(holder.pid == jam.process.pid for holder in jam.thread.holders):
+            continue
+        main = scene.main_of(jam.process)
+        holder = next((h for h in jam.thread.holders if h.pid == main.pid and h.same), None)
+        if holder is None and (jam.others or not watching.in_first_batch(jam) or not watching.own_threads(main)):
+            continue
+        name = holder.expression if holder else watching.lock_name(jam)
+        threads = ", ".join(repr(thread.name) for thread in watching.own_threads(main)[:3])
+        who = f"thread {holder.thread!r} of the main process" if holder else "a thread of the main process"
+        return Finding(
+            RULE,
+            f"{jam.who} waits for {name}, which {who} held when the worker was forked",
+            name,
+            (
+                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                f"{who} is inside it now, since {quoted(holder.place)}"
+                if holder
+                else f"threads of the main process that may have held it: {threads}",
+                "no thread of the worker holds it, and none of the main process's threads exists in the worker",
+                *watching.consequence(scene, jam),
+            ),
+            LIKELY,
+            f"make {name} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "
+            "multiprocessing_context='forkserver'",
+            jam.thread.place,
+        )
+    return None
 
 
 def broken(DataLoader: Any) -> None:

@@ -19,8 +19,10 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import blocked_lock, frozen, gone_words, proof, quoted, worker_words
-from unjam.rules.rule import Finding, Rule
+from unjam.evidence.scene import Scene
+from unjam.rules import watching
+from unjam.rules.judging import LIKELY, POSSIBLE, blocked_lock, frozen, gone_words, proof, quoted, worker_words
+from unjam.rules.rule import Confidence, Finding, Rule
 
 RULE = Rule("UJ202", "lock-never-released", symptom="frozen")
 
@@ -57,6 +59,98 @@ def detect(case: Case) -> Finding | None:
             wants=(plan,),
         )
     return None
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A wait for a lock that the waiting thread itself is inside of, or that nobody alive is inside of."""
+    for jam in watching.jams(scene):
+        between = watching.is_between_processes(jam)
+        if jam.process.doing.stage == "end":
+            continue
+        if not (watching.waits_for_own_lock(jam) or (between and watching.waits_for_lock(jam))):
+            continue
+        if between and any(watching.gets_on(scene, holder.pid) for holder in jam.thread.holders if not holder.itself):
+            continue  # whoever has it will give it back
+        found = _taken_twice(jam) or _each_other(scene, jam) or _nobody(scene, jam, between=between)
+        if found is None:
+            continue
+        title, evidence, confidence = found
+        name = watching.lock_name(jam)
+        return Finding(
+            RULE,
+            f"{jam.who} {title}",
+            name,
+            (
+                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                *evidence,
+                *watching.consequence(scene, jam),
+            ),
+            confidence,
+            f"take {name} with `with` so that every way out releases it, and never twice; if it only guards reading files by "
+            "path, remove it",
+            jam.thread.place,
+        )
+    return None
+
+
+def _taken_twice(jam: watching.Jam) -> tuple[str, list[str], Confidence] | None:
+    own = next((holder for holder in jam.thread.holders if holder.itself), None)
+    if own is None:
+        return None
+    return (
+        f"waits for {own.expression}, which it holds itself already",
+        [f"taken first at {quoted(own.place)}, by the same thread"],
+        LIKELY if own.same else POSSIBLE,
+    )
+
+
+def _each_other(scene: Scene, jam: watching.Jam) -> tuple[str, list[str], Confidence] | None:
+    for holder in jam.thread.holders:
+        other = watching.thread_of(scene, holder)
+        if other is None or holder.itself:
+            continue
+        back = next((h for h in other.holders if (h.pid, h.tid) == (jam.process.pid, jam.thread.tid)), None)
+        if back is not None:
+            them = scene.find(holder.pid)
+            who = (
+                f"thread {holder.thread!r}"
+                if holder.pid == jam.process.pid
+                else them.name
+                if them
+                else f"pid {holder.pid}"
+            )
+            return (
+                f"and {who} wait for each other: each holds the lock that the other wants",
+                [
+                    f"{who} holds {holder.expression} since {quoted(holder.place)} and waits for {back.expression}",
+                    f"this one holds {back.expression} since {quoted(back.place)}",
+                ],
+                LIKELY,
+            )
+    return None
+
+
+def _nobody(scene: Scene, jam: watching.Jam, *, between: bool) -> tuple[str, list[str], Confidence] | None:
+    if jam.thread.holders:
+        return None  # somebody has it and is stuck in something else: that is the cause
+    name = watching.lock_name(jam)
+    if between:
+        dead = [one for one in scene.processes if one.ended]
+        gone = f"; dead: {', '.join(one.name for one in dead)}" if dead else ""
+        return (
+            f"waits for {name}, which no living process is inside of: it was taken and never released",
+            [f"it lies in memory that the processes share, and nobody's calls are inside it{gone}"],
+            LIKELY,
+        )
+    if jam.others or (
+        jam.process.forked and watching.in_first_batch(jam) and watching.own_threads(scene.main_of(jam.process))
+    ):
+        return None
+    return (
+        f"waits for {name}, which was taken in this process and never released",
+        ["no other thread of this process is inside it"],
+        LIKELY,
+    )
 
 
 def broken(DataLoader: Any) -> None:

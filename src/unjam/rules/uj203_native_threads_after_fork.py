@@ -20,7 +20,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import PROVEN, frozen, gone_words, proof, quoted, worker_words
+from unjam.evidence.scene import Scene
+from unjam.rules import watching
+from unjam.rules.judging import LIKELY, PROVEN, count, frozen, gone_words, proof, quoted, worker_words
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ203", "native-threads-after-fork", symptom="frozen")
@@ -72,6 +74,32 @@ def _help(case: Case, *, proven: bool, capped: bool) -> str:
         f"cap its threads in {init}: threadpoolctl.threadpool_limits(1) (OpenMP, BLAS), torch.set_num_threads(1), "
         "cv2.setNumThreads(0); or pass multiprocessing_context='forkserver'"
     )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A forked worker that waits for a lock inside a native library."""
+    for jam in watching.jams(scene):
+        if not jam.thread.native or jam.stuck.waits != "lock" or not jam.process.forked or jam.thread.waiting.target:
+            continue
+        libraries = [name for name in jam.thread.libraries if not name.startswith(_PYTHONS)]
+        library = libraries[0] if libraries else "a native library"
+        threads = count(len(jam.process.threads), "thread")
+        return Finding(
+            RULE,
+            f"{jam.who} waits in native code ({library}) whose threads were lost at the fork",
+            f"{library}, called at {jam.thread.place}",
+            (
+                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                *((f"libraries on its stack: {', '.join(jam.thread.libraries[:4])}",) if jam.thread.libraries else ()),
+                f"the worker was forked and has {threads}; the pool that it waits for belongs to the main process",
+                *watching.consequence(scene, jam),
+            ),
+            LIKELY,
+            "cap its threads in worker_init_fn: threadpoolctl.threadpool_limits(1) (OpenMP, BLAS), torch.set_num_threads(1), "
+            "cv2.setNumThreads(0); or pass multiprocessing_context='forkserver'",
+            jam.thread.place,
+        )
+    return None
 
 
 def broken(DataLoader: Any) -> None:

@@ -17,7 +17,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
+from unjam.evidence.scene import Scene
 from unjam.evidence.trial import Stuck, Trial
+from unjam.rules import watching
 from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN, frozen, quoted, waits_for, worker_words
 from unjam.rules.rule import Finding, Rule
 
@@ -72,6 +74,32 @@ def _shown(trial: Trial | None) -> tuple[str, ...]:
     if trial is None or not trial.moved_on:
         return ()
     return (f"in the program's own process, where the thread lives, {len(trial.samples)} samples load",)
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A forked worker that waits for what only another thread could do, and has no other thread."""
+    for jam in watching.jams(scene):
+        sync = jam.sync
+        if sync is None or sync.facts["kind"] not in _KINDS or sync.facts["kind"] == "loop":
+            continue
+        if sync.facts["between_processes"] or not jam.process.forked or jam.others:
+            continue
+        threads = [thread.name for thread in watching.own_threads(scene.main_of(jam.process))]
+        name = watching.called_on(jam) or f"a {sync.type_name or sync.facts['kind']}"
+        return Finding(
+            RULE,
+            f"{jam.who} waits for {name}, which a thread of the program serves; the worker has no such thread",
+            name,
+            (
+                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                f"threads of the main process: {', '.join(map(repr, threads[:4])) or 'none now'}; in the worker: none",
+                *watching.consequence(scene, jam),
+            ),
+            LIKELY if threads else POSSIBLE,
+            f"make {name} and its thread in the worker: on first use, or in worker_init_fn",
+            jam.thread.place,
+        )
+    return None
 
 
 def broken(DataLoader: Any) -> None:

@@ -18,6 +18,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
+from unjam.evidence.scene import Scene
+from unjam.rules import watching
 from unjam.rules.judging import LIKELY, PROVEN, count, frozen, quoted, waits_for, worker_words
 from unjam.rules.rule import Finding, Rule
 
@@ -60,6 +62,56 @@ def detect(case: Case) -> Finding | None:
         + ("; timeout=60 in the loader turns the freeze into an error" if case.loader.num_workers else ""),
         stuck.place,
     )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A wait for a socket, a pipe, a file, a child, or time."""
+    for jam in watching.jams(scene):
+        on_file = jam.stuck.waits == "lock" and jam.thread.waiting.target is not None
+        if (
+            jam.stuck.waits not in (*_OUTSIDE, "terminal", "signal")
+            and not on_file
+            and "descriptors" not in jam.stuck.words
+        ):
+            continue
+        if jam.sync is not None and jam.sync.facts["kind"] in (
+            "queue",
+            "event",
+            "barrier",
+            "condition",
+            "future",
+            "executor",
+            "loop",
+        ):
+            continue
+        words, evidence = jam.stuck.words, list(watching.peers(jam))
+        if on_file and jam.thread.peers:
+            words, evidence = f"{words}, which {jam.thread.peers[0]} holds", []
+        if jam.stuck.waits == "child":
+            evidence += [f"its child: {line}" for line in watching.children_words(scene, jam)]
+        if jam.stuck.waits == "sleep" and jam.thread.waiting.limit is not None:
+            words = f"time to pass: it sleeps, and {watching.duration(jam.thread.waiting.limit)} are left"
+            if watching.polls(scene, jam.process):
+                words = (
+                    f"something that does not come: it looked {jam.thread.turns} times in {scene.seconds:.1f} seconds"
+                )
+        where = jam.thread.place
+        return Finding(
+            RULE,
+            f"{jam.who} waits for {words}",
+            f"{worker_words(jam.stuck)} at {where}",
+            (
+                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                *evidence,
+                *(("the call has no time limit",) if jam.thread.waiting.limit is None else ()),
+                *watching.consequence(scene, jam),
+            ),
+            LIKELY if on_file and jam.thread.peers else jam.sure,
+            f"give the call at {where} a time limit"
+            + ("; timeout=60 in the loader turns the freeze into an error" if jam.process.role == "worker" else ""),
+            where,
+        )
+    return None
 
 
 def broken(DataLoader: Any) -> None:

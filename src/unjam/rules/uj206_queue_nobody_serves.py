@@ -18,7 +18,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import LIKELY, PROVEN, frozen, quoted, waits_for, worker_words
+from unjam.evidence.scene import Scene
+from unjam.rules import watching
+from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN, frozen, quoted, waits_for, worker_words
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ206", "queue-nobody-serves", symptom="frozen")
@@ -59,6 +61,45 @@ def detect(case: Case) -> Finding | None:
         f"give the call at {stuck.place} a timeout, and return results through the sample instead of {sync.path}",
         stuck.place,
     )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A wait for a queue, an event or the like, in a process where nobody serves it."""
+    for jam in watching.jams(scene):
+        sync = jam.sync
+        kind = sync.facts["kind"] if sync else ""
+        drains = jam.process.doing.stage == "end" and jam.process.role == "worker"
+        if kind not in ("queue", "barrier", "event", "condition", "future", "executor", "loop") and not drains:
+            continue
+        between = bool(sync and sync.facts["between_processes"])
+        if not between and jam.process.forked and not jam.others and kind not in ("loop", "barrier") and not drains:
+            continue  # a thread that the fork left behind: another rule
+        name = watching.called_on(jam) or (f"a {sync.type_name}" if sync and sync.type_name else "a queue")
+        full = drains or (sync is not None and sync.facts["call"] == "put")
+        state = {"queue": "full and nobody reads" if full else "empty and nobody fills"}.get(
+            kind, "full and nobody reads" if drains else "what nobody sets or completes"
+        )
+        return Finding(
+            RULE,
+            f"{jam.who} waits for {name}, which is {state}" + (" it" if kind == "queue" or drains else ""),
+            name,
+            (
+                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                *(
+                    ("it has ended its work and cannot leave before what it put into a queue is taken out",)
+                    if drains
+                    else ()
+                ),
+                *watching.peers(jam),
+                *watching.consequence(scene, jam),
+            ),
+            LIKELY if jam.seconds >= watching.NO_ACCIDENT or between or drains else POSSIBLE,
+            f"give the call at {jam.thread.place} a timeout, and return results through the sample instead of {name}"
+            if not drains
+            else "take everything out of the queue before join(), or return results through the sample",
+            jam.thread.place or scene.main_of(jam.process).thread.place,
+        )
+    return None
 
 
 def broken(DataLoader: Any) -> None:

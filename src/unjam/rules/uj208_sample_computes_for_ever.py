@@ -17,8 +17,10 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
+from unjam.evidence.scene import Scene
+from unjam.rules import watching
 from unjam.rules.judging import LIKELY, POSSIBLE, frozen, mean_seconds, quoted, worker_words
-from unjam.rules.rule import Finding, Rule
+from unjam.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
 
@@ -49,6 +51,38 @@ def detect(case: Case) -> Finding | None:
         f"put a limit on the loop at {stuck.place}, and look at sample {stuck.index or '?'}",
         stuck.place,
     )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A process that computed in one sample for the whole look, while the training waited."""
+    for process in scene.processes:
+        thread = process.threads[0] if process.threads else None
+        if thread is None or process.ended or process.doing.stage not in watching.WORK or not thread.computes:
+            continue
+        main = scene.main_of(process)
+        waits = process is main or main.doing.stage in ("waits", "stopping")
+        if not process.same_sample or scene.seconds < watching.IN_DOUBT or not waits:
+            continue
+        jam = watching.jam_of(scene, process, thread)
+        silent = max(process.silent or 0.0, scene.seconds)
+        place = watching.commonest(thread)
+        return Finding(
+            RULE,
+            f"{jam.who} computes and does not come to an end",
+            f"{worker_words(jam.stuck)} at {place}",
+            (
+                f"at {quoted(place)}, with {thread.busy:.0%} of a processor",
+                f"in the same sample for at least {watching.duration(scene.seconds)}",
+                "whether it would end cannot be seen from outside: look again later; if it is the same sample, it does not",
+                *watching.consequence(scene, jam),
+            ),
+            LIKELY if silent >= 60 else POSSIBLE,
+            f"look at the loop around {place}: what ends it for this sample?"
+            + ("; timeout= in the loader turns the freeze into an error" if process.role == "worker" else ""),
+            place,
+            severity=Severity.ERROR if silent >= 60 else Severity.WARNING,
+        )
+    return None
 
 
 def broken(DataLoader: Any) -> None:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
+from unjam.evidence.scene import Scene
+from unjam.rules import watching
 from unjam.rules.judging import POSSIBLE, frozen, quoted, worker_words
 from unjam.rules.rule import Finding, Rule
 
@@ -53,6 +55,31 @@ def detect(case: Case) -> Finding | None:
         + ("; timeout=60 turns the freeze into an error" if case.loader.num_workers else ""),
         stuck.place if stuck else None,
         wants=(fresh,) if case.forked else (),
+    )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A process that does not get on, and nobody knows why."""
+    jam = next(iter(watching.jams(scene)), None)
+    if jam is None:
+        return None
+    forked = ": held by a thread of the main process at the fork, taken and never released, or inside a library"
+    return Finding(
+        RULE,
+        f"{jam.who} waits for {jam.stuck.words}" + (forked if jam.process.blind and jam.stuck.waits == "lock" else ""),
+        f"{jam.thread.place or worker_words(jam.stuck)}",
+        (
+            f"it has not run for {watching.duration(jam.seconds)}",
+            *((f"at {jam.where}",) if jam.thread.place else ()),
+            *((f"libraries on its stack: {', '.join(jam.thread.libraries[:4])}",) if jam.thread.libraries else ()),
+            *watching.peers(jam),
+            *watching.consequence(scene, jam),
+        ),
+        POSSIBLE,
+        f"look at {jam.thread.place}; timeout=60 in the loader turns the freeze into an error"
+        if jam.thread.place
+        else "let this command read the process's stacks, and it can name the line and the lock",
+        jam.thread.place,
     )
 
 

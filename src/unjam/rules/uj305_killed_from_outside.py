@@ -18,7 +18,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import ended, quoted, twice
+from unjam.evidence.scene import Scene
+from unjam.rules import watching
+from unjam.rules.judging import LIKELY, count, ended, quoted, twice
 from unjam.rules.rule import Finding, Rule
 from unjam.rules.uj302_native_crash import SIGNALS
 
@@ -51,6 +53,47 @@ def detect(case: Case) -> Finding | None:
         f"find who sends {end.signal}: a time limit or watchdog in {case.loader.dataset}, or a scheduler",
         end.place or case.loader.dataset_place,
     )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A main process that waits for work which a dead worker had."""
+    for main in scene.mains:
+        workers = scene.workers(main)
+        dead = [one for one in scene.processes if one.ended and one.parent == main.pid]
+        young = watching.replaced(workers)
+        lost = (
+            main.doing.stage in ("waits", "stopping")
+            and workers
+            and all(one.doing.stage == "idle" for one in workers if not one.ended)
+        )
+        if not (dead or (young and lost)) or main.doing.stage not in ("waits", "stopping") or main.thread.computes:
+            continue
+        who = ", ".join(one.name for one in dead) or f"the worker before pid {young[0].pid}"
+        return Finding(
+            RULE,
+            f"{who} is dead, and {main.name} still waits for what it had",
+            who,
+            (
+                f"waits at {quoted(main.thread.place)}",
+                *((f"{count(len(dead), 'dead process', 'dead processes')} that nobody buried",) if dead else ()),
+                *(
+                    (
+                        f"pid {young[0].pid} is younger than the others by "
+                        + watching.duration(max(one.age for one in workers) - young[0].age),
+                        "a worker was replaced, and its task is lost",
+                    )
+                    if young
+                    else ()
+                ),
+                *((f"processes killed for memory on this machine so far: {scene.kills}",) if scene.kills else ()),
+                *watching.silence(main),
+            ),
+            LIKELY,
+            "find out who killed it (dmesg, the cluster's memory limit); concurrent.futures.ProcessPoolExecutor and unjam's "
+            "loader notice a dead worker, multiprocessing.Pool does not",
+            main.thread.place,
+        )
+    return None
 
 
 def broken(DataLoader: Any) -> None:

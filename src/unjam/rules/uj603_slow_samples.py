@@ -15,10 +15,14 @@ Limits: only samples that were loaded in the doctor's time are known.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import LIKELY, PROVEN, count, names
+from unjam.evidence.scene import Scene
+from unjam.evidence.trial import Place
+from unjam.rules import watching
+from unjam.rules.judging import LIKELY, PROVEN, count, names, quoted
 from unjam.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ603", "slow-samples", Severity.WARNING)
@@ -56,6 +60,44 @@ def detect(case: Case) -> Finding | None:
         f"look at sample {names(s.index for s in slow)}: shrink, cache or leave out what makes it slow",
         case.loader.dataset_place,
     )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """Nothing is stuck: the training waits for workers that get on, and their time goes into one line."""
+    for main in scene.mains:
+        working = [
+            one
+            for one in (main, *scene.workers(main))
+            if one.doing.stage in ("sample", "collate", "task", "init", "made")
+        ]
+        waits = main.doing.stage == "waits" or main in working
+        if not waits or not working or watching.jams(scene) or any(one.ended for one in scene.workers(main)):
+            continue
+        lines: Counter[str] = Counter()
+        for one in working:
+            lines.update({where: times for where, times in one.thread.lines.items() if where})
+        if not lines:
+            continue
+        where, times = lines.most_common(1)[0]
+        file, _, line = where.rpartition(":")
+        place = Place(file, int(line))
+        busy = sum(one.thread.busy for one in working) / len(working)
+        return Finding(
+            RULE,
+            f"not frozen: {main.name} waits for data, and the time goes into {place}",
+            f"{place}",
+            (
+                f"{times} of {sum(lines.values())} looks found a process at {quoted(place)}",
+                f"{count(len(working), 'process', 'processes')} loading, each {busy:.0%} of a processor"
+                + ("; they wait more than they compute: more workers would help" if busy < 0.3 else ""),
+                *watching.silence(main),
+            ),
+            LIKELY,
+            f"make {place} cheaper, or use more workers; `unjam check` measures which",
+            place,
+            severity=Severity.NOTE,
+        )
+    return None
 
 
 def broken(DataLoader: Any) -> None:

@@ -1,0 +1,418 @@
+"""A running program is looked at from outside for a few seconds. Nothing of it is stopped, signalled or changed."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from unjam.doctor.families import Family, is_helper
+from unjam.doctor.permission import remedy
+from unjam.evidence import holding, limits, natives, roles, spy, waiting
+from unjam.evidence.owners import Owners, file_lock_holder, file_lock_holders
+from unjam.evidence.scene import Doing, Holder, Process, Scene, Thread
+from unjam.evidence.spy import Refused, Spied
+from unjam.evidence.stacks import Frame
+from unjam.evidence.table import Entry, Rest, entry, environment, processor_time, thread_ids, turns
+from unjam.evidence.trial import is_users
+from unjam.transport.room import available_memory, oom_kills
+
+# seconds that a look lasts at least, and where a process computes and it is not plain yet whether it gets on
+SHORT, LONG = 1.5, 2.6
+MOST_PYTHON_THREADS = 24
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+
+
+@dataclass
+class _Watched:
+    """One process while it is looked at."""
+
+    entry: Entry
+    role: str
+    main: int
+    spied: list[Spied] = field(default_factory=list)
+    blind: str = ""
+    began: dict[int, float] = field(default_factory=dict)
+    at: float = 0.0
+    turns: int = 0
+    lines: Counter[str] = field(default_factory=Counter)
+    looks: int = 0
+    steady: bool = True
+    same_sample: bool = True
+    key: str = ""
+    doing: Doing = field(default_factory=Doing)
+
+    def main_thread(self) -> Spied | None:
+        pid = self.entry.pid
+        named = next((one for one in self.spied if one.tid == pid), None)
+        return named or next((one for one in self.spied if one.name == "MainThread"), None)
+
+
+def attend(family: Family, seconds: float = 0.0) -> Scene:
+    """Look at every process of a family, twice and more, and put together what was seen."""
+    began = time.monotonic()
+    watched = _cast(family)
+    with ThreadPoolExecutor(4) as hands:
+        list(hands.map(_first_look, watched))
+        _assign_roles(watched)
+        _look_again(watched, began, seconds, hands)
+        rest, owners = Rest(), Owners()
+        elapsed = time.monotonic() - began
+        processes = list(hands.map(lambda one: _describe(one, rest), watched))
+    everyone = [_with_ends(process, owners) for process in processes]
+    everyone = [replace(_connected(one, everyone, owners), silent=_silent(one, everyone, owners)) for one in everyone]
+    blind = next((one.blind for one in watched if one.blind and one.role in ("main", "worker")), "")
+    first = family.mains[0].pid
+    kills = oom_kills()
+    return Scene(
+        tuple(_with_holders(one, everyone) for one in everyone),
+        elapsed,
+        blind,
+        remedy(first) if blind else "",
+        limits.processors(),
+        _shm(first),
+        available_memory(),
+        kills.count if kills else 0,
+    )
+
+
+def _cast(family: Family) -> list[_Watched]:
+    mains = {one.pid for one in family.mains}
+    found = [_Watched(one, "main", one.pid) for one in family.mains]
+    parents = {one.pid: one.parent for one in (*family.workers, *family.others)}
+
+    def home(pid: int) -> int:
+        while pid not in mains and pid in parents:
+            pid = parents[pid]
+        return pid
+
+    found += [_Watched(one, "worker", home(one.pid)) for one in family.workers]
+    found += [_Watched(one, "helper" if is_helper(one) else "child", home(one.pid)) for one in family.others]
+    return found
+
+
+def _first_look(one: _Watched) -> None:
+    pid = one.entry.pid
+    one.at = time.monotonic()
+    one.began = {tid: processor_time(pid, tid) for tid in thread_ids(pid)}
+    one.turns = turns(pid)
+    if one.role in ("helper", "child") or one.entry.state == "Z":
+        return
+    _spy(one)
+
+
+def _spy(one: _Watched) -> None:
+    try:
+        now = spy.stacks(one.entry.pid)
+    except Refused as refused:
+        one.blind = one.blind or str(refused)
+        return
+    before = one.main_thread()
+    one.spied, one.blind = [_own_calls(thread) for thread in now], ""
+    after = one.main_thread()
+    if after is None:
+        return
+    if before is not None and before.frames != after.frames:
+        one.steady = False
+    place = next((f"{f.file}:{f.line}" for f in after.frames if is_users(f.file)), "")
+    one.lines[place] += 1
+    one.looks += 1
+    doing = _doing(one, after)
+    key = f"{doing} {roles.progress(after.frames, after.values)}"
+    if one.looks > 1 and key != one.key:
+        one.same_sample = one.steady = False
+    one.doing, one.key = doing, key
+
+
+def _own_calls(thread: Spied) -> Spied:
+    """Without the calls that a forked process has from its parent."""
+    begin = roles.at(thread.frames, "multiprocessing/process.py", "_bootstrap")
+    if begin < 0:
+        return thread
+    return replace(thread, frames=thread.frames[: begin + 1], values=thread.values[: begin + 1])
+
+
+def _doing(one: _Watched, thread: Spied) -> Doing:
+    if one.role == "worker":
+        return roles.worker_doing(thread.frames, thread.values) or Doing("process", "start")
+    return roles.main_doing(thread.frames, thread.values)
+
+
+def _assign_roles(watched: list[_Watched]) -> None:
+    """Children of multiprocessing that are ranks of a job become main processes."""
+    for one in watched:
+        thread = one.main_thread()
+        if one.role != "worker" or thread is None or one.doing.loader != "process":
+            continue
+        spawned = roles.at(thread.frames, "torch/multiprocessing/spawn.py", "_wrap") >= 0
+        if spawned or roles.collective(thread.frames) or any(f.function == "init_process_group" for f in thread.frames):
+            _promote(one, watched)
+    if any(one.role == "main" and roles.collective(_frames(one)) for one in watched):
+        # one rank waits for another: its siblings of the same kind are ranks too
+        ranks = [one for one in watched if one.role == "main" and roles.collective(_frames(one))]
+        for one in watched:
+            if (
+                one.role == "worker"
+                and one.doing.loader == "process"
+                and any(
+                    one.entry.parent == rank.entry.parent and one.entry.command == rank.entry.command for rank in ranks
+                )
+            ):
+                _promote(one, watched)
+    parents = {one.entry.parent for one in watched if one.role == "main"}
+    for one in watched:
+        # what only waits for its ranks is no rank itself
+        if one.role == "main" and one.entry.pid in parents and not _loads_or_trains(one, watched):
+            one.role = "helper"
+    for one in watched:
+        # a process of the program's own beside a loader's workers is none of them
+        if one.role == "worker" and one.doing.loader == "process" and _has_loader(one.main, watched):
+            one.role = "child"
+
+
+def _loads_or_trains(one: _Watched, watched: list[_Watched]) -> bool:
+    own = any(
+        other.role == "worker" and other.main == one.entry.pid and other.doing.loader == "torch" for other in watched
+    )
+    return own or bool(roles.collective(_frames(one)))
+
+
+def _has_loader(main: int, watched: list[_Watched]) -> bool:
+    return any(
+        one.main == main and one.doing.loader in ("torch", "unjam", "pool") for one in watched if one.role == "worker"
+    )
+
+
+def _frames(one: _Watched) -> tuple[Frame, ...]:
+    thread = one.main_thread()
+    return thread.frames if thread else ()
+
+
+def _promote(one: _Watched, watched: list[_Watched]) -> None:
+    one.role, one.main = "main", one.entry.pid
+    thread = one.main_thread()
+    if thread is not None:
+        one.doing = roles.main_doing(thread.frames, thread.values)
+    for other in watched:
+        if other.entry.parent == one.entry.pid and other is not one:
+            other.main = one.entry.pid
+
+
+def _look_again(watched: list[_Watched], began: float, seconds: float, hands: ThreadPoolExecutor) -> None:
+    """Once more at the end; and in between at those that do something, to see where their time goes."""
+    active = [one for one in watched if one.spied and one.doing.stage != "idle"][:12]
+    until = began + max(SHORT, seconds)
+    longest = began + max(LONG, seconds)
+    while time.monotonic() < until:
+        time.sleep(min(0.2, max(0.0, until - time.monotonic())))
+        list(hands.map(_spy, active))
+        if time.monotonic() >= until and any(_in_doubt(one) for one in active):
+            until = longest
+    rest = [one for one in watched if one.spied and one not in active]
+    list(hands.map(_spy, rest))
+    _load_sources(watched)
+
+
+def _in_doubt(one: _Watched) -> bool:
+    """Whether a process has been in one sample all the time, and runs now and then: slow, or without an end."""
+    if not one.same_sample or one.doing.stage not in ("sample", "collate", "task", "init", "made"):
+        return False
+    now = waiting.look(one.entry.pid)
+    return now.kind == "nothing" or (now.limit is not None and now.limit < LONG)
+
+
+def _describe(one: _Watched, rest: Rest) -> Process:
+    pid = one.entry.pid
+    now = entry(pid) or replace(one.entry, state="Z")
+    elapsed = max(0.1, time.monotonic() - one.at)
+    spied = {thread.tid: thread for thread in one.spied}
+    main = one.main_thread()
+    if main is not None:
+        spied[pid] = main
+    tids = [pid, *(tid for tid in thread_ids(pid) if tid in spied and tid != pid)][:MOST_PYTHON_THREADS]
+    threads = tuple(_thread(one, tid, spied.get(tid), elapsed, rest) for tid in tids)
+    busy = sum(processor_time(pid, tid) - one.began.get(tid, 0.0) for tid in thread_ids(pid)) / elapsed
+    try:
+        used = len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        used = 0
+    return Process(
+        pid, one.entry.parent, one.role, one.entry.line, now.state, now.age, now.rss, busy, threads, one.doing,
+        forked=_is_forked(one), rank=_rank(one) if one.role == "main" else "", main=one.main, open_files=used,
+        most_files=_most_files(pid), blind=one.blind, log=_log(pid), cpu=now.cpu, same_sample=one.same_sample,
+    )  # fmt: skip
+
+
+def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: Rest) -> Thread:
+    pid = one.entry.pid
+    found = waiting.look(pid, tid)
+    frames, values = (spied.frames, spied.values) if spied else ((), ())
+    busy = (processor_time(pid, tid) - one.began.get(tid, 0.0)) / elapsed
+    main = tid == pid
+    waits = found.kind not in ("nothing", "suspended") and one.role in ("main", "worker")
+    sync = roles.sync_of(frames, values)
+    return Thread(
+        tid,
+        spied.name if spied else "",
+        found,
+        rest.of(pid, tid),
+        busy,
+        frames,
+        values,
+        natives.libraries_on_stack(pid, tid) if waits and main else (),
+        natives.waits_in_library(pid, tid) if waits and main else False,
+        one.steady if main else True,
+        (sync,) if sync else (),
+        lines=dict(one.lines) if main else {},
+        turns=turns(pid) - one.turns if main else 0,
+        looks=one.looks if main else 0,
+    )
+
+
+def _is_forked(one: _Watched) -> bool:
+    parent = entry(one.entry.parent)
+    return parent is not None and parent.command == one.entry.command and bool(parent.command) and not is_helper(parent)
+
+
+def _rank(one: _Watched) -> str:
+    known = environment(one.entry.pid)
+    for name in _RANKS:
+        if known.get(name, "").isdigit():
+            return known[name]
+    thread = one.main_thread()
+    for values in reversed(thread.values if thread else ()):
+        for name in ("rank", "local_rank", "i"):
+            if values.get(name, "").isdigit() and (name != "i" or "error_file" in values):
+                return values[name]
+    return ""
+
+
+def _most_files(pid: int) -> int:
+    for line in waiting.read_text(f"/proc/{pid}/limits").splitlines():
+        if line.startswith("Max open files"):
+            word = line.split()[3]
+            return int(word) if word.isdigit() else 0
+    return 0
+
+
+def _log(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        target = os.readlink(f"/proc/{pid}/fd/2")
+        if target.startswith("/") and not target.startswith("/dev/") and os.path.isfile(target):
+            return target
+    return ""
+
+
+def _shm(pid: int) -> tuple[int, int]:
+    try:
+        room = os.statvfs(f"/proc/{pid}/root/dev/shm")
+    except OSError:
+        return 0, 0
+    return room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
+
+
+def _load_sources(watched: list[_Watched]) -> None:
+    """Source is read where the program sees it: in its container, from its working directory."""
+    for one in watched:
+        pid = one.entry.pid
+        for file in {frame.file for thread in one.spied for frame in thread.frames}:
+            if file in linecache.cache or os.path.exists(file) or file.startswith("<"):
+                continue
+            inside = f"/proc/{pid}/root{file}" if file.startswith("/") else f"/proc/{pid}/cwd/{file}"
+            with contextlib.suppress(OSError, UnicodeDecodeError), open(inside, encoding="utf-8") as source:
+                text = source.read()
+                linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+
+
+# -- the other end -----------------------------------------------------------------------------------------------------
+
+
+def _with_ends(process: Process, owners: Owners) -> Process:
+    if process.role not in ("main", "worker"):
+        return process
+    return replace(process, threads=tuple(_peered(process, one, owners) for one in process.threads))
+
+
+def _peered(process: Process, thread: Thread, owners: Owners) -> Thread:
+    wait = thread.waiting
+    if wait.call in ("flock", "fcntl") and wait.fds:
+        holder = file_lock_holder(process.pid)
+        pids = [holder] if holder else file_lock_holders(process.pid, wait.fds[0])
+        return replace(thread, peers=tuple(map(words_for, pids)), peer_pids=tuple(pids))
+    if wait.kind not in ("pipe", "socket") or not wait.fds:
+        return thread
+    known = [owners.other_end(process.pid, fd) for fd in wait.fds[:3]]
+    ends = [pids for pids in known if pids is not None]
+    if not ends:
+        return thread
+    others = sorted({pid for pids in ends for pid in pids if pid != process.pid})
+    return replace(thread, peers=tuple(map(words_for, others[:4])), peer_pids=tuple(others), alone=not others)
+
+
+def _silent(process: Process, everyone: list[Process], owners: Owners) -> float | None:
+    """Seconds since something came through the pipes from its workers, or (of a worker) from its main process.
+
+    The kernel notes when a pipe was last written to; nobody needs to have watched.
+    """
+    if process.role not in ("main", "worker"):
+        return None
+    other = {
+        one.pid for one in everyone if one.main == process.main and (one.role == "worker") == (process.role == "main")
+    }
+    written = [os.stat(f"/proc/{process.pid}/fd/{fd}").st_mtime for fd in owners.incoming(process.pid, other)]
+    return max(0.0, time.time() - max(written)) if written else None
+
+
+def words_for(pid: int) -> str:
+    """A process in a few words."""
+    one = entry(pid)
+    return f"pid {pid} ({one.line})" if one else f"pid {pid}"
+
+
+def _connected(process: Process, everyone: list[Process], owners: Owners) -> Process:
+    mains = {one.pid for one in everyone if one.role == "main"}
+    if process.role != "main" or len(mains) < 2:
+        return process
+    found: set[int] = set()
+    try:
+        fds = [int(name) for name in os.listdir(f"/proc/{process.pid}/fd")]
+    except OSError:
+        return process
+    for fd in fds:
+        found |= set(owners.other_end(process.pid, fd) or ()) & mains - {process.pid}
+    return replace(process, connected=tuple(sorted(found)))
+
+
+# -- locks -------------------------------------------------------------------------------------------------------------
+
+
+def _with_holders(process: Process, everyone: list[Process]) -> Process:
+    if process.role not in ("main", "worker"):
+        return process
+    return replace(process, threads=tuple(_held_by(process, one, everyone) for one in process.threads))
+
+
+def _held_by(process: Process, thread: Thread, everyone: list[Process]) -> Thread:
+    frame_at = next((n for n, f in enumerate(thread.frames) if f.line and is_users(f.file)), None)
+    if frame_at is None or thread.waiting.kind not in ("lock", "unknown", "descriptors"):
+        return thread
+    frame = thread.frames[frame_at]
+    values = thread.values[frame_at] if frame_at < len(thread.values) else {}
+    found: list[Holder] = []
+    for expression in holding.wanted(frame):
+        head = values.get(expression.partition(".")[0], frame.file)
+        for other in everyone:
+            for one in other.threads:
+                itself = other.pid == process.pid and one.tid == thread.tid
+                frames, known = (
+                    (one.frames[frame_at + 1 :], one.values[frame_at + 1 :]) if itself else (one.frames, one.values)
+                )
+                for its, its_head, place in holding.held(frames, known):
+                    if its.rpartition(".")[2] == expression.rpartition(".")[2]:
+                        same = its_head == head and its == expression
+                        found.append(Holder(other.pid, one.tid, one.name, place, expression, itself, same))
+    return replace(thread, holders=tuple(found))

@@ -1,0 +1,149 @@
+"""The processes of this machine, as /proc lists them: whose child, which command, how long at rest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from dataclasses import dataclass
+
+from unjam.evidence.waiting import read_text
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_LAST_RUN = re.compile(r"exec_start\s*:\s*([\d.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One process at one moment. `age`: seconds since it began; `cpu`: seconds of processor time so far."""
+
+    pid: int
+    parent: int
+    name: str
+    command: tuple[str, ...]
+    state: str
+    cpu: float
+    age: float
+    rss: int
+    threads: int
+    born: float = 0.0
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it runs Python, by the program's or the command's name; a worker of torch has renamed itself."""
+        words = [self.name, os.path.basename(self.command[0]) if self.command else "", program(self.pid)]
+        return any(word.startswith(("python", "pypy", "ipython", "jupyter", "pt_", "torchrun")) for word in words)
+
+    @property
+    def line(self) -> str:
+        """The command as typed, not longer than a line."""
+        text = " ".join(self.command) or f"[{self.name}]"
+        return text if len(text) <= 100 else text[:99] + "…"
+
+
+def program(pid: int) -> str:
+    """The name of the file that a process runs, where that may be known."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+
+
+def entry(pid: int) -> Entry | None:
+    """One process, or None where there is none."""
+    text = read_text(f"/proc/{pid}/stat")
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    if len(fields) < 22:
+        return None
+    uptime = float((read_text("/proc/uptime") or "0").split()[0])
+    command = tuple(word for word in read_text(f"/proc/{pid}/cmdline").split("\0") if word)
+    born = int(fields[19]) / _TICK
+    return Entry(
+        pid,
+        int(fields[1]),
+        head.partition("(")[2],
+        command,
+        fields[0],
+        (int(fields[11]) + int(fields[12])) / _TICK,
+        max(0.0, uptime - born),
+        int(fields[21]) * _PAGE,
+        int(fields[17]),
+        born,
+    )
+
+
+def everyone() -> dict[int, Entry]:
+    """Every process that can be seen."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            one = entry(int(name))
+            if one is not None:
+                found[one.pid] = one
+    return found
+
+
+def children(table: dict[int, Entry], pid: int) -> list[Entry]:
+    """The children of a process, oldest first."""
+    return sorted((one for one in table.values() if one.parent == pid), key=lambda one: (one.born, one.pid))
+
+
+def descendants(table: dict[int, Entry], pid: int) -> list[Entry]:
+    """A process's children and theirs."""
+    found = []
+    for one in children(table, pid):
+        found += [one, *descendants(table, one.pid)]
+    return found
+
+
+class Rest:
+    """How long a thread has not run at all: the kernel notes when each last did, on a clock of its own."""
+
+    def __init__(self) -> None:
+        until = time.monotonic() + 0.02
+        while time.monotonic() < until:  # long enough that the kernel has noted this very thread
+            pass
+        mine = _LAST_RUN.search(read_text("/proc/self/sched"))
+        self._ahead = time.monotonic() - float(mine[1]) / 1000 if mine else None
+
+    def of(self, pid: int, tid: int) -> float | None:
+        """Seconds, or None where the kernel does not tell."""
+        if self._ahead is None:
+            return None
+        last = _LAST_RUN.search(read_text(f"/proc/{pid}/task/{tid}/sched"))
+        return max(0.0, time.monotonic() - float(last[1]) / 1000 - self._ahead) if last else None
+
+
+def thread_ids(pid: int) -> list[int]:
+    """The threads of a process, its main one first."""
+    try:
+        return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return []
+
+
+def processor_time(pid: int, tid: int) -> float:
+    """Seconds of processor time of one thread, from the finest counter there is."""
+    fine = read_text(f"/proc/{pid}/task/{tid}/schedstat").split()
+    if fine:
+        with contextlib.suppress(ValueError):
+            return int(fine[0]) / 1e9
+    fields = read_text(f"/proc/{pid}/task/{tid}/stat").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK if len(fields) > 12 else 0.0
+
+
+def turns(pid: int) -> int:
+    """How often a process's main thread has gone to sleep by itself so far."""
+    for line in read_text(f"/proc/{pid}/task/{pid}/status").splitlines():
+        if line.startswith("voluntary_ctxt_switches:"):
+            return int(line.split()[1])
+    return 0
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The variables that a process was started with, where they may be read."""
+    pairs = (word.partition("=") for word in read_text(f"/proc/{pid}/environ").split("\0"))
+    return {name: value for name, _, value in pairs if name}

@@ -1,0 +1,118 @@
+"""A running program on a terminal: who is there, what each does, and the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from unjam.evidence.scene import Process, Scene
+from unjam.evidence.source import line_of
+from unjam.report.diagnosis import Diagnosis
+from unjam.report.text import near, show_finding
+from unjam.rules.judging import count, size
+from unjam.rules.watching import duration, waited
+
+_STAGES = {
+    "start": "starts", "init": "in worker_init_fn", "made": "in iter(dataset)", "idle": "idle: waits for work",
+    "collate": "in the collate function", "send": "sends a batch", "end": "ends", "task": "works",
+    "waits": "waits for a batch", "starting": "starts its workers", "stopping": "ends its workers",
+}  # fmt: skip
+_MOST_ROWS = 24
+
+
+def show(diagnosis: Diagnosis, console: Console) -> None:
+    """The processes, the findings, the verdict."""
+    scene = diagnosis.scene
+    assert scene is not None
+    console.print(f"[dim]{escape(diagnosis.target)}[/dim]")
+    console.print(_table(scene))
+    console.print()
+    if scene.refused:
+        console.print(f"[yellow]stacks cannot be read: {escape(scene.refused)}[/yellow]")
+        if scene.remedy:
+            console.print(f"[yellow]what would allow it: {escape(scene.remedy)}[/yellow]")
+        console.print()
+    for finding in diagnosis.findings:
+        show_finding(finding, console)
+    console.print(f"[bold]{escape(verdict(diagnosis))}[/bold]")
+
+
+def verdict(diagnosis: Diagnosis) -> str:
+    """The last line."""
+    scene = diagnosis.scene
+    assert scene is not None
+    took = f"({diagnosis.seconds:.1f} s; nothing was stopped, signalled or changed)"
+    serious = diagnosis.serious
+    if serious:
+        return f"{serious[0].title} {took}"
+    if diagnosis.findings:
+        return f"{diagnosis.findings[0].title} {took}"
+    main = scene.mains[0] if scene.mains else None
+    if main is None or not main.threads:
+        return f"nothing to see {took}"
+    place = main.thread.place
+    where = f" at {place}: {line_of(place)}" if place else ""
+    if scene.refused:
+        return f"nothing is seen to be stuck, as far as /proc tells {took}"
+    if main.thread.computes:
+        gpu = "; a wait for a GPU looks the same from outside" if main.doing.through == "gpu" else ""
+        return f"not frozen: the main process computes{where}{gpu} {took}"
+    if main.thread.waiting.kind == "sleep":
+        left = f", {duration(main.thread.waiting.limit)} left" if main.thread.waiting.limit is not None else ""
+        return f"not frozen: the main process sleeps{where}{left} {took}"
+    return f"not frozen, as far as can be seen: the main process {doing_words(main)}{where} {took}"
+
+
+def _table(scene: Scene) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    for name in ("pid", "who", "does", "at", "for", "cpu", "memory"):
+        table.add_column(name, overflow="fold", justify="right" if name in ("pid", "for", "cpu", "memory") else "left")
+    shown = [one for one in scene.processes if one.role != "helper"]
+    for one in shown[:_MOST_ROWS]:
+        place = one.thread.place if one.threads else None
+        rested = waited(one.thread, scene) if one.threads and not one.thread.computes and not one.ended else None
+        table.add_row(
+            str(one.pid),
+            escape(_who(one)),
+            escape(doing_words(one)),
+            escape(f"{near(place.file)}:{place.line}" if place else ""),
+            duration(rested) if rested is not None and rested >= 1 else "",
+            f"{one.busy:.0%}",
+            size(one.rss),
+        )
+    if len(shown) > _MOST_ROWS:
+        table.add_row("", f"… {count(len(shown) - _MOST_ROWS, 'more')}", "", "", "", "", "")
+    return table
+
+
+def _who(one: Process) -> str:
+    if one.role == "worker":
+        return f"  worker {one.doing.number}" if one.doing.number >= 0 else "  worker"
+    if one.role == "main":
+        return f"rank {one.rank}" if one.rank else "main"
+    return f"    {one.command[:40]}"
+
+
+def doing_words(one: Process) -> str:
+    """What a process does, in a few words."""
+    if one.ended:
+        return "dead"
+    if not one.threads:
+        return ""
+    wait = one.thread.waiting
+    if wait.kind == "suspended":
+        return "suspended"
+    stage = f"in sample {one.doing.index}" if one.doing.stage == "sample" else _STAGES.get(one.doing.stage, "")
+    if one.doing.stage in ("idle", "waits"):
+        return stage
+    state = "computes" if one.thread.computes or wait.kind == "nothing" else f"waits for {wait.words}"
+    return f"{stage}, {state}" if stage else state
+
+
+def as_dict(scene: Scene) -> dict[str, Any]:
+    """All the evidence, as `--dump` keeps it."""
+    return dataclasses.asdict(scene)

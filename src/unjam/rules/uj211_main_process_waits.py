@@ -1,0 +1,139 @@
+"""The loader is fine; the main process waits for something else.
+
+What happened: the main process is not waiting for a batch. It waits in the training step, or between two: for another rank, for the reader
+of a pipe that it prints to, for somebody to type, for a lock, a thread, a child process, a checkpoint's file.
+
+Why: a frozen training looks the same from the terminal, whoever froze it; the loader is the usual suspect.
+
+How to confirm: the main process's own stack, which is the evidence here; its workers are idle or ahead.
+
+How to fix: what the evidence names: read the pipe or send the output to a file, answer the prompt, look at the rank that does not come,
+give the wait a time limit.
+
+Limits: a wait that would end by itself looks like one that would not; the seconds are given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.evidence import roles
+from unjam.evidence.case import Case
+from unjam.evidence.scene import Process, Scene
+from unjam.rules import watching
+from unjam.rules.judging import LIKELY, POSSIBLE, count, quoted
+from unjam.rules.rule import Finding, Rule
+
+RULE = Rule("UJ211", "main-process-waits", symptom="frozen", live=True)
+
+
+def detect(_case: Case) -> Finding | None:
+    """The doctor runs the data loading only, never the training."""
+    return None
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A main process that waits outside its loader."""
+    alone = len(scene.mains) == 1
+    for main in scene.mains:
+        if not is_elsewhere(scene, main) or (roles.collective(main.thread.frames) and not alone):
+            continue
+        jam = watching.jam_of(scene, main, main.thread)
+        what, help_text = _what(scene, main, jam)
+        workers = [one for one in scene.workers(main) if not one.ended]
+        idle = sum(one.doing.stage in ("idle", "send") for one in workers)
+        return Finding(
+            RULE,
+            f"the loader is fine; {main.name} waits for {what}",
+            f"{main.thread.place}",
+            (
+                f"at {quoted(main.thread.place)}, for {watching.duration(jam.seconds)}",
+                *watching.peers(jam),
+                *(
+                    (f"its child: {line}" for line in watching.children_words(scene, jam))
+                    if jam.stuck.waits == "child"
+                    else ()
+                ),
+                *(
+                    (f"{idle} of {count(len(workers), 'worker')} idle: they have done all that they may do ahead",)
+                    if workers
+                    else ()
+                ),
+            ),
+            LIKELY
+            if jam.seconds >= watching.NO_ACCIDENT or jam.stuck.waits in ("terminal", "lock", "pipe")
+            else POSSIBLE,
+            help_text,
+            main.thread.place,
+        )
+    return None
+
+
+def is_elsewhere(scene: Scene, main: Process) -> bool:
+    """Whether a main process waits, and not for its loader."""
+    if not main.threads or main.ended or main.doing.stage != "elsewhere" or main.thread.place is None:
+        return False
+    if main.thread.waiting.kind == "sleep" and not main.thread.native:
+        return False  # it asked to sleep
+    distributed = bool(roles.collective(main.thread.frames)) and main.thread.steady
+    return watching.is_jammed(scene, main, main.thread) or (distributed and not main.thread.ends_soon)
+
+
+def _what(scene: Scene, main: Process, jam: watching.Jam) -> tuple[str, str]:
+    wait, place = main.thread.waiting, main.thread.place
+    together = roles.collective(main.thread.frames)
+    if together:
+        return (
+            f"another rank, in {together}",
+            "look at the rank that has not come: `unjam why` on its machine names what holds it",
+        )
+    if wait.kind == "terminal" or (wait.fds == (0,) and not wait.writes):
+        return f"somebody to type: {wait.words}", f"answer it, or take the prompt or breakpoint at {place} out"
+    if wait.writes and wait.kind in ("pipe", "socket", "terminal"):
+        return (
+            f"{wait.words}: nobody reads what it prints",
+            "read from that pipe, or send the output to a file",
+        )
+    sync = jam.sync
+    if wait.kind == "lock" and sync is None:
+        holder = next(iter(main.thread.holders), None)
+        name = watching.lock_name(jam)
+        if holder is not None and holder.itself:
+            return f"{name}, which it holds itself already (since {quoted(holder.place)})", "do not take it twice"
+        if holder is not None:
+            return f"{name}, which thread {holder.thread!r} holds at {quoted(holder.place)}", "look at that thread"
+        if main.thread.native:
+            library = next(iter(main.thread.libraries), "a library")
+            return (
+                f"something inside {library}",
+                f"look at the call at {place}; a GPU, a rank or a library's thread does not answer",
+            )
+        return name, f"look at who takes {name} and does not give it back"
+    if sync is not None:
+        name = watching.called_on(jam) or sync.type_name
+        threads = ", ".join(repr(one.name) for one in watching.own_threads(main)[:3])
+        return f"{name} ({sync.facts['kind']})", f"look at who should serve {name}" + (
+            f"; its threads: {threads}" if threads else ""
+        )
+    return wait.words, f"give the call at {place} a time limit"
+
+
+def broken(DataLoader: Any) -> None:
+    """The training step reads from a pipe that nobody writes to."""
+    import os
+
+    from unjam.rules.programs import Numbers
+
+    read, _write = os.pipe()
+    for _ in DataLoader(Numbers(64), batch_size=4, num_workers=1):
+        os.read(read, 1)
+
+
+def fixed(DataLoader: Any) -> None:
+    """A slow training step that waits for nobody."""
+    import time
+
+    from unjam.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(256), batch_size=4, num_workers=1):
+        time.sleep(0.6)

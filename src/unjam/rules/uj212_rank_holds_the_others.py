@@ -1,0 +1,101 @@
+"""One rank of a distributed job holds all others.
+
+What happened: some ranks wait in a collective operation (all_reduce, barrier, the end of backward), and one has not come to it: it is
+stuck or slow in its data loading, or in its training step.
+
+Why: a collective operation waits for every rank, and the ranks that wait say nothing of the one that is missing.
+
+How to confirm: the stacks of all ranks at one moment, which are the evidence here.
+
+How to fix: look at what the named rank does; where its loader is stuck another finding names the cause. Uneven numbers of batches also end
+here: one rank has left its loop while the others begin another step (`DistributedSampler`, `Join`, `drop_last=True`).
+
+Limits: only ranks on this machine are seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.evidence import roles
+from unjam.evidence.case import Case
+from unjam.evidence.scene import Process, Scene
+from unjam.rules import watching
+from unjam.rules.judging import LIKELY, POSSIBLE, quoted
+from unjam.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ212", "rank-holds-the-others", symptom="ranks", live=True)
+
+
+def detect(_case: Case) -> Finding | None:
+    """The doctor looks at one process."""
+    return None
+
+
+def witness(scene: Scene) -> Finding | None:
+    """Ranks in a collective operation, and one that is not."""
+    mains = [one for one in scene.mains if one.threads]
+    waiting = [one for one in mains if _in_collective(scene, one)]
+    missing = [one for one in mains if one not in waiting]
+    if not waiting or not missing:
+        return None
+    first, seconds = waiting[0], min(watching.waited(one.thread, scene) for one in waiting)
+    if seconds < 1.0 and not all(one.thread.steady for one in waiting):
+        return None  # a moment of a healthy job
+    holder = next((one for one in missing if watching.is_jammed(scene, one, one.thread)), missing[0])
+    moves = holder.thread.computes or (holder.doing.stage != "waits" and not holder.thread.steady)
+    if moves and seconds < watching.NO_ACCIDENT:
+        return None  # the slower of two
+    operation = roles.collective(first.thread.frames) or "a collective operation"
+    return Finding(
+        RULE,
+        f"{holder.name} holds the others: {', '.join(one.name for one in waiting[:4])} wait in {operation}",
+        holder.name,
+        (
+            f"{holder.name} {_does(holder)} at {quoted(holder.thread.place)}",
+            *(f"{one.name} waits at {quoted(one.thread.place)}" for one in waiting[:4]),
+            *(
+                (f"also not there yet: {', '.join(one.name for one in missing if one is not holder)}",)
+                if missing[1:]
+                else ()
+            ),
+        ),
+        LIKELY if not moves else POSSIBLE,
+        f"look at what {holder.name} does; the other ranks are well",
+        holder.thread.place,
+        severity=Severity.ERROR,
+    )
+
+
+def _in_collective(scene: Scene, main: Process) -> bool:
+    if roles.collective(main.thread.frames):
+        return True
+    waits = main.thread.waiting.kind in ("lock", "socket") and main.thread.native and main.doing.stage == "elsewhere"
+    return waits and bool(main.connected) and watching.is_jammed(scene, main, main.thread)
+
+
+def _does(main: Process) -> str:
+    stages = {
+        "waits": "waits for its own loader",
+        "sample": f"is in sample {main.doing.index}",
+        "collate": "is in its collate function",
+        "starting": "starts its workers",
+        "stopping": "ends its workers",
+    }
+    return stages.get(
+        main.doing.stage, "computes" if main.thread.computes else f"waits for {main.thread.waiting.words}"
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """Two ranks; the dataset of one never answers."""
+    from unjam.rules.programs import two_ranks
+
+    two_ranks(DataLoader, stuck=True)
+
+
+def fixed(DataLoader: Any) -> None:
+    """Two ranks whose datasets answer."""
+    from unjam.rules.programs import two_ranks
+
+    two_ranks(DataLoader, stuck=False)
