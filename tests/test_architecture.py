@@ -28,6 +28,7 @@ FLOORS = {
     "iterator": 7,
     "loader": 8,
     "doctor": 9,
+    "running": 9,
     "__init__": 9,
     "cli": 10,
     "__main__": 11,

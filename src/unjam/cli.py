@@ -6,12 +6,13 @@ import contextlib
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 try:
     import typer
     from rich.console import Console
     from rich.table import Table
+    from typer.core import TyperCommand
 except ImportError as missing:
     raise SystemExit(f"the command needs {missing.name}: pip install 'unjam[cli]'") from missing
 
@@ -155,6 +156,67 @@ def why(
     if rescue:
         _rescue(diagnosis, asked=not yes)
     raise typer.Exit(diagnosis.exit_code)
+
+
+class _Program(TyperCommand):
+    """A command whose last words belong to another program: after `-m module` as after a script's name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Mark where the other program's words begin."""
+        takes_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] != "--":
+            module = args[at] in ("-m", "--module")
+            at += 2 if args[at] in takes_value else 1
+            if module:
+                args = [*args[:at], "--", *args[at:]]
+                break
+        return super().parse_args(ctx, args)
+
+
+@app.command(cls=_Program, context_settings={"allow_interspersed_args": False})
+def run(
+    program: Annotated[
+        list[str] | None, typer.Argument(help="A script and its arguments; or -m module arguments.")
+    ] = None,
+    module: Annotated[str, typer.Option("-m", "--module", help="Run a module, as python -m does.")] = "",
+    observe: Annotated[bool, typer.Option("--observe", help="Keep torch's loader and only watch.")] = False,  # noqa: FBT002
+    on_error: Annotated[str, typer.Option(help="raise, skip, replace or retry.")] = "raise",
+    retries: Annotated[int | None, typer.Option(help="How often a sample is tried again.")] = None,
+    max_errors: Annotated[str, typer.Option(help="Samples that may fail in an epoch: 10, or 0.01 of it.")] = "",
+    error_log: Annotated[Path | None, typer.Option(help="A file that gets one line of JSON for each failure.")] = None,
+    sample_timeout: Annotated[float | None, typer.Option(help="Seconds that one sample may take.")] = None,
+    warn_after: Annotated[float | None, typer.Option(help="Seconds without a batch before a warning.")] = None,
+    on_worker_death: Annotated[str, typer.Option(help="restart or raise.")] = "restart",
+    max_restarts: Annotated[int | None, typer.Option(help="Workers that may be replaced in an epoch.")] = None,
+    worker_threads: Annotated[int | None, typer.Option(help="Compute threads of each worker.")] = None,
+    memory_budget: Annotated[int | None, typer.Option(help="Bytes of batches between sampler and training.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page at the end.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto or chrome://tracing.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the summary as JSON.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No summary on the terminal.")] = False,  # noqa: FBT002
+) -> None:
+    """Run an unmodified program on unjam's loader, and tell at the end how its data loading went."""
+    from unjam.running import launch  # noqa: PLC0415 - a command imports what it needs
+
+    options = {
+        "on_error": on_error, "retries": retries, "max_errors": max_errors, "error_log": error_log,
+        "sample_timeout": sample_timeout, "warn_after": warn_after, "on_worker_death": on_worker_death,
+        "max_restarts": max_restarts, "worker_threads": worker_threads, "memory_budget": memory_budget,
+    }  # fmt: skip
+    files = {name: str(path.absolute()) for name, path in (("html", html), ("trace", trace), ("json", json)) if path}
+    try:
+        launch.launch(program or [], module, options, observe=observe, quiet=quiet, files=files)
+    except launch.CannotRun as error:
+        _stop(str(error))
+
+
+@app.command()
+def site() -> None:
+    """Print the folder that, on PYTHONPATH and with UNJAM=1 set, makes any Python program run as `unjam run` does."""
+    from unjam.running.settings import SITE  # noqa: PLC0415 - as above
+
+    typer.echo(SITE)
 
 
 @app.command()

@@ -58,7 +58,7 @@ class InlineIterator(_SingleProcessDataLoaderIter):
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
             torch_graph.apply_sharding(self._dataset, self._world_size, self._rank)
         iterable = self._dataset_kind == _DatasetKind.Iterable
-        options = _options(loader)
+        own, options = own_of(loader), _options(loader)
         court = Court(options.policy)
         around = InlineSurroundings(court.ask)
         identity = Identity(None, int(self._base_seed), iterable, self._auto_collation, by_value=False)
@@ -76,10 +76,10 @@ class InlineIterator(_SingleProcessDataLoaderIter):
             )
         )
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
-        self._feed = Feed(pool, Config(1, 0, iterable=iterable), options, court, loader._recorder, pinner)  # noqa: SLF001 - made for this
+        self._feed = Feed(pool, Config(1, 0, iterable=iterable), options, court, own._recorder, pinner)  # noqa: SLF001 - made for this
         self._function = _function(loader)
         if options.sample_timeout is not None:
-            loader._recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")  # noqa: SLF001 - made for this
+            own._recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")  # noqa: SLF001 - made for this
         if pinner is not None:
             # nothing else needs an end, and the feed holds the dataset, which may hold anything
             weakref.finalize(self, pinner.close).atexit = False
@@ -95,7 +95,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
     def __init__(self, loader: Any) -> None:
         _BaseDataLoaderIter.__init__(self, loader)
         self._prefetch_factor = loader.prefetch_factor
-        self._in_order = loader.in_order
+        self._in_order = own_of(loader).in_order
         if self._prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         self._worker_init_fn = loader.worker_init_fn
@@ -109,12 +109,13 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
 
     def _open(self, loader: Any) -> None:
         """Make a pool and a feed for it; at first, and again where an error ended the ones before."""
+        own = own_of(loader)
         cargo = Cargo(None, self._dataset, self._collate_fn, self._worker_init_fn, additions())
-        specs = [self._spec(number, loader) for number in range(self._num_workers)]
+        specs = [self._spec(number, own) for number in range(self._num_workers)]
         # kept for a second start: see _fall_back
-        self._plan = (cargo, specs, loader.multiprocessing_context, loader._ship_cache)  # noqa: SLF001 - made for this
-        self._budget, self._deaths = loader.memory_budget, (loader.on_worker_death == "restart", loader.max_restarts)
-        self._options, self._recorder = _options(loader), loader._recorder  # noqa: SLF001 - as above
+        self._plan = (cargo, specs, loader.multiprocessing_context, own._ship_cache)  # noqa: SLF001 - made for this
+        self._budget, self._deaths = own.memory_budget, (own.on_worker_death == "restart", own.max_restarts)
+        self._options, self._recorder = _options(loader), own._recorder  # noqa: SLF001 - as above
         self._function = _function(loader)
         self._use(open_pool(*self._plan))
 
@@ -137,7 +138,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         # at the interpreter's end the pools are closed by one function of their own
         weakref.finalize(self, self._feed.close).atexit = False
 
-    def _spec(self, number: int, loader: Any) -> WorkerSpec:
+    def _spec(self, number: int, own: Any) -> WorkerSpec:
         return WorkerSpec(
             worker=number,
             workers=self._num_workers,
@@ -146,9 +147,9 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             drop_last=self._drop_last,
             base_seed=int(self._base_seed),
             shared_seed=self._shared_seed,
-            threads=loader.worker_threads,
+            threads=own.worker_threads,
             by_value=True,
-            policy=policy_of(loader),
+            policy=policy_of(own),
         )
 
     @property
@@ -198,22 +199,29 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         """Not torch's: see NOTE [ The end of an iterator ]."""
 
 
-def policy_of(loader: Any) -> Policy:
-    """The loader's `on_error` and `retries`."""
-    always = None if callable(loader.on_error) else Decision(loader.on_error)
-    return Policy(always, loader.retries)
+def own_of(loader: Any) -> Any:
+    """Who has unjam's own options: unjam's loader itself, or what was added to one of torch's."""
+    return getattr(loader, "_unjam", loader)
+
+
+def policy_of(own: Any) -> Policy:
+    """`on_error` and `retries`."""
+    always = None if callable(own.on_error) else Decision(own.on_error)
+    return Policy(always, own.retries)
 
 
 def _function(loader: Any) -> Any:
-    return loader.on_error if callable(loader.on_error) else None
+    own = own_of(loader)
+    return own.on_error if callable(own.on_error) else None
 
 
 def _options(loader: Any) -> Options:
+    own = own_of(loader)
     return Options(
-        policy=policy_of(loader),
+        policy=policy_of(own),
         timeout=loader.timeout,
-        sample_timeout=loader.sample_timeout,
-        warn_after=loader.warn_after,
+        sample_timeout=own.sample_timeout,
+        warn_after=own.warn_after,
         expected=_expected(loader),
         batched=loader._auto_collation,  # noqa: SLF001 - torch's name for it
     )

@@ -6,6 +6,7 @@ import copy
 import inspect
 import os
 import sys
+import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -142,15 +143,31 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return self._recorder.statistics()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
-        from unjam import iterator  # noqa: PLC0415 - nothing is needed before the first epoch
-
-        if self.num_workers == 0:
-            return iterator.InlineIterator(self)
-        if sys.platform == "win32":
+        if self.num_workers and sys.platform == "win32":
             return super()._get_iterator()  # no descriptors can be passed there; torch's own way still works
-        self.check_worker_number_rationality()
-        return iterator.WorkersIterator(self)
+        return open_iterator(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # an iterator belongs to this process; a copy of the loader makes its own, and keeps its own record
         return {**vars(self), "_iterator": None, "_recorder": copy.copy(self._recorder)}
+
+
+def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> _BaseDataLoaderIter:
+    """An epoch of unjam's own loader, or of one of torch's that was adopted."""
+    from unjam import iterator  # noqa: PLC0415 - nothing is needed before the first epoch
+
+    if loader.num_workers == 0:
+        return iterator.InlineIterator(loader)
+    loader.check_worker_number_rationality()
+    return iterator.WorkersIterator(loader)
+
+
+def adopt(loader: torch.utils.data.DataLoader[Any], **options: Any) -> None:
+    """Give one of torch's own loaders what unjam's iterator needs, in one attribute that is nobody else's."""
+    parameters = inspect.signature(DataLoader.__init__).parameters
+    own = {name: options.get(name, parameters[name].default) for name in inspect.signature(check_options).parameters}
+    check_options(**own)
+    path = None if own["error_log"] is None else os.path.abspath(os.fspath(own["error_log"]))
+    recorder = Recorder(path, own["max_errors"], type(loader.dataset).__qualname__)
+    in_order = getattr(loader, "in_order", True)
+    loader._unjam = types.SimpleNamespace(**own, in_order=in_order, _recorder=recorder, _ship_cache=ShipCache())  # noqa: SLF001 - see above

@@ -44,6 +44,7 @@ class _Watched:
     steady: bool = True
     same_sample: bool = True
     key: str = ""
+    number: int = -1  # in the order of their birth, where nothing better is known
     doing: Doing = field(default_factory=Doing)
 
     def main_thread(self) -> Spied | None:
@@ -122,7 +123,7 @@ def _spy(one: _Watched) -> None:
     one.lines[place] += 1
     one.looks += 1
     doing = _doing(one, after)
-    key = f"{doing} {roles.progress(after.frames, after.values)}"
+    key = f"{doing} {roles.progress(after.frames, after.values, after.arguments)}"
     if one.looks > 1 and key != one.key:
         one.same_sample = one.steady = False
     one.doing, one.key = doing, key
@@ -133,7 +134,8 @@ def _own_calls(thread: Spied) -> Spied:
     begin = roles.at(thread.frames, "multiprocessing/process.py", "_bootstrap")
     if begin < 0:
         return thread
-    return replace(thread, frames=thread.frames[: begin + 1], values=thread.values[: begin + 1])
+    kept = slice(begin + 1)
+    return replace(thread, frames=thread.frames[kept], values=thread.values[kept], arguments=thread.arguments[kept])
 
 
 def _doing(one: _Watched, thread: Spied) -> Doing:
@@ -168,6 +170,10 @@ def _assign_roles(watched: list[_Watched]) -> None:
         # what only waits for its ranks is no rank itself
         if one.role == "main" and one.entry.pid in parents and not _loads_or_trains(one, watched):
             one.role = "helper"
+    for main in {one.main for one in watched}:
+        its = [one for one in watched if one.role == "worker" and one.main == main]
+        for number, one in enumerate(sorted(its, key=lambda one: (one.entry.born, one.entry.pid))):
+            one.number = number
     for one in watched:
         # a process of the program's own beside a loader's workers is none of them
         if one.role == "worker" and one.doing.loader == "process" and _has_loader(one.main, watched):
@@ -241,7 +247,7 @@ def _describe(one: _Watched, rest: Rest) -> Process:
     except OSError:
         used = 0
     return Process(
-        pid, one.entry.parent, one.role, one.entry.line, now.state, now.age, now.rss, busy, threads, one.doing,
+        pid, one.entry.parent, one.role, one.entry.line, now.state, now.age, now.rss, busy, threads, _numbered(one),
         forked=_is_forked(one), rank=_rank(one) if one.role == "main" else "", main=one.main, open_files=used,
         most_files=_most_files(pid), blind=one.blind, log=_log(pid), cpu=now.cpu, same_sample=one.same_sample,
     )  # fmt: skip
@@ -271,6 +277,10 @@ def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: 
         turns=turns(pid) - one.turns if main else 0,
         looks=one.looks if main else 0,
     )
+
+
+def _numbered(one: _Watched) -> Doing:
+    return replace(one.doing, number=one.number) if one.doing.number < 0 and one.role == "worker" else one.doing
 
 
 def _is_forked(one: _Watched) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from unjam.evidence.table import Entry, Rest, children, descendants, everyone
+from unjam.evidence.table import Entry, Rest, children, descendants, entry, everyone
 from unjam.evidence.waiting import read_text
 
 _HELPERS = (
@@ -33,8 +33,11 @@ class Family:
         return max((clock.of(one.pid, one.pid) or 0.0 for one in self.workers or self.mains), default=0.0)
 
 
-def is_helper(one: Entry) -> bool:
-    """Whether a process only serves multiprocessing."""
+def is_helper(one: Entry, table: dict[int, Entry] | None = None) -> bool:
+    """Whether a process only serves multiprocessing; a child of the fork server has the server's command and does not."""
+    parent = (table or {}).get(one.parent) or entry(one.parent)
+    if parent is not None and parent.command == one.command:
+        return False
     return any(mark in word for word in one.command for mark in _HELPERS)
 
 
@@ -42,7 +45,7 @@ def is_worker_like(one: Entry, table: dict[int, Entry]) -> bool:
     """Whether a process was started as multiprocessing starts its children, as far as its name and command tell."""
     if one.name.startswith(("pt_data_worker", "unjam-worker")):
         return True
-    if is_helper(one) or one.state == "Z":
+    if is_helper(one, table) or one.state == "Z":
         return False
     if any(mark in word for word in one.command for mark in _BORN_BY_MULTIPROCESSING):
         return True
@@ -57,14 +60,14 @@ def _kids(one: Entry, table: dict[int, Entry]) -> list[Entry]:
     """The children that do its work; those of a fork server are its own."""
     found = []
     for kid in children(table, one.pid):
-        found += children(table, kid.pid) if is_helper(kid) else [kid]
+        found += children(table, kid.pid) if is_helper(kid, table) else [kid]
     return found
 
 
 def _mains(one: Entry, table: dict[int, Entry]) -> list[Entry]:
     """The main processes at or below a process."""
     kids = _kids(one, table)
-    if one.name.startswith(("pt_data_worker", "unjam-worker")) or is_helper(one):
+    if one.name.startswith(("pt_data_worker", "unjam-worker")) or is_helper(one, table):
         return []
     below = [
         main
@@ -77,7 +80,7 @@ def _mains(one: Entry, table: dict[int, Entry]) -> list[Entry]:
     if one.is_python and any(is_worker_like(kid, table) for kid in kids) and not below:
         return [one]
     if below:
-        ranks = [kid for kid in kids if kid.is_python and not is_helper(kid) and kid not in below]
+        ranks = [kid for kid in kids if kid.is_python and not is_helper(kid, table) and kid not in below]
         return sorted([*below, *(rank for rank in ranks if _uses_torch(rank.pid))], key=lambda main: main.pid)
     return [one] if one.is_python and _uses_torch(one.pid) else []
 
@@ -92,7 +95,7 @@ def family_of(pid: int) -> Family | None:
     one = table.get(pid)
     if one is None:
         return None
-    while (is_worker_like(one, table) or is_helper(one)) and not _is_rank(one, table):
+    while (is_worker_like(one, table) or is_helper(one, table)) and not _is_rank(one, table):
         above = table.get(one.parent)
         if above is None or not above.is_python:
             break
@@ -117,7 +120,7 @@ def _family(root: Entry, table: dict[int, Entry]) -> Family:
 
 def _belongs(one: Entry, mains: set[int], table: dict[int, Entry]) -> bool:
     parent = table.get(one.parent)
-    if parent is not None and is_helper(parent):
+    if parent is not None and is_helper(parent, table):
         parent = table.get(parent.parent)
     return parent is not None and parent.pid in mains
 
@@ -134,7 +137,7 @@ def families() -> list[Family]:
             is_worker_like(one, table) and _uses_torch(one.pid)
         ):
             root = table.get(one.parent)
-            while root is not None and is_helper(root):
+            while root is not None and is_helper(root, table):
                 root = table.get(root.parent)
             if root is not None and root.pid not in mine and root.pid > 1 and root.is_python:
                 above = table.get(root.parent)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import FrameType, ModuleType
 from typing import Any
 
-from unjam.evidence.trial import Place, is_users
+from unjam.evidence.trial import Place, users_place
 from unjam.worker.imports import after_import
 
 
@@ -60,12 +60,3 @@ class Hook:
     def _seen(self, loader: Any) -> None:
         if self._here():
             self.catch(loader, sys._getframe(2))  # noqa: SLF001
-
-
-def users_place(frame: FrameType | None) -> Place | None:
-    """The nearest line of the user's own."""
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return Place(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back
-    return None

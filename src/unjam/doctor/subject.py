@@ -21,12 +21,13 @@ from types import FrameType
 from typing import Any
 
 from unjam.doctor import facts, looking, reading, sandbox, shared
-from unjam.doctor.hook import Enough, Hook, users_place
+from unjam.doctor.hook import Enough, Hook
 from unjam.doctor.inventory import Inventory
 from unjam.doctor.processes import reap
 from unjam.doctor.tracking import Setup
 from unjam.engine.deadlines import ASK_AGAIN, OBEY_KILL
 from unjam.evidence.case import Case
+from unjam.evidence.trial import users_place
 
 MOST_LOADERS = 4
 

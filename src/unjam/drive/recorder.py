@@ -11,6 +11,7 @@ import os
 import traceback
 import weakref
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from unjam.drive.times import Times
@@ -34,6 +35,7 @@ class Recorder:
 
     def __init__(self, error_log: str | None, max_errors: float | None, dataset: str) -> None:
         self._settings = (error_log, max_errors, dataset)
+        self.tap: Callable[[Work, Facts], None] | None = None  # somebody who wants to know of every batch
         self._error_log = error_log
         self._max_errors = max_errors
         self.dataset = dataset
@@ -73,6 +75,8 @@ class Recorder:
         self._samples += facts.samples
         self._bytes += facts.nbytes
         self.times.batch(work.number, work.indices, facts.times)
+        if self.tap is not None:
+            self.tap(work, facts)
 
     def emptied(self) -> None:
         """A batch lost all of its samples and is left out."""

@@ -46,6 +46,7 @@ def worker_doing(frames: tuple[Frame, ...], values: Values) -> Doing | None:
     if loop >= 0:
         known = values[loop] if loop < len(values) else {}
         stage, index = _stage(frames[:loop], values)
+        first = stage in ("init", "made") or (bool(index) and _begins(inner=frames[:loop], values=values, index=index))
         return Doing(
             "torch",
             stage,
@@ -53,6 +54,7 @@ def worker_doing(frames: tuple[Frame, ...], values: Values) -> Doing | None:
             _number(known.get("worker_id")),
             _number(known.get("idx")),
             _number(known.get("num_workers")),
+            first=first,
         )
     for file, function in _POOLS:
         loop = at(frames, file, function)
@@ -94,6 +96,13 @@ def _stage(inner: tuple[Frame, ...], values: Values) -> tuple[str, str]:
     return "init", ""
 
 
+def _begins(inner: tuple[Frame, ...], values: Values, index: str) -> bool:
+    """Whether a sample is the first of its batch."""
+    fetch = at(inner, "torch/utils/data/_utils/fetch.py", "fetch")
+    whole = _batch(values, fetch).strip("[]( ")
+    return whole.partition(",")[0].strip() == index
+
+
 def _index(frames: tuple[Frame, ...], values: Values) -> str:
     """The sample: what the fetcher's own loop variable holds, else the batch's indices."""
     for n in range(len(frames) - 1, -1, -1):
@@ -108,11 +117,13 @@ def _batch(values: Values, n: int) -> str:
     return "" if "None" in known else known
 
 
-def progress(frames: tuple[Frame, ...], values: Values) -> str:
-    """What changes when a fetcher of a stream has taken one more sample: the list that it fills."""
-    for n, frame in enumerate(frames):
-        if n < len(values) and any(named(frame, file, "fetch") for file in _INLINE):
+def progress(frames: tuple[Frame, ...], values: Values, arguments: Values) -> str:
+    """What changes from one sample to the next: what the user's outermost function was given, the list that a fetcher fills."""
+    for n in range(len(frames) - 1, -1, -1):
+        if n < len(values) and any(named(frames[n], file, "fetch") for file in _INLINE):
             return values[n].get("data", "")
+        if n < len(arguments) and is_users(frames[n].file):
+            return str(arguments[n])
     return ""
 
 

@@ -45,7 +45,7 @@ class Doing:
     number: int = -1
     batch: int = -1
     workers: int = 0
-    since: float | None = None  # seconds in this stage, where the process itself wrote that down
+    first: bool = False  # the first sample of its batch
     through: str = ""  # the function of the library that it waits in, for a stage "elsewhere"
 
 

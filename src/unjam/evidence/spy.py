@@ -27,6 +27,7 @@ class Spied:
     ident: int
     frames: tuple[Frame, ...]
     values: tuple[Mapping[str, str], ...] = field(default=())
+    arguments: tuple[Mapping[str, str], ...] = field(default=())
     owns_gil: bool = False
 
 
@@ -63,18 +64,19 @@ def stacks(pid: int, *, values: bool = True) -> list[Spied]:
 
 
 def _thread(entry: dict[str, object]) -> Spied:
-    frames, values = [], []
+    frames, values, arguments = [], [], []
     for one in entry.get("frames") or []:  # type: ignore[attr-defined]  # JSON
         name = str(one["name"]).rpartition(".")[2]
         frames.append(Frame(str(one["filename"]), int(one["line"]) or None, name))
-        values.append(
-            {str(local["name"]): str(local["repr"]) for local in one.get("locals") or [] if local.get("repr")}
-        )
+        known = [local for local in one.get("locals") or [] if local.get("repr")]
+        arguments.append({str(local["name"]): str(local["repr"]) for local in known if local.get("arg")})
+        values.append({str(local["name"]): str(local["repr"]) for local in known})
     return Spied(
         int(entry.get("os_thread_id") or 0),  # type: ignore[call-overload]  # JSON
         str(entry.get("thread_name") or ""),
         int(entry.get("thread_id") or 0),  # type: ignore[call-overload]  # as above
         tuple(frames),
         tuple(values),
+        tuple(arguments),
         bool(entry.get("owns_gil")),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
 from unjam.evidence.stacks import Frame
@@ -29,7 +30,24 @@ def place_of(frames: tuple[Frame, ...]) -> Place | None:
     return None
 
 
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen", "/unjam/doctor/", "/unjam/evidence/")
+def users_place(frame: FrameType | None) -> Place | None:
+    """The nearest line of the user's own."""
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return Place(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+_LIBRARIES = (
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python3",
+    "<frozen",
+    "/unjam/doctor/",
+    "/unjam/evidence/",
+    "/unjam/running/",
+)
 
 
 def is_users(file: str) -> bool:

@@ -12,7 +12,7 @@ from unjam.report.text import loader_line, near, verdict
 from unjam.rules import BY_CODE
 from unjam.rules.rule import Finding
 
-_STYLE = """
+PAGE_STYLE = """
 :root{--ink:#1b1f24;--paper:#fff;--soft:#57606a;--line:#d0d7de;--card:#f6f8fa;--error:#b3261e;--warning:#8a5a00;--note:#0b5cad;
 --ok:#1a7f37;--bar:#5b8def}
 @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--paper:#0d1117;--soft:#9198a1;--line:#30363d;--card:#151b23;--error:#ff8278;
@@ -48,7 +48,7 @@ def render(diagnosis: Diagnosis, version: str) -> str:
     ]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,'
-        f'initial-scale=1"><title>unjam {command} {escape(diagnosis.target)}</title><style>{_STYLE}</style></head><body><main>'
+        f'initial-scale=1"><title>unjam {command} {escape(diagnosis.target)}</title><style>{PAGE_STYLE}</style></head><body><main>'
         + "\n".join(body)
         + "</main></body></html>"
     )

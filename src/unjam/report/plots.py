@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from unjam.evidence.run import LoaderRun
 from unjam.evidence.trial import Sample, Trial
 
 WIDTH = 900
@@ -93,3 +94,28 @@ def _axis(span: float, y: int) -> str:
 
 def _open(height: int, label: str) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}" preserveAspectRatio="xMinYMin meet">'
+
+
+def stacked_time(loader: LoaderRun) -> str:
+    """Training and waiting over the time of a run: how much of each moment was spent waiting."""
+    if not loader.waits:
+        return ""
+    start, end = loader.waits[0].asked, max(loader.waits[-1].got, loader.waits[0].asked + 1)
+    bins = 90
+    waited = [0.0] * bins
+    for wait in loader.waits:
+        first, last = (min(bins - 1, int((at - start) / (end - start) * bins)) for at in (wait.asked, wait.got))
+        for at in range(first, last + 1):
+            low, high = start + at * (end - start) / bins, start + (at + 1) * (end - start) / bins
+            waited[at] += max(0.0, min(high, wait.got) - max(low, wait.asked))
+    height, wide = 90, (WIDTH - LEFT) / bins
+    parts = [_open(height + 24, "share of the time spent waiting for data"), '<text x="0" y="14">waiting</text>']
+    for at, nanoseconds in enumerate(waited):
+        share = min(1.0, nanoseconds / ((end - start) / bins))
+        tall = share * height
+        parts.append(
+            f'<rect class="bar" x="{LEFT + at * wide:.1f}" y="{height - tall:.1f}" width="{wide - 0.6:.1f}" height="{tall:.1f}">'
+            f"<title>{share:.0%} of this moment waiting</title></rect>"
+        )
+    parts.append(_axis((end - start) / 1e9, height + 16))
+    return "".join([*parts, "</svg>"])

@@ -78,7 +78,8 @@ def witness(scene: Scene) -> Finding | None:
             continue
         main = scene.main_of(jam.process)
         holder = next((h for h in jam.thread.holders if h.pid == main.pid and h.same), None)
-        if holder is None and (jam.others or not watching.in_first_batch(jam) or not watching.own_threads(main)):
+        early = watching.in_first_sample(jam) or (watching.in_first_batch(jam) and watching.own_threads(main))
+        if holder is None and (jam.others or not early):
             continue
         name = holder.expression if holder else watching.lock_name(jam)
         threads = ", ".join(repr(thread.name) for thread in watching.own_threads(main)[:3])
@@ -91,7 +92,8 @@ def witness(scene: Scene) -> Finding | None:
                 f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
                 f"{who} is inside it now, since {quoted(holder.place)}"
                 if holder
-                else f"threads of the main process that may have held it: {threads}",
+                else "it is the worker's first sample: it took the lock from the fork as it was"
+                + (f"; threads of the main process now: {threads}" if threads else ""),
                 "no thread of the worker holds it, and none of the main process's threads exists in the worker",
                 *watching.consequence(scene, jam),
             ),

@@ -142,9 +142,10 @@ def _nobody(scene: Scene, jam: watching.Jam, *, between: bool) -> tuple[str, lis
             [f"it lies in memory that the processes share, and nobody's calls are inside it{gone}"],
             LIKELY,
         )
-    if jam.others or (
-        jam.process.forked and watching.in_first_batch(jam) and watching.own_threads(scene.main_of(jam.process))
-    ):
+    early = watching.in_first_sample(jam) or (
+        watching.in_first_batch(jam) and watching.own_threads(scene.main_of(jam.process))
+    )
+    if jam.others or (jam.process.forked and early):
         return None
     return (
         f"waits for {name}, which was taken in this process and never released",

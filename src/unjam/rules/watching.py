@@ -76,7 +76,8 @@ def _main_words(process: Process) -> str:
 def _serves_itself(thread: Thread) -> bool:
     """A thread of a library's or of multiprocessing's own, which serves nobody's lock or queue."""
     feeds = any(roles.named(frame, "multiprocessing/queues.py", "_feed") for frame in thread.frames)
-    return feeds or thread.name.startswith("unjam-")
+    serves = any(roles.named(frame, "multiprocessing/resource_sharer.py") for frame in thread.frames)
+    return feeds or serves or thread.name.startswith("unjam-")
 
 
 def waited(thread: Thread, scene: Scene) -> float:
@@ -254,6 +255,11 @@ def in_first_batch(jam: Jam) -> bool:
     """Whether a worker of torch is still in its first batch."""
     doing = jam.process.doing
     return doing.loader != "torch" or doing.batch < max(doing.workers, 1)
+
+
+def in_first_sample(jam: Jam) -> bool:
+    """Whether a worker of torch has not finished a single sample yet."""
+    return jam.process.doing.loader == "torch" and in_first_batch(jam) and jam.process.doing.first
 
 
 def own_threads(process: Process) -> list[Thread]:

@@ -1,0 +1,102 @@
+"""A whole run of a program, as its loaders saw it: what was delivered, what failed, how long the training waited.
+
+Facts only; the advice is the rules' and the words are the report's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from unjam.evidence.trial import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One batch as a worker made it; times in nanoseconds of the machine's own clock."""
+
+    worker: int
+    begun: int
+    collated: int
+    done: int
+    samples: int
+    longest: int
+    slowest: str
+    packed: int = 0
+    stamps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The program asked for a batch and got it. `first`: of an epoch."""
+
+    asked: int
+    got: int
+    first: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it waited."""
+        return (self.got - self.asked) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A cause that samples failed for, and how often."""
+
+    words: str
+    count: int
+    samples: str = ""
+    decision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderRun:
+    """One loader. driver: whose iterator it had, "unjam" or "torch". Times are in seconds, those of `waits` and `made` in nanoseconds."""
+
+    name: str
+    place: Place | None
+    workers: int
+    batch_size: int | None
+    persistent: bool
+    driver: str
+    note: str = ""
+    epochs: int = 0
+    batches: int = 0
+    samples: int = 0
+    failed: int = 0
+    restarts: int = 0
+    started: float = 0.0  # making iterators, and the first batch of each epoch
+    waited: float = 0.0  # for all other batches
+    trained: float = 0.0  # between getting one batch and asking for the next
+    sampling: float = 0.0
+    collating: float = 0.0
+    packing: float = 0.0
+    failures: tuple[Failure, ...] = ()
+    incidents: Mapping[str, int] = field(default_factory=dict)
+    waits: tuple[Wait, ...] = ()
+    made: tuple[Made, ...] = ()
+    cut: bool = False  # the oldest waits and batches were forgotten
+
+    @property
+    def lost(self) -> float:
+        """Seconds that the training stood still for this loader."""
+        return self.started + self.waited
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One process of a program, from its first loader to its end."""
+
+    command: str
+    seconds: float
+    loaders: tuple[LoaderRun, ...]
+    ended: str = ""  # the exception that ended it
+    rank: str = ""
+    pid: int = 0
+    cpus: int = 1
+
+    @property
+    def lost(self) -> float:
+        """Seconds that the training stood still."""
+        return sum(one.lost for one in self.loaders)

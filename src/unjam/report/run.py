@@ -1,0 +1,144 @@
+"""The story of a run, when it is over: for a terminal, for a browser, for a program."""
+
+from __future__ import annotations
+
+import json
+import os
+from html import escape
+
+from unjam.evidence.run import LoaderRun
+from unjam.report.html import PAGE_STYLE
+from unjam.report.plots import stacked_time
+from unjam.rules.advice import Advice, Fault, Judged, longest_waits
+from unjam.rules.judging import count
+
+SCHEMA = 1
+
+
+def text(judged: Judged) -> str:
+    """A few lines for the end of the program's output."""
+    run = judged.run
+    who = f"unjam, rank {run.rank}" if run.rank else "unjam"
+    share = run.lost / run.seconds if run.seconds else 0.0
+    lines = [f"-- {who}: {run.seconds:.1f} s, of which the training waited {run.lost:.1f} s ({share:.0%}) for data --"]
+    for loader, faults in judged.faults:
+        lines += _loader(loader, faults)
+    if run.ended:
+        lines.append(f"  the program ended with {run.ended}")
+    if judged.advice:
+        lines.append("  what would help most:")
+        lines += [f"    {number}. {_change(advice)}" for number, advice in enumerate(judged.advice, 1)]
+    elif share < 0.1 and not run.ended:
+        lines.append("  the data loading does not hold this training")
+    return "\n".join(lines)
+
+
+def _change(advice: Advice) -> str:
+    saved = f", up to {advice.saves:.1f} s less" if advice.saves >= 0.05 else ""
+    more = f" [{advice.code}]" if advice.code else ""
+    return f"{advice.words}{saved}{more}"
+
+
+def _loader(loader: LoaderRun, faults: tuple[Fault, ...]) -> list[str]:
+    place = f" at {loader.place}" if loader.place else ""
+    how = count(loader.workers, "worker") if loader.workers else "no workers"
+    watched = f"; torch's own iterator, {loader.note}" if loader.driver == "torch" else ""
+    done = f"{count(loader.samples, 'sample')} in {count(loader.batches, 'batch', 'batches')}, {count(loader.epochs, 'epoch')}"
+    lines = [f"  {loader.name}{place}: {done}, {how}{watched}"]
+    if faults:
+        lines.append(
+            f"    waited {loader.lost:.2f} s: "
+            + ", ".join(f"{fault.seconds:.2f} s {fault.words}" for fault in faults[:4])
+        )
+    if loader.failed or loader.failures:
+        words = [
+            f"{failure.count} {failure.words}" + (f" (samples {failure.samples})" if failure.samples else "")
+            for failure in loader.failures[:3]
+        ]
+        lines.append(f"    failed: {'; '.join(words)}")
+    if loader.restarts or loader.incidents:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in loader.incidents.items())
+        lines.append(f"    incidents: {kinds}; {count(loader.restarts, 'worker')} replaced")
+    return lines
+
+
+def as_json(judged: Judged) -> str:
+    """The documented object."""
+    run = judged.run
+    return json.dumps(
+        {
+            "schema": SCHEMA,
+            "command": run.command,
+            "pid": run.pid,
+            "rank": run.rank,
+            "seconds": round(run.seconds, 3),
+            "waited": round(run.lost, 3),
+            "ended": run.ended,
+            "loaders": [
+                {
+                    "name": loader.name,
+                    "file": loader.place.file if loader.place else None,
+                    "line": loader.place.line if loader.place else None,
+                    "driver": loader.driver,
+                    "note": loader.note,
+                    "workers": loader.workers,
+                    "epochs": loader.epochs,
+                    "batches": loader.batches,
+                    "samples": loader.samples,
+                    "failed": loader.failed,
+                    "restarts": loader.restarts,
+                    "started": round(loader.started, 4),
+                    "waited": round(loader.waited, 4),
+                    "trained": round(loader.trained, 4),
+                    "faults": [{"seconds": round(fault.seconds, 4), "for": fault.words} for fault in faults],
+                    "failures": [
+                        {"count": one.count, "what": one.words, "samples": one.samples, "decision": one.decision}
+                        for one in loader.failures
+                    ],
+                    "incidents": dict(loader.incidents),
+                }
+                for loader, faults in judged.faults
+            ],
+            "advice": [{"change": one.words, "saves": round(one.saves, 3), "code": one.code} for one in judged.advice],
+        },
+        indent=2,
+    )
+
+
+def page(judged: Judged) -> str:
+    """One self-contained page."""
+    run = judged.run
+    title = f"unjam run {os.path.basename(run.command.split()[0]) if run.command else ''}"
+    advice = "".join(f"<li>{escape(_change(one))}</li>" for one in judged.advice)
+    body = [
+        f"<h1>{run.seconds:.1f} s, of which the training waited {run.lost:.1f} s for data</h1>",
+        f'<p class="soft"><code>{escape(run.command)}</code>{f", rank {run.rank}" if run.rank else ""}</p>',
+        f'<section class="card error"><h3>ended with {escape(run.ended)}</h3></section>' if run.ended else "",
+        f"<h2>What would help most</h2><ol>{advice}</ol>" if advice else "<p>Nothing to change.</p>",
+        *(_section(loader, faults) for loader, faults in judged.faults),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,'
+        f'initial-scale=1"><title>{escape(title)}</title><style>{PAGE_STYLE}</style></head><body><main>'
+        + "\n".join(body)
+        + "</main></body></html>"
+    )
+
+
+def _section(loader: LoaderRun, faults: tuple[Fault, ...]) -> str:
+    rows = "".join(f"<tr><td>{escape(one.words)}</td><td>{one.seconds:.2f} s</td></tr>" for one in faults)
+    failures = "".join(
+        f"<tr><td>{one.count}</td><td>{escape(one.words)}</td><td>{escape(one.samples)}</td><td>{escape(one.decision)}</td></tr>"
+        for one in loader.failures
+    )
+    waits = "".join(
+        f"<tr><td>batch asked for at {one.asked / 1e9:.2f} s</td><td>{one.seconds:.3f} s</td></tr>"
+        for one in longest_waits(loader)
+    )
+    lines = "".join(f"<p>{escape(line.strip())}</p>" for line in _loader(loader, ()))
+    return (
+        f"<h2>{escape(loader.name)}</h2>{lines}{stacked_time(loader)}"
+        f'<h3>what it waited for</h3><div class="scroll"><table>{rows}</table></div>'
+        + (f'<h3>failures</h3><div class="scroll"><table>{failures}</table></div>' if failures else "")
+        + (f"<details><summary>longest waits</summary><table>{waits}</table></details>" if waits else "")
+    )

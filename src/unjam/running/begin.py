@@ -1,0 +1,46 @@
+"""The beginning, in every process of a program: nothing but a promise to act when torch's DataLoader is imported."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from types import ModuleType
+
+from unjam.running.settings import Settings, from_environment
+from unjam.worker.imports import after_import
+
+_begun: list[int] = []
+
+
+def begin() -> None:
+    """Once in a process; a fork of it has begun already."""
+    settings = from_environment()
+    if settings is None or _begun:
+        return
+    _begun.append(os.getpid())
+
+    def loader_is_there(module: ModuleType) -> None:
+        from unjam.running.taking import take_over  # noqa: PLC0415 - not before torch
+
+        take_over(module, settings)
+
+    def fetcher_is_there(module: ModuleType) -> None:
+        from unjam.running.fetching import time_fetchers  # noqa: PLC0415 - as above
+
+        time_fetchers(module, settings)
+
+    after_import("torch.utils.data.dataloader", loader_is_there)
+    after_import("torch.utils.data._utils.fetch", fetcher_is_there)
+    atexit.register(_end, settings)
+
+
+def _end(settings: Settings) -> None:
+    import sys  # noqa: PLC0415 - at the end
+
+    closing = sys.modules.get("unjam.running.closing")
+    if closing is not None:
+        closing.close(settings)
+    if os.getpid() == settings.leader:
+        import shutil  # noqa: PLC0415 - as above
+
+        shutil.rmtree(settings.folder, ignore_errors=True)

@@ -1,0 +1,88 @@
+"""The end of a process: what its loaders did is put together, judged, and written where the user asked."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+
+from unjam.evidence import limits
+from unjam.evidence.run import RunFacts
+from unjam.running.records import Records
+from unjam.running.settings import Settings
+
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+def close(settings: Settings) -> None:
+    """Once, at the end of a process that used a loader and is not a worker of one."""
+    records = Records.here(settings)
+    if records.pid != os.getpid() or not any(one.iterators for one in records.all) or _is_worker():
+        return
+    facts = gather(records, settings)
+    records.all = []
+    try:
+        _write(facts, settings)
+    except Exception as error:  # noqa: BLE001 - the program has done its work; its exit code is its own
+        sys.stderr.write(f"unjam: the summary could not be written: {type(error).__name__}: {error}\n")
+
+
+def gather(records: Records, settings: Settings) -> RunFacts:
+    """The facts of this process."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    line = (str(error).strip().splitlines() or [""])[0] if error is not None else ""
+    return RunFacts(
+        settings.command or " ".join(sys.argv),
+        time.monotonic() - records.began,
+        tuple(one.facts() for one in records.all if one.iterators),
+        f"{type(error).__name__}: {line}"[:300] if error is not None else "",
+        next((os.environ[name] for name in _RANKS if os.environ.get(name, "").isdigit()), ""),
+        os.getpid(),
+        limits.processors(),
+    )
+
+
+def at_end_of_fork(settings: Settings) -> None:
+    """A forked process of multiprocessing leaves without Python's own exit; it has a way of its own to be told."""
+    from multiprocessing import util  # noqa: PLC0415 - rare
+
+    util.Finalize(None, close, args=(settings,), exitpriority=-1000)
+
+
+def _is_worker() -> bool:
+    """Whether this process is a data worker that uses a loader itself: its parent tells the story."""
+    return bool(multiprocessing.current_process().daemon)
+
+
+def _write(facts: RunFacts, settings: Settings) -> None:
+    from unjam.report import run  # noqa: PLC0415 - only when a program ends
+    from unjam.rules.advice import advise  # noqa: PLC0415 - as above
+
+    judged = advise(facts)
+    if not settings.quiet:
+        sys.stderr.write(run.text(judged) + "\n")
+    for path, make in ((settings.html, run.page), (settings.json, run.as_json)):
+        if path:
+            _save(own_name(path, facts, settings), make(judged))
+    if settings.trace:
+        from unjam.report import trace  # noqa: PLC0415 - as above
+
+        _save(own_name(settings.trace, facts, settings), trace.chrome(facts))
+
+
+def own_name(path: str, facts: RunFacts, settings: Settings) -> str:
+    """One file for each process of a program: the first keeps the name, the others add their rank or number."""
+    if facts.rank in ("", "0") and (facts.rank or facts.pid == settings.leader):
+        return path
+    head, dot, tail = path.rpartition(".")
+    own = f"rank{facts.rank}" if facts.rank else f"pid{facts.pid}"
+    return f"{head}.{own}{dot}{tail}" if dot else f"{path}.{own}"
+
+
+def _save(path: str, text: str) -> None:
+    try:
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError as error:
+        sys.stderr.write(f"unjam: {path} cannot be written: {error.strerror}\n")

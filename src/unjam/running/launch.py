@@ -1,0 +1,95 @@
+"""The command becomes the program: the same process, with an interpreter that begins with unjam."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+from unjam.options import check_options
+from unjam.running.settings import OPTION_KINDS, Settings, with_folder
+
+
+class CannotRun(Exception):
+    """The program was not started; the message says why."""
+
+
+def launch(
+    program: list[str],
+    module: str,
+    options: dict[str, Any],
+    *,
+    observe: bool,
+    quiet: bool,
+    files: dict[str, str],
+) -> None:
+    """Become `python program`. Does not return."""
+    if sys.flags.ignore_environment:
+        raise CannotRun("the interpreter was told to ignore its environment (-E or -I), and unjam comes in that way")
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
+    command = [sys.executable, *flags, *_words(program, module)]
+    given = _checked(options)
+    if observe and given:
+        named = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise CannotRun(f"--observe keeps torch's loader, which has no {named}")
+    settings = Settings(
+        given,
+        observe=observe,
+        quiet=quiet,
+        leader=os.getpid(),  # exec keeps the number
+        began=time.time(),
+        command=" ".join([*(["-m", module] if module else []), *program]),
+        **files,
+    )
+    settings = with_folder(settings)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    try:
+        os.execve(command[0], command, {**os.environ, **settings.environment()})  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        shutil.rmtree(settings.folder, ignore_errors=True)
+        raise CannotRun(f"{command[0]} cannot be run: {error.strerror}") from error
+
+
+def _words(program: list[str], module: str) -> list[str]:
+    if module:
+        return ["-m", module, *program]
+    if not program:
+        raise CannotRun("name a script, or -m and a module")
+    script = program[0]
+    if os.path.exists(script):
+        return program
+    found = shutil.which(script)
+    if found is not None and _is_python(found):
+        return [found, *program[1:]]  # torchrun, accelerate: scripts of Python's
+    raise CannotRun(
+        f"there is no file {script}" + (f"; for a module: unjam run -m {script}" if "/" not in script else "")
+    )
+
+
+def _is_python(path: str) -> bool:
+    with open(path, "rb") as file:
+        return b"python" in file.readline(200)
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, as the loader takes them."""
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        if value not in (None, ""):
+            try:
+                given[name] = OPTION_KINDS[name](str(value))
+            except ValueError as error:
+                raise CannotRun(f"--{name.replace('_', '-')} does not take {value}") from error
+    every: dict[str, Any] = {
+        "on_error": "raise", "retries": 3, "max_errors": None, "error_log": None, "sample_timeout": None, "warn_after": 30.0,
+        "on_worker_death": "restart", "max_restarts": 1000, "worker_threads": 1, "memory_budget": None,
+    }  # fmt: skip
+    try:
+        check_options(**{**every, **given})
+    except (ValueError, OSError) as error:
+        raise CannotRun(str(error)) from error
+    return {name: value for name, value in given.items() if value != every[name]}

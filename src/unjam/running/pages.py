@@ -1,0 +1,113 @@
+"""What a worker of torch's loader writes down of its batches: a file that it maps, so that nothing is lost when it is killed.
+
+The first words are totals; behind them lies a ring of the last batches. One process writes a file, another reads it afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+from array import array
+from dataclasses import dataclass, replace
+
+from unjam.evidence.run import Made
+
+HEAD = 4096
+RING = 8192
+_TOTALS = struct.Struct("<qqqqqqq")  # batches, samples, fetching, collating, idle, longest, pid
+_BATCH = struct.Struct("<qqqqq24s")  # begun, collated, done, samples, longest, slowest
+NAME = 24
+
+
+class Page:
+    """The writer's side."""
+
+    __slots__ = ("_at", "_map", "_totals")
+
+    def __init__(self, path: str) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, HEAD + RING * _BATCH.size)
+            self._map = mmap.mmap(fd, HEAD + RING * _BATCH.size)
+        finally:
+            os.close(fd)
+        self._at = 0
+        self._totals = [0, 0, 0, 0, 0, 0, os.getpid()]
+
+    def batch(
+        self, begun: int, collated: int, done: int, samples: int, longest: int, slowest: object, idle: int
+    ) -> None:
+        """One more."""
+        totals = self._totals
+        totals[0] += 1
+        totals[1] += samples
+        totals[2] += collated - begun
+        totals[3] += done - collated
+        totals[4] += idle
+        totals[5] = max(totals[5], longest)
+        name = str(slowest)[:NAME].encode("utf-8", "replace")[:NAME]
+        _BATCH.pack_into(self._map, HEAD + self._at % RING * _BATCH.size, begun, collated, done, samples, longest, name)
+        _TOTALS.pack_into(self._map, 0, *totals)
+        self._at += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The sums of one worker."""
+
+    batches: int = 0
+    samples: int = 0
+    fetching: int = 0
+    collating: int = 0
+    idle: int = 0
+    longest: int = 0
+    pid: int = 0
+
+
+def read(path: str, worker: int) -> tuple[Totals, list[Made]]:
+    """The reader's side: the totals, and the last batches in their order."""
+    with open(path, "rb") as file:
+        data = file.read()
+    totals = Totals(*_TOTALS.unpack_from(data, 0))
+    made = []
+    for at in range(min(totals.batches, RING)):
+        begun, collated, done, samples, longest, name = _BATCH.unpack_from(data, HEAD + at * _BATCH.size)
+        slowest = name.rstrip(b"\0").decode("utf-8", "replace")
+        made.append(Made(worker, begun, collated, done, samples, longest, slowest))
+    return totals, sorted(made, key=lambda one: one.begun)
+
+
+def name_of(folder: str, seed: int, worker: int) -> str:
+    """The file of one worker: the seed that torch drew for its epoch tells whose it is."""
+    return os.path.join(folder, f"{seed}.{worker}.page")
+
+
+def of_seed(folder: str, seed: int) -> list[tuple[int, str]]:
+    """(worker, file) for every worker that was started with a seed."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            parts = name.split(".")
+            if len(parts) == 3 and parts[0] == str(seed) and parts[2] == "page":
+                found.append((int(parts[1]), os.path.join(folder, name)))
+    return sorted(found)
+
+
+def with_samples(made: list[Made], path: str) -> list[Made]:
+    """With the samples' own stamps, where they were written down for a trace."""
+    try:
+        with open(f"{path}.samples", "rb") as file:
+            words = array("q")
+            data = file.read()
+            words.frombytes(data[: len(data) // 8 * 8])
+    except OSError:
+        return made
+    known: dict[int, tuple[int, ...]] = {}
+    at = 0
+    while at < len(words) and at + words[at] < len(words):
+        begun, *stamps, _ = words[at + 1 : at + 1 + words[at]]
+        known[begun] = tuple(stamps)
+        at += 1 + words[at]
+    return [replace(one, stamps=known.get(one.begun, ())) for one in made]
