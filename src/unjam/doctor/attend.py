@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from unjam.doctor.families import Family, is_helper
 from unjam.doctor.permission import remedy
 from unjam.evidence import holding, limits, natives, roles, spy, waiting
-from unjam.evidence.owners import Owners, file_lock_holder, file_lock_holders
+from unjam.evidence.owners import Owners, file_lock_holder, file_lock_holders, pipes_keep_time
 from unjam.evidence.scene import Doing, Holder, Process, Scene, Thread
 from unjam.evidence.spy import Refused, Spied
 from unjam.evidence.stacks import Frame
@@ -68,12 +68,13 @@ def attend(family: Family, seconds: float = 0.0) -> Scene:
     everyone = [replace(_connected(one, everyone, owners), silent=_silent(one, everyone, owners)) for one in everyone]
     blind = next((one.blind for one in watched if one.blind and one.role in ("main", "worker")), "")
     first = family.mains[0].pid
+    way = remedy(first) if blind else ""
     kills = oom_kills()
     return Scene(
         tuple(_with_holders(one, everyone) for one in everyone),
         elapsed,
-        blind,
-        remedy(first) if blind else "",
+        f"this user may not read the program's memory ({blind.removeprefix('Error: ')})" if blind and way else blind,
+        way,
         limits.processors(),
         _shm(first),
         available_memory(),
@@ -368,7 +369,7 @@ def _silent(process: Process, everyone: list[Process], owners: Owners) -> float 
 
     The kernel notes when a pipe was last written to; nobody needs to have watched.
     """
-    if process.role not in ("main", "worker"):
+    if process.role not in ("main", "worker") or not pipes_keep_time():
         return None
     other = {
         one.pid for one in everyone if one.main == process.main and (one.role == "worker") == (process.role == "main")

@@ -43,12 +43,12 @@ def _inside(frame: Frame) -> Iterator[tuple[str, int]]:
     function = _function(frame)
     if function is None:
         return
-    for node in ast.walk(function):
+    for node in _own(function):
         if isinstance(node, (ast.With, ast.AsyncWith)) and node.body[0].lineno <= line <= (node.end_lineno or line):
             for item in node.items:
                 yield _written(item.context_expr), node.lineno
     taken: dict[str, int] = {}
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    calls = [node for node in _own(function) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda one: (one.lineno, one.col_offset)):
         if node.lineno >= line:
             break
@@ -70,10 +70,18 @@ def _function(frame: Frame) -> ast.AST | None:
     return max(inside, key=lambda node: node.lineno, default=tree)
 
 
+def _own(function: ast.AST) -> Iterator[ast.AST]:
+    """What belongs to a function itself, and not to one that is defined inside it."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield node
+            yield from _own(node)
+
+
 def _statements(frame: Frame) -> Iterator[ast.stmt]:
     """The statements that a line belongs to, simple ones and the heads of `with`."""
     function = _function(frame)
-    for node in ast.walk(function) if function else ():
+    for node in _own(function) if function else ():
         if isinstance(node, ast.stmt) and node.lineno <= (frame.line or 0) <= (node.end_lineno or node.lineno):
             if isinstance(node, (ast.With, ast.AsyncWith)) or not hasattr(node, "body"):
                 yield node

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import select
 import socket
 import struct
 from collections import defaultdict
@@ -112,6 +114,20 @@ class Owners:
                 inner += max(4, (size + 3) & ~3)
             at += (length + 3) & ~3
         return True
+
+
+@functools.cache
+def pipes_keep_time() -> bool:
+    """Whether this kernel notes when a pipe was last written to; from 6.15 on it does not."""
+    reader, writer = os.pipe()
+    try:
+        before = os.fstat(reader).st_mtime_ns
+        select.select([], [], [], 0.02)
+        os.write(writer, b"x")
+        return os.fstat(reader).st_mtime_ns > before
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def _access(pid: int, fd: int) -> int:

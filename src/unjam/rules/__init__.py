@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from unjam.evidence.case import Case
 from unjam.evidence.scene import Scene
-from unjam.rules.rule import Finding, Rule, Suspicion, by_harm, printable, without_echoes
+from unjam.rules.rule import Finding, Rule, Severity, Suspicion, by_harm, printable, without_echoes
 
 
 class RuleFile(Protocol):
@@ -37,4 +37,6 @@ BY_CODE = {file.RULE.code: file for file in RULES}
 def witnessed(scene: Scene) -> list[Finding]:
     """What the rules say of a running program, the worst first."""
     found = [file.witness(scene) for file in RULES if hasattr(file, "witness")]
-    return [printable(one) for one in by_harm(without_echoes([one for one in found if one is not None]))]
+    kept = without_echoes([one for one in found if one is not None])
+    serious = [one for one in kept if one.weight is not Severity.NOTE]
+    return [printable(one) for one in by_harm(serious or kept)]

@@ -97,7 +97,7 @@ def jams(scene: Scene) -> list[Jam]:
         jam = jam_of(scene, process, process.thread)
         if is_jammed(scene, process, process.thread):
             found.append(jam)
-    return sorted(found, key=lambda jam: -jam.seconds)
+    return sorted(found, key=lambda jam: (-round(jam.seconds / 5), jam.process.doing.number, -jam.seconds))
 
 
 def jam_of(scene: Scene, process: Process, thread: Thread) -> Jam:
@@ -158,7 +158,9 @@ def consequence(scene: Scene, jam: Jam) -> tuple[str, ...]:
     main = scene.main_of(jam.process)
     lines = []
     same = waiters(scene, jam)
-    if same:
+    if same and jam.thread.place is None:
+        lines.append(f"{count(len(same), 'other process', 'other processes')} in the same state")
+    elif same:
         lines.append(f"{count(len(same), 'other process', 'other processes')} at the same line")
     if main.pid != jam.process.pid and main.doing.stage == "waits":
         silent = f"; nothing came from the workers for {duration(main.silent)}" if main.silent is not None else ""
