@@ -47,7 +47,26 @@ def _mappings() -> int:
 
 
 def _segments() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_"))}
+    names = {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_"))}
+    return {name for name in names if not _belongs_to_others(name)}
+
+
+def _belongs_to_others(segment: str) -> bool:
+    """Whether a living process that is none of ours made it: the tests run in two processes at once."""
+    pid = segment.split("_")[1]
+    try:
+        maker = psutil.Process(int(pid))
+        return maker.is_running() and os.getpid() not in [maker.pid, *(parent.pid for parent in maker.parents())]
+    except (psutil.Error, ValueError):
+        return False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """File names that are no text appear in logs; the report of a test has to be text to travel to the terminal's process."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from unjam.doctor.families import Family, is_helper
+from unjam.doctor.heartbeat import beat_of, doing_of
 from unjam.doctor.permission import remedy
 from unjam.evidence import holding, limits, natives, roles, spy, waiting
 from unjam.evidence.owners import Owners, file_lock_holder, file_lock_holders, pipes_keep_time
@@ -281,6 +282,10 @@ def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: 
 
 
 def _numbered(one: _Watched) -> Doing:
+    beat = beat_of(one.entry.pid) if one.entry.name.startswith("unjam-worker") else None
+    if beat is not None:
+        number = one.entry.name.rpartition("-")[2]
+        return doing_of(beat, one.doing, int(number) if number.isdigit() else one.number)
     return replace(one.doing, number=one.number) if one.doing.number < 0 and one.role == "worker" else one.doing
 
 

@@ -63,7 +63,9 @@ def worker_doing(frames: tuple[Frame, ...], values: Values) -> Doing | None:
             return Doing("pool", "task" if inner else "idle")
     if at(frames, "unjam/worker/main.py") >= 0:
         fetch = at(frames, "unjam/worker/fetching.py")
-        return Doing("unjam", "sample" if fetch >= 0 else "idle", _index(frames[: max(fetch, 0) + 1], values))
+        return Doing(
+            "unjam", "sample" if fetch >= 0 else "idle", _index(frames[: fetch + 1], values) if fetch >= 0 else ""
+        )
     boot = at(frames, "multiprocessing/process.py", "_bootstrap")
     starts = at(frames, "multiprocessing/spawn.py", "spawn_main", "_main", "prepare")
     if boot >= 0:
@@ -107,8 +109,11 @@ def _index(frames: tuple[Frame, ...], values: Values) -> str:
     """The sample: what the fetcher's own loop variable holds, else the batch's indices."""
     for n in range(len(frames) - 1, -1, -1):
         known = values[n] if n < len(values) else {}
-        if any(named(frames[n], file) for file in _INLINE) and "idx" in known:
-            return known["idx"]
+        if not any(named(frames[n], file) for file in _INLINE):
+            continue
+        for name in ("idx", "one"):  # torch's word for it, and ours
+            if name in known:
+                return known[name]
     return _batch(values, len(frames) - 1)
 
 
@@ -134,6 +139,8 @@ def _number(text: str | None) -> int:
 def main_doing(frames: tuple[Frame, ...], values: Values) -> Doing:
     """What a main process is about."""
     inline = max(at(frames, file, "fetch") for file in _INLINE)
+    if at(frames, "unjam/drive/feed.py", "next") >= 0 and at(frames, "unjam/worker/fetching.py") < 0:
+        return Doing("unjam", "waits", through="feed.py:next")
     if inline >= 0:
         index = _index(frames[: inline + 1], values)
         collates = "collate_fn(" in linecache.getline(frames[inline].file, frames[inline].line or 0)

@@ -46,6 +46,7 @@ class Doing:
     batch: int = -1
     workers: int = 0
     first: bool = False  # the first sample of its batch
+    since: float | None = None  # seconds in this sample, where the process itself wrote that down
     through: str = ""  # the function of the library that it waits in, for a stage "elsewhere"
 
 

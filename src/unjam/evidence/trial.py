@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -39,21 +40,17 @@ def users_place(frame: FrameType | None) -> Place | None:
     return None
 
 
-_LIBRARIES = (
-    "/site-packages/",
-    "/dist-packages/",
-    "/lib/python3",
-    "<frozen",
-    "/unjam/doctor/",
-    "/unjam/evidence/",
-    "/unjam/running/",
-)
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
+# of unjam itself, wherever it is installed; the rules' own programs are a user's
+_OURS = re.compile(r"/unjam/(?!rules/uj|rules/programs)(\w+/)*\w+\.py$")
 
 
 def is_users(file: str) -> bool:
     """Whether a file is the user's own."""
     file = file.replace("\\", "/")
-    return not any(mark in file for mark in _LIBRARIES) and not (file.startswith("<") and "ipynb" not in file)
+    if any(mark in file for mark in _LIBRARIES) or _OURS.search(file):
+        return False
+    return not (file.startswith("<") and "ipynb" not in file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,8 +120,8 @@ class Worker:
         self._spec = spec
         self._channel = channel
         page_fd, self._stacks = fds
+        # it stays open: whoever looks at this process from outside can read the heartbeat by its descriptor
         self._page = Page(page_fd)
-        os.close(page_fd)
         self._arena = Arena(self._page, self._announce)
         self._packer = Packer(self._arena, by_value=spec.by_value)
         self._fetcher: Fetcher | None = None

@@ -1,0 +1,134 @@
+"""Every program of tests/frozen is started, left until it is stuck (or well at work), and shown to `unjam why`.
+
+    python tests/run_frozen.py [-j 3] [--refused] [NAME ...]
+
+Prints one line for each: right or wrong, code, confidence, the line that was named, the seconds that it took. `--refused` takes the right
+to read other processes' memory away from the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "frozen"
+TRUTH = json.loads((FOLDER / "truth.json").read_text())
+# seconds until a program is where it is going to stay
+SETTLE = 9.0
+WITHOUT_PTRACE = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
+
+
+@dataclass
+class Seen:
+    """What `why` said of one program."""
+
+    name: str
+    findings: list[dict] = field(default_factory=list)
+    processes: list[dict] = field(default_factory=list)
+    environment: dict = field(default_factory=dict)
+    code: int = -1
+    seconds: float = 0.0
+    said: str = ""
+
+    @property
+    def serious(self) -> list[dict]:
+        return [one for one in self.findings if one["severity"] != "note"]
+
+    @property
+    def right(self) -> bool:
+        """The expected code at the expected line; for a healthy one, nothing."""
+        truth = TRUTH[self.name]
+        if truth["kind"] == "healthy":
+            return self.code == 0 and not self.serious
+        return any(one["code"] in truth["codes"] and line(one) == truth["line"] for one in self.serious)
+
+
+def line(finding: dict) -> int | None:
+    place = finding["location"]
+    return place["line"] if place and Path(place["file"]).parent == FOLDER else None
+
+
+def start(name: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, str(FOLDER / name)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def look(name: str, pid: int, before: list[str] | None = None) -> Seen:
+    began = time.monotonic()
+    done = subprocess.run(
+        [*(before or []), sys.executable, "-m", "unjam", "why", str(pid), "--json", "-"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    took = time.monotonic() - began
+    try:
+        said = json.loads(done.stdout)
+    except ValueError:
+        return Seen(name, code=done.returncode, seconds=took, said=done.stderr[-800:])
+    return Seen(name, said["findings"], said["processes"], said["environment"], done.returncode, took)
+
+
+def stop(process: subprocess.Popen) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdin.close()
+
+
+def one(name: str, before: list[str] | None = None) -> Seen:
+    process = start(name)
+    try:
+        time.sleep(SETTLE)
+        return look(name, process.pid, before)
+    finally:
+        stop(process)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("-j", type=int, default=3)
+    parser.add_argument("--refused", action="store_true")
+    asked = parser.parse_args()
+    names = [name if name.endswith(".py") else f"{name}.py" for name in asked.names] or sorted(TRUTH)
+    before = WITHOUT_PTRACE if asked.refused else None
+    right = 0
+    slowest = 0.0
+    with ThreadPoolExecutor(asked.j) as hands:
+        for seen in hands.map(lambda name: one(name, before), names):
+            truth = TRUTH[seen.name]
+            right += seen.right
+            slowest = max(slowest, seen.seconds)
+            named = [(f["code"], f["confidence"], line(f)) for f in seen.serious]
+            word = "right" if seen.right else "WRONG"
+            print(
+                f"{word}  {seen.name:32} {truth['kind']:9} {truth['line']!s:5} {named} {seen.seconds:.1f} s", flush=True
+            )
+            if not seen.right:
+                print(f"       {truth['mechanism']} ({truth['note']}) {seen.said}")
+                for finding in seen.findings:
+                    print(f"       {finding['severity']} {finding['code']} {finding['title']}")
+                for process in seen.processes:
+                    print(
+                        f"       {process['pid']} {process['role']} {process['stage']} {process['waits_for']}",
+                        process["stack"][:1],
+                    )
+    print(f"{right} of {len(names)} right; the slowest answer took {slowest:.1f} s")
+
+
+if __name__ == "__main__":
+    main()
