@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo loaders test lint bench simulate chaos soak corpus docs clean setup
+.PHONY: demo loaders test lint bench simulate chaos soak corpus frozen docs clean setup
 
 setup: $(STAMP)
 
@@ -36,6 +36,7 @@ bench: setup  ## torch and unjam interleaved; prints ratios
 	$(BIN)/python benchmarks/starved.py
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/overhead.py
 
 simulate: setup  ## 100,000 schedules through the engine
 	UNJAM_SCHEDULES=100000 $(BIN)/python -m pytest tests/test_engine_simulation.py --timeout=3600 -q
@@ -48,6 +49,9 @@ soak: setup  ## 200,000 batches and 20,000 epochs: memory and descriptors stay f
 
 corpus: setup  ## every program of tests/corpus: verdict, culprit, confidence, seconds, false alarms
 	$(BIN)/python tests/run_corpus.py
+
+frozen: setup  ## every program of tests/frozen, stuck or well: what `unjam why` says of it, and how fast
+	$(BIN)/python tests/run_frozen.py
 
 docs: setup  ## writes the rules' pages anew, and checks that every link leads somewhere
 	$(BIN)/python docs/write_rules.py

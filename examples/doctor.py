@@ -49,10 +49,28 @@ def plain(program: Path, shm: str) -> str:
     try:
         out, err = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
+        said = looked_at(process.pid)
         os.killpg(process.pid, 9)
         process.communicate(timeout=10)
-        return f"(nothing; still waiting after {LIMIT} s)"
+        return f"(nothing; still waiting after {LIMIT} s)\nunjam why: {said}"
     return out.strip().splitlines()[-1] if process.returncode == 0 else last_words(err, process.returncode)
+
+
+def looked_at(pid: int) -> str:
+    """What `unjam why` says of the stuck process, from outside."""
+    done = subprocess.run(
+        [sys.executable, "-m", "unjam", "why", str(pid), "--json", "-"], capture_output=True, text=True, check=False
+    )
+    finding = next(iter(json.loads(done.stdout)["findings"]), None) if done.stdout else None
+    return f"{finding['code']} {finding['title']} ({finding['confidence']})" if finding else done.stderr.strip()
+
+
+def unmodified() -> None:
+    """A script on unjam's loader, as it is."""
+    script = Path(__file__).parent / "unmodified.py"
+    command = ["unjam", "run", "--on-error", "skip", os.path.relpath(script)]
+    print("$ " + " ".join(command), flush=True)
+    subprocess.run([sys.executable, "-m", *command], check=False)
 
 
 def examined(program: Path, shm: str) -> str:
@@ -87,6 +105,7 @@ def main() -> None:
             status.update(f"{title}: unjam check")
             table.add_row(f"{title}\n[dim]{name}.py[/dim]", escape(before), examined(program, shm))
     console.print(table)
+    unmodified()
     console.print("The programs are in examples/broken; try one: .venv/bin/unjam check examples/broken/NAME.py")
 
 

@@ -70,7 +70,7 @@ def attend(family: Family, seconds: float = 0.0) -> Scene:
     blind = next((one.blind for one in watched if one.blind and one.role in ("main", "worker")), "")
     first = family.mains[0].pid
     way = remedy(first) if blind else ""
-    kills = oom_kills()
+    kills = oom_kills(first)
     return Scene(
         tuple(_with_holders(one, everyone) for one in everyone),
         elapsed,
@@ -244,14 +244,11 @@ def _describe(one: _Watched, rest: Rest) -> Process:
     tids = [pid, *(tid for tid in thread_ids(pid) if tid in spied and tid != pid)][:MOST_PYTHON_THREADS]
     threads = tuple(_thread(one, tid, spied.get(tid), elapsed, rest) for tid in tids)
     busy = sum(processor_time(pid, tid) - one.began.get(tid, 0.0) for tid in thread_ids(pid)) / elapsed
-    try:
-        used = len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        used = 0
+    used, gpu = _descriptors(pid)
     return Process(
         pid, one.entry.parent, one.role, one.entry.line, now.state, now.age, now.rss, busy, threads, _numbered(one),
         forked=_is_forked(one), rank=_rank(one) if one.role == "main" else "", main=one.main, open_files=used,
-        most_files=_most_files(pid), blind=one.blind, log=_log(pid), cpu=now.cpu, same_sample=one.same_sample,
+        most_files=_most_files(pid), blind=one.blind, gpu=gpu, log=_log(pid), cpu=now.cpu, same_sample=one.same_sample,
     )  # fmt: skip
 
 
@@ -305,6 +302,16 @@ def _rank(one: _Watched) -> str:
             if values.get(name, "").isdigit() and (name != "i" or "error_file" in values):
                 return values[name]
     return ""
+
+
+def _descriptors(pid: int) -> tuple[int, bool]:
+    """How many are open, and whether one of them is an accelerator's."""
+    targets = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                targets.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return len(targets), any(target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/")) for target in targets)
 
 
 def _most_files(pid: int) -> int:

@@ -110,6 +110,7 @@ class Process:
     most_files: int = 0
     blind: str = ""  # why its stacks could not be read
     connected: tuple[int, ...] = ()  # other main processes that it has connections with
+    gpu: bool = False  # it has an accelerator's device open
     log: str = ""  # where its standard error goes, if that is a file
     cpu: float = 0.0
     same_sample: bool = True  # every look found it in the same sample

@@ -30,6 +30,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     assert scene is not None
     console.print(f"[dim]{escape(diagnosis.target)}[/dim]")
     console.print(_table(scene))
+    console.print(f"[dim]{escape(_limits(scene))}[/dim]")
     console.print()
     if scene.refused:
         console.print(f"[yellow]stacks cannot be read: {escape(scene.refused)}[/yellow]")
@@ -59,7 +60,7 @@ def verdict(diagnosis: Diagnosis) -> str:
     if scene.refused:
         return f"nothing is seen to be stuck, as far as /proc tells {took}"
     if main.thread.computes:
-        gpu = "; a wait for a GPU looks the same from outside" if main.doing.through == "gpu" else ""
+        gpu = "; a wait for a GPU looks the same from outside" if main.gpu else ""
         return f"not frozen: the main process computes{where}{gpu} {took}"
     if main.thread.waiting.kind == "sleep":
         left = f", {duration(main.thread.waiting.limit)} left" if main.thread.waiting.limit is not None else ""
@@ -87,6 +88,21 @@ def _table(scene: Scene) -> Table:
     if len(shown) > _MOST_ROWS:
         table.add_row("", f"… {count(len(shown) - _MOST_ROWS, 'more')}", "", "", "", "", "")
     return table
+
+
+def _limits(scene: Scene) -> str:
+    """What the program may use, and has used up."""
+    words = [f"{count(scene.cpus, 'processor')}"]
+    if scene.memory_left is not None:
+        words.append(f"memory left {size(scene.memory_left)}")
+    if scene.shm[1]:
+        words.append(f"/dev/shm {size(scene.shm[0])} free of {size(scene.shm[1])}")
+    most = max(scene.processes, key=lambda one: one.open_files / max(one.most_files, 1), default=None)
+    if most is not None and most.most_files:
+        words.append(f"descriptors {most.open_files} of {most.most_files:,}")
+    if scene.kills:
+        words.append(f"killed for memory so far: {scene.kills}")
+    return "; ".join(words)
 
 
 def _who(one: Process) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
+from unjam.evidence.scene import Scene
 from unjam.evidence.trial import Trial
 from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN, size
 from unjam.rules.rule import Finding, Rule
@@ -72,6 +73,22 @@ def _how(trial: Trial) -> str:
     if trial.raised:
         return f"{trial.raised.type_name}: {trial.raised.message.splitlines()[0][:140] if trial.raised.message else ''}"
     return trial.outcome
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A running program whose /dev/shm is full."""
+    free, whole = scene.shm
+    if not whole or free > max(0.01 * whole, 1_000_000):
+        return None
+    return Finding(
+        RULE,
+        f"/dev/shm is full: {size(free)} free of {size(whole)}",
+        "/dev/shm",
+        ("torch's workers put every batch there; the next one ends a worker with a bus error",),
+        LIKELY,
+        "give it more room (--shm-size), or fewer and smaller batches ahead (num_workers, prefetch_factor, batch_size)",
+        None,
+    )
 
 
 def broken(DataLoader: Any) -> str:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
+from unjam.evidence.scene import Scene
 from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN, out_of_descriptors, quoted
 from unjam.rules.rule import Finding, Rule
 
@@ -93,6 +94,22 @@ def _on_their_way(case: Case) -> Finding | None:
         loader.made_at,
         wants=(idle, small),
     )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A running process that has nearly all descriptors it may have."""
+    for one in scene.processes:
+        if one.role in ("main", "worker") and one.most_files and one.open_files > 0.95 * one.most_files:
+            return Finding(
+                RULE,
+                f"{one.name} has {one.open_files:,} of the {one.most_files:,} descriptors it may have",
+                one.name,
+                ("each tensor of a batch under way, and each that the program keeps, holds one",),
+                LIKELY,
+                "torch.multiprocessing.set_sharing_strategy('file_system'), a higher `ulimit -n`, or copies of what is kept",
+                one.thread.place if one.threads else None,
+            )
+    return None
 
 
 def broken(DataLoader: Any) -> None:

@@ -76,9 +76,9 @@ class Kills:
     source: str
 
 
-def oom_kills() -> Kills | None:
-    """The count of this process's own cgroup where it can be read, else the machine's."""
-    for path in _counters():
+def oom_kills(pid: int | str = "self") -> Kills | None:
+    """The count of a process's own cgroup where it can be read, else the machine's."""
+    for path in _counters(pid):
         try:
             with open(path, encoding="ascii") as file:
                 for line in file:
@@ -90,10 +90,10 @@ def oom_kills() -> Kills | None:
     return None
 
 
-def _counters() -> list[str]:
+def _counters(pid: int | str) -> list[str]:
     paths = []
     try:
-        with open("/proc/self/cgroup", encoding="utf-8") as groups:
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as groups:
             for line in groups:
                 _, controllers, path = line.rstrip("\n").split(":", 2)
                 if not controllers:

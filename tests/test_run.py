@@ -1,0 +1,384 @@
+"""`unjam run`: unmodified programs in the styles of their users, and everything about them as it was without unjam."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from unjam.running.settings import SITE, parse
+
+HEAD = "import sys, os, time, torch\nfrom torch.utils.data import DataLoader, Dataset, IterableDataset\n"
+SQUARES = HEAD + (
+    "class Squares(Dataset):\n"
+    "    def __init__(self, n=40, bad=()):\n"
+    "        self.n, self.bad = n, bad\n"
+    "    def __len__(self):\n"
+    "        return self.n\n"
+    "    def __getitem__(self, i):\n"
+    "        if i in self.bad:\n"
+    "            raise KeyError(f'no image {i}')\n"
+    "        return torch.tensor(float(i * i))\n"
+)
+
+
+def run(
+    folder: Path,
+    code: str | None,
+    *arguments,
+    options=(),
+    program="train.py",
+    plain=False,
+    stdin="",
+    timeout=90,
+    **more,
+):
+    if code is not None:
+        (folder / program).write_text(code)
+    before = [] if plain else ["-m", "unjam", "run", *map(str, options)]
+    words = [] if code is None else [program]
+    return subprocess.run(
+        [sys.executable, *before, *words, *map(str, arguments)],
+        cwd=folder,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        **more,
+    )
+
+
+def summary(folder: Path, code: str | None, *arguments, options=(), **more):
+    out = folder / "summary.json"
+    done = run(folder, code, *arguments, options=["--json", out, *options], **more)
+    assert out.exists(), done.stderr
+    return done, json.loads(out.read_text())
+
+
+# -- as without unjam --------------------------------------------------------------------------------------------------
+
+FAITHFUL = SQUARES + (
+    "print(sys.argv, __name__, os.path.basename(__file__), os.getcwd(), sys.path[0], sys.stdin.read())\n"
+    "print(sys.modules['__main__'].Squares is Squares, __spec__, 'sitecustomize' in sys.modules)\n"
+    "print(type(DataLoader(Squares())), DataLoader.__module__)\n"
+    "for batch in DataLoader(Squares(), batch_size=8, num_workers=2, multiprocessing_context='fork'):\n"
+    "    print(batch.tolist())\n"
+    "sys.exit(7)\n"
+)
+
+
+def test_everything_is_as_without(tmp_path):
+    ours = run(tmp_path, FAITHFUL, "--lr", "0.1", "-m", "x", stdin="typed")
+    plain = run(tmp_path, FAITHFUL, "--lr", "0.1", "-m", "x", stdin="typed", plain=True)
+    assert ours.stdout == plain.stdout
+    assert ours.returncode == plain.returncode == 7
+    assert plain.stderr == ""
+    assert "40 samples in 5 batches, 1 epoch, 2 workers" in ours.stderr
+
+
+RAISES = SQUARES + (
+    "def train():\n    for batch in DataLoader(Squares(bad=(9,)), batch_size=4):\n        pass\ntrain()\n"
+)
+
+
+def test_tracebacks_and_exit_codes(tmp_path):
+    ours = run(tmp_path, RAISES)
+    plain = run(tmp_path, RAISES, plain=True)
+    assert ours.returncode == plain.returncode == 1
+
+    def own_lines(text):
+        return [line for line in text.splitlines() if re.search(r"train\.py|^KeyError", line)]
+
+    assert (
+        own_lines(plain.stderr)
+        == [line for line in own_lines(ours.stderr) if "DataLoader over" not in line][: len(own_lines(plain.stderr))]
+    )
+    assert "the program ended with KeyError" in ours.stderr
+    assert "sample" in ours.stderr.split("-- unjam")[1]
+
+
+WAITS = SQUARES + (
+    "loader = iter(DataLoader(Squares(4000), batch_size=8, num_workers=2))\n"
+    "next(loader)\n"
+    "print('ready', os.getpid(), flush=True)\n"
+    "time.sleep(60)\n"
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals(tmp_path, number):
+    (tmp_path / "train.py").write_text(WAITS)
+    codes = []
+    for before in ([], ["-m", "unjam", "run"]):
+        process = subprocess.Popen(
+            [sys.executable, *before, "train.py"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        word, pid = process.stdout.readline().split()
+        assert word == "ready"
+        assert int(pid) == process.pid, "the program is the process that was started"
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+        codes.append(process.returncode)
+        if number == signal.SIGINT:
+            assert "KeyboardInterrupt" in err
+    assert codes[0] == codes[1]
+
+
+def test_a_module_with_arguments(tmp_path):
+    package = tmp_path / "project"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "data.py").write_text(SQUARES)
+    (package / "__main__.py").write_text(
+        "import sys\nfrom .data import Squares, DataLoader\n"
+        "print(sys.argv[1:], __package__, sum(b.sum().item() for b in DataLoader(Squares(), batch_size=5, num_workers=1)))\n"
+    )
+    done = run(tmp_path, None, "project", "--epochs", "3", options=["-m"])
+    assert done.stdout == f"['--epochs', '3'] project {float(sum(i * i for i in range(40)))}\n", done.stderr
+    assert "over Squares" in done.stderr
+
+
+def test_clear_words_for_bad_input(tmp_path):
+    for options, code, words in (
+        (["--on-error", "sometimes"], "pass", "on_error should be one of"),
+        (["--sample-timeout", "-1"], "pass", "sample_timeout should be"),
+        (["--error-log", "no/such/folder/log"], "pass", "does not exist"),
+        (["--max-errors", "x"], "pass", "--max-errors does not take x"),
+        (["--observe", "--on-error", "skip"], "pass", "--observe keeps torch's loader"),
+    ):
+        done = run(tmp_path, code, options=options)
+        assert done.returncode == 2
+        assert words in done.stderr
+    missing = subprocess.run(
+        [sys.executable, "-m", "unjam", "run", "nowhere.py"], capture_output=True, text=True, check=False
+    )
+    assert missing.returncode == 2
+    assert "there is no file nowhere.py" in missing.stderr
+
+
+# -- what it is for ----------------------------------------------------------------------------------------------------
+
+
+def test_bad_samples_are_survived_and_told(tmp_path):
+    code = SQUARES + (
+        "seen = [len(b) for _ in range(2) for b in DataLoader(Squares(bad=(3, 17)), batch_size=10, num_workers=2)]\n"
+        "print(sum(seen))\n"
+    )
+    log = tmp_path / "errors.jsonl"
+    done, told = summary(tmp_path, code, options=["--on-error", "skip", "--error-log", log])
+    assert done.stdout == "76\n", done.stderr
+    loader = told["loaders"][0]
+    assert loader["failed"] == 4
+    assert loader["epochs"] == 2
+    assert {one["samples"] for one in loader["failures"]} == {"3", "17"}
+    assert "KeyError: 'no image 3' (samples 3)" in done.stderr
+    assert len(log.read_text().splitlines()) == 4
+    assert any(one["code"] == "UJ306" for one in told["advice"])
+
+
+def test_a_slow_sample_is_named(tmp_path):
+    code = SQUARES.replace("return torch", "time.sleep(0.8 if i == 21 else 0.004)\n        return torch") + (
+        "for batch in DataLoader(Squares(60), batch_size=4, num_workers=2):\n    time.sleep(0.01)\n"
+    )
+    for options in ([], ["--observe"]):
+        done, told = summary(tmp_path, code, options=options)
+        assert done.returncode == 0, done.stderr
+        slow = [one for one in told["advice"] if one["code"] == "UJ603"]
+        assert slow, done.stderr
+        assert "sample 21" in slow[0]["change"]
+        assert 0.3 < slow[0]["saves"] < 1.5
+        assert told["loaders"][0]["driver"] == ("torch" if options else "unjam")
+        assert told["loaders"][0]["samples"] == 60
+
+
+STYLES = HEAD + (
+    "from torch.utils.data import TensorDataset, dataloader\n"
+    "class Stream(IterableDataset):\n"
+    "    def __iter__(self):\n"
+    "        info = torch.utils.data.get_worker_info()\n"
+    "        yield from range(info.id, 30, info.num_workers)\n"
+    "class Prefetcher(DataLoader):\n"  # a subclass that wraps
+    "    def __iter__(self):\n"
+    "        for batch in super().__iter__():\n"
+    "            yield batch * 2\n"
+    "class Own(DataLoader):\n"  # a subclass that makes its iterator itself
+    "    def _get_iterator(self):\n"
+    "        return dataloader._SingleProcessDataLoaderIter(self)\n"
+    "def collate(samples):\n"
+    "    return torch.tensor(samples)\n"
+    "streamed = DataLoader(Stream(), batch_size=4, num_workers=2, collate_fn=collate, persistent_workers=True)\n"
+    "for epoch in range(3):\n"
+    "    print(sorted(n for b in streamed for n in b.tolist()) == list(range(30)))\n"
+    "data = torch.arange(20)\n"
+    "print([b.tolist() for b in Prefetcher(data, batch_size=10)])\n"
+    "print([b.tolist() for b in Own(data, batch_size=10)])\n"
+)
+
+
+def test_streams_subclasses_and_several_loaders(tmp_path):
+    done, told = summary(tmp_path, STYLES)
+    assert done.stdout == run(tmp_path, STYLES, plain=True).stdout, done.stderr
+    by_name = {one["name"].split()[0]: one for one in told["loaders"]}
+    assert by_name["DataLoader"]["epochs"] == 3
+    assert by_name["DataLoader"]["samples"] == 90
+    assert by_name["Prefetcher"]["driver"] == "unjam"
+    assert by_name["Own"]["driver"] == "torch"
+    assert "its class makes its own iterator" in done.stderr
+    assert by_name["Own"]["samples"] == 20
+
+
+SPAWNED = SQUARES + (
+    "if __name__ == '__main__':\n"
+    "    for context in ('spawn', 'forkserver'):\n"
+    "        print([b.tolist() for b in DataLoader(Squares(8), batch_size=4, num_workers=1, multiprocessing_context=context)])\n"
+)
+
+
+@pytest.mark.parametrize("options", [[], ["--observe"]], ids=["ours", "observed"])
+def test_spawned_children(tmp_path, options):
+    done, told = summary(tmp_path, SPAWNED, options=options)
+    assert done.stdout == run(tmp_path, SPAWNED, plain=True).stdout, done.stderr
+    assert told["loaders"][0]["samples"] == 16
+
+
+RANKS = SQUARES + (
+    "import torch.distributed as dist, torch.multiprocessing as mp\n"
+    "from torch.utils.data import DistributedSampler\n"
+    "def work(rank, meet):\n"
+    "    if meet:\n"
+    "        dist.init_process_group('gloo', init_method=f'file://{meet}', rank=rank, world_size=2)\n"
+    "    else:\n"
+    "        dist.init_process_group('gloo')\n"
+    "    rank, data, total = dist.get_rank(), Squares(), torch.zeros(())\n"
+    "    for batch in DataLoader(data, batch_size=5, num_workers=1, sampler=DistributedSampler(data, shuffle=False)):\n"
+    "        part = batch.sum()\n"
+    "        dist.all_reduce(part)\n"
+    "        total += part\n"
+    "    print('rank', rank, total.item(), flush=True)\n"
+    "    dist.destroy_process_group()\n"
+    "if __name__ == '__main__':\n"
+    "    if 'RANK' in os.environ:\n"
+    "        work(0, None)\n"
+    "    else:\n"
+    "        mp.spawn(work, (os.path.abspath('meet'),), nprocs=2)\n"
+)
+TOTAL = float(sum(i * i for i in range(40)))
+
+
+def test_ranks_of_torchrun(tmp_path):
+    (tmp_path / "train.py").write_text(RANKS)
+    out = tmp_path / "summary.json"
+    done = run(
+        tmp_path, None, "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py",
+        options=["--json", out, "-m"], timeout=120,
+    )  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == [f"rank 0 {TOTAL}", f"rank 1 {TOTAL}"], done.stderr
+    assert done.returncode == 0
+    assert "unjam, rank 0" in done.stderr
+    assert "unjam, rank 1" in done.stderr
+    for name, rank in (("summary.json", "0"), ("summary.rank1.json", "1")):
+        told = json.loads((tmp_path / name).read_text())
+        assert told["rank"] == rank
+        assert told["loaders"][0]["samples"] == 20
+
+
+def test_ranks_of_multiprocessing(tmp_path):
+    done = run(tmp_path, RANKS, timeout=120)
+    assert sorted(done.stdout.splitlines()) == [f"rank 0 {TOTAL}", f"rank 1 {TOTAL}"], done.stderr
+    assert done.stderr.count("20 samples in 4 batches") == 2
+
+
+def test_a_variable_instead_of_the_command(tmp_path):
+    code = SQUARES + "print(sum(len(b) for b in DataLoader(Squares(bad=(5,)), batch_size=10)))\n"
+    path = SITE + os.pathsep + os.environ.get("PYTHONPATH", "")
+    known = {**os.environ, "PYTHONPATH": path, "UNJAM": "1", "UNJAM_OPTIONS": "--on-error skip"}
+    done = run(tmp_path, code, plain=True, env=known)
+    assert done.stdout == "39\n", done.stderr
+    assert "-- unjam" in done.stderr
+    off = run(tmp_path, code, plain=True, env={**known, "UNJAM": "0"})
+    assert off.returncode == 1
+    assert "unjam" not in off.stderr
+    wrong = run(tmp_path, "print('runs')", plain=True, env={**known, "UNJAM_OPTIONS": "--colour blue"})
+    assert wrong.stdout == "runs\n"
+    assert "there is no option --colour" in wrong.stderr
+    told = subprocess.run([sys.executable, "-m", "unjam", "site"], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == SITE
+    assert parse(["--trace=x.json", "--retries", "2", "--observe"])["options"] == {"retries": 2}
+
+
+def test_the_machines_own_sitecustomize_has_its_turn(tmp_path):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import builtins\nbuiltins.was_here = True\n")
+    path = str(folder) + os.pathsep + os.environ.get("PYTHONPATH", "")
+    code = "import sitecustomize\nprint(was_here, sitecustomize.__file__)\n"
+    done = run(tmp_path, code, env={**os.environ, "PYTHONPATH": path})
+    assert done.stdout == f"True {folder / 'sitecustomize.py'}\n", done.stderr
+
+
+def test_nothing_is_left(tmp_path):
+    code = WAITS.replace("time.sleep(60)", "os.kill(os.getpid(), signal.SIGKILL)").replace(
+        "import sys", "import signal, sys"
+    )
+    known = {**os.environ, "TMPDIR": str(tmp_path)}
+    assert run(tmp_path, code, env=known).returncode == -signal.SIGKILL
+    assert run(tmp_path, "pass", env=known).returncode == 0
+    time.sleep(0.2)
+    assert not list(tmp_path.glob("unjam-run-*")), "the next run sweeps what a killed one left"
+
+
+# -- the trace and the page --------------------------------------------------------------------------------------------
+
+
+def check_trace(path: Path, samples: int) -> set[str]:
+    """As Perfetto's importer reads it: complete events, named tracks, slices of a track nested or apart."""
+    trace = json.loads(path.read_text())
+    tracks: dict[tuple[int, int], list[tuple[float, float, str]]] = {}
+    named = set()
+    for event in trace["traceEvents"]:
+        if event["ph"] == "M":
+            named.add((event["pid"], event["tid"], event["name"]))
+            continue
+        assert event["ph"] == "X"
+        assert event["ts"] >= 0
+        assert event["dur"] >= 0
+        tracks.setdefault((event["pid"], event["tid"]), []).append(
+            (event["ts"], event["ts"] + event["dur"], event["name"])
+        )
+    for (pid, tid), slices in tracks.items():
+        assert (pid, tid, "thread_name") in named
+        open_ends: list[float] = []
+        for begin, end, _ in sorted(slices, key=lambda one: (one[0], -one[1])):
+            while open_ends and begin >= open_ends[-1] - 0.002:
+                open_ends.pop()
+            assert not open_ends or end <= open_ends[-1] + 0.002, "slices of a track overlap"
+            open_ends.append(end)
+    names = [one[2] for slices in tracks.values() for one in slices]
+    assert names.count("sample") == samples
+    return set(names)
+
+
+@pytest.mark.parametrize("options", [[], ["--observe"]], ids=["ours", "observed"])
+def test_a_trace_and_a_page(tmp_path, options):
+    trace, page = tmp_path / "trace.json", tmp_path / "run.html"
+    code = SQUARES + "for batch in DataLoader(Squares(), batch_size=4, num_workers=2):\n    time.sleep(0.01)\n"
+    done = run(tmp_path, code, options=["--trace", trace, "--html", page, *options])
+    assert done.returncode == 0, done.stderr
+    names = check_trace(trace, 40)
+    assert {"batch", "fetch", "sample", "collate", "wait", "first wait", "train"} <= names
+    text = page.read_text()
+    assert "Squares" in text
+    assert "<script" not in text
+    assert "http" not in text.replace("http://www.w3.org", "")

@@ -1,0 +1,249 @@
+"""`unjam why` on programs that it did not start: stuck ones, slow ones, healthy ones; with and without the right to read memory."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import run_frozen
+from run_frozen import TRUTH, WITHOUT_PTRACE, look, start, stop
+
+STUCK = [
+    "vision_lock_refresher", "text_lock_momentary", "self_deadlock_nested", "mplock_early_return", "mplock_holder_killed",
+    "omp_torch_then_fork", "executor_in_fork", "socket_silent_server", "pipe_read_nobody", "fifo_open_reader",
+    "flock_other_process", "subprocess_never_ends", "sleep_a_day", "mpqueue_full_put", "mpevent_never_set", "worker_sigstopped",
+    "lost_batch_lambda", "pool_worker_killed", "main_print_full_pipe", "main_input_prompt", "gloo_peer_stuck_in_dataset",
+    "infinite_loop_python",
+]  # fmt: skip
+WELL = [
+    "slow_sleep_samples",
+    "step_sleeps_5s",
+    "lock_used_properly",
+    "notebook_idle",
+    "gloo_two_ranks_ok",
+    "slow_cpu_heavy",
+]
+# what /proc alone can tell, and what it must not
+BLIND_STUCK = ["vision_lock_refresher", "socket_silent_server", "sleep_a_day", "worker_sigstopped"]
+BLIND_WELL = ["slow_sleep_samples", "step_sleeps_5s", "notebook_idle"]
+AT_ONCE = 10
+may_refuse = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="taking a capability away needs root and setpriv"
+)
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, run_frozen.Seen]:
+    """What `why` said of every program, started some at a time."""
+    found = {}
+    names = [f"{name}.py" for name in STUCK + WELL]
+    for first in range(0, len(names), AT_ONCE):
+        group = names[first : first + AT_ONCE]
+        running = {name: start(name) for name in group}
+        try:
+            time.sleep(run_frozen.SETTLE + 0.9 * len(group))
+            with ThreadPoolExecutor(3) as hands:
+                found.update({one.name: one for one in hands.map(lambda n: look(n, running[n].pid), group)})
+                if os.geteuid() == 0 and shutil.which("setpriv"):
+                    blind = [n for n in group if n[:-3] in BLIND_STUCK + BLIND_WELL]
+                    for one in hands.map(lambda n: look(n, running[n].pid, WITHOUT_PTRACE), blind):
+                        found[f"blind {one.name}"] = one
+            for name, process in running.items():
+                assert process.poll() is None, f"{name} ended while it was looked at"
+        finally:
+            for process in running.values():
+                stop(process)
+    return found
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", STUCK)
+def test_a_stuck_program(name, seen):
+    one = seen[f"{name}.py"]
+    assert one.right, (TRUTH[f"{name}.py"], one.serious, one.said)
+    assert one.code == 1
+    assert all(finding["help"] and finding["evidence"] for finding in one.serious)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", WELL)
+def test_a_program_that_is_well(name, seen):
+    one = seen[f"{name}.py"]
+    assert one.right, (one.serious, one.said)
+
+
+@may_refuse
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", BLIND_STUCK)
+def test_stuck_and_nothing_may_be_read(name, seen):
+    one = seen[f"blind {name}.py"]
+    assert one.serious, one.said
+    assert one.serious[0]["code"].startswith("UJ2")
+    suspended = one.serious[0]["code"] == "UJ210"
+    assert one.serious[0]["confidence"] == ("proven" if suspended else "possible")
+    assert "SYS_PTRACE" in one.environment["remedy"]
+
+
+@may_refuse
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", BLIND_WELL)
+def test_well_and_nothing_may_be_read(name, seen):
+    assert seen[f"blind {name}.py"].serious == []
+
+
+# -- one program for the rest ------------------------------------------------------------------------------------------
+
+OURS = """
+import os, sys, time
+from torch.utils.data import Dataset
+from unjam import DataLoader
+class Once(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, i):
+        if i == 13 and not os.path.exists(sys.argv[1]):
+            open(sys.argv[1], "w").close()
+            time.sleep(10_000)
+        return i
+if __name__ == "__main__":
+    for batch in DataLoader(Once(), batch_size=4, num_workers=2, warn_after=None):
+        print(*batch.tolist(), flush=True)
+"""
+
+
+def why(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "unjam", "why", *map(str, arguments)], capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.fixture
+def ours(tmp_path):
+    program = tmp_path / "ours.py"
+    program.write_text(OURS)
+    flag = tmp_path / "flag"
+    process = subprocess.Popen(
+        [sys.executable, str(program), str(flag)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    until = time.monotonic() + 60
+    while not flag.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(3.5)
+    yield process
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    process.stdout.close()
+
+
+def test_a_worker_of_ours_is_named_and_rescued(ours, tmp_path):
+    dump, page = tmp_path / "dump.json", tmp_path / "why.html"
+    done = why(ours.pid, "--dump", dump, "--html", page)
+    assert done.returncode == 1, done.stderr
+    assert "worker 1 in sample 13" in done.stdout
+    assert "ours.py:11" in done.stdout
+    kept = json.loads(dump.read_text())
+    worker = next(one for one in kept["processes"] if one["doing"]["index"] == "13")
+    assert worker["doing"]["loader"] == "unjam"
+    assert worker["threads"][0]["frames"][0]["line"] == 11
+    text = page.read_text()
+    assert "worker 1" in text
+    assert "<script" not in text
+    # any process of the program leads to the same answer
+    again = why(worker["pid"], "--json", "-")
+    assert json.loads(again.stdout)["findings"][0]["code"] == "UJ205"
+    assert ours.poll() is None
+    assert "was ended" in why(ours.pid, "--rescue", "--yes").stderr
+    out, _ = ours.communicate(timeout=30)
+    assert out.split() == [str(n) for n in range(24)], "every sample once, in order"
+    assert ours.returncode == 0
+
+
+@may_refuse
+def test_a_worker_of_ours_speaks_for_itself(ours):
+    # the descriptors may be seen, the memory may not: the state that Yama and Docker leave most people in
+    done = subprocess.run(
+        [sys.executable, "-c", NO_READING, str(ours.pid)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "stacks cannot be read" in done.stdout, done.stderr
+    assert "worker 1 in sample at position 1 of batch 3" in done.stdout, done.stdout
+
+
+# a filter that refuses ptrace(2) and process_vm_readv(2), as seccomp profiles of containers do
+_CALLS = {"x86_64": (101, 310), "aarch64": (117, 270)}.get(platform.machine(), (0, 0))
+NO_READING = f"""
+import ctypes, struct, sys
+calls = {_CALLS}
+code = [(0x20, 0, 0, 0), (0x15, 2, 0, calls[0]), (0x15, 1, 0, calls[1]), (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)]
+data = b"".join(struct.pack("HBBI", *one) for one in code)
+buffer = ctypes.create_string_buffer(data)
+program = struct.pack("HxxxxxxQ", len(code), ctypes.addressof(buffer))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.create_string_buffer(program), 0, 0) == 0, ctypes.get_errno()
+from unjam.cli import app
+app(["why", sys.argv[1]])
+"""
+
+
+def test_only_our_own_workers_are_ended():
+    process = start("sleep_a_day.py")
+    try:
+        time.sleep(run_frozen.SETTLE)
+        done = why(process.pid, "--rescue", "--yes")
+        assert done.returncode == 2
+        assert "does not recover" in done.stderr
+        assert process.poll() is None
+        # and without a number it is found, or listed among others
+        done = why("--json", "-")
+        assert str(process.pid) in done.stdout + done.stderr
+    finally:
+        stop(process)
+
+
+def test_nothing_to_look_at():
+    assert "there is no process" in why(2**22 - 1).stderr
+    assert why(2**22 - 1).returncode == 2
+    child = subprocess.Popen(["true"])
+    time.sleep(0.3)
+    try:
+        assert "has ended" in why(child.pid).stderr
+    finally:
+        child.wait()
+    assert why("--seconds", "x").returncode == 2
+
+
+def test_a_process_that_is_no_training():
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        done = why(child.pid)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_limits_of_waits_are_read():
+    from unjam.evidence import waiting
+
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)"])
+    try:
+        time.sleep(1)
+        found = waiting.look(child.pid)
+        assert found.kind == "sleep"
+        assert 450 < found.limit <= 500
+    finally:
+        child.kill()
+        child.wait()
+    assert ctypes.CDLL(None).getpid() == os.getpid()
