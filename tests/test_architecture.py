@@ -173,6 +173,8 @@ def test_no_unbounded_wait(path):
 def without_programs(path: Path) -> str:
     """A rule's own programs wait as users' programs do."""
     tree = ast.parse(path.read_text())
+    if path.parent.name == "rules" and path.name == "programs.py":
+        return ""
     if path.parent.name == "rules" and path.name.startswith("uj"):
         own = {"broken", "fixed", "_program", "_shares"}
         tree.body = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name in own)]

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from unjam.doctor.families import Family, is_helper
 from unjam.doctor.heartbeat import beat_of, doing_of
 from unjam.doctor.permission import remedy
-from unjam.evidence import holding, limits, natives, roles, spy, waiting
-from unjam.evidence.owners import Owners, file_lock_holder, file_lock_holders, pipes_keep_time
-from unjam.evidence.scene import Doing, Holder, Process, Scene, Thread
+from unjam.doctor.processes import pause
+from unjam.doctor.relations import silence, with_connections, with_ends, with_holders
+from unjam.evidence import limits, natives, roles, spy, waiting
+from unjam.evidence.owners import Owners
+from unjam.evidence.scene import Doing, Process, Scene, Thread
 from unjam.evidence.spy import Refused, Spied
 from unjam.evidence.stacks import Frame
 from unjam.evidence.table import Entry, Rest, entry, environment, processor_time, thread_ids, turns
@@ -65,14 +67,16 @@ def attend(family: Family, seconds: float = 0.0) -> Scene:
         rest, owners = Rest(), Owners()
         elapsed = time.monotonic() - began
         processes = list(hands.map(lambda one: _describe(one, rest), watched))
-    everyone = [_with_ends(process, owners) for process in processes]
-    everyone = [replace(_connected(one, everyone, owners), silent=_silent(one, everyone, owners)) for one in everyone]
+    everyone = [with_ends(process, owners) for process in processes]
+    everyone = [
+        replace(with_connections(one, everyone, owners), silent=silence(one, everyone, owners)) for one in everyone
+    ]
     blind = next((one.blind for one in watched if one.blind and one.role in ("main", "worker")), "")
     first = family.mains[0].pid
     way = remedy(first) if blind else ""
     kills = oom_kills(first)
     return Scene(
-        tuple(_with_holders(one, everyone) for one in everyone),
+        tuple(with_holders(one, everyone) for one in everyone),
         elapsed,
         f"this user may not read the program's memory ({blind.removeprefix('Error: ')})" if blind and way else blind,
         way,
@@ -216,7 +220,7 @@ def _look_again(watched: list[_Watched], began: float, seconds: float, hands: Th
     until = began + max(SHORT, seconds)
     longest = began + max(LONG, seconds)
     while time.monotonic() < until:
-        time.sleep(min(0.2, max(0.0, until - time.monotonic())))
+        pause(min(0.2, max(0.0, until - time.monotonic())))
         list(hands.map(_spy, active))
         if time.monotonic() >= until and any(_in_doubt(one) for one in active):
             until = longest
@@ -349,93 +353,3 @@ def _load_sources(watched: list[_Watched]) -> None:
             with contextlib.suppress(OSError, UnicodeDecodeError), open(inside, encoding="utf-8") as source:
                 text = source.read()
                 linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-
-
-# -- the other end -----------------------------------------------------------------------------------------------------
-
-
-def _with_ends(process: Process, owners: Owners) -> Process:
-    if process.role not in ("main", "worker"):
-        return process
-    return replace(process, threads=tuple(_peered(process, one, owners) for one in process.threads))
-
-
-def _peered(process: Process, thread: Thread, owners: Owners) -> Thread:
-    wait = thread.waiting
-    if wait.call in ("flock", "fcntl") and wait.fds:
-        holder = file_lock_holder(process.pid)
-        pids = [holder] if holder else file_lock_holders(process.pid, wait.fds[0])
-        return replace(thread, peers=tuple(map(words_for, pids)), peer_pids=tuple(pids))
-    if wait.kind not in ("pipe", "socket") or not wait.fds:
-        return thread
-    known = [owners.other_end(process.pid, fd) for fd in wait.fds[:3]]
-    ends = [pids for pids in known if pids is not None]
-    if not ends:
-        return thread
-    others = sorted({pid for pids in ends for pid in pids if pid != process.pid})
-    return replace(thread, peers=tuple(map(words_for, others[:4])), peer_pids=tuple(others), alone=not others)
-
-
-def _silent(process: Process, everyone: list[Process], owners: Owners) -> float | None:
-    """Seconds since something came through the pipes from its workers, or (of a worker) from its main process.
-
-    The kernel notes when a pipe was last written to; nobody needs to have watched.
-    """
-    if process.role not in ("main", "worker") or not pipes_keep_time():
-        return None
-    other = {
-        one.pid for one in everyone if one.main == process.main and (one.role == "worker") == (process.role == "main")
-    }
-    written = [os.stat(f"/proc/{process.pid}/fd/{fd}").st_mtime for fd in owners.incoming(process.pid, other)]
-    return max(0.0, time.time() - max(written)) if written else None
-
-
-def words_for(pid: int) -> str:
-    """A process in a few words."""
-    one = entry(pid)
-    return f"pid {pid} ({one.line})" if one else f"pid {pid}"
-
-
-def _connected(process: Process, everyone: list[Process], owners: Owners) -> Process:
-    mains = {one.pid for one in everyone if one.role == "main"}
-    if process.role != "main" or len(mains) < 2:
-        return process
-    found: set[int] = set()
-    try:
-        fds = [int(name) for name in os.listdir(f"/proc/{process.pid}/fd")]
-    except OSError:
-        return process
-    for fd in fds:
-        found |= set(owners.other_end(process.pid, fd) or ()) & mains - {process.pid}
-    return replace(process, connected=tuple(sorted(found)))
-
-
-# -- locks -------------------------------------------------------------------------------------------------------------
-
-
-def _with_holders(process: Process, everyone: list[Process]) -> Process:
-    if process.role not in ("main", "worker"):
-        return process
-    return replace(process, threads=tuple(_held_by(process, one, everyone) for one in process.threads))
-
-
-def _held_by(process: Process, thread: Thread, everyone: list[Process]) -> Thread:
-    frame_at = next((n for n, f in enumerate(thread.frames) if f.line and is_users(f.file)), None)
-    if frame_at is None or thread.waiting.kind not in ("lock", "unknown", "descriptors"):
-        return thread
-    frame = thread.frames[frame_at]
-    values = thread.values[frame_at] if frame_at < len(thread.values) else {}
-    found: list[Holder] = []
-    for expression in holding.wanted(frame):
-        head = values.get(expression.partition(".")[0], frame.file)
-        for other in everyone:
-            for one in other.threads:
-                itself = other.pid == process.pid and one.tid == thread.tid
-                frames, known = (
-                    (one.frames[frame_at + 1 :], one.values[frame_at + 1 :]) if itself else (one.frames, one.values)
-                )
-                for its, its_head, place in holding.held(frames, known):
-                    if its.rpartition(".")[2] == expression.rpartition(".")[2]:
-                        same = its_head == head and its == expression
-                        found.append(Holder(other.pid, one.tid, one.name, place, expression, itself, same))
-    return replace(thread, holders=tuple(found))

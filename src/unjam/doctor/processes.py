@@ -120,3 +120,8 @@ def sweep_shared_memory(pids: set[int]) -> None:
         if len(parts) >= 2 and parts[0] == "torch" and parts[1].isdigit() and int(parts[1]) in pids:
             with contextlib.suppress(OSError):
                 os.unlink(f"{folder}/{name}")
+
+
+def pause(seconds: float) -> None:
+    """Let time pass, without a handler of ours being needed to wake up."""
+    signal.sigtimedwait([], seconds)

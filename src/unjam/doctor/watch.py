@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.doctor import looking
-from unjam.doctor.processes import Usage, end_session, reap, session, sweep_shared_memory
+from unjam.doctor.processes import Usage, end_session, pause, reap, session, sweep_shared_memory
 from unjam.doctor.recording import progress, read
 from unjam.engine.deadlines import TAKE_STACK, WATCH_TRIAL
 from unjam.evidence import stacks, waiting
@@ -142,7 +141,7 @@ def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
     # before it is disturbed: what it waits for, and whether it computes
     waits = {one.pid: waiting.look(one.pid) for one in armed}
     before, began = {one.pid: one.cpu for one in alive}, time.monotonic()
-    _pause(0.4)
+    pause(0.4)
     used = {one.pid: one.cpu - before.get(one.pid, one.cpu) for one in session(leader)}
     elapsed = time.monotonic() - began
     for one in armed:
@@ -155,7 +154,7 @@ def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
         wait = waits[one.pid]
         _signal(one.pid, looking.STACK)
         _until(lambda: waiting.read_text(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called before the next turn
-        _pause(0.05)
+        pause(0.05)
         own = _own_words(f"{folder}/{one.pid}.look")
         stack = stacks.main_stack(waiting.read_text(f"{folder}/{one.pid}.stack"))
         found.append({
@@ -189,8 +188,4 @@ def _own_words(path: str) -> dict[str, Any] | None:
 def _until(done: Any) -> None:
     until = time.monotonic() + TAKE_STACK.seconds
     while not done() and time.monotonic() < until:
-        _pause(0.02)
-
-
-def _pause(seconds: float) -> None:
-    signal.sigtimedwait([], seconds)
+        pause(0.02)

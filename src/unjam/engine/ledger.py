@@ -38,6 +38,8 @@ class WorkerRecord:
     dismissed: bool = False
     retired: bool = False
     undelivered: int = 0
+    # batches, failures or the end of its iterable that came from it in this epoch
+    answers: int = 0
     # in a row: ends before the first sample, suspensions by somebody else
     stillborn: int = 0
     was_ready: bool = False

@@ -104,7 +104,7 @@ class Machine:
             if worker.retired:
                 continue
             worker.active = True
-            worker.undelivered = 0
+            worker.undelivered = worker.answers = 0
             if not worker.alive:
                 worker.alive = True
                 worker.dismissed = False
@@ -154,6 +154,7 @@ class Machine:
         worker, batch = event.worker, event.batch
         if not self.ledger.owes(worker, batch):
             return []
+        self.workers[worker].answers += 1
         # taken out and put back: among the arrived, the dict's order is the order of arrival
         entry = self.ledger.entries.pop(batch)
         entry.where = Where.ARRIVED
@@ -268,7 +269,8 @@ class Machine:
             return []  # nothing is left for it to do in this epoch
         if not self.config.restarts and event.cause is not Cause.SILENT:
             return self._give_up(Reason.DIED, worker, owed[0] if owed else None)
-        if self.config.iterable and record.active:
+        # an iterable can only be begun anew, which loses nothing while nothing was taken from it
+        if self.config.iterable and record.active and (record.answers or event.batch is not None):
             return self._give_up(Reason.CANNOT_REPLAY, worker, owed[0] if owed else None)
         record.stillborn = 0 if event.prepared else record.stillborn + 1
         if record.stillborn >= (self.config.unborn_later if record.was_ready else self.config.unborn_at_first):

@@ -92,7 +92,8 @@ class Owners:
                 link.settimeout(0.5)
                 request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_PEER, 0, 0)
                 link.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, 0x301, 1, 0) + request)
-                while self._take(link.recv(1 << 18), found):
+                buffer = bytearray(1 << 18)
+                while self._take(bytes(memoryview(buffer)[: link.recv_into(buffer)]), found):
                     pass
         except OSError:
             pass

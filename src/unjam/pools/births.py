@@ -75,7 +75,7 @@ class ServedProcess:
                 os.kill(self.pid, number)
 
     def _look(self, seconds: float) -> None:
-        if self._status_fd is None:
+        if self._status_fd is None or self._exitcode is not None:
             return
         poller = select.poll()
         poller.register(self._status_fd, select.POLLIN)
@@ -84,6 +84,16 @@ class ServedProcess:
         text = os.read(self._status_fd, 64)
         # an empty answer means that the server is gone, and the kernel took its workers along
         self._exitcode = int(text) if text else -int(signal.SIGKILL)
+        # the descriptor stays open until the pool has noticed: a number that is free could be another file's by then
+        self._pidfd = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether somebody has asked for the exit code and it was there; looks at nothing."""
+        return self._exitcode is not None
+
+    def forget(self) -> None:
+        """The pool has noticed its end."""
         self._status_fd = self._pidfd = None
 
 

@@ -119,11 +119,14 @@ class ProcessPool:
                 self._listen(hand)
         if self._killed:
             seconds = min(seconds, OBEY_KILL.seconds)
-        gone: list[Hand] = []
+        # whoever asked for an exit code has read it from the pipe that is waited on here
+        gone = [hand for hand in self._hands.values() if getattr(hand.process, "has_ended", False)]
+        if gone:
+            seconds = 0
         for fd, _ in self._poller.poll(0 if self.arrivals else max(0, int(seconds * 1000))):
             hand = self._by_fd[fd]
             if fd == hand.sentinel:
-                gone.append(hand)
+                gone += [hand] if hand not in gone else []
             else:
                 self._read(hand)
         for hand in gone:
@@ -381,6 +384,8 @@ class ProcessPool:
     def _let_go(self, hand: Hand) -> None:
         hand.channel.close()
         hand.process.join(0)
+        if hasattr(hand.process, "forget"):
+            hand.process.forget()
 
 
 def _without_slot(made: messages.Made) -> messages.Made:

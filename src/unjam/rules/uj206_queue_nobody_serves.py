@@ -76,9 +76,9 @@ def witness(scene: Scene) -> Finding | None:
             continue  # a thread that the fork left behind: another rule
         name = watching.called_on(jam) or (f"a {sync.type_name}" if sync and sync.type_name else "a queue")
         full = drains or (sync is not None and sync.facts["call"] == "put")
-        state = {"queue": "full and nobody reads" if full else "empty and nobody fills"}.get(
-            kind, "full and nobody reads" if drains else "what nobody sets or completes"
-        )
+        state = "what nobody sets or completes"
+        if kind == "queue" or drains:
+            state = "full and nobody reads" if full else "empty and nobody fills"
         return Finding(
             RULE,
             f"{jam.who} waits for {name}, which is {state}" + (" it" if kind == "queue" or drains else ""),
