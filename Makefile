@@ -21,8 +21,8 @@ demo: setup  ## small broken programs: what torch prints, and what `unjam check`
 loaders: setup  ## the same small programs on torch's loader and on unjam's
 	$(BIN)/python examples/side_by_side.py
 
-test: setup lint  ## types, lint and every test
-	$(BIN)/python -m pytest
+test: setup lint  ## types, lint and every test, in two processes: most of them wait for processes of their own
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

@@ -6,6 +6,8 @@ import io
 import logging
 import multiprocessing
 import sqlite3
+import subprocess
+import sys
 import threading
 import zipfile
 
@@ -581,3 +583,31 @@ def test_string_io_and_big_lists_ship():
     assert round_trip(io.BytesIO(b"abc")).read() == b"abc"
     many = [f"string {n}" for n in range(100_000)]
     assert round_trip(many) == many
+
+
+def test_a_rank_that_spawn_started_ships_its_own_classes(tmp_path):
+    # there the program's module is called __mp_main__, and no worker can import that either
+    program = tmp_path / "ranks.py"
+    program.write_text(
+        "import collections, multiprocessing, os, sys\n"
+        "from unjam import DataLoader\n"
+        "Pair = collections.namedtuple('Pair', 'a b')\n"
+        "class Own:\n"
+        "    def __len__(self):\n"
+        "        return 4\n"
+        "    def __getitem__(self, i):\n"
+        "        return Pair(i, os.getppid())\n"
+        "def rank():\n"
+        "    got = list(DataLoader(Own(), batch_size=None, num_workers=1))\n"
+        "    assert [type(one) is Pair for one in got] == [True] * 4\n"
+        "    assert got[0].b != os.getpid(), 'forked'\n"
+        "    print([one.a for one in got], Own.__module__)\n"
+        "if __name__ == '__main__':\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=rank)\n"
+        "    child.start()\n"
+        "    child.join(50)\n"
+        "    sys.exit(child.exitcode)\n"
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "[0, 1, 2, 3] __mp_main__\n", done.stderr
+    assert done.stderr == ""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -169,31 +167,15 @@ def test_a_worker_of_ours_is_named_and_rescued(ours, tmp_path):
     assert ours.returncode == 0
 
 
-@may_refuse
 def test_a_worker_of_ours_speaks_for_itself(ours):
-    # the descriptors may be seen, the memory may not: the state that Yama and Docker leave most people in
+    # without stacks: what /proc tells of the wait, and the heartbeat of the sample
+    code = "import sys; from unjam.evidence import spy; spy.program = lambda: None; from unjam.cli import app; app(sys.argv[1:])"
     done = subprocess.run(
-        [sys.executable, "-c", NO_READING, str(ours.pid)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, "why", str(ours.pid)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert "stacks cannot be read" in done.stdout, done.stderr
+    assert "pip install py-spy" in done.stdout, done.stderr
     assert "worker 1 in sample at position 1 of batch 3" in done.stdout, done.stdout
-
-
-# a filter that refuses ptrace(2) and process_vm_readv(2), as seccomp profiles of containers do
-_CALLS = {"x86_64": (101, 310), "aarch64": (117, 270)}.get(platform.machine(), (0, 0))
-NO_READING = f"""
-import ctypes, struct, sys
-calls = {_CALLS}
-code = [(0x20, 0, 0, 0), (0x15, 2, 0, calls[0]), (0x15, 1, 0, calls[1]), (0x06, 0, 0, 0x7FFF0000), (0x06, 0, 0, 0x00050001)]
-data = b"".join(struct.pack("HBBI", *one) for one in code)
-buffer = ctypes.create_string_buffer(data)
-program = struct.pack("HxxxxxxQ", len(code), ctypes.addressof(buffer))
-libc = ctypes.CDLL(None, use_errno=True)
-assert libc.prctl(38, 1, 0, 0, 0) == 0
-assert libc.prctl(22, 2, ctypes.create_string_buffer(program), 0, 0) == 0, ctypes.get_errno()
-from unjam.cli import app
-app(["why", sys.argv[1]])
-"""
+    assert "it sleeps" in done.stdout
 
 
 def test_only_our_own_workers_are_ended():
@@ -246,4 +228,3 @@ def test_limits_of_waits_are_read():
     finally:
         child.kill()
         child.wait()
-    assert ctypes.CDLL(None).getpid() == os.getpid()

@@ -10,7 +10,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from unjam.doctor.families import Family, is_helper
+from unjam.doctor.families import RANKS, Family, is_helper
 from unjam.doctor.heartbeat import beat_of, doing_of
 from unjam.doctor.permission import remedy
 from unjam.doctor.processes import pause
@@ -27,7 +27,6 @@ from unjam.transport.room import available_memory, oom_kills
 # seconds that a look lasts at least, and where a process computes and it is not plain yet whether it gets on
 SHORT, LONG = 1.5, 2.6
 MOST_PYTHON_THREADS = 24
-_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 @dataclass
@@ -157,20 +156,15 @@ def _assign_roles(watched: list[_Watched]) -> None:
         if one.role != "worker" or thread is None or one.doing.loader != "process":
             continue
         spawned = roles.at(thread.frames, "torch/multiprocessing/spawn.py", "_wrap") >= 0
-        if spawned or roles.collective(thread.frames) or any(f.function == "init_process_group" for f in thread.frames):
+        loads = roles.at(thread.frames, "torch/utils/data/dataloader.py") >= 0  # it has a loader of its own
+        if spawned or loads or roles.collective(thread.frames):
             _promote(one, watched)
-    if any(one.role == "main" and roles.collective(_frames(one)) for one in watched):
-        # one rank waits for another: its siblings of the same kind are ranks too
-        ranks = [one for one in watched if one.role == "main" and roles.collective(_frames(one))]
-        for one in watched:
-            if (
-                one.role == "worker"
-                and one.doing.loader == "process"
-                and any(
-                    one.entry.parent == rank.entry.parent and one.entry.command == rank.entry.command for rank in ranks
-                )
-            ):
-                _promote(one, watched)
+    ranks = [one for one in watched if one.role == "main" and roles.collective(_frames(one))]
+    for one in watched:
+        # one rank waits for another: its siblings are ranks too
+        beside = any(one.entry.parent in (rank.entry.parent, rank.entry.pid) for rank in ranks)
+        if one.role == "worker" and one.doing.loader == "process" and beside:
+            _promote(one, watched)
     parents = {one.entry.parent for one in watched if one.role == "main"}
     for one in watched:
         # what only waits for its ranks is no rank itself
@@ -180,6 +174,9 @@ def _assign_roles(watched: list[_Watched]) -> None:
         its = [one for one in watched if one.role == "worker" and one.main == main]
         for number, one in enumerate(sorted(its, key=lambda one: (one.entry.born, one.entry.pid))):
             one.number = number
+    mains = [one for one in watched if one.role == "main"]
+    for number, one in enumerate(sorted(mains, key=lambda one: (one.entry.born, one.entry.pid))):
+        one.number = number if len(mains) > 1 else -1
     for one in watched:
         # a process of the program's own beside a loader's workers is none of them
         if one.role == "worker" and one.doing.loader == "process" and _has_loader(one.main, watched):
@@ -206,6 +203,12 @@ def _frames(one: _Watched) -> tuple[Frame, ...]:
 
 def _promote(one: _Watched, watched: list[_Watched]) -> None:
     one.role, one.main = "main", one.entry.pid
+    one.looks, one.key, one.steady, one.same_sample = (
+        0,
+        "",
+        True,
+        True,
+    )  # what it was seen as until now is another thing
     thread = one.main_thread()
     if thread is not None:
         one.doing = roles.main_doing(thread.frames, thread.values)
@@ -251,7 +254,7 @@ def _describe(one: _Watched, rest: Rest) -> Process:
     used, gpu = _descriptors(pid)
     return Process(
         pid, one.entry.parent, one.role, one.entry.line, now.state, now.age, now.rss, busy, threads, _numbered(one),
-        forked=_is_forked(one), rank=_rank(one) if one.role == "main" else "", main=one.main, open_files=used,
+        forked=_is_forked(one), rank=_rank(one) if one.role == "main" else "", number=one.number if one.role == "main" else -1, main=one.main, open_files=used,
         most_files=_most_files(pid), blind=one.blind, gpu=gpu, log=_log(pid), cpu=now.cpu, same_sample=one.same_sample,
     )  # fmt: skip
 
@@ -297,7 +300,7 @@ def _is_forked(one: _Watched) -> bool:
 
 def _rank(one: _Watched) -> str:
     known = environment(one.entry.pid)
-    for name in _RANKS:
+    for name in RANKS:
         if known.get(name, "").isdigit():
             return known[name]
     thread = one.main_thread()

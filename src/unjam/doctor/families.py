@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from unjam.evidence.table import Entry, Rest, children, descendants, entry, everyone
+from unjam.evidence.owners import Owners
+from unjam.evidence.table import Entry, Rest, children, descendants, entry, environment, everyone
 from unjam.evidence.waiting import read_text
 
 _HELPERS = (
@@ -14,6 +15,9 @@ _HELPERS = (
     "multiprocessing.forkserver",
     "unjam.worker.server",
 )
+# variables that are the same for all ranks of a job
+_MEETINGS = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_STEP_ID", "OMPI_COMM_WORLD_JOBID")
+RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _BORN_BY_MULTIPROCESSING = ("multiprocessing.spawn", "multiprocessing-fork")
 
 
@@ -89,30 +93,67 @@ def _uses_torch(pid: int) -> bool:
     return "libtorch" in read_text(f"/proc/{pid}/maps")
 
 
-def family_of(pid: int) -> Family | None:
-    """The program that a process belongs to, whether it is a main process, a worker or what started them."""
+def families_of(pid: int) -> list[Family]:
+    """The program that a process belongs to, be it a main process, a worker or what started them; several of a launcher's."""
     table = everyone()
     one = table.get(pid)
     if one is None:
-        return None
-    while (is_worker_like(one, table) or is_helper(one, table)) and not _is_rank(one, table):
+        return []
+    while is_helper(one, table) or (is_worker_like(one, table) and not _is_rank(one, table)):
         above = table.get(one.parent)
         if above is None or not above.is_python:
             break
         one = above
+    mains = _mains(one, table)
+    if mains in ([], [one]):
+        return [_family(one, _with_other_ranks(one, table), table)]
+    return [_family(one, job, table) for job in _jobs(mains, table)]
+
+
+def _with_other_ranks(one: Entry, table: dict[int, Entry]) -> list[Entry]:
+    """A main process, and those of its siblings that are ranks of the same job."""
     launcher = table.get(one.parent)
-    if launcher is not None and launcher.is_python and len(_mains(launcher, table)) > 1:
-        one = launcher  # the other ranks belong to it
-    return _family(one, table)
+    if launcher is None or not launcher.is_python:
+        return [one]
+    mains = _mains(launcher, table)
+    return next((job for job in _jobs(mains, table) if one in job), [one])
+
+
+def _jobs(mains: list[Entry], table: dict[int, Entry]) -> list[list[Entry]]:
+    """Main processes in groups: those of one job together. Programs that only have the same parent are apart."""
+    jobs: list[list[Entry]] = []
+    owners = Owners() if len(mains) > 1 else None
+    for main in mains:
+        job = next(
+            (job for job in jobs if owners and any(_same_job(main, other, table, owners) for other in job)), None
+        )
+        if job is None:
+            jobs.append([main])
+        else:
+            job.append(main)
+    return jobs
+
+
+def _same_job(one: Entry, other: Entry, table: dict[int, Entry], owners: Owners) -> bool:
+    if one.parent == other.parent and is_worker_like(one, table) and is_worker_like(other, table):
+        return True
+    mine, its = (environment(main.pid) for main in (one, other))
+    if any(name in mine and mine.get(name) == its.get(name) for name in _MEETINGS) and _rank_of(mine) != _rank_of(its):
+        return True
+    return other.pid in owners.connected(one.pid)
+
+
+def _rank_of(variables: dict[str, str]) -> str:
+    return next((variables[name] for name in RANKS if variables.get(name, "").isdigit()), "")
 
 
 def _is_rank(one: Entry, table: dict[int, Entry]) -> bool:
     return not one.name.startswith(("pt_", "unjam-")) and any(is_worker_like(kid, table) for kid in _kids(one, table))
 
 
-def _family(root: Entry, table: dict[int, Entry]) -> Family:
-    mains = _mains(root, table) or [root]
-    below = [one for one in descendants(table, root.pid) if one not in mains and one.pid != os.getpid()]
+def _family(root: Entry, mains: list[Entry], table: dict[int, Entry]) -> Family:
+    tops = [root] if len(mains) == 1 and mains[0] is root else mains
+    below = [one for top in tops for one in descendants(table, top.pid) if one not in mains and one.pid != os.getpid()]
     pids = {main.pid for main in mains}
     workers = [one for one in below if is_worker_like(one, table) and _belongs(one, pids, table)]
     return Family(root, tuple(mains), tuple(workers), tuple(one for one in below if one not in workers))
@@ -129,26 +170,20 @@ def families() -> list[Family]:
     """Every program of this machine that looks like a training with data workers, those at rest for longest first."""
     table = everyone()
     mine = _ancestors(os.getpid(), table)
-    roots: dict[int, Entry] = {}
+    mains: dict[int, Entry] = {}
     for one in table.values():
-        if one.pid in mine or not one.is_python:
+        named = one.name.startswith(("pt_data_worker", "unjam-worker"))
+        if not named and not (one.is_python and is_worker_like(one, table) and _uses_torch(one.pid)):
             continue
-        if one.name.startswith(("pt_data_worker", "unjam-worker")) or (
-            is_worker_like(one, table) and _uses_torch(one.pid)
-        ):
-            root = table.get(one.parent)
-            while root is not None and is_helper(root, table):
-                root = table.get(root.parent)
-            if root is not None and root.pid not in mine and root.pid > 1 and root.is_python:
-                above = table.get(root.parent)
-                ranks = (
-                    above is not None and above.is_python and above.pid not in mine and len(_mains(above, table)) > 1
-                )
-                top = above if ranks and above is not None else root
-                roots[top.pid] = top
-    # a root below another is part of it
-    found = [_family(root, table) for root in roots.values() if not _ancestors(root.parent, table) & set(roots)]
-    return sorted((one for one in found if one.workers or one.mains), key=lambda one: -one.rested)
+        main = table.get(one.parent)
+        while main is not None and is_helper(main, table):
+            main = table.get(main.parent)
+        if main is not None and main.is_python and main.pid not in mine and main.pid > 1:
+            mains[main.pid] = main
+    # a main process below another one is part of it
+    tops = [main for main in mains.values() if not _ancestors(main.parent, table) & set(mains)]
+    found = [_family(job[0], job, table) for job in _jobs(tops, table)]
+    return sorted(found, key=lambda one: -one.rested)
 
 
 def _ancestors(pid: int, table: dict[int, Entry]) -> set[int]:

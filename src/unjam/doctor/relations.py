@@ -61,14 +61,7 @@ def with_connections(process: Process, everyone: list[Process], owners: Owners) 
     mains = {one.pid for one in everyone if one.role == "main"}
     if process.role != "main" or len(mains) < 2:
         return process
-    found: set[int] = set()
-    try:
-        fds = [int(name) for name in os.listdir(f"/proc/{process.pid}/fd")]
-    except OSError:
-        return process
-    for fd in fds:
-        found |= set(owners.other_end(process.pid, fd) or ()) & mains - {process.pid}
-    return replace(process, connected=tuple(sorted(found)))
+    return replace(process, connected=tuple(sorted(owners.connected(process.pid) & mains)))
 
 
 # -- locks -------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import sys
 import time
 
 from unjam.doctor.attend import attend
-from unjam.doctor.families import Family, families, family_of
+from unjam.doctor.families import Family, families, families_of
 from unjam.report.diagnosis import Diagnosis
 from unjam.rules import witnessed
 
@@ -24,12 +24,12 @@ def find(pid: int | None) -> list[Family]:
         return families()
     if pid == os.getpid():
         raise CannotLook("that is this command itself")
-    family = family_of(pid)
-    if family is None:
+    found = families_of(pid)
+    if not found:
         raise CannotLook(f"there is no process {pid}")
-    if family.root.state in ("Z", "X"):
-        raise CannotLook(f"process {pid} has ended; its parent {family.root.parent} has not yet taken note")
-    return [family]
+    if found[0].root.state in ("Z", "X"):
+        raise CannotLook(f"process {pid} has ended; its parent {found[0].root.parent} has not yet taken note")
+    return found
 
 
 def why(family: Family, seconds: float = 0.0) -> Diagnosis:

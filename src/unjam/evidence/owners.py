@@ -65,6 +65,17 @@ class Owners:
                 found.append(mine[0])
         return found
 
+    def connected(self, pid: int) -> set[int]:
+        """The other processes of this machine that it has connections with."""
+        mine = [
+            fd
+            for target, ends in self._by_target.items()
+            if target.startswith("socket:")
+            for one, fd in ends
+            if one == pid
+        ]
+        return {other for fd in mine for other in self.other_end(pid, fd) or () if other != pid}
+
     def holders(self, target: str) -> list[int]:
         """The processes that have a descriptor of this pipe or socket."""
         return sorted({one for one, _ in self._by_target.get(target, [])})

@@ -105,6 +105,7 @@ class Process:
     doing: Doing = field(default_factory=Doing)
     forked: bool = False
     rank: str = ""
+    number: int = -1  # of several main processes whose rank is not known, in the order of their birth
     main: int = 0  # the main process that it belongs to
     open_files: int = 0
     most_files: int = 0
@@ -135,7 +136,8 @@ class Process:
             known = f"worker {self.doing.number}" if self.doing.number >= 0 else "a worker"
             return f"{known} (pid {self.pid})"
         if self.role == "main":
-            return f"rank {self.rank} (pid {self.pid})" if self.rank else f"the main process (pid {self.pid})"
+            alone = "the main process" if self.number < 0 else f"main process {self.number}"
+            return f"rank {self.rank} (pid {self.pid})" if self.rank else f"{alone} (pid {self.pid})"
         return f"pid {self.pid} ({self.command})"
 
 

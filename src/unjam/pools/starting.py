@@ -193,7 +193,7 @@ def _packages(modules: frozenset[str]) -> set[str]:
 
 @functools.cache
 def _installed(package: str) -> bool:
-    if package in ("__main__", "builtins", "unjam", ""):
+    if package in ("__main__", "__mp_main__", "builtins", "unjam", ""):
         return False
     try:
         spec = importlib.util.find_spec(package)

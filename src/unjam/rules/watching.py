@@ -67,7 +67,7 @@ class Jam:
 
 def _main_words(process: Process) -> str:
     doing = process.doing
-    who = f"rank {process.rank}" if process.rank else "the main process"
+    who = process.name.partition(" (")[0]
     if doing.stage == "sample" and doing.index:
         return f"{who} in sample {doing.index}"
     return f"{who} in the collate function" if doing.stage == "collate" else who
@@ -305,10 +305,10 @@ def commonest(thread: Thread) -> Place | None:
 
 def replaced(workers: list[Process]) -> list[Process]:
     """Workers that are younger than their siblings: they took a dead one's place."""
-    if len(workers) < 2:
-        return []
-    oldest = max(one.age for one in workers)
-    return [one for one in workers if oldest - one.age > 1.0 and one.doing.loader == "pool"]
+    # those of a pool are made together, milliseconds apart
+    its = sorted((one for one in workers if one.doing.loader == "pool"), key=lambda one: -one.age)
+    late = next((at for at in range(1, len(its)) if its[at - 1].age - its[at].age > 0.2), None)
+    return its[late:] if late is not None else []
 
 
 def silence(main: Process) -> tuple[str, ...]:

@@ -22,10 +22,25 @@ def close(settings: Settings) -> None:
         return
     facts = gather(records, settings)
     records.all = []
+    interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
     try:
         _write(facts, settings)
     except Exception as error:  # noqa: BLE001 - the program has done its work; its exit code is its own
         sys.stderr.write(f"unjam: the summary could not be written: {type(error).__name__}: {error}\n")
+    if interrupted:
+        _stay_interrupted()
+
+
+def _stay_interrupted() -> None:
+    """Let Python end by SIGINT, as shells expect of a program that Ctrl-C ended.
+
+    It remembers that the last code it ran from text raised KeyboardInterrupt; dataclasses run code from text when they are imported, and
+    made it forget.
+    """
+    import ctypes  # noqa: PLC0415 - rare
+
+    sys.excepthook = lambda *_: None
+    ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
 
 def gather(records: Records, settings: Settings) -> RunFacts:

@@ -51,11 +51,11 @@ class Record:
     def started(self, begun: int, done: int) -> None:
         """An iterator was made."""
         self._nanoseconds["started"] += done - begun
-        self.iterators += 1
         self._first, self._last = True, 0
 
     def seed(self, seed: int) -> None:
         """Torch drew the seed of an epoch: the workers' files are named after it."""
+        self.iterators += 1
         self._seeds.append(seed if self.workers else os.getpid())
 
     def waited(self, asked: int, got: int) -> None:
@@ -179,8 +179,9 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
             line = (str(error.exception).strip().splitlines() or [""])[0]
             name = type(error.exception).__name__
             key = (f"{name}: {line}"[:200] if line else name, error.decision)
-            causes[key] += len(error.indices) or 1
-            samples.setdefault(key, []).extend(str(index) for index in error.indices)
+            indices = error.indices or (error.index,)
+            causes[key] += len(indices)
+            samples.setdefault(key, []).extend(str(index) for index in indices)
     failures = tuple(
         Failure(words, count, ", ".join(dict.fromkeys(samples[words, decision][:5])), decision)
         for (words, decision), count in causes.most_common(10)

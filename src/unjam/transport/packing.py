@@ -220,7 +220,7 @@ class _CautiousPickler(_ByNamePickler):
 
 @functools.lru_cache(maxsize=4096)
 def _found_by_name(obj: Any) -> bool:
-    if obj.__module__ == "__main__":
+    if obj.__module__ in ("__main__", "__mp_main__"):
         return False
     found: Any = sys.modules.get(obj.__module__)
     for part in obj.__qualname__.split("."):

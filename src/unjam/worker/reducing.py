@@ -213,7 +213,7 @@ def _reduce_array(pickler: ShippingPickler, array: Any) -> Any:
 
 def _reduce_cached(_: ShippingPickler, function: Any) -> Any:
     """A function under lru_cache goes by name, which a worker cannot find in `__main__`; there, it is wrapped anew."""
-    if function.__module__ != "__main__" and "<locals>" not in function.__qualname__:
+    if function.__module__ not in ("__main__", "__mp_main__") and "<locals>" not in function.__qualname__:
         return NotImplemented
     return arrivals.cached_of, (function.__wrapped__, function.cache_parameters())
 

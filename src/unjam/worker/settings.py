@@ -78,7 +78,10 @@ def scalars(found: dict[str, ModuleSettings]) -> dict[str, ModuleSettings]:
 def _with_submodules(module: types.ModuleType) -> dict[str, types.ModuleType]:
     prefix = module.__name__ + "."
     inner = [
-        m for m in list(vars(module).values()) if isinstance(m, types.ModuleType) and m.__name__.startswith(prefix)
+        # by type and not by isinstance, which asks the object itself: some warn when they are asked anything
+        m
+        for m in list(vars(module).values())
+        if issubclass(type(m), types.ModuleType) and m.__name__.startswith(prefix)
     ]
     return {str(m.__name__): m for m in (module, *inner)}
 

@@ -19,9 +19,12 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+import cloudpickle
 
 from unjam.transport.memory import Mapping, OwnedFd, address_of, create, same_bytes
 from unjam.worker import arrivals
@@ -61,6 +64,7 @@ def ship(cargo: object, previous: Payload | None = None, *, within: int | None =
 
     Raises `TooLarge`, before any memory is taken, if more than `within` bytes would be.
     """
+    _main_by_value()
     dumped = dump(cargo)
     manifest = _plan(dumped)
     if previous is not None and not dumped.fds and not previous.extra_fds and _unchanged(dumped, manifest, previous):
@@ -73,6 +77,13 @@ def ship(cargo: object, previous: Payload | None = None, *, within: int | None =
     for (start, length), view in _places(manifest, dumped):
         memory[start : start + length] = view
     return Payload(fd, manifest, mapping, dumped.fds, frozenset(dumped.modules))
+
+
+def _main_by_value() -> None:
+    """The program as multiprocessing's spawn names it in a child, where a rank has its classes: no worker can import that."""
+    main = sys.modules.get("__mp_main__")
+    if main is not None and main.__name__ not in cloudpickle.list_registry_pickle_by_value():
+        cloudpickle.register_pickle_by_value(main)
 
 
 def receive(fd: int, manifest: Manifest, fds: list[int]) -> Any:

@@ -113,7 +113,7 @@ def _function_parts(function: types.FunctionType) -> Iterator[tuple[str, object]
             continue  # an empty cell
     for place, value in enumerate(function.__defaults__ or ()):
         yield f" -> default argument {place}", value
-    if function.__module__ == "__main__":
+    if function.__module__ in ("__main__", "__mp_main__"):
         for name in _global_names(function.__code__):
             if name in function.__globals__:
                 yield f" -> global {name!r}", function.__globals__[name]
@@ -137,7 +137,7 @@ def _attributes(obj: Any) -> Iterator[tuple[str, object]]:
         for name in (slots,) if isinstance(slots, str) else slots:
             if isinstance(name, str) and name not in ("__dict__", "__weakref__") and hasattr(obj, name):
                 yield f".{name}", getattr(obj, name)
-    if type(obj).__module__ == "__main__" or "<locals>" in type(obj).__qualname__:
+    if type(obj).__module__ in ("__main__", "__mp_main__") or "<locals>" in type(obj).__qualname__:
         yield f" -> class {type(obj).__name__}", type(obj)
 
 

@@ -146,7 +146,7 @@ def _plain_filters() -> list[bytes]:
     packed = []
     for entry in warnings.filters:
         with contextlib.suppress(Exception):
-            if getattr(entry[2], "__module__", "") != "__main__":
+            if getattr(entry[2], "__module__", "") not in ("__main__", "__mp_main__"):
                 packed.append(pickle.dumps(entry))
     return packed
 
