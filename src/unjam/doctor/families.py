@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from unjam.evidence.owners import Owners
-from unjam.evidence.table import Entry, Rest, children, descendants, entry, environment, everyone
+from unjam.evidence.table import Entry, Rest, Table, children, descendants, entry, environment, everyone
 from unjam.evidence.waiting import read_text
 
 _HELPERS = (
@@ -37,15 +37,15 @@ class Family:
         return max((clock.of(one.pid, one.pid) or 0.0 for one in self.workers or self.mains), default=0.0)
 
 
-def is_helper(one: Entry, table: dict[int, Entry] | None = None) -> bool:
+def is_helper(one: Entry, table: Table | None = None) -> bool:
     """Whether a process only serves multiprocessing; a child of the fork server has the server's command and does not."""
-    parent = (table or {}).get(one.parent) or entry(one.parent)
+    parent = (table.get(one.parent) if table is not None else None) or entry(one.parent)
     if parent is not None and parent.command == one.command:
         return False
     return any(mark in word for word in one.command for mark in _HELPERS)
 
 
-def is_worker_like(one: Entry, table: dict[int, Entry]) -> bool:
+def is_worker_like(one: Entry, table: Table) -> bool:
     """Whether a process was started as multiprocessing starts its children, as far as its name and command tell."""
     if one.name.startswith(("pt_data_worker", "unjam-worker")):
         return True
@@ -60,7 +60,7 @@ def is_worker_like(one: Entry, table: dict[int, Entry]) -> bool:
     return one.command == parent.command
 
 
-def _kids(one: Entry, table: dict[int, Entry]) -> list[Entry]:
+def _kids(one: Entry, table: Table) -> list[Entry]:
     """The children that do its work; those of a fork server are its own."""
     found = []
     for kid in children(table, one.pid):
@@ -68,7 +68,7 @@ def _kids(one: Entry, table: dict[int, Entry]) -> list[Entry]:
     return found
 
 
-def _mains(one: Entry, table: dict[int, Entry]) -> list[Entry]:
+def _mains(one: Entry, table: Table) -> list[Entry]:
     """The main processes at or below a process."""
     kids = _kids(one, table)
     if one.name.startswith(("pt_data_worker", "unjam-worker")) or is_helper(one, table):
@@ -110,16 +110,17 @@ def families_of(pid: int) -> list[Family]:
     return [_family(one, job, table) for job in _jobs(mains, table)]
 
 
-def _with_other_ranks(one: Entry, table: dict[int, Entry]) -> list[Entry]:
+def _with_other_ranks(one: Entry, table: Table) -> list[Entry]:
     """A main process, and those of its siblings that are ranks of the same job."""
     launcher = table.get(one.parent)
     if launcher is None or not launcher.is_python:
         return [one]
-    mains = _mains(launcher, table)
-    return next((job for job in _jobs(mains, table) if one in job), [one])
+    owners = Owners()
+    others = [main for main in _mains(launcher, table) if main.pid != one.pid and _same_job(one, main, table, owners)]
+    return sorted([one, *others], key=lambda main: main.pid)
 
 
-def _jobs(mains: list[Entry], table: dict[int, Entry]) -> list[list[Entry]]:
+def _jobs(mains: list[Entry], table: Table) -> list[list[Entry]]:
     """Main processes in groups: those of one job together. Programs that only have the same parent are apart."""
     jobs: list[list[Entry]] = []
     owners = Owners() if len(mains) > 1 else None
@@ -134,7 +135,7 @@ def _jobs(mains: list[Entry], table: dict[int, Entry]) -> list[list[Entry]]:
     return jobs
 
 
-def _same_job(one: Entry, other: Entry, table: dict[int, Entry], owners: Owners) -> bool:
+def _same_job(one: Entry, other: Entry, table: Table, owners: Owners) -> bool:
     if one.parent == other.parent and is_worker_like(one, table) and is_worker_like(other, table):
         return True
     mine, its = (environment(main.pid) for main in (one, other))
@@ -147,11 +148,11 @@ def _rank_of(variables: dict[str, str]) -> str:
     return next((variables[name] for name in RANKS if variables.get(name, "").isdigit()), "")
 
 
-def _is_rank(one: Entry, table: dict[int, Entry]) -> bool:
+def _is_rank(one: Entry, table: Table) -> bool:
     return not one.name.startswith(("pt_", "unjam-")) and any(is_worker_like(kid, table) for kid in _kids(one, table))
 
 
-def _family(root: Entry, mains: list[Entry], table: dict[int, Entry]) -> Family:
+def _family(root: Entry, mains: list[Entry], table: Table) -> Family:
     tops = [root] if len(mains) == 1 and mains[0] is root else mains
     below = [one for top in tops for one in descendants(table, top.pid) if one not in mains and one.pid != os.getpid()]
     pids = {main.pid for main in mains}
@@ -159,7 +160,7 @@ def _family(root: Entry, mains: list[Entry], table: dict[int, Entry]) -> Family:
     return Family(root, tuple(mains), tuple(workers), tuple(one for one in below if one not in workers))
 
 
-def _belongs(one: Entry, mains: set[int], table: dict[int, Entry]) -> bool:
+def _belongs(one: Entry, mains: set[int], table: Table) -> bool:
     parent = table.get(one.parent)
     if parent is not None and is_helper(parent, table):
         parent = table.get(parent.parent)
@@ -186,7 +187,7 @@ def families() -> list[Family]:
     return sorted(found, key=lambda one: -one.rested)
 
 
-def _ancestors(pid: int, table: dict[int, Entry]) -> set[int]:
+def _ancestors(pid: int, table: Table) -> set[int]:
     found = set()
     while pid in table and pid not in found:
         found.add(pid)

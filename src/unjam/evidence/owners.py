@@ -20,6 +20,9 @@ _SOCK_DIAG, _BY_FAMILY, _SHOW_PEER, _PEER = 4, 20, 4, 2
 class Owners:
     """Every descriptor that may be seen, looked at once."""
 
+    def __init__(self) -> None:
+        self._networks: dict[int, tuple[dict[str, tuple[str, str]], dict[tuple[str, str], str]]] = {}
+
     @cached_property
     def _by_target(self) -> dict[str, list[tuple[int, int]]]:
         found: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -82,17 +85,24 @@ class Owners:
 
     def _tcp_peer(self, pid: int, inode: str) -> str | None:
         """The inode of the socket at the other end of a connection within this machine."""
-        rows = {}
-        for table in ("tcp", "tcp6"):
-            for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
-                words = line.split()
-                rows[words[9]] = (words[1], words[2])
+        rows, by_ends = self._connections(_network(pid))
         mine = rows.get(inode)
         if mine is None:
             return None
-        return next(
-            (other for other, (local, remote) in rows.items() if (remote, local) == mine and other != "0"), None
-        )
+        other = by_ends.get((mine[1], mine[0]), "0")
+        return other if other != "0" else None
+
+    def _connections(self, network: tuple[int, str]) -> tuple[dict[str, tuple[str, str]], dict[tuple[str, str], str]]:
+        """Inode to its two ends and back, of one network; a container has its own."""
+        known = self._networks.get(network[0])
+        if known is None:
+            rows = {}
+            for table in ("tcp", "tcp6"):
+                for line in read_text(f"{network[1]}/net/{table}").splitlines()[1:]:
+                    words = line.split()
+                    rows[words[9]] = (words[1], words[2])
+            known = self._networks[network[0]] = (rows, {ends: inode for inode, ends in rows.items()})
+        return known
 
     @cached_property
     def _unix_peers(self) -> dict[str, str]:
@@ -126,6 +136,14 @@ class Owners:
                 inner += max(4, (size + 3) & ~3)
             at += (length + 3) & ~3
         return True
+
+
+def _network(pid: int) -> tuple[int, str]:
+    """The network that a process is in, by number, and where its tables are."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino, f"/proc/{pid}"
+    except OSError:
+        return 0, f"/proc/{pid}"
 
 
 @functools.cache

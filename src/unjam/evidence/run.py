@@ -66,7 +66,8 @@ class LoaderRun:
     samples: int = 0
     failed: int = 0
     restarts: int = 0
-    started: float = 0.0  # making iterators, and the first batch of each epoch
+    loaders: int = 1  # how many were made at this line
+    starts: tuple[float, ...] = ()  # making an iterator and getting its first batch, for each epoch
     waited: float = 0.0  # for all other batches
     trained: float = 0.0  # between getting one batch and asking for the next
     sampling: float = 0.0
@@ -77,6 +78,11 @@ class LoaderRun:
     waits: tuple[Wait, ...] = ()
     made: tuple[Made, ...] = ()
     cut: bool = False  # the oldest waits and batches were forgotten
+
+    @property
+    def started(self) -> float:
+        """Seconds that all epochs took to begin."""
+        return sum(self.starts)
 
     @property
     def lost(self) -> float:

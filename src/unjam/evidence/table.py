@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import time
@@ -39,7 +40,7 @@ class Entry:
     @property
     def line(self) -> str:
         """The command as typed, not longer than a line."""
-        text = " ".join(self.command) or f"[{self.name}]"
+        text = " ".join(" ".join(self.command).split()) or f"[{self.name}]"
         return text if len(text) <= 100 else text[:99] + "…"
 
 
@@ -75,9 +76,21 @@ def entry(pid: int) -> Entry | None:
     )
 
 
-def everyone() -> dict[int, Entry]:
+class Table(dict[int, Entry]):
+    """Processes by their number."""
+
+    @functools.cached_property
+    def by_parent(self) -> dict[int, list[Entry]]:
+        """Every process's children, oldest first."""
+        found: dict[int, list[Entry]] = {}
+        for one in sorted(self.values(), key=lambda one: (one.born, one.pid)):
+            found.setdefault(one.parent, []).append(one)
+        return found
+
+
+def everyone() -> Table:
     """Every process that can be seen."""
-    found = {}
+    found = Table()
     for name in os.listdir("/proc"):
         if name.isdigit():
             one = entry(int(name))
@@ -86,12 +99,12 @@ def everyone() -> dict[int, Entry]:
     return found
 
 
-def children(table: dict[int, Entry], pid: int) -> list[Entry]:
+def children(table: Table, pid: int) -> list[Entry]:
     """The children of a process, oldest first."""
-    return sorted((one for one in table.values() if one.parent == pid), key=lambda one: (one.born, one.pid))
+    return table.by_parent.get(pid, [])
 
 
-def descendants(table: dict[int, Entry], pid: int) -> list[Entry]:
+def descendants(table: Table, pid: int) -> list[Entry]:
     """A process's children and theirs."""
     found = []
     for one in children(table, pid):

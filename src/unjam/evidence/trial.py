@@ -50,7 +50,7 @@ def is_users(file: str) -> bool:
     file = file.replace("\\", "/")
     if any(mark in file for mark in _LIBRARIES) or _OURS.search(file):
         return False
-    return not (file.startswith("<") and "ipynb" not in file)
+    return not file.startswith("<") or "ipynb" in file or file.startswith(("<stdin>", "<ipython-input"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def faults(loader: LoaderRun) -> list[Fault]:
     work = loader.sampling + loader.collating + loader.packing
     found = [Fault(loader.started, "starting: " + count(loader.epochs, "epoch"))]
     if odd:
-        names = ", ".join(sample for _, sample, _ in sorted(odd, reverse=True)[:3])
+        names = ", ".join(list(dict.fromkeys(sample for _, sample, _ in sorted(odd, reverse=True)))[:3])
         found.append(Fault(by_sample, f"slow samples: {names}"))
     if work > 0:
         found += [
@@ -92,11 +92,12 @@ def slow_samples(loader: LoaderRun) -> Iterator[tuple[float, str, float]]:
 
 def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
     at = f" ({loader.place})" if loader.place else ""
-    per_start = loader.started / max(loader.epochs, 1)
-    if loader.workers and not loader.persistent and loader.epochs > 1:
+    again = loader.starts[1:]
+    if loader.workers and not (loader.persistent and loader.loaders == 1) and again:
+        first = "the loader made once, before the loop, with " if loader.loaders > 1 else ""
         yield Advice(
-            f"persistent_workers=True{at}: each of {loader.epochs} epochs waited {per_start:.2f} s for its first batch",
-            loader.started - per_start,
+            f"{first}persistent_workers=True{at}: each epoch after the first waited {sum(again) / len(again):.2f} s to begin",
+            sum(again),
             "UJ604",
         )
     odd = sorted(slow_samples(loader), reverse=True)
@@ -137,8 +138,8 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
             )
         elif able <= loader.workers:
             yield Advice(
-                f"cheaper samples{at}: {loader.workers} workers keep {count(run.cpus, 'processor')} busy; cache, decode smaller, or "
-                "do less for each sample",
+                f"cheaper samples{at}: {count(loader.workers, 'worker')} could not keep up on {count(run.cpus, 'processor')}; if the samples wait "
+                "more than they compute, more workers",
                 steady * loader.sampling / work,
             )
     for failure in loader.failures[:1]:

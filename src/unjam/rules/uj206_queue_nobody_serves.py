@@ -74,14 +74,16 @@ def witness(scene: Scene) -> Finding | None:
         between = bool(sync and sync.facts["between_processes"])
         if not between and jam.process.forked and not jam.others and kind not in ("loop", "barrier") and not drains:
             continue  # a thread that the fork left behind: another rule
-        name = watching.called_on(jam) or (f"a {sync.type_name}" if sync and sync.type_name else "a queue")
+        name = ("its coroutine" if kind == "loop" else watching.called_on(jam)) or (
+            f"a {sync.type_name}" if sync and sync.type_name else "a queue"
+        )
         full = drains or (sync is not None and sync.facts["call"] == "put")
-        state = "what nobody sets or completes"
+        state = "nobody sets or completes"
         if kind == "queue" or drains:
-            state = "full and nobody reads" if full else "empty and nobody fills"
+            state = "is full and nobody reads" if full else "is empty and nobody fills"
         return Finding(
             RULE,
-            f"{jam.who} waits for {name}, which is {state}" + (" it" if kind == "queue" or drains else ""),
+            f"{jam.who} waits for {name}, which {state}",
             name,
             (
                 f"waits at {jam.where}, for {watching.duration(jam.seconds)}",

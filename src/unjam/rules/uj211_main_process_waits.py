@@ -22,7 +22,7 @@ from unjam.evidence.case import Case
 from unjam.evidence.scene import Process, Scene
 from unjam.rules import watching
 from unjam.rules.judging import LIKELY, POSSIBLE, count, quoted
-from unjam.rules.rule import Finding, Rule
+from unjam.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ211", "main-process-waits", symptom="frozen", live=True)
 
@@ -36,6 +36,8 @@ def witness(scene: Scene) -> Finding | None:
     """A main process that waits outside its loader."""
     alone = len(scene.mains) == 1
     for main in scene.mains:
+        if _may_wait_for_a_gpu(main):
+            return _gpu(main)
         if not is_elsewhere(scene, main) or (roles.collective(main.thread.frames) and not alone):
             continue
         jam = watching.jam_of(scene, main, main.thread)
@@ -77,6 +79,28 @@ def is_elsewhere(scene: Scene, main: Process) -> bool:
         return False  # it asked to sleep
     distributed = bool(roles.collective(main.thread.frames)) and main.thread.steady
     return watching.is_jammed(scene, main, main.thread) or (distributed and not main.thread.ends_soon)
+
+
+def _may_wait_for_a_gpu(main: Process) -> bool:
+    """A wait for a GPU spins: one line, all the time, with a whole processor, in a process that has one open."""
+    busy = main.gpu and main.doing.stage == "elsewhere" and bool(main.threads) and main.thread.computes
+    return busy and main.thread.steady and main.thread.place is not None
+
+
+def _gpu(main: Process) -> Finding:
+    return Finding(
+        RULE,
+        f"the loader is fine; {main.name} waits for the GPU, or computes",
+        f"{main.thread.place}",
+        (
+            f"every look found it at {quoted(main.thread.place)}, with {main.thread.busy:.0%} of a processor",
+            "a wait for a GPU looks like computing from outside: nvidia-smi tells which",
+        ),
+        POSSIBLE,
+        "if it is always this line, look at what was given to the GPU before it (a kernel, a collective operation of another rank)",
+        main.thread.place,
+        severity=Severity.NOTE,
+    )
 
 
 def _what(scene: Scene, main: Process, jam: watching.Jam) -> tuple[str, str]:

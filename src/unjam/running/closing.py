@@ -9,7 +9,7 @@ import time
 
 from unjam.evidence import limits
 from unjam.evidence.run import RunFacts
-from unjam.running.records import Records
+from unjam.running.records import Records, words_of
 from unjam.running.settings import Settings
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -46,12 +46,11 @@ def _stay_interrupted() -> None:
 def gather(records: Records, settings: Settings) -> RunFacts:
     """The facts of this process."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    line = (str(error).strip().splitlines() or [""])[0] if error is not None else ""
     return RunFacts(
         settings.command or " ".join(sys.argv),
         time.monotonic() - records.began,
         tuple(one.facts() for one in records.all if one.iterators),
-        f"{type(error).__name__}: {line}"[:300] if error is not None else "",
+        words_of(error) if error is not None else "",
         next((os.environ[name] for name in _RANKS if os.environ.get(name, "").isdigit()), ""),
         os.getpid(),
         limits.processors(),

@@ -39,6 +39,8 @@ class Record:
         self.iterators = self.epochs = self.batches = 0
         self._nanoseconds: Counter[str] = Counter()
         self._first, self._last = True, 0
+        self._opening, self._starts = 0, array("q")
+        self.loaders = 0
         self.failure: Failure | None = None
 
     @property
@@ -50,7 +52,7 @@ class Record:
 
     def started(self, begun: int, done: int) -> None:
         """An iterator was made."""
-        self._nanoseconds["started"] += done - begun
+        self._opening = done - begun
         self._first, self._last = True, 0
 
     def seed(self, seed: int) -> None:
@@ -64,8 +66,12 @@ class Record:
         totals = self._nanoseconds
         if self._last:
             totals["trained"] += asked - self._last
-        totals["started" if self._first else "waited"] += got - asked
-        self.epochs += self._first
+        if self._first:
+            self.epochs += 1
+            self._starts.append(self._opening + got - asked)
+            self._opening = 0
+        else:
+            totals["waited"] += got - asked
         self.waits.append(Wait(asked, got, self._first))
         self._first, self._last = False, got
 
@@ -82,8 +88,7 @@ class Record:
         """The program gets an exception instead of a batch."""
         self.ended(asked, got)
         if isinstance(error, Exception):
-            line = (str(error).strip().splitlines() or [""])[0]
-            self.failure = Failure(f"{type(error).__name__}: {line}"[:300], 1, decision="raise")
+            self.failure = Failure(words_of(error), 1, decision="raise")
 
     def delivered(self, work: Any, facts: Any) -> None:
         """Unjam's workers made a batch, and say how."""
@@ -135,7 +140,8 @@ class Record:
             note=self.note,
             epochs=self.epochs,
             batches=self.batches,
-            started=seconds.get("started", 0.0),
+            loaders=max(self.loaders, 1),
+            starts=tuple(one / 1e9 for one in self._starts),
             waited=seconds.get("waited", 0.0),
             trained=seconds.get("trained", 0.0),
             waits=tuple(self.waits),
@@ -176,9 +182,7 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
         for name, stage in (("sampling", "getitem"), ("collating", "collate"), ("packing", "pickle")):
             seconds[name] += done.stages[stage].total
         for error in recorder.errors:
-            line = (str(error.exception).strip().splitlines() or [""])[0]
-            name = type(error.exception).__name__
-            key = (f"{name}: {line}"[:200] if line else name, error.decision)
+            key = (words_of(error.exception), error.decision)
             indices = error.indices or (error.index,)
             causes[key] += len(indices)
             samples.setdefault(key, []).extend(str(index) for index in indices)
@@ -188,6 +192,14 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
     )
     counted = {name: totals[name] for name in ("samples", "failed", "restarts")}
     return {**counted, **seconds, "failures": failures, "incidents": dict(incidents)}
+
+
+def words_of(error: BaseException) -> str:
+    """An exception in one line; of those that torch rebuilt from a worker, the worker's own last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    if lines[0].startswith("Caught ") and len(lines) > 1:
+        return lines[-1][:300]
+    return f"{type(error).__name__}: {lines[0]}"[:300] if lines[0] else type(error).__name__
 
 
 class Records:
@@ -229,6 +241,7 @@ class Records:
             # a loader that is made anew at the same line is the same loader to its user
             same = next((one for one in self.all if one.place and one.key == record.key), None)
             record = self._records[loader] = same or record
+            record.loaders += 1
             if same is None:
                 self.all.append(record)
         return record
