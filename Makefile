@@ -22,7 +22,8 @@ loaders: setup  ## the same small programs on torch's loader and on unjam's
 	$(BIN)/python examples/side_by_side.py
 
 test: setup lint  ## types, lint and every test, in two processes: most of them wait for processes of their own
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 lint: setup
 	$(BIN)/ruff check .

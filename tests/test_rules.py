@@ -17,9 +17,9 @@ from unjam.rules.rule import Severity
 # the others need a program that runs: test_witness
 CHECKED = [file for file in RULES if not file.RULE.live]
 PROGRAM = Path(__file__).parent / "rule_programs.py"
-# measured with all processors: they run alone, after the others
+# measured with all processors: they run when nothing else does, `make test` calls pytest a second time for them
 TIMED = {"UJ601", "UJ605"}
-AT_ONCE = 4
+AT_ONCE = 3
 # true as well of the same program
 ALSO = {"UJ403": {"UJ401", "UJ402"}}
 
@@ -29,8 +29,15 @@ def said() -> dict[tuple[str, str], dict]:
     """What the doctor said of every program."""
     quick = [file.RULE.code for file in CHECKED if file.RULE.code not in TIMED]
     processes = [_start(quick[at::AT_ONCE]) for at in range(AT_ONCE)]
-    lines = [line for process in processes for line in _finish(process)]
-    lines += _finish(_start(sorted(TIMED)))
+    return _by_program([line for process in processes for line in _finish(process)])
+
+
+@pytest.fixture(scope="module")
+def said_alone() -> dict[tuple[str, str], dict]:
+    return _by_program(_finish(_start(sorted(TIMED))))
+
+
+def _by_program(lines: list[str]) -> dict[tuple[str, str], dict]:
     found = [json.loads(line) for line in lines]
     return {(one["code"], one["kind"]): one for one in found}
 
@@ -50,17 +57,26 @@ def _finish(process: subprocess.Popen) -> list[str]:
     return out.splitlines()
 
 
-def _answer(said, code: str, kind: str) -> dict:
-    one = said[code, kind]
+EACH = pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(file, marks=[pytest.mark.alone] if file.RULE.code in TIMED else [], id=file.RULE.code)
+        for file in CHECKED
+    ],
+)
+
+
+def _answer(request, code: str, kind: str) -> dict:
+    one = request.getfixturevalue("said_alone" if code in TIMED else "said")[code, kind]
     if "not_here" in one:
         pytest.skip(one["not_here"])  # needs root, or a user namespace
     return one
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("file", CHECKED, ids=lambda f: f.RULE.code)
-def test_the_broken_program_yields_the_code(file, said):
-    one, code = _answer(said, file.RULE.code, "broken"), file.RULE.code
+@EACH
+def test_the_broken_program_yields_the_code(file, request):
+    one, code = _answer(request, file.RULE.code, "broken"), file.RULE.code
     codes = [finding["code"] for finding in one["findings"]]
     assert code in codes, (codes, one["trials"])
     mine = next(f for f in one["findings"] if f["code"] == code)
@@ -70,9 +86,9 @@ def test_the_broken_program_yields_the_code(file, said):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("file", CHECKED, ids=lambda f: f.RULE.code)
-def test_the_fixed_program_yields_nothing(file, said):
-    one = _answer(said, file.RULE.code, "fixed")
+@EACH
+def test_the_fixed_program_yields_nothing(file, request):
+    one = _answer(request, file.RULE.code, "fixed")
     assert one["loaders"]
     assert [f for f in one["findings"] if f["severity"] != "note" or f["code"] == file.RULE.code] == [], one["trials"]
 
