@@ -21,7 +21,8 @@ _STAGES = {
     "collate": "in the collate function", "send": "sends a batch", "end": "ends", "task": "works",
     "waits": "waits for a batch", "starting": "starts its workers", "stopping": "ends its workers",
 }  # fmt: skip
-_MOST_ROWS = 24
+_MOST_ROWS = 32
+_MANY = 8
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
@@ -39,14 +40,21 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         console.print()
     for finding in diagnosis.findings:
         show_finding(finding, console)
-    console.print(f"[bold]{escape(verdict(diagnosis))}[/bold]")
+    if diagnosis.findings:
+        console.print(f"[dim]{_took(diagnosis)}[/dim]")
+    else:
+        console.print(f"[bold]{escape(verdict(diagnosis))}[/bold]")
+
+
+def _took(diagnosis: Diagnosis) -> str:
+    return f"{diagnosis.seconds:.1f} s; nothing was stopped, signalled or changed"
 
 
 def verdict(diagnosis: Diagnosis) -> str:
     """The last line."""
     scene = diagnosis.scene
     assert scene is not None
-    took = f"({diagnosis.seconds:.1f} s; nothing was stopped, signalled or changed)"
+    took = f"({_took(diagnosis)})"
     serious = diagnosis.serious
     if serious:
         return f"{serious[0].title} {took}"
@@ -72,7 +80,7 @@ def _table(scene: Scene) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for name in ("pid", "who", "does", "at", "for", "cpu", "memory"):
         table.add_column(name, overflow="fold", justify="right" if name in ("pid", "for", "cpu", "memory") else "left")
-    shown = [one for one in scene.processes if one.role != "helper"]
+    shown, hidden = _rows(scene)
     for one in shown[:_MOST_ROWS]:
         place = one.thread.place if one.threads else None
         rested = waited(one.thread, scene) if one.threads and not one.thread.computes and not one.ended else None
@@ -85,9 +93,30 @@ def _table(scene: Scene) -> Table:
             f"{one.busy:.0%}",
             size(one.rss),
         )
+    if hidden:
+        table.add_row("", f"  {hidden} more", "idle: wait for work", "", "", "", "")
     if len(shown) > _MOST_ROWS:
-        table.add_row("", f"… {count(len(shown) - _MOST_ROWS, 'more')}", "", "", "", "", "")
+        table.add_row("", f"  {len(shown) - _MOST_ROWS} more", "", "", "", "", "")
     return table
+
+
+def _rows(scene: Scene) -> tuple[list[Process], int]:
+    """Each main process, its workers, what they started; where there are many workers, without the idle ones."""
+    many = len(scene.workers()) > _MANY
+    found: list[Process] = []
+    hidden = 0
+    for main in scene.mains:
+        found.append(main)
+        for one in scene.processes:
+            if one.main != main.pid or one is main or one.role == "helper":
+                continue
+            if many and one.role == "worker" and one.doing.stage == "idle" and not one.ended:
+                hidden += 1
+            else:
+                found.append(one)
+    return found + [
+        one for one in scene.processes if one not in found and one.role in ("main", "worker") and not hidden
+    ], hidden
 
 
 def _limits(scene: Scene) -> str:
