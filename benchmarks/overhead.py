@@ -7,6 +7,7 @@ The program times its own epochs, in processes of their own, interleaved. A rati
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 from harness import table, verdict
+from unjam.running.settings import SITE
 
 PROGRAM = """
 import sys, time, json, torch
@@ -35,7 +37,7 @@ class Made(Dataset):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    data = Made(SIZE, WORK)
+    data = Made(SIZE, SECONDS)
     loader = DataLoader(data, batch_size=BATCH, num_workers=WORKERS, persistent_workers=WORKERS > 0)
     for batch in loader:
         pass
@@ -49,18 +51,19 @@ if __name__ == "__main__":
     print(json.dumps(times[len(times) // 2]))
 """
 SETTINGS = {
-    "samples of 1 ms, 2 workers": dict(LENGTH=1200, SIZE=1000, WORK=0.001, BATCH=16, WORKERS=2, EPOCHS=3),
-    "samples of 0.1 ms, 2 workers": dict(LENGTH=8000, SIZE=1000, WORK=0.0001, BATCH=32, WORKERS=2, EPOCHS=3),
-    "samples of 5 µs, 2 workers": dict(LENGTH=40_000, SIZE=100, WORK=0, BATCH=64, WORKERS=2, EPOCHS=3),
-    "samples of 0.1 ms, no workers": dict(LENGTH=6000, SIZE=1000, WORK=0.0001, BATCH=32, WORKERS=0, EPOCHS=3),
+    "samples of 1 ms, 2 workers": dict(LENGTH=600, SIZE=1000, SECONDS=0.001, BATCH=16, WORKERS=2, EPOCHS=3),
+    "samples of 0.1 ms, 2 workers": dict(LENGTH=5000, SIZE=1000, SECONDS=0.0001, BATCH=32, WORKERS=2, EPOCHS=3),
+    "samples of 5 µs, 2 workers": dict(LENGTH=30_000, SIZE=100, SECONDS=0, BATCH=64, WORKERS=2, EPOCHS=3),
+    "samples of 0.1 ms, no workers": dict(LENGTH=3000, SIZE=1000, SECONDS=0.0001, BATCH=32, WORKERS=0, EPOCHS=3),
 }
+# as `unjam run` starts a program; None: plain
 CONTENDERS = {
-    "torch": [],
-    "--observe": ["-m", "unjam", "run", "--quiet", "--observe"],
-    "--observe --trace": ["-m", "unjam", "run", "--quiet", "--observe", "--trace", "{folder}/trace.json"],
-    "unjam run": ["-m", "unjam", "run", "--quiet"],
+    "torch": None,
+    "--observe": "--quiet --observe",
+    "--observe --trace": "--quiet --observe --trace {folder}/trace.json",
+    "unjam run": "--quiet",
 }
-ROUNDS = 7
+ROUNDS = 5
 
 
 def main():
@@ -74,10 +77,8 @@ def main():
             program.write_text(code)
             seen: dict[str, list[float]] = {name: [] for name in CONTENDERS}
             for _ in range(ROUNDS):
-                for name, before in CONTENDERS.items():
-                    words = [word.format(folder=folder) for word in before]
-                    done = subprocess.run([sys.executable, *words, program], capture_output=True, text=True, check=True)
-                    seen[name].append(json.loads(done.stdout.splitlines()[-1]))
+                for name in CONTENDERS:
+                    seen[name].append(json.loads(_run(program, name, folder).splitlines()[-1]))
             plain = statistics.median(seen["torch"])
             ratios = {name: statistics.median(its) / plain for name, its in seen.items()}
             rows.append(
@@ -97,16 +98,24 @@ def main():
     )
 
 
+def _run(program: Path, contender: str, folder: str) -> str:
+    options = CONTENDERS[contender]
+    known = dict(os.environ)
+    if options is not None:
+        known.update(UNJAM="1", UNJAM_OPTIONS=options.format(folder=folder))
+        known["PYTHONPATH"] = SITE + os.pathsep + known.get("PYTHONPATH", "")
+    return subprocess.run([sys.executable, program], capture_output=True, text=True, check=True, env=known).stdout
+
+
 def _start(folder: str) -> list[str]:
     """What the beginning and the end of a program cost, without a loader."""
     program = Path(folder) / "empty.py"
     program.write_text("import torch.utils.data\n")
     seen: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     for _ in range(ROUNDS):
-        for name, before in CONTENDERS.items():
-            words = [word.format(folder=folder) for word in before]
+        for name in CONTENDERS:
             begun = time.perf_counter()
-            subprocess.run([sys.executable, *words, program], capture_output=True, check=True)
+            _run(program, name, folder)
             seen[name].append(time.perf_counter() - begun)
     medians = {name: statistics.median(its) for name, its in seen.items()}
     more = [f"+{medians[name] - medians['torch']:.2f} s" for name in list(CONTENDERS)[1:]]
