@@ -29,6 +29,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
+from unjam.drive import adopted
 from unjam.drive.court import Court
 from unjam.drive.feed import Feed
 from unjam.drive.options import CannotLoad, Options
@@ -201,7 +202,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
 
 def own_of(loader: Any) -> Any:
     """Who has unjam's own options: unjam's loader itself, or what was added to one of torch's."""
-    return getattr(loader, "_unjam", loader)
+    return adopted.find(loader) or loader
 
 
 def policy_of(own: Any) -> Policy:

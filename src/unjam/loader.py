@@ -14,6 +14,7 @@ import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from unjam.drive import adopted
 from unjam.drive.recorder import Recorder
 from unjam.errors import SampleError
 from unjam.options import OnError, check_options
@@ -163,11 +164,12 @@ def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> _BaseDataLoaderIt
 
 
 def adopt(loader: torch.utils.data.DataLoader[Any], **options: Any) -> None:
-    """Give one of torch's own loaders what unjam's iterator needs, in one attribute that is nobody else's."""
+    """Give one of torch's own loaders what unjam's iterator needs, beside it: the object itself stays as it was."""
     parameters = inspect.signature(DataLoader.__init__).parameters
     own = {name: options.get(name, parameters[name].default) for name in inspect.signature(check_options).parameters}
     check_options(**own)
     path = None if own["error_log"] is None else os.path.abspath(os.fspath(own["error_log"]))
     recorder = Recorder(path, own["max_errors"], type(loader.dataset).__qualname__)
     in_order = getattr(loader, "in_order", True)
-    loader._unjam = types.SimpleNamespace(**own, in_order=in_order, _recorder=recorder, _ship_cache=ShipCache())  # noqa: SLF001 - see above
+    own["in_order"] = in_order
+    adopted.keep(loader, types.SimpleNamespace(**own, _recorder=recorder, _ship_cache=ShipCache()))

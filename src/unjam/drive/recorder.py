@@ -130,11 +130,16 @@ class Recorder:
             more = f" ({count} of this kind so far)" if count > 1 else ""
             log.warning("%s%s", text % values, more)
 
+    @property
+    def pool(self) -> Any:
+        """The workers of the present epoch, while there are any."""
+        return None if self._pool is None else self._pool()
+
     # -- what is known -----------------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
         """Everything so far."""
-        pool = None if self._pool is None else self._pool()
+        pool = self.pool
         spans, held = (0, 0) if pool is None else pool.memory()
         totals = self._totals
         return Statistics(

@@ -74,6 +74,7 @@ class LoaderRun:
     collating: float = 0.0
     packing: float = 0.0
     failures: tuple[Failure, ...] = ()
+    overdue: tuple[tuple[str, float], ...] = ()  # samples that were ended for their time, and the seconds that they had
     incidents: Mapping[str, int] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
     made: tuple[Made, ...] = ()

@@ -22,7 +22,8 @@ def text(judged: Judged) -> str:
     share = run.lost / run.seconds if run.seconds else 0.0
     lines = [f"-- {who}: {run.seconds:.1f} s, of which the training waited {run.lost:.1f} s ({share:.0%}) for data --"]
     for loader, faults in judged.faults:
-        lines += _loader(loader, faults)
+        if loader.batches or loader.failures:
+            lines += _loader(loader, faults)
     if run.ended:
         lines.append(f"  the program ended with {run.ended}")
     if judged.advice:

@@ -56,12 +56,16 @@ def faults(loader: LoaderRun) -> list[Fault]:
     """Where the waiting went, the longest first."""
     odd = list(slow_samples(loader))
     by_sample = min(sum(seconds for seconds, _, _ in odd), loader.waited)
-    rest = max(0.0, loader.waited - by_sample)
+    by_time = min(sum(seconds for _, seconds in loader.overdue), loader.waited - by_sample)
+    rest = max(0.0, loader.waited - by_sample - by_time)
     work = loader.sampling + loader.collating + loader.packing
     found = [Fault(loader.started, "starting: " + count(loader.epochs, "epoch"))]
     if odd:
         names = ", ".join(list(dict.fromkeys(sample for _, sample, _ in sorted(odd, reverse=True)))[:3])
         found.append(Fault(by_sample, f"slow samples: {names}"))
+    if loader.overdue:
+        names = ", ".join(list(dict.fromkeys(sample for sample, _ in loader.overdue))[:3])
+        found.append(Fault(by_time, f"samples over their time: {names}"))
     if work > 0:
         found += [
             Fault(rest * loader.sampling / work, "loading samples"),
@@ -116,7 +120,7 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
             f"num_workers={min(run.cpus, 4)}{at}: loading happened while the training stood still", hidden, "UJ606"
         )
     elif loader.workers and work > 0:
-        steady = loader.waited - sum(one for one, _, _ in odd)
+        steady = max(0.0, loader.waited - sum(one for one, _, _ in odd) - sum(one for _, one in loader.overdue))
         able = max(run.cpus - 1, 1)
         if able > loader.workers:
             saved = steady * (1 - loader.workers / able)

@@ -66,7 +66,9 @@ def at_end_of_fork(settings: Settings) -> None:
 
 def _is_worker() -> bool:
     """Whether this process is a data worker that uses a loader itself: its parent tells the story."""
-    return bool(multiprocessing.current_process().daemon)
+    from torch.utils.data import get_worker_info  # noqa: PLC0415 - a process that used a loader has it
+
+    return bool(multiprocessing.current_process().daemon) or get_worker_info() is not None
 
 
 def _write(facts: RunFacts, settings: Settings) -> None:

@@ -20,6 +20,16 @@ _now = time.monotonic_ns
 MOST_DETAIL = 64 << 20  # bytes of samples' stamps that one worker writes for a trace
 
 
+# the number of the present iterator, for those that load in the program's own process
+_inline = [0]
+
+
+def next_inline() -> int:
+    """A name for the files of the next iterator without workers; torch's seeds are not negative."""
+    _inline[0] += 1
+    return -_inline[0]
+
+
 class Clock:
     """The times of one fetcher's present batch."""
 
@@ -34,7 +44,7 @@ class Clock:
         self.stamps: list[int] | None = [] if settings.trace else None
         seed, worker = _who()
         try:
-            path = name_of(settings.folder, seed, worker)
+            path = name_of(settings.folder, seed, worker, os.getpid() if worker < 0 else 0)
             self._page = Page(path)
             if settings.trace:
                 self._detail = os.open(f"{path}.samples", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -71,7 +81,7 @@ def _who() -> tuple[int, int]:
     from torch.utils.data import get_worker_info  # noqa: PLC0415 - it is imported by now
 
     info = get_worker_info()
-    return (info.seed - info.id, info.id) if info is not None else (os.getpid(), -1)
+    return (info.seed - info.id, info.id) if info is not None else (-_inline[0], -1)
 
 
 class _Samples:

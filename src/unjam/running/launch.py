@@ -32,6 +32,9 @@ def launch(
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
     command = [sys.executable, *flags, *_words(program, module)]
     given = _checked(options)
+    for name, path in files.items():
+        if not os.path.isdir(os.path.dirname(path)):
+            raise CannotRun(f"--{name} {path}: the folder does not exist")
     if observe and given:
         named = ", ".join("--" + name.replace("_", "-") for name in given)
         raise CannotRun(f"--observe keeps torch's loader, which has no {named}")

@@ -33,8 +33,10 @@ class Page:
             self._map = mmap.mmap(fd, HEAD + RING * _BATCH.size)
         finally:
             os.close(fd)
-        self._at = 0
-        self._totals = [0, 0, 0, 0, 0, 0, os.getpid()]
+        # a persistent worker makes its fetcher anew for each epoch, and goes on writing where it was
+        known = list(_TOTALS.unpack_from(self._map, 0))
+        self._totals = known if known[6] == os.getpid() else [0, 0, 0, 0, 0, 0, os.getpid()]
+        self._at = self._totals[0]
 
     def batch(
         self, begun: int, collated: int, done: int, samples: int, longest: int, slowest: object, idle: int
@@ -79,18 +81,18 @@ def read(path: str, worker: int) -> tuple[Totals, list[Made]]:
     return totals, sorted(made, key=lambda one: one.begun)
 
 
-def name_of(folder: str, seed: int, worker: int) -> str:
-    """The file of one worker: the seed that torch drew for its epoch tells whose it is."""
-    return os.path.join(folder, f"{seed}.{worker}.page")
+def name_of(folder: str, seed: int, worker: int, pid: int) -> str:
+    """The file of one worker: the seed that torch drew for its epoch tells whose it is; without workers, the process and a number."""
+    return os.path.join(folder, f"{seed}.{worker}.{pid}.page")
 
 
-def of_seed(folder: str, seed: int) -> list[tuple[int, str]]:
+def of_seed(folder: str, seed: int, pid: int) -> list[tuple[int, str]]:
     """(worker, file) for every worker that was started with a seed."""
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             parts = name.split(".")
-            if len(parts) == 3 and parts[0] == str(seed) and parts[2] == "page":
+            if len(parts) == 4 and parts[0] == str(seed) and parts[2] in ("0", str(pid)) and parts[3] == "page":
                 found.append((int(parts[1]), os.path.join(folder, name)))
     return sorted(found)
 

@@ -7,9 +7,12 @@ import time
 import weakref
 from array import array
 from collections import Counter, deque
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
+from unjam.drive import adopted
+from unjam.errors import SampleTimeoutError
 from unjam.evidence.run import Failure, LoaderRun, Made, Wait
 from unjam.evidence.trial import Place, users_place
 from unjam.running import pages
@@ -18,6 +21,66 @@ from unjam.running.settings import Settings
 MOST_WAITS = 200_000
 MOST_MADE = 50_000
 _TAIL = 3  # stamps behind the samples': collating begins, packing begins, done
+
+
+class Pass:
+    """One pass of the program over a loader: the times between its questions and its answers."""
+
+    __slots__ = ("_begun", "_first", "_last", "_opening", "_record")
+
+    def __init__(self, record: Record, begun: int, done: int) -> None:
+        self._record = record
+        self._begun, self._opening = begun, done - begun
+        self._first, self._last = True, 0
+
+    def waited(self, asked: int, got: int, batch: Any) -> None:
+        """The program has its batch."""
+        record = self._record
+        record.batches += 1
+        record.samples += size_of(batch) if record.batch_size is not None or record.batched else 1
+        if self._last:
+            record.nanoseconds["trained"] += asked - self._last
+        if self._first:
+            record.epochs += 1
+            record.starts.append(self._opening + got - asked)
+            # what making the iterator took belongs to the first wait, if nothing else was done in between
+            record.waits.append(
+                Wait(min(asked, self._begun) if asked - self._begun - self._opening < 10**7 else asked, got, first=True)
+            )
+        else:
+            record.nanoseconds["waited"] += got - asked
+            record.waits.append(Wait(asked, got))
+        self._first, self._last = False, got
+
+    def ended(self, asked: int, got: int) -> None:
+        """The epoch is over."""
+        if self._last:
+            self._record.nanoseconds["trained"] += asked - self._last
+        self._record.nanoseconds["waited"] += got - asked
+        self._last = 0
+
+    def raised(self, asked: int, got: int, error: BaseException) -> None:
+        """The program gets an exception instead of a batch."""
+        self.ended(asked, got)
+        if isinstance(error, Exception):
+            self._record.failures[words_of(error)] += 1
+
+
+def size_of(batch: Any) -> int:
+    """How many samples are in a batch: the length of its first tensor, array or list."""
+    for _ in range(8):
+        shape = getattr(batch, "shape", None)
+        if shape is not None:
+            return int(shape[0]) if len(shape) else 1
+        if isinstance(batch, Mapping):
+            batch = next(iter(batch.values()), None)
+        elif isinstance(batch, (list, tuple)) and batch:
+            if isinstance(batch[0], (str, bytes)):
+                return len(batch)
+            batch = batch[0]
+        else:
+            return 1
+    return 1
 
 
 class Record:
@@ -29,6 +92,7 @@ class Record:
         self.kind, self.dataset = type(loader).__name__, type(loader.dataset).__qualname__
         self.workers, self.batch_size = loader.num_workers, loader.batch_size
         self.persistent = bool(loader.persistent_workers)
+        self.batched = loader.batch_sampler is not None
         self.note = "its class makes its own iterator"
         self.recorders: list[Any] = []
         self.waits: deque[Wait] = deque(maxlen=MOST_WAITS)
@@ -36,12 +100,10 @@ class Record:
         self._made: deque[Made] = deque(maxlen=MOST_MADE)
         self._seeds: list[int] = []
         self._hands: dict[int, int] = {}
-        self.iterators = self.epochs = self.batches = 0
-        self._nanoseconds: Counter[str] = Counter()
-        self._first, self._last = True, 0
-        self._opening, self._starts = 0, array("q")
-        self.loaders = 0
-        self.failure: Failure | None = None
+        self.iterators = self.epochs = self.batches = self.samples = self.loaders = 0
+        self.nanoseconds: Counter[str] = Counter()
+        self.starts = array("q")
+        self.failures: Counter[str] = Counter()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -50,51 +112,35 @@ class Record:
 
     # -- what happens, as cheap as it can be -------------------------------------------------------------------------
 
-    def started(self, begun: int, done: int) -> None:
-        """An iterator was made."""
-        self._opening = done - begun
-        self._first, self._last = True, 0
-
-    def seed(self, seed: int) -> None:
-        """Torch drew the seed of an epoch: the workers' files are named after it."""
-        self.iterators += 1
-        self._seeds.append(seed if self.workers else os.getpid())
-
-    def waited(self, asked: int, got: int) -> None:
-        """The program has its batch."""
-        self.batches += 1
-        totals = self._nanoseconds
-        if self._last:
-            totals["trained"] += asked - self._last
-        if self._first:
-            self.epochs += 1
-            self._starts.append(self._opening + got - asked)
-            self._opening = 0
-        else:
-            totals["waited"] += got - asked
-        self.waits.append(Wait(asked, got, self._first))
-        self._first, self._last = False, got
-
-    def ended(self, asked: int, got: int) -> None:
-        """The epoch is over."""
-        if self._last:
-            self._nanoseconds["trained"] += asked - self._last
-        self._nanoseconds["waited"] += got - asked
-        self._last = 0
-        if self.persistent:
-            self._first = True
-
-    def raised(self, asked: int, got: int, error: BaseException) -> None:
-        """The program gets an exception instead of a batch."""
-        self.ended(asked, got)
-        if isinstance(error, Exception):
-            self.failure = Failure(words_of(error), 1, decision="raise")
+    def begins(self, iterator: Any, loader: Any, token: int, begun: int, done: int) -> None:
+        """The program asked for an iterator and has it: a new one, or a persistent one that begins again."""
+        if getattr(iterator, "unjam_pass", None) is None:
+            self.iterators += 1
+            self._seeds.append(int(iterator._base_seed) if self.workers else token)  # noqa: SLF001 - torch's name
+        iterator.unjam_pass = Pass(self, begun, done)
+        recorder = getattr(adopted.find(loader) or loader, "_recorder", None)
+        if recorder is not None and not self._settings.observe:
+            recorder.tap, self.note = self.delivered, ""
+            if recorder not in self.recorders:
+                self.recorders.append(recorder)
 
     def delivered(self, work: Any, facts: Any) -> None:
         """Unjam's workers made a batch, and say how."""
-        self._raw.append((work.sent_to or 0, work.indices, facts.times))
+        pid = work.sent_to or 0
+        if pid and pid not in self._hands:
+            self._hands[pid] = self._number(pid)
+        self._raw.append((pid, work.indices, facts.times))
         if len(self._raw) >= 256:
             self._count()
+
+    def _number(self, pid: int) -> int:
+        """Which worker a process is; workers of every epoch have the same numbers."""
+        for recorder in self.recorders:
+            pool = recorder.pool
+            for number in range(self.workers):
+                if pool is not None and pool.pid(number) == pid:
+                    return number
+        return len(self._hands) % max(int(self.workers), 1)
 
     # -- what is known at the end --------------------------------------------------------------------------------------
 
@@ -110,7 +156,7 @@ class Record:
             longest = max(took)
             at = took.index(longest)
             slowest = str(indices[at])[:40] if samples == len(indices) and indices[at] is not None else ""
-            worker = self._hands.setdefault(pid, len(self._hands)) if pid else -1
+            worker = self._hands[pid] if pid else -1
             kept = tuple(stamps[1 : samples + 1]) if self._settings.trace else ()
             self._made.append(
                 Made(
@@ -121,15 +167,17 @@ class Record:
     def facts(self) -> LoaderRun:
         """All of it."""
         self._count()
-        seconds = {name: value / 1e9 for name, value in self._nanoseconds.items()}
+        seconds = {name: value / 1e9 for name, value in self.nanoseconds.items()}
         known: dict[str, Any] = {}
         made = list(self._made)
         if self.recorders:
             known = _from_recorders(self.recorders)
         else:
             known, made = self._from_pages()
-        if self.failure is not None and not known.get("failures"):
-            known["failures"] = (self.failure,)
+        if self.failures and not known.get("failures"):
+            known["failures"] = tuple(
+                Failure(words, number, decision="raise") for words, number in self.failures.items()
+            )
         return LoaderRun(
             name=f"{self.kind} over {self.dataset}",
             place=self.place,
@@ -141,7 +189,7 @@ class Record:
             epochs=self.epochs,
             batches=self.batches,
             loaders=max(self.loaders, 1),
-            starts=tuple(one / 1e9 for one in self._starts),
+            starts=tuple(one / 1e9 for one in self.starts),
             waited=seconds.get("waited", 0.0),
             trained=seconds.get("trained", 0.0),
             waits=tuple(self.waits),
@@ -155,14 +203,12 @@ class Record:
         totals: Counter[str] = Counter()
         made: list[Made] = []
         for seed in dict.fromkeys(self._seeds):
-            for worker, path in pages.of_seed(self._settings.folder, seed):
+            for worker, path in pages.of_seed(self._settings.folder, seed, os.getpid()):
                 summed, its = pages.read(path, worker)
                 made += pages.with_samples(its, path) if self._settings.trace else its
-                totals.update(
-                    samples=summed.samples, sampling=summed.fetching, collating=summed.collating, batches=summed.batches
-                )
+                totals.update(sampling=summed.fetching, collating=summed.collating)
         known = {
-            "samples": totals["samples"],
+            "samples": self.samples,
             "sampling": totals["sampling"] / 1e9,
             "collating": totals["collating"] / 1e9,
         }
@@ -173,6 +219,7 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
     causes: Counter[tuple[str, str]] = Counter()
     samples: dict[tuple[str, str], list[str]] = {}
     totals: Counter[str] = Counter()
+    overdue: list[tuple[str, float]] = []
     seconds = {"sampling": 0.0, "collating": 0.0, "packing": 0.0}
     incidents: Counter[str] = Counter()
     for recorder in recorders:
@@ -182,6 +229,8 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
         for name, stage in (("sampling", "getitem"), ("collating", "collate"), ("packing", "pickle")):
             seconds[name] += done.stages[stage].total
         for error in recorder.errors:
+            if isinstance(error.exception, SampleTimeoutError):
+                overdue.append((str(error.index), error.seconds))
             key = (words_of(error.exception), error.decision)
             indices = error.indices or (error.index,)
             causes[key] += len(indices)
@@ -191,7 +240,7 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
         for (words, decision), count in causes.most_common(10)
     )
     counted = {name: totals[name] for name in ("samples", "failed", "restarts")}
-    return {**counted, **seconds, "failures": failures, "incidents": dict(incidents)}
+    return {**counted, **seconds, "failures": failures, "incidents": dict(incidents), "overdue": tuple(overdue)}
 
 
 def words_of(error: BaseException) -> str:

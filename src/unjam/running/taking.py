@@ -12,6 +12,8 @@ import time
 from types import ModuleType
 from typing import Any
 
+from unjam.drive import adopted
+from unjam.running import fetching
 from unjam.running.records import Record, Records
 from unjam.running.settings import Settings
 from unjam.worker.imports import after_import
@@ -20,39 +22,32 @@ _now = time.monotonic_ns
 
 
 def take_over(module: ModuleType, settings: Settings) -> None:
-    """Patch what was just imported."""
+    """Patch what was just imported. No function that torch warns from gets a frame of ours above it: filters name its callers."""
     from unjam.running import closing  # noqa: F401, PLC0415 - its being imported says that there is something to close
 
     records = Records.here(settings)
-    loader, base = module.DataLoader, module._BaseDataLoaderIter  # noqa: SLF001 - torch's names
-    init, get_iterator, begin = loader.__init__, loader._get_iterator, base.__init__  # noqa: SLF001 - as above
+    loader = module.DataLoader
+    get_iterator, iterate = loader._get_iterator, loader.__iter__  # noqa: SLF001 - torch's names
 
-    @functools.wraps(init)
-    def made(this: Any, *args: Any, **kwargs: Any) -> None:
-        init(this, *args, **kwargs)
+    def new(kind: Any, *_args: Any, **_kwargs: Any) -> Any:
+        this = object.__new__(kind)
         records.made(this, sys._getframe(1))  # noqa: SLF001 - as above
+        return this
 
     @functools.wraps(get_iterator)
     def iterator(this: Any) -> Any:
-        record = records.of(this)
-        begun = _now()
-        try:
-            return _ours(this, settings) if _may_take(this, settings, record) else get_iterator(this)
-        finally:
-            record.started(begun, _now())
+        return _ours(this, settings) if _may_take(this, settings, records.of(this)) else get_iterator(this)
 
-    @functools.wraps(begin)
-    def begun(this: Any, its_loader: Any, *args: Any, **kwargs: Any) -> None:
-        begin(this, its_loader, *args, **kwargs)
-        this.unjam_record = record = records.of(its_loader)
-        record.seed(int(this._base_seed))  # noqa: SLF001 - as above
-        recorder = getattr(getattr(its_loader, "_unjam", its_loader), "_recorder", None)
-        if recorder is not None and not settings.observe:
-            recorder.tap, record.note = record.delivered, ""
-            if recorder not in record.recorders:
-                record.recorders.append(recorder)
+    @functools.wraps(iterate)
+    def iterated(this: Any) -> Any:
+        record, begun = records.of(this), _now()
+        token = fetching.next_inline()
+        found = iterate(this)
+        if isinstance(found, module._BaseDataLoaderIter):  # noqa: SLF001 - as above
+            record.begins(found, this, token, begun, _now())
+        return found
 
-    loader.__init__, loader._get_iterator, base.__init__ = made, iterator, begun  # noqa: SLF001 - as above
+    loader.__new__, loader._get_iterator, loader.__iter__ = new, iterator, iterated  # noqa: SLF001 - as above
     for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):  # noqa: SLF001 - as above
         time_next(kind)
     after_import("unjam.iterator", _time_ours)
@@ -69,16 +64,19 @@ def time_next(kind: Any) -> None:
 
     @functools.wraps(next_data)
     def timed(this: Any) -> Any:
+        watch = getattr(this, "unjam_pass", None)
+        if watch is None:
+            return next_data(this)  # somebody made torch's iterator without asking its loader
         asked = _now()
         try:
             data = next_data(this)
         except StopIteration:
-            this.unjam_record.ended(asked, _now())
+            watch.ended(asked, _now())
             raise
         except BaseException as error:
-            this.unjam_record.raised(asked, _now(), error)
+            watch.raised(asked, _now(), error)
             raise
-        this.unjam_record.waited(asked, _now())
+        watch.waited(asked, _now(), data)
         return data
 
     kind._next_data = timed  # noqa: SLF001 - as above
@@ -98,6 +96,6 @@ def _may_take(loader: Any, settings: Settings, record: Record) -> bool:
 def _ours(loader: Any, settings: Settings) -> Any:
     from unjam.loader import adopt, open_iterator  # noqa: PLC0415 - torch is complete by now
 
-    if not hasattr(loader, "_unjam"):
+    if adopted.find(loader) is None:
         adopt(loader, **settings.options)
     return open_iterator(loader)
