@@ -46,13 +46,29 @@ class _Watched:
     steady: bool = True
     same_sample: bool = True
     key: str = ""
+    unserved: bool = False
     number: int = -1  # in the order of their birth, where nothing better is known
     doing: Doing = field(default_factory=Doing)
 
     def main_thread(self) -> Spied | None:
+        """The thread that matters: a worker's main one; of a program, the one that uses its loader."""
         pid = self.entry.pid
-        named = next((one for one in self.spied if one.tid == pid), None)
-        return named or next((one for one in self.spied if one.name == "MainThread"), None)
+        first = next((one for one in self.spied if one.tid == pid), None)
+        first = first or next((one for one in self.spied if one.name == "MainThread"), None)
+        if self.role == "main" and first is not None and not _uses_a_loader(first):
+            return next((one for one in self.spied if _uses_a_loader(one)), first)
+        return first
+
+    @property
+    def tid(self) -> int:
+        """Its number."""
+        thread = self.main_thread()
+        return thread.tid if thread is not None and thread.tid else self.entry.pid
+
+
+def _uses_a_loader(thread: Spied) -> bool:
+    doing = roles.main_doing(thread.frames, thread.values)
+    return doing.stage != "elsewhere" and doing.loader in ("torch", "unjam")
 
 
 def attend(family: Family, seconds: float = 0.0) -> Scene:
@@ -65,6 +81,8 @@ def attend(family: Family, seconds: float = 0.0) -> Scene:
         _look_again(watched, began, seconds, hands)
         rest, owners = Rest(), Owners()
         elapsed = time.monotonic() - began
+        # whoever has gone and was buried meanwhile is no part of the scene
+        watched = [one for one in watched if one.role == "main" or os.path.exists(f"/proc/{one.entry.pid}")]
         processes = list(hands.map(lambda one: _describe(one, rest), watched))
     everyone = [with_ends(process, owners) for process in processes]
     everyone = [
@@ -105,7 +123,7 @@ def _first_look(one: _Watched) -> None:
     pid = one.entry.pid
     one.at = time.monotonic()
     one.began = {tid: processor_time(pid, tid) for tid in thread_ids(pid)}
-    one.turns = turns(pid)
+    one.turns = turns(pid, pid)
     if one.role in ("helper", "child") or one.entry.state == "Z":
         return
     _spy(one)
@@ -146,7 +164,10 @@ def _own_calls(thread: Spied) -> Spied:
 def _doing(one: _Watched, thread: Spied) -> Doing:
     if one.role == "worker":
         return roles.worker_doing(thread.frames, thread.values) or Doing("process", "start")
-    return roles.main_doing(thread.frames, thread.values)
+    doing = roles.main_doing(thread.frames, thread.values)
+    return (
+        Doing("", "elsewhere", through=doing.through) if one.unserved and doing.loader in ("pool", "process") else doing
+    )
 
 
 def _assign_roles(watched: list[_Watched]) -> None:
@@ -177,6 +198,13 @@ def _assign_roles(watched: list[_Watched]) -> None:
     mains = [one for one in watched if one.role == "main"]
     for number, one in enumerate(sorted(mains, key=lambda one: (one.entry.born, one.entry.pid))):
         one.number = number if len(mains) > 1 else -1
+    for one in watched:
+        # a wait for a pool or queue is a wait for the loader only where there are processes that serve it
+        its = [other for other in watched if other.main == one.entry.pid and other.role == "worker"]
+        served = any(other.doing.loader in ("pool", "process", "") for other in its)
+        if one.role == "main" and one.doing.loader in ("pool", "process") and not served:
+            one.doing = Doing("", "elsewhere", through=one.doing.through)
+            one.unserved = True
     for one in watched:
         # a process of the program's own beside a loader's workers is none of them
         if one.role == "worker" and one.doing.loader == "process" and _has_loader(one.main, watched):
@@ -236,7 +264,7 @@ def _in_doubt(one: _Watched) -> bool:
     """Whether a process has been in one sample all the time, and runs now and then: slow, or without an end."""
     if not one.same_sample or one.doing.stage not in ("sample", "collate", "task", "init", "made"):
         return False
-    now = waiting.look(one.entry.pid)
+    now = waiting.look(one.entry.pid, one.tid)
     return now.kind == "nothing" or (now.limit is not None and now.limit < LONG)
 
 
@@ -247,8 +275,8 @@ def _describe(one: _Watched, rest: Rest) -> Process:
     spied = {thread.tid: thread for thread in one.spied}
     main = one.main_thread()
     if main is not None:
-        spied[pid] = main
-    tids = [pid, *(tid for tid in thread_ids(pid) if tid in spied and tid != pid)][:MOST_PYTHON_THREADS]
+        spied[one.tid] = main
+    tids = [one.tid, *(tid for tid in thread_ids(pid) if tid in spied and tid != one.tid)][:MOST_PYTHON_THREADS]
     threads = tuple(_thread(one, tid, spied.get(tid), elapsed, rest) for tid in tids)
     busy = sum(processor_time(pid, tid) - one.began.get(tid, 0.0) for tid in thread_ids(pid)) / elapsed
     used, gpu = _descriptors(pid)
@@ -264,7 +292,7 @@ def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: 
     found = waiting.look(pid, tid)
     frames, values = (spied.frames, spied.values) if spied else ((), ())
     busy = (processor_time(pid, tid) - one.began.get(tid, 0.0)) / elapsed
-    main = tid == pid
+    main = tid == one.tid
     waits = found.kind not in ("nothing", "suspended") and one.role in ("main", "worker")
     sync = roles.sync_of(frames, values)
     return Thread(
@@ -280,7 +308,7 @@ def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: 
         one.steady if main else True,
         (sync,) if sync else (),
         lines=dict(one.lines) if main else {},
-        turns=turns(pid) - one.turns if main else 0,
+        turns=turns(pid, tid) - one.turns if main else 0,
         looks=one.looks if main else 0,
     )
 

@@ -10,7 +10,7 @@ from unjam.evidence import calls
 DEPTH = 64 * 1024
 # every thread is in these; they say nothing
 _BELOW = ("libc.so", "libc-", "ld-linux", "libpthread", "[", "libm.so")
-_DULL = (*_BELOW, "python", "libpython")
+_DULL = (*_BELOW, "python", "libpython", "libffi", "_ctypes")  # the last two only call what somebody else wrote
 
 
 def libraries_on_stack(pid: int, tid: int | None = None) -> tuple[str, ...]:

@@ -148,9 +148,9 @@ def processor_time(pid: int, tid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK if len(fields) > 12 else 0.0
 
 
-def turns(pid: int) -> int:
-    """How often a process's main thread has gone to sleep by itself so far."""
-    for line in read_text(f"/proc/{pid}/task/{pid}/status").splitlines():
+def turns(pid: int, tid: int) -> int:
+    """How often a thread has gone to sleep by itself so far."""
+    for line in read_text(f"/proc/{pid}/task/{tid}/status").splitlines():
         if line.startswith("voluntary_ctxt_switches:"):
             return int(line.split()[1])
     return 0

@@ -53,7 +53,7 @@ def _loader(loader: LoaderRun, faults: tuple[Fault, ...]) -> list[str]:
         )
     if loader.failed or loader.failures:
         words = [
-            f"{failure.count} {failure.words}" + (f" (samples {failure.samples})" if failure.samples else "")
+            f"{failure.count} {failure.words}" + (f" ({_samples(failure.samples)})" if failure.samples else "")
             for failure in loader.failures[:3]
         ]
         lines.append(f"    failed: {'; '.join(words)}")
@@ -61,6 +61,10 @@ def _loader(loader: LoaderRun, faults: tuple[Fault, ...]) -> list[str]:
         kinds = ", ".join(f"{number} {kind}" for kind, number in loader.incidents.items())
         lines.append(f"    incidents: {kinds}; {count(loader.restarts, 'worker')} replaced")
     return lines
+
+
+def _samples(names: str) -> str:
+    return f"samples {names}" if "," in names else f"sample {names}"
 
 
 def as_json(judged: Judged) -> str:

@@ -151,7 +151,8 @@ def doing_words(one: Process) -> str:
     wait = one.thread.waiting
     if wait.kind == "suspended":
         return "suspended"
-    stage = f"in sample {one.doing.index}" if one.doing.stage == "sample" else _STAGES.get(one.doing.stage, "")
+    sample = f"in sample {one.doing.index}" if one.doing.index else "in the dataset"
+    stage = sample if one.doing.stage == "sample" else _STAGES.get(one.doing.stage, "")
     if one.doing.stage in ("idle", "waits"):
         return stage
     state = "computes" if one.thread.computes or wait.kind == "nothing" else f"waits for {wait.words}"

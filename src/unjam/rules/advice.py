@@ -148,9 +148,7 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
             )
     for failure in loader.failures[:1]:
         if loader.failed:
-            yield Advice(
-                f"repair or leave out what fails{at}: {failure.words} (samples {failure.samples})", 0.0, "UJ306"
-            )
+            yield Advice(f"repair what fails{at}: {failure.words} (sample {failure.samples})", 0.0, "UJ306")
 
 
 def longest_waits(loader: LoaderRun, most: int = 5) -> list[Wait]:

@@ -82,7 +82,9 @@ def witness(scene: Scene) -> Finding | None:
         if not jam.thread.native or jam.stuck.waits != "lock" or not jam.process.forked or jam.thread.waiting.target:
             continue
         libraries = [name for name in jam.thread.libraries if not name.startswith(_PYTHONS)]
-        library = libraries[0] if libraries else "a native library"
+        if not libraries:
+            continue  # a lock in native code, and nobody knows whose
+        library = libraries[0]
         threads = count(len(jam.process.threads), "thread")
         return Finding(
             RULE,

@@ -85,17 +85,19 @@ def witness(scene: Scene) -> Finding | None:
         if sync.facts["between_processes"] or not jam.process.forked or jam.others:
             continue
         threads = [thread.name for thread in watching.own_threads(scene.main_of(jam.process))]
+        if not threads:
+            continue
         name = watching.called_on(jam) or f"a {sync.type_name or sync.facts['kind']}"
         return Finding(
             RULE,
-            f"{jam.who} waits for {name}, which a thread of the program serves; the worker has no such thread",
+            f"{jam.who} waits for {name}, which another thread would serve; the worker has no other thread",
             name,
             (
                 f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
-                f"threads of the main process: {', '.join(map(repr, threads[:4])) or 'none now'}; in the worker: none",
+                f"threads of the main process: {', '.join(map(repr, threads[:4]))}; in the worker: none",
                 *watching.consequence(scene, jam),
             ),
-            LIKELY if threads else POSSIBLE,
+            LIKELY,
             f"make {name} and its thread in the worker: on first use, or in worker_init_fn",
             jam.thread.place,
         )

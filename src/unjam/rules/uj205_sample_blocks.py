@@ -25,6 +25,7 @@ from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ205", "sample-blocks", symptom="frozen")
 _MAY_END = ("sleep", "child", "socket", "disk")  # somebody else decides
+_OTHERS = ("queue", "event", "barrier", "condition", "future", "executor", "loop")  # another rule's
 _OUTSIDE = ("socket", "pipe", "file", "child", "sleep", "disk")
 
 
@@ -74,15 +75,7 @@ def witness(scene: Scene) -> Finding | None:
             and "descriptors" not in jam.stuck.words
         ):
             continue
-        if jam.sync is not None and jam.sync.facts["kind"] in (
-            "queue",
-            "event",
-            "barrier",
-            "condition",
-            "future",
-            "executor",
-            "loop",
-        ):
+        if jam.sync is not None and jam.sync.facts["kind"] in _OTHERS and not watching.loop_waits_outside(jam):
             continue
         words, evidence = jam.stuck.words, list(watching.peers(jam))
         if on_file and jam.thread.peers:

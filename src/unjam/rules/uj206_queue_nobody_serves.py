@@ -71,8 +71,12 @@ def witness(scene: Scene) -> Finding | None:
         drains = jam.process.doing.stage == "end" and jam.process.role == "worker"
         if kind not in ("queue", "barrier", "event", "condition", "future", "executor", "loop") and not drains:
             continue
+        if watching.loop_waits_outside(jam):
+            continue
         between = bool(sync and sync.facts["between_processes"])
-        if not between and jam.process.forked and not jam.others and kind not in ("loop", "barrier") and not drains:
+        threads = watching.own_threads(scene.main_of(jam.process))
+        lost = jam.process.forked and not jam.others and kind not in ("loop", "barrier") and bool(threads)
+        if not between and lost and not drains:
             continue  # a thread that the fork left behind: another rule
         name = ("its coroutine" if kind == "loop" else watching.called_on(jam)) or (
             f"a {sync.type_name}" if sync and sync.type_name else "a queue"

@@ -68,12 +68,11 @@ def witness(scene: Scene) -> Finding | None:
         place = watching.commonest(thread)
         return Finding(
             RULE,
-            f"{jam.who} computes and does not come to an end",
+            f"{jam.who} has computed for at least {watching.duration(scene.seconds)} and has not come to an end",
             f"{worker_words(jam.stuck)} at {place}",
             (
                 f"at {quoted(place)}, with {thread.busy:.0%} of a processor",
-                f"in the same sample for at least {watching.duration(scene.seconds)}",
-                "whether it would end cannot be seen from outside: look again later; if it is the same sample, it does not",
+                "whether it would end cannot be seen from outside: look again later; if it is the same then, it does not",
                 *watching.consequence(scene, jam),
             ),
             LIKELY if silent >= 60 else POSSIBLE,

@@ -38,9 +38,15 @@ def witness(scene: Scene) -> Finding | None:
     for main in scene.mains:
         if _may_wait_for_a_gpu(main):
             return _gpu(main)
+        over = _over(scene, main)
+        if over is not None:
+            return over
         if not is_elsewhere(scene, main) or (roles.collective(main.thread.frames) and not alone):
             continue
         jam = watching.jam_of(scene, main, main.thread)
+        threads = watching.stuck_threads(scene, main)
+        if threads is None and _serves(jam) and not main.thread.holders:
+            continue  # a thread of its own does what it waits for, and gets on
         what, help_text = _what(scene, main, jam)
         workers = [one for one in scene.workers(main) if not one.ended]
         idle = sum(one.doing.stage in ("idle", "send") for one in workers)
@@ -50,6 +56,7 @@ def witness(scene: Scene) -> Finding | None:
             f"{main.thread.place}",
             (
                 f"at {quoted(main.thread.place)}, for {watching.duration(jam.seconds)}",
+                *(watching.thread_words(one) for one in (threads or [])[:3] if _serves(jam)),
                 *watching.peers(jam),
                 *(
                     (f"its child: {line}" for line in watching.children_words(scene, jam))
@@ -69,6 +76,31 @@ def witness(scene: Scene) -> Finding | None:
             main.thread.place,
         )
     return None
+
+
+def _serves(jam: watching.Jam) -> bool:
+    """Whether what is waited for is something that a thread of the same process would do."""
+    if jam.sync is not None:
+        return bool(jam.sync.facts["kind"] != "child")
+    return jam.stuck.waits == "lock" and not jam.thread.native
+
+
+def _over(scene: Scene, main: Process) -> Finding | None:
+    """A program that has ended and cannot leave: Python waits for its threads."""
+    if not main.threads or roles.at(main.thread.frames, "/threading.py", "_shutdown") < 0:
+        return None
+    stuck = watching.stuck_threads(scene, main)
+    if not stuck:
+        return None
+    return Finding(
+        RULE,
+        f"{main.name} is over and cannot leave: {watching.thread_words(stuck[0])}",
+        f"thread {stuck[0].thread.name!r}",
+        (f"for {watching.duration(stuck[0].seconds)}", *(watching.thread_words(one) for one in stuck[1:3])),
+        LIKELY,
+        "tell the thread to end before the program does, or make it a daemon",
+        stuck[0].thread.place,
+    )
 
 
 def is_elsewhere(scene: Scene, main: Process) -> bool:

@@ -37,6 +37,8 @@ def witness(scene: Scene) -> Finding | None:
     mains = [one for one in scene.mains if one.threads]
     waiting = [one for one in mains if _in_collective(scene, one)]
     missing = [one for one in mains if one not in waiting]
+    if len(waiting) > 1 and not missing:
+        return _apart(scene, waiting)
     if not waiting or not missing:
         return None
     first, seconds = waiting[0], min(watching.waited(one.thread, scene) for one in waiting)
@@ -64,6 +66,30 @@ def witness(scene: Scene) -> Finding | None:
         f"look at what {holder.name} does; the other ranks are well",
         holder.thread.place,
         severity=Severity.ERROR,
+    )
+
+
+def _apart(scene: Scene, waiting: list[Process]) -> Finding | None:
+    """Every rank waits, but not all in the same operation."""
+    if not all(watching.is_jammed(scene, one, one.thread) for one in waiting):
+        return None
+    places = {(roles.collective(one.thread.frames), str(one.thread.place)) for one in waiting}
+    first = waiting[0]
+    if len(places) < 2:
+        return None
+    return Finding(
+        RULE,
+        "the ranks wait for each other in different operations: "
+        + ", ".join(f"{one.name} in {roles.collective(one.thread.frames) or 'another'}" for one in waiting[:4]),
+        ", ".join(one.name for one in waiting[:4]),
+        tuple(
+            f"{one.name} waits at {quoted(one.thread.place)}, for {watching.duration(watching.waited(one.thread, scene))}"
+            for one in waiting[:4]
+        ),
+        LIKELY,
+        "give every rank the same number of batches and the same operations in the same order (drop_last=True, DistributedSampler, no "
+        "collective operation under an `if rank == 0`)",
+        first.thread.place,
     )
 
 

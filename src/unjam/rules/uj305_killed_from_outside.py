@@ -66,7 +66,12 @@ def witness(scene: Scene) -> Finding | None:
             and workers
             and all(one.doing.stage == "idle" for one in workers if not one.ended)
         )
-        if not (dead or (young and lost)) or main.doing.stage not in ("waits", "stopping") or main.thread.computes:
+        if (
+            not (dead or (young and lost))
+            or main.doing.stage not in ("waits", "stopping")
+            or main.thread.computes
+            or not main.thread.steady
+        ):
             continue
         who = ", ".join(one.name for one in dead) or f"the worker before pid {young[0].pid}"
         return Finding(

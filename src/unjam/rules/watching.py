@@ -89,15 +89,26 @@ def waited(thread: Thread, scene: Scene) -> float:
 
 def jams(scene: Scene) -> list[Jam]:
     """Every process that does something for a sample and does not get on, those that waited for longest first."""
+    found = _waiting(scene)
+    stuck = {jam.process.pid for jam in found}
+    # a lock between processes whose holder gets on will be given back
+    found = [
+        jam
+        for jam in found
+        if not any(h.pid not in stuck for h in jam.thread.holders if h.pid != scene.main_of(jam.process).pid)
+    ]
+    return sorted(found, key=lambda jam: (-round(jam.seconds / 5), jam.process.doing.number, -jam.seconds))
+
+
+def _waiting(scene: Scene) -> list[Jam]:
     found = []
     for process in scene.processes:
         works = process.role in ("worker", "main") and process.doing.stage in WORK
         if process.ended or not process.threads or not (works or (process.role == "worker" and process.blind)):
             continue
-        jam = jam_of(scene, process, process.thread)
         if is_jammed(scene, process, process.thread):
-            found.append(jam)
-    return sorted(found, key=lambda jam: (-round(jam.seconds / 5), jam.process.doing.number, -jam.seconds))
+            found.append(jam_of(scene, process, process.thread))
+    return found
 
 
 def jam_of(scene: Scene, process: Process, thread: Thread) -> Jam:
@@ -217,6 +228,12 @@ def waits_for_own_lock(jam: Jam) -> bool:
     return waits_for_lock(jam) and not is_between_processes(jam) and bool(jam.thread.frames)
 
 
+def loop_waits_outside(jam: Jam) -> bool:
+    """Whether an event loop waits for a connection, and not only for its own futures."""
+    loop = jam.sync is not None and jam.sync.facts["kind"] == "loop"
+    return loop and (bool(jam.thread.peer_pids) or "socket to" in jam.stuck.words)
+
+
 def lock_name(jam: Jam) -> str:
     """What to call the lock."""
     names = [holder.expression for holder in jam.thread.holders] or lock_names(jam)
@@ -269,6 +286,29 @@ def own_threads(process: Process) -> list[Thread]:
     return [
         one for one in process.threads[1:] if one.frames and not _serves_itself(one) and "pin_memory" not in one.name
     ]
+
+
+def stuck_threads(scene: Scene, process: Process) -> list[Jam] | None:
+    """What a process's own other threads wait for; None: one of them gets on, and whoever waits for it may only wait."""
+    found = []
+    for thread in own_threads(process):
+        if thread.place is None and not thread.computes:
+            continue  # a library's
+        if not is_jammed(scene, process, thread):
+            return None
+        found.append(jam_of(scene, process, thread))
+    return found
+
+
+def thread_words(jam: Jam) -> str:
+    """A thread that is stuck, in a line."""
+    holder = next(iter(jam.thread.holders), None)
+    what = jam.stuck.words
+    if holder is not None:
+        what = f"{holder.expression}, which {'it holds itself' if holder.itself else 'thread ' + repr(holder.thread) + ' holds'}"
+    elif jam.sync is not None:
+        what = called_on(jam) or what
+    return f"thread {jam.thread.name!r} waits for {what} at {quoted(jam.thread.place)}"
 
 
 def thread_of(scene: Scene, holder: object) -> Thread | None:
