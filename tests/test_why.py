@@ -30,6 +30,8 @@ WELL = [
     "notebook_idle",
     "gloo_two_ranks_ok",
     "slow_cpu_heavy",
+    "async_checkpoint_ok",
+    "thread_iterates_ok",
 ]
 # what /proc alone can tell, and what it must not
 BLIND_STUCK = ["vision_lock_refresher", "socket_silent_server", "sleep_a_day", "worker_sigstopped"]

@@ -17,7 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from unjam.drive import adopted
 from unjam.drive.recorder import Recorder
 from unjam.errors import SampleError
-from unjam.options import OnError, check_options
+from unjam.options import DEFAULTS, OnError, check_options
 from unjam.pools.starting import ShipCache
 from unjam.statistics import Statistics
 
@@ -165,8 +165,7 @@ def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> _BaseDataLoaderIt
 
 def adopt(loader: torch.utils.data.DataLoader[Any], **options: Any) -> None:
     """Give one of torch's own loaders what unjam's iterator needs, beside it: the object itself stays as it was."""
-    parameters = inspect.signature(DataLoader.__init__).parameters
-    own = {name: options.get(name, parameters[name].default) for name in inspect.signature(check_options).parameters}
+    own = {**DEFAULTS, **options}
     check_options(**own)
     path = None if own["error_log"] is None else os.path.abspath(os.fspath(own["error_log"]))
     recorder = Recorder(path, own["max_errors"], type(loader.dataset).__qualname__)

@@ -11,6 +11,12 @@ from unjam.errors import SampleError
 
 OnError = Literal["raise", "skip", "replace", "retry"] | Callable[[SampleError], str]
 
+# as in the loader's signature, for those who must know them without importing torch; a test compares
+DEFAULTS: dict[str, Any] = {
+    "on_error": "raise", "retries": 3, "max_errors": None, "error_log": None, "sample_timeout": None, "warn_after": 30.0,
+    "on_worker_death": "restart", "max_restarts": 1000, "worker_threads": 1, "memory_budget": None,
+}  # fmt: skip
+
 _WORDS = tuple(decision.value for decision in Decision)
 
 

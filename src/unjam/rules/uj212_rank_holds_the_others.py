@@ -48,10 +48,11 @@ def witness(scene: Scene) -> Finding | None:
     moves = holder.thread.computes or (holder.doing.stage != "waits" and not holder.thread.steady)
     if moves and seconds < watching.NO_ACCIDENT:
         return None  # the slower of two
+    verb = "wait" if waiting[1:] else "waits"
     operation = roles.collective(first.thread.frames) or "a collective operation"
     return Finding(
         RULE,
-        f"{holder.name} holds the others: {', '.join(one.name for one in waiting[:4])} wait in {operation}",
+        f"{holder.name} holds the others: {', '.join(one.name for one in waiting[:4])} {verb} in {operation}",
         holder.name,
         (
             f"{holder.name} {_does(holder)} at {quoted(holder.thread.place)}",

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from unjam.options import check_options
+from unjam.options import DEFAULTS, check_options
 from unjam.running.settings import OPTION_KINDS, Settings, with_folder
 
 
@@ -87,12 +87,8 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
                 given[name] = OPTION_KINDS[name](str(value))
             except ValueError as error:
                 raise CannotRun(f"--{name.replace('_', '-')} does not take {value}") from error
-    every: dict[str, Any] = {
-        "on_error": "raise", "retries": 3, "max_errors": None, "error_log": None, "sample_timeout": None, "warn_after": 30.0,
-        "on_worker_death": "restart", "max_restarts": 1000, "worker_threads": 1, "memory_budget": None,
-    }  # fmt: skip
     try:
-        check_options(**{**every, **given})
+        check_options(**{**DEFAULTS, **given})
     except (ValueError, OSError) as error:
         raise CannotRun(str(error)) from error
-    return {name: value for name, value in given.items() if value != every[name]}
+    return {name: value for name, value in given.items() if value != DEFAULTS[name]}
