@@ -181,7 +181,7 @@ def test_bad_samples_are_survived_and_told(tmp_path):
     assert loader["failed"] == 4
     assert loader["epochs"] == 2
     assert {one["samples"] for one in loader["failures"]} == {"3", "17"}
-    assert "KeyError: 'no image 3' (samples 3)" in done.stderr
+    assert "KeyError: 'no image 3' (sample 3)" in done.stderr
     assert len(log.read_text().splitlines()) == 4
     assert any(one["code"] == "UJ306" for one in told["advice"])
 
