@@ -17,6 +17,8 @@ from unjam.running.pages import Page, name_of
 from unjam.running.settings import Settings
 
 _now = time.monotonic_ns
+# nanoseconds: samples below this are quick; batches of them in a row before they are no longer timed one by one
+QUICK, SURE = 50_000, 8
 MOST_DETAIL = 64 << 20  # bytes of samples' stamps that one worker writes for a trace
 
 
@@ -33,13 +35,13 @@ def next_inline() -> int:
 class Clock:
     """The times of one fetcher's present batch."""
 
-    __slots__ = ("_detail", "_left", "_page", "collated", "last", "longest", "samples", "slowest", "stamps")
+    __slots__ = ("_detail", "_left", "_page", "collated", "last", "longest", "quick", "samples", "slowest", "stamps")
 
     def __init__(self, settings: Settings) -> None:
         self._page: Page | None = None
         self._detail = -1
         self._left = MOST_DETAIL
-        self.longest = self.collated = self.samples = self.last = 0
+        self.longest = self.collated = self.samples = self.last = self.quick = 0
         self.slowest: Any = ""
         self.stamps: list[int] | None = [] if settings.trace else None
         seed, worker = _who()
@@ -88,7 +90,7 @@ class _Samples:
     """A dataset as its fetcher sees it."""
 
     def __init__(self, dataset: Any, clock: Clock) -> None:
-        self._dataset = dataset
+        self.unjam_inner = self._dataset = dataset
         self._clock = clock
 
     def __getattr__(self, name: str) -> Any:
@@ -142,6 +144,20 @@ def _timed(collate: Any, clock: Clock) -> Any:
     return functools.update_wrapper(timed, collate) if hasattr(collate, "__dict__") else timed
 
 
+def _follow(fetcher: Any, clock: Clock, took: int) -> None:
+    """Single samples are timed where they take long enough for that to cost nothing; quick ones only by the batch."""
+    timed = type(fetcher.dataset) is _Samples
+    quick = took < QUICK * clock.samples
+    if timed and quick:
+        clock.quick += 1
+        if clock.quick >= SURE:
+            fetcher.dataset = fetcher.dataset.unjam_inner
+    elif not quick:
+        clock.quick = 0
+        if not timed and not getattr(fetcher.dataset, "__getitems__", None):
+            fetcher.dataset = _Samples(fetcher.dataset, clock)
+
+
 def time_fetchers(module: ModuleType, settings: Settings) -> None:
     """Put the clock into torch's two fetchers."""
     if not settings.folder:
@@ -167,10 +183,12 @@ def _patch(kind: Any, settings: Settings, *, stream: bool) -> None:
     def fetched(this: Any, possibly_batched_index: Any) -> Any:
         begun = _now()
         data = fetch(this, possibly_batched_index)
-        clock = this.unjam_clock
+        clock, now = this.unjam_clock, _now()
         if not clock.samples:
             clock.samples = len(possibly_batched_index) if isinstance(possibly_batched_index, list) else 1
-        clock.done(begun, _now())
+        if not stream and clock.stamps is None:
+            _follow(this, clock, now - begun)
+        clock.done(begun, now)
         return data
 
     kind.__init__, kind.fetch = made, fetched
