@@ -219,6 +219,14 @@ STYLES = HEAD + (
     "streamed = DataLoader(Stream(), batch_size=4, num_workers=2, collate_fn=collate, persistent_workers=True)\n"
     "for epoch in range(3):\n"
     "    print(sorted(n for b in streamed for n in b.tolist()) == list(range(30)))\n"
+    "class Named(DataLoader):\n"  # compares and hashes by what its __init__ sets
+    "    def __init__(self, name, *args, **kwargs):\n"
+    "        self.name = name\n"
+    "        super().__init__(*args, **kwargs)\n"
+    "    def __eq__(self, other):\n"
+    "        return self.name == other.name\n"
+    "    __hash__ = None\n"
+    "print([len(b) for b in Named('a', range(6), batch_size=2)])\n"
     "data = torch.arange(20)\n"
     "print([b.tolist() for b in Prefetcher(data, batch_size=10)])\n"
     "print([b.tolist() for b in Own(data, batch_size=10)])\n"
@@ -235,6 +243,23 @@ def test_streams_subclasses_and_several_loaders(tmp_path):
     assert by_name["Own"]["driver"] == "torch"
     assert "its class makes its own iterator" in done.stderr
     assert by_name["Own"]["samples"] == 20
+
+
+SEEDED = SQUARES + (
+    "for n in (40, 16):\n"
+    "    torch.manual_seed(0)\n"
+    "    for batch in DataLoader(Squares(n), batch_size=4, num_workers=1): pass\n"
+    "torch.manual_seed(0)\n"
+    "for batch in DataLoader(Squares(8), batch_size=8, num_workers=1): pass\n"
+)
+
+
+def test_loaders_with_the_same_seed_are_told_apart(tmp_path):
+    trace = tmp_path / "trace.json"
+    done, told = summary(tmp_path, SEEDED, options=["--observe", "--trace", trace])
+    assert done.returncode == 0, done.stderr
+    assert [one["samples"] for one in told["loaders"]] == [56, 8]
+    check_trace(trace, 64)
 
 
 SPAWNED = SQUARES + (

@@ -10,7 +10,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from unjam.doctor.families import RANKS, Family, is_helper
+from unjam.doctor.families import Family, is_helper
 from unjam.doctor.heartbeat import beat_of, doing_of
 from unjam.doctor.permission import remedy
 from unjam.doctor.processes import pause
@@ -20,7 +20,7 @@ from unjam.evidence.owners import Owners
 from unjam.evidence.scene import Doing, Process, Scene, Thread
 from unjam.evidence.spy import Refused, Spied
 from unjam.evidence.stacks import Frame
-from unjam.evidence.table import Entry, Rest, entry, environment, processor_time, thread_ids, turns
+from unjam.evidence.table import Entry, Rest, entry, environment, processor_time, rank_in, thread_ids, turns
 from unjam.evidence.trial import is_users
 from unjam.transport.room import available_memory, oom_kills
 
@@ -40,7 +40,7 @@ class _Watched:
     blind: str = ""
     began: dict[int, float] = field(default_factory=dict)
     at: float = 0.0
-    turns: int = 0
+    turns: dict[int, int] = field(default_factory=dict)
     lines: Counter[str] = field(default_factory=Counter)
     looks: int = 0
     steady: bool = True
@@ -123,7 +123,7 @@ def _first_look(one: _Watched) -> None:
     pid = one.entry.pid
     one.at = time.monotonic()
     one.began = {tid: processor_time(pid, tid) for tid in thread_ids(pid)}
-    one.turns = turns(pid, pid)
+    one.turns = {tid: turns(pid, tid) for tid in one.began}
     if one.role in ("helper", "child") or one.entry.state == "Z":
         return
     _spy(one)
@@ -231,12 +231,9 @@ def _frames(one: _Watched) -> tuple[Frame, ...]:
 
 def _promote(one: _Watched, watched: list[_Watched]) -> None:
     one.role, one.main = "main", one.entry.pid
-    one.looks, one.key, one.steady, one.same_sample = (
-        0,
-        "",
-        True,
-        True,
-    )  # what it was seen as until now is another thing
+    # what it was seen as until now is another thing
+    one.looks, one.key = 0, ""
+    one.steady = one.same_sample = True
     thread = one.main_thread()
     if thread is not None:
         one.doing = roles.main_doing(thread.frames, thread.values)
@@ -308,7 +305,7 @@ def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: 
         one.steady if main else True,
         (sync,) if sync else (),
         lines=dict(one.lines) if main else {},
-        turns=turns(pid, tid) - one.turns if main else 0,
+        turns=turns(pid, tid) - one.turns.get(tid, 0) if main and tid in one.turns else 0,
         looks=one.looks if main else 0,
     )
 
@@ -327,10 +324,9 @@ def _is_forked(one: _Watched) -> bool:
 
 
 def _rank(one: _Watched) -> str:
-    known = environment(one.entry.pid)
-    for name in RANKS:
-        if known.get(name, "").isdigit():
-            return known[name]
+    known = rank_in(environment(one.entry.pid))
+    if known:
+        return known
     thread = one.main_thread()
     for values in reversed(thread.values if thread else ()):
         for name in ("rank", "local_rank", "i"):
@@ -365,9 +361,14 @@ def _log(pid: int) -> str:
     return ""
 
 
+def _seen_by(pid: int, path: str) -> str:
+    """Where a file is that a process, perhaps in a container of its own, knows by this path."""
+    return os.path.join("/proc", str(pid), "root", path.lstrip("/"))
+
+
 def _shm(pid: int) -> tuple[int, int]:
     try:
-        room = os.statvfs(f"/proc/{pid}/root/dev/shm")
+        room = os.statvfs(_seen_by(pid, "/dev/shm"))
     except OSError:
         return 0, 0
     return room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
@@ -380,7 +381,7 @@ def _load_sources(watched: list[_Watched]) -> None:
         for file in {frame.file for thread in one.spied for frame in thread.frames}:
             if file in linecache.cache or os.path.exists(file) or file.startswith("<"):
                 continue
-            inside = f"/proc/{pid}/root{file}" if file.startswith("/") else f"/proc/{pid}/cwd/{file}"
+            inside = _seen_by(pid, file) if file.startswith("/") else f"/proc/{pid}/cwd/{file}"
             with contextlib.suppress(OSError, UnicodeDecodeError), open(inside, encoding="utf-8") as source:
                 text = source.read()
                 linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

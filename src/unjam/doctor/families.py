@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from unjam.evidence.owners import Owners
-from unjam.evidence.table import Entry, Rest, Table, children, descendants, entry, environment, everyone
+from unjam.evidence.table import Entry, Rest, Table, children, descendants, entry, environment, everyone, rank_in
 from unjam.evidence.waiting import read_text
 
 _HELPERS = (
@@ -17,7 +17,6 @@ _HELPERS = (
 )
 # variables that are the same for all ranks of a job
 _MEETINGS = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_STEP_ID", "OMPI_COMM_WORLD_JOBID")
-RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _BORN_BY_MULTIPROCESSING = ("multiprocessing.spawn", "multiprocessing-fork")
 
 
@@ -139,13 +138,9 @@ def _same_job(one: Entry, other: Entry, table: Table, owners: Owners) -> bool:
     if one.parent == other.parent and is_worker_like(one, table) and is_worker_like(other, table):
         return True
     mine, its = (environment(main.pid) for main in (one, other))
-    if any(name in mine and mine.get(name) == its.get(name) for name in _MEETINGS) and _rank_of(mine) != _rank_of(its):
+    if any(name in mine and mine.get(name) == its.get(name) for name in _MEETINGS) and rank_in(mine) != rank_in(its):
         return True
     return other.pid in owners.connected(one.pid)
-
-
-def _rank_of(variables: dict[str, str]) -> str:
-    return next((variables[name] for name in RANKS if variables.get(name, "").isdigit()), "")
 
 
 def _is_rank(one: Entry, table: Table) -> bool:

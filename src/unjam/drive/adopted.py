@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-# by identity: a class of the user's may compare or hash as it likes
-_kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
-
-
-def keep(loader: Any, own: Any) -> None:
-    """Until the loader is gone."""
-    number = id(loader)
-    _kept[number] = (weakref.ref(loader, lambda _: _kept.pop(number, None)), own)
+T = TypeVar("T")
 
 
-def find(loader: Any) -> Any:
-    """What was kept, or None."""
-    reference, own = _kept.get(id(loader), (None, None))
-    return own if reference is not None and reference() is loader else None
+class Beside(Generic[T]):
+    """Something for each of some objects, until they are gone. By identity: a user's class may compare and hash as it likes."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[weakref.ref[Any], T]] = {}
+
+    def put(self, thing: Any, value: T) -> None:
+        """Keep it."""
+        number, kept = id(thing), self._kept
+        kept[number] = (weakref.ref(thing, lambda _: kept.pop(number, None)), value)
+
+    def get(self, thing: Any) -> T | None:
+        """What was kept, or None."""
+        known = self._kept.get(id(thing))
+        return known[1] if known is not None and known[0]() is thing else None
+
+
+_own: Beside[Any] = Beside()
+keep, find = _own.put, _own.get

@@ -7,6 +7,7 @@ import functools
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unjam.evidence.waiting import read_text
@@ -154,6 +155,14 @@ def turns(pid: int, tid: int) -> int:
         if line.startswith("voluntary_ctxt_switches:"):
             return int(line.split()[1])
     return 0
+
+
+RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+
+
+def rank_in(variables: Mapping[str, str]) -> str:
+    """The rank that a launcher gave a process, or nothing."""
+    return next((variables[name] for name in RANKS if variables.get(name, "").isdigit()), "")
 
 
 def environment(pid: int) -> dict[str, str]:

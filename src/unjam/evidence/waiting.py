@@ -76,18 +76,23 @@ def look(pid: int, tid: int | None = None) -> Waiting:
     if state in ("T", "t", "Z"):
         return Waiting("suspended" if state == "T" else "unknown", _STATES[state], state)
     call = calls.current(pid, tid)
-    place = read_text(f"/proc/{pid}/task/{tid or pid}/wchan").strip("0\n ")
     if state == "D":
-        return _in_the_kernel(pid, call, place)
+        return _in_the_kernel(pid, call, _place(pid, tid))
     if state == "R" or (call is not None and call.name == "running"):
         return Waiting("nothing", "nothing: it computes", state)
     if call is None or call.name is None:
+        place = _place(pid, tid)
         for mark, kind, words in _PLACES:
             if mark in place:
                 return Waiting(kind, words, state)
         known = f" (in the kernel: {place})" if place else ""
         return Waiting("unknown", f"something the system does not tell{known}", state)
     return _waiting_in(pid, state, call)
+
+
+def _place(pid: int, tid: int | None) -> str:
+    """What the kernel calls the place where a thread sleeps."""
+    return read_text(f"/proc/{pid}/task/{tid or pid}/wchan").strip("0\n ")
 
 
 def _in_the_kernel(pid: int, call: Call | None, place: str) -> Waiting:

@@ -58,7 +58,7 @@ def witness(scene: Scene) -> Finding | None:
         workers = [one for one in scene.workers(main) if not one.ended]
         idle = bool(workers) and all(one.doing.stage == "idle" and one.thread.steady for one in workers)
         quiet = main.silent is None or main.silent >= watching.WORTH_NAMING
-        if main.doing.stage != "waits" or not idle or not quiet or main.thread.computes or watching.replaced(workers):
+        if main.doing.stage != "waits" or not main.thread.steady or not idle or not quiet or watching.replaced(workers):
             continue
         if any(one.ended and one.parent == main.pid for one in scene.processes) or main.doing.loader == "process":
             continue

@@ -78,7 +78,7 @@ def _how(trial: Trial) -> str:
 def witness(scene: Scene) -> Finding | None:
     """A running program whose /dev/shm is full."""
     free, whole = scene.shm
-    if not whole or free > max(0.01 * whole, 1_000_000):
+    if not whole or free > 4_000_000:
         return None
     return Finding(
         RULE,

@@ -152,8 +152,8 @@ def is_jammed(scene: Scene, process: Process, thread: Thread) -> bool:
     if wait.limit is not None:
         return wait.limit >= LONG_LIMIT and (thread.steady or not thread.frames)
     if process.blind and process.role == "worker":
-        # torch's idle workers look around every five seconds
-        return seconds > 6
+        # torch's idle workers look around every five seconds, and a busy machine is late
+        return seconds > 8
     if wait.kind == "lock" and wait.target is None:
         return seconds > 1
     return seconds >= WORTH_NAMING

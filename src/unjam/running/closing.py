@@ -9,10 +9,9 @@ import time
 
 from unjam.evidence import limits
 from unjam.evidence.run import RunFacts
+from unjam.evidence.table import rank_in
 from unjam.running.records import Records, words_of
 from unjam.running.settings import Settings
-
-_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 def close(settings: Settings) -> None:
@@ -51,7 +50,7 @@ def gather(records: Records, settings: Settings) -> RunFacts:
         time.monotonic() - records.began,
         tuple(one.facts() for one in records.all if one.iterators),
         words_of(error) if error is not None else "",
-        next((os.environ[name] for name in _RANKS if os.environ.get(name, "").isdigit()), ""),
+        rank_in(os.environ),
         os.getpid(),
         limits.processors(),
     )

@@ -46,12 +46,18 @@ class Clock:
         self.stamps: list[int] | None = [] if settings.trace else None
         seed, worker = _who()
         try:
-            path = name_of(settings.folder, seed, worker, os.getpid() if worker < 0 else 0)
+            path = name_of(settings.folder, seed, worker)
             self._page = Page(path)
             if settings.trace:
                 self._detail = os.open(f"{path}.samples", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError:
             self._page = None  # no room to write: the program goes on without us
+
+    def begin(self) -> None:
+        """Another batch."""
+        self.longest = self.collated = self.samples = 0
+        if self.stamps:
+            self.stamps.clear()
 
     def done(self, begun: int, done: int) -> None:
         """The batch is made."""
@@ -61,7 +67,6 @@ class Clock:
             self._page.batch(begun, collated, done, self.samples, self.longest, self.slowest, idle)
             if self._detail >= 0 and self.stamps:
                 self._write(begun, done)
-        self.longest = self.collated = self.samples = 0
         self.last = done
 
     def _write(self, begun: int, done: int) -> None:
@@ -181,9 +186,10 @@ def _patch(kind: Any, settings: Settings, *, stream: bool) -> None:
 
     @functools.wraps(fetch)
     def fetched(this: Any, possibly_batched_index: Any) -> Any:
-        begun = _now()
+        clock, begun = this.unjam_clock, _now()
+        clock.begin()  # the batch before may have ended in an exception
         data = fetch(this, possibly_batched_index)
-        clock, now = this.unjam_clock, _now()
+        now = _now()
         if not clock.samples:
             clock.samples = len(possibly_batched_index) if isinstance(possibly_batched_index, list) else 1
         if not stream and clock.stamps is None:

@@ -81,18 +81,19 @@ def read(path: str, worker: int) -> tuple[Totals, list[Made]]:
     return totals, sorted(made, key=lambda one: one.begun)
 
 
-def name_of(folder: str, seed: int, worker: int, pid: int) -> str:
-    """The file of one worker: the seed that torch drew for its epoch tells whose it is; without workers, the process and a number."""
-    return os.path.join(folder, f"{seed}.{worker}.{pid}.page")
+def name_of(folder: str, seed: int, worker: int) -> str:
+    """The file of one process for one loader: the seed that torch drew tells whose it is; without workers, a number of ours."""
+    return os.path.join(folder, f"{seed}.{worker}.{os.getpid()}.page")
 
 
-def of_seed(folder: str, seed: int, pid: int) -> list[tuple[int, str]]:
-    """(worker, file) for every worker that was started with a seed."""
+def of_seed(folder: str, seed: int) -> list[tuple[int, str]]:
+    """(worker, file) for every process that was started with a seed."""
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             parts = name.split(".")
-            if len(parts) == 4 and parts[0] == str(seed) and parts[2] in ("0", str(pid)) and parts[3] == "page":
+            mine = len(parts) == 4 and parts[3] == "page" and (int(parts[1]) >= 0 or parts[2] == str(os.getpid()))
+            if mine and parts[0] == str(seed):
                 found.append((int(parts[1]), os.path.join(folder, name)))
     return sorted(found)
 

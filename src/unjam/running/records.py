@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from array import array
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -103,6 +102,7 @@ class Record:
         self.iterators = self.epochs = self.batches = self.samples = self.loaders = 0
         self.nanoseconds: Counter[str] = Counter()
         self.starts = array("q")
+        self._since = 0
         self.failures: Counter[str] = Counter()
 
     @property
@@ -118,6 +118,7 @@ class Record:
             self.iterators += 1
             self._seeds.append(int(iterator._base_seed) if self.workers else token)  # noqa: SLF001 - torch's name
         iterator.unjam_pass = Pass(self, begun, done)
+        self._since = self._since or begun
         recorder = getattr(adopted.find(loader) or loader, "_recorder", None)
         if recorder is not None and not self._settings.observe:
             recorder.tap, self.note = self.delivered, ""
@@ -203,8 +204,10 @@ class Record:
         totals: Counter[str] = Counter()
         made: list[Made] = []
         for seed in dict.fromkeys(self._seeds):
-            for worker, path in pages.of_seed(self._settings.folder, seed, os.getpid()):
+            for worker, path in pages.of_seed(self._settings.folder, seed):
                 summed, its = pages.read(path, worker)
+                if not self._within(its):
+                    continue  # another loader was given the same seed
                 made += pages.with_samples(its, path) if self._settings.trace else its
                 totals.update(sampling=summed.fetching, collating=summed.collating)
         known = {
@@ -213,6 +216,12 @@ class Record:
             "collating": totals["collating"] / 1e9,
         }
         return known, sorted(made, key=lambda one: one.done)[-MOST_MADE:]
+
+    def _within(self, made: list[Made]) -> bool:
+        """Whether batches were made while the program used this loader."""
+        if not made or not self.waits or self.batches > len(self.waits):
+            return True
+        return self._since <= made[0].begun <= self.waits[-1].got
 
 
 def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
@@ -260,8 +269,8 @@ class Records:
         self.settings = settings
         self.pid = os.getpid()
         self.began = time.monotonic()
-        self._places: weakref.WeakKeyDictionary[Any, Place | None] = weakref.WeakKeyDictionary()
-        self._records: weakref.WeakKeyDictionary[Any, Record] = weakref.WeakKeyDictionary()
+        self._places: adopted.Beside[Place | None] = adopted.Beside()
+        self._records: adopted.Beside[Record] = adopted.Beside()
         self.all: list[Record] = []
 
     @classmethod
@@ -273,7 +282,7 @@ class Records:
 
     def made(self, loader: Any, frame: FrameType) -> None:
         """The program made a loader."""
-        self._places.setdefault(loader, users_place(frame))
+        self._places.put(loader, users_place(frame))
 
     def of(self, loader: Any) -> Record:
         """The record of a loader, from its first iterator on."""
@@ -289,7 +298,8 @@ class Records:
             record = Record(loader, self._places.get(loader), self.settings)
             # a loader that is made anew at the same line is the same loader to its user
             same = next((one for one in self.all if one.place and one.key == record.key), None)
-            record = self._records[loader] = same or record
+            record = same or record
+            self._records.put(loader, record)
             record.loaders += 1
             if same is None:
                 self.all.append(record)

@@ -59,7 +59,7 @@ def with_folder(settings: Settings) -> Settings:
     import dataclasses  # noqa: PLC0415 - as above
 
     sweep()
-    return dataclasses.replace(settings, folder=tempfile.mkdtemp(prefix=f"{_PREFIX}{settings.leader}-"))
+    return dataclasses.replace(settings, folder=tempfile.mkdtemp(prefix=f"{_PREFIX}{_world()}-{settings.leader}-"))
 
 
 def sweep() -> None:
@@ -68,9 +68,28 @@ def sweep() -> None:
 
     top = tempfile.gettempdir()
     for name in os.listdir(top):
-        leader = name.removeprefix(_PREFIX).partition("-")[0]
-        if name.startswith(_PREFIX) and leader.isdigit() and not os.path.exists(f"/proc/{leader}"):
+        world, _, rest = name.removeprefix(_PREFIX).partition("-")
+        leader = rest.partition("-")[0]
+        if name.startswith(_PREFIX) and world == _world() and leader.isdigit() and not _lives(int(leader)):
             shutil.rmtree(os.path.join(top, name), ignore_errors=True)
+
+
+def _world() -> str:
+    """The process numbers' own world: a container with the same temporary folder counts its processes anew."""
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return "0"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 OPTION_KINDS: dict[str, Any] = {

@@ -29,8 +29,9 @@ def take_over(module: ModuleType, settings: Settings) -> None:
     loader = module.DataLoader
     get_iterator, iterate = loader._get_iterator, loader.__iter__  # noqa: SLF001 - torch's names
 
-    def new(kind: Any, *_args: Any, **_kwargs: Any) -> Any:
-        this = object.__new__(kind)
+    def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        above = super(loader, kind).__new__
+        this = above(kind) if above is object.__new__ else above(kind, *args, **kwargs)
         records.made(this, sys._getframe(1))  # noqa: SLF001 - as above
         return this
 
