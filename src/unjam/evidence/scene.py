@@ -14,6 +14,8 @@ from unjam.evidence.waiting import Waiting
 
 # a thread that used more of a processor than this, over the whole look, computes
 BUSY = 0.3
+# so does one on a crowded machine that used some of it, and stood in the queue for a processor for most of the rest
+BUSY_IN_QUEUE, RUNNABLE = 0.08, 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Thread:
     lines: Mapping[str, int] = field(default_factory=dict)  # the user's lines that looks found it at, how often
     looks: int = 0
     turns: int = 0  # how often it went to sleep while it was looked at
+    queueing: float = 0.0  # the share of the look in which it could have run and had no processor
 
     @property
     def place(self) -> Place | None:
@@ -81,7 +84,7 @@ class Thread:
     @property
     def computes(self) -> bool:
         """Whether it used the processor while it was looked at."""
-        return self.busy > BUSY
+        return self.busy > BUSY or (self.busy > BUSY_IN_QUEUE and self.busy + self.queueing > RUNNABLE)
 
     @property
     def ends_soon(self) -> bool:

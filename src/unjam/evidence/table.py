@@ -149,6 +149,12 @@ def processor_time(pid: int, tid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK if len(fields) > 12 else 0.0
 
 
+def queueing_time(pid: int, tid: int) -> float:
+    """Seconds that one thread could have run and had no processor; 0 where the kernel does not tell."""
+    fine = read_text(f"/proc/{pid}/task/{tid}/schedstat").split()
+    return int(fine[1]) / 1e9 if len(fine) > 1 and fine[1].isdigit() else 0.0
+
+
 def turns(pid: int, tid: int) -> int:
     """How often a thread has gone to sleep by itself so far."""
     for line in read_text(f"/proc/{pid}/task/{tid}/status").splitlines():
