@@ -21,6 +21,7 @@ FLOORS = {
     "worker": 3,
     "pools": 4,
     "statistics": 0,
+    "allowance": 0,
     "options": 1,
     "rules": 2,
     "report": 3,

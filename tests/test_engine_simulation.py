@@ -6,6 +6,7 @@ The number of schedules is `UNJAM_SCHEDULES`; `make simulate` runs 100,000.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from unjam.engine import actions as act
 from unjam.engine import events as ev
+from unjam.engine.elastic import ElasticMachine
 from unjam.engine.machine import Config, Machine
 
 SCHEDULES = int(os.environ.get("UNJAM_SCHEDULES", "3000"))
@@ -44,11 +46,12 @@ class Schedule:
 class World:
     """Workers, a sampler and a consumer that do whatever the schedule says."""
 
-    def __init__(self, schedule: Schedule, config: Config, length: int) -> None:
+    def __init__(self, schedule: Schedule, config: Config, length: int, size: int = 0) -> None:
         self.schedule = schedule
         self.config = config
         self.length = length
-        self.machine = Machine(config)
+        self.machine = ElasticMachine(config, size=size) if size else Machine(config)
+        self.leaving: list[int] = []
         self.alive = [False] * config.workers
         self.mailbox: list[list[int]] = [[] for _ in range(config.workers)]
         self.ended = [False] * config.workers
@@ -102,9 +105,12 @@ class World:
                         self.kill(worker, queue, ev.Cause.SILENT)
                     elif reason is act.Reason.SUSPENDED:
                         self.kill(worker, queue, ev.Cause.SUSPENDED)
+                    elif reason is act.Reason.TOO_MANY:
+                        assert not self.machine.ledger.held_by(worker), "asked to leave while it owes something"
+                        self.mailbox[worker] = []
+                        self.leaving.append(worker)
                     else:
                         self.mailbox[worker] = []
-                        self.feed_later = worker
                 case act.Judge(worker, batch):
                     assert self.alive[worker], "judged before there is somebody to make the batch again"
                     self.judged.append(batch)
@@ -130,6 +136,8 @@ class World:
 
     def kill(self, worker: int, queue: list, cause: ev.Cause) -> None:
         if self.alive[worker]:
+            if worker in self.leaving:
+                self.leaving.remove(worker)
             on = self.mailbox[worker][0] if self.mailbox[worker] else None
             self.alive[worker] = False
             self.mailbox[worker] = []
@@ -143,6 +151,13 @@ class World:
             + ["death", "idle death", "early death", "memory", "silence", "overdue", "suspended"]
             + ["echo", "ready", "timeout", "killer"]
         )
+        if isinstance(self.machine, ElasticMachine):
+            if self.leaving and self.schedule.choose([0, 1]) == 0:
+                self.die(self.leaving.pop(0), None)
+            elif self.schedule.choose(range(4)) == 3:
+                workers = self.schedule.choose(range(1, self.config.workers + 1))
+                self.feed(ev.Resized(workers, self.schedule.choose(range(1, self.config.depth + 1))))
+                return
         if what == "work" or not busy:
             if busy:
                 self.work(self.schedule.choose(busy))
@@ -180,10 +195,12 @@ class World:
         elif what == "timeout" and self.outcome is None:
             self.feed(ev.TimedOut())
 
-    def die(self, worker: int, death: ev.Death) -> None:
+    def die(self, worker: int, death: ev.Death | None) -> None:
         self.alive[worker] = False
         self.mailbox[worker] = []
-        self.feed(death)
+        if worker in self.leaving:
+            self.leaving.remove(worker)
+        self.feed(death or ev.Death(worker))
 
     def work(self, worker: int) -> None:
         if self.mailbox[worker][0] in self.killers - self.excused and self.mailbox[worker][0] in self.drawn:
@@ -262,7 +279,24 @@ class World:
     takes=st.lists(st.sampled_from([1000, 3]), min_size=1, max_size=3),
 )
 def test_any_interleaving(decisions, config, length, takes):
-    world = World(Schedule(decisions), config, length)
+    interleave(World(Schedule(decisions), config, length), takes)
+
+
+@settings(max_examples=SCHEDULES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@given(
+    decisions=st.binary(max_size=600),
+    config=configs,
+    length=st.integers(0, 40),
+    takes=st.lists(st.sampled_from([1000, 3]), min_size=1, max_size=3),
+    size=st.integers(1, 4),
+)
+def test_any_interleaving_while_the_size_changes(decisions, config, length, takes, size):
+    config = dataclasses.replace(config, iterable=False)
+    interleave(World(Schedule(decisions), config, length, size), takes)
+
+
+def interleave(world: World, takes: list[int]) -> None:
+    config = world.config
     for most in takes:
         how = world.epoch(most)
         world.check_order()

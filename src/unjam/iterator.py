@@ -14,6 +14,7 @@ anything of the user's that might: their sampler and their `on_error` are handed
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import weakref
@@ -105,8 +106,17 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
                 _sharding_worker_init_fn, self._worker_init_fn, self._world_size, self._rank
             )
         self._iterable = self._dataset_kind == _DatasetKind.Iterable
+        self._pacer = own_of(loader)._pacer  # noqa: SLF001 - made for this
+        if self._pacer is not None:
+            self._make_room()
         self._open(loader)
         self._reset(loader, first_iter=True)
+
+    def _make_room(self) -> None:
+        """`num_workers="auto"`: places for as many as there may be; iterables have as many as were best so far."""
+        now, most = self._pacer.setting, self._pacer.limits
+        self._num_workers = now.workers if self._iterable else most.workers
+        self._prefetch_factor = now.depth if self._iterable else most.depth
 
     def _open(self, loader: Any) -> None:
         """Make a pool and a feed for it; at first, and again where an error ended the ones before."""
@@ -117,6 +127,8 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         self._plan = (cargo, specs, loader.multiprocessing_context, own._ship_cache)  # noqa: SLF001 - made for this
         self._budget, self._deaths = own.memory_budget, (own.on_worker_death == "restart", own.max_restarts)
         self._options, self._recorder = _options(loader), own._recorder  # noqa: SLF001 - as above
+        if self._pacer is not None and not self._iterable:
+            self._options = dataclasses.replace(self._options, seed=int(self._base_seed))
         self._function = _function(loader)
         self._use(open_pool(*self._plan))
 
@@ -135,7 +147,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         court = Court(self._options.policy)
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
         self._pool = pool
-        self._feed = Feed(pool, config, self._options, court, self._recorder, pinner)
+        self._feed = Feed(pool, config, self._options, court, self._recorder, pinner, self._pacer)
         # at the interpreter's end the pools are closed by one function of their own
         weakref.finalize(self, self._feed.close).atexit = False
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch.utils.data
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from unjam.drive import adopted
+from unjam.drive.pacing import Pacer, first_size
 from unjam.drive.recorder import Recorder
 from unjam.errors import SampleError
-from unjam.options import DEFAULTS, OnError, check_options
+from unjam.options import DEFAULTS, AutoWorkers, OnError, check_options
 from unjam.pools.starting import ShipCache
 from unjam.statistics import Statistics
 
@@ -35,6 +36,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     Workers come from a fork server unless `multiprocessing_context` says otherwise; batches cross in recycled memory.
     These options are unjam's own:
 
+    num_workers: as torch's, or "auto": as many workers, running as far ahead, as the training needs and the machine allows,
+        measured and changed while it runs. Random numbers then belong to the batch, so that what is delivered does not
+        depend on how many there are. An iterable's workers change between epochs only, and it has one until its code is seen
+        to ask `get_worker_info()`. `statistics().auto` says what was chosen and why.
     on_error: what becomes of a sample that fails: "raise" (default); "skip" (the batch is smaller); "replace" (another
         sample of the batch, or a recent one, takes its place); "retry" (`retries` times, with pauses that double, then
         raise); or a function that gets a `SampleError` and returns one of these words, called in this process.
@@ -58,7 +63,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         shuffle: bool | None = None,  # noqa: FBT001 - torch's position
         sampler: Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,  # noqa: FBT001, FBT002 - torch's position
         drop_last: bool = False,  # noqa: FBT001, FBT002 - torch's position
@@ -94,6 +99,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             worker_threads=worker_threads,
             memory_budget=memory_budget,
         )
+        if num_workers == "auto" or isinstance(num_workers, AutoWorkers):
+            num_workers = AutoWorkers(first_size(dataset, iterable=isinstance(dataset, IterableDataset)))
         newer = {"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}
         super().__init__(
             dataset,
@@ -126,6 +133,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.worker_threads = worker_threads
         self.memory_budget = memory_budget
         self._ship_cache = ShipCache()
+        self._pacer: Pacer | None = None
+        if isinstance(num_workers, AutoWorkers):
+            live = not isinstance(dataset, IterableDataset)
+            self._pacer = Pacer(live=live, start=num_workers, depth=prefetch_factor)
         path = None if error_log is None else os.path.abspath(os.fspath(error_log))
         self._recorder = Recorder(path, max_errors, type(dataset).__qualname__)
 
@@ -171,4 +182,5 @@ def adopt(loader: torch.utils.data.DataLoader[Any], **options: Any) -> None:
     recorder = Recorder(path, own["max_errors"], type(loader.dataset).__qualname__)
     in_order = getattr(loader, "in_order", True)
     own["in_order"] = in_order
-    adopted.keep(loader, types.SimpleNamespace(**own, _recorder=recorder, _ship_cache=ShipCache()))
+    pacer = None
+    adopted.keep(loader, types.SimpleNamespace(**own, _recorder=recorder, _ship_cache=ShipCache(), _pacer=pacer))

@@ -17,6 +17,13 @@ DEFAULTS: dict[str, Any] = {
     "on_worker_death": "restart", "max_restarts": 1000, "worker_threads": 1, "memory_budget": None,
 }  # fmt: skip
 
+
+class AutoWorkers(int):
+    """A number of workers that the loader chose and may change. Whoever makes a loader anew with it gets one that does."""
+
+    __slots__ = ()
+
+
 _WORDS = tuple(decision.value for decision in Decision)
 
 

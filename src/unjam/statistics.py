@@ -22,12 +22,51 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class AutoStep:
+    """One experiment of `num_workers="auto"`: after how many batches, with what, and what became of it.
+
+    rate: samples a second. waited: the part of the time in which the consumer waited. verdict: "first", "kept" or
+    "taken back".
+    """
+
+    batches: int
+    workers: int
+    prefetch: int
+    rate: float
+    waited: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """What `num_workers="auto"` chose, and why. `most`: the workers that the machine allows."""
+
+    workers: int
+    prefetch: int
+    most: int
+    settled: bool
+    why: str
+    steps: tuple[AutoStep, ...] = ()
+
+    def __str__(self) -> str:
+        state = "" if self.settled else ", still trying"
+        lines = [f"  auto: {self.workers} workers of at most {self.most}, prefetch {self.prefetch}{state}: {self.why}"]
+        lines += [
+            f"    after {step.batches:>5} batches: {step.workers:>2} workers, prefetch {step.prefetch:>2}: "
+            f"{step.rate:>9,.0f} samples/s, waited {step.waited:>4.0%}, {step.verdict}"
+            for step in self.steps[-8:]
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """Totals since the loader was made.
 
     failed: samples that ended in an exception, however it was dealt with; `skipped`, `replaced`, `retried` say how.
     waited: the time that the consumer spent waiting for batches.
     restarts: workers that took a dead one's place. incidents: everything that went wrong, by kind.
+    auto: what `num_workers="auto"` chose.
     bytes: what the delivered batches occupied in memory; arena_bytes and arena_held: what the workers' recycled memory
         spans now, and how much of it lies under batches that the consumer still holds.
     """
@@ -48,6 +87,7 @@ class Statistics:
     bytes: int = 0
     arena_bytes: int = 0
     arena_held: int = 0
+    auto: Auto | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -77,6 +117,8 @@ class Statistics:
             lines.append(
                 "  incidents: " + ", ".join(f"{count} {kind}" for kind, count in sorted(self.incidents.items()))
             )
+        if self.auto is not None:
+            lines.append(str(self.auto))
         return "\n".join(lines)
 
 

@@ -10,12 +10,13 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from unjam import allowance
 from unjam.doctor.families import Family, is_helper
 from unjam.doctor.heartbeat import beat_of, doing_of
 from unjam.doctor.permission import remedy
 from unjam.doctor.processes import pause
 from unjam.doctor.relations import silence, with_connections, with_ends, with_holders
-from unjam.evidence import limits, natives, roles, spy, waiting
+from unjam.evidence import natives, roles, spy, waiting
 from unjam.evidence.owners import Owners
 from unjam.evidence.scene import Doing, Process, Scene, Thread
 from unjam.evidence.spy import Refused, Spied
@@ -108,7 +109,7 @@ def attend(family: Family, seconds: float = 0.0) -> Scene:
         elapsed,
         f"this user may not read the program's memory ({blind.removeprefix('Error: ')})" if blind and way else blind,
         way,
-        limits.processors(),
+        allowance.processors(),
         _shm(first),
         available_memory(),
         kills.count if kills else 0,

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from unjam import allowance
 from unjam.doctor.inventory import Inventory
-from unjam.evidence import forking, limits, variables
+from unjam.evidence import forking, variables
 from unjam.evidence.case import Crossing, LoaderFacts, ThreadFacts, World
 from unjam.evidence.source import class_place, where_set
 from unjam.evidence.stacks import Frame
@@ -187,11 +188,11 @@ def world(moment: Moment, environment: Mapping[str, str]) -> World:
     """The process and the machine."""
     import torch  # noqa: PLC0415 - imported by the program
 
-    free, _ = limits.shared_memory()
-    most, used = limits.descriptors()
+    free, _ = allowance.shared_memory()
+    most, used = allowance.descriptors()
     main = sys.modules["__main__"]
     return World(
-        cpus=limits.processors(),
+        cpus=allowance.processors(),
         python=platform.python_version(),
         torch=str(torch.__version__),
         threads=moment.threads,

@@ -16,16 +16,19 @@ from typing import Any
 from unjam.drive.court import Court
 from unjam.drive.desk import Desk
 from unjam.drive.options import CannotLoad, Options, listed, stopped
-from unjam.drive.pinning import PinnedLoad, Pinner
+from unjam.drive.pacing import Pacer
+from unjam.drive.pinning import Pinner
 from unjam.drive.recorder import Recorder
 from unjam.drive.turns import Turn
 from unjam.drive.watch import Watch
 from unjam.engine import actions as act
 from unjam.engine import events as ev
 from unjam.engine.deadlines import LOOK_AGAIN
+from unjam.engine.elastic import ElasticMachine
 from unjam.engine.machine import Config, Machine
 from unjam.errors import SampleError, TooManyErrorsError
 from unjam.pools.protocol import Arrival, Asked, Load, Pool, Work
+from unjam.worker.spec import batch_seed
 
 # batches over recycled memory that the consumer may hold; later ones are copied into ordinary memory
 MOST_HELD = 4
@@ -37,10 +40,14 @@ class Feed:
     """One loader's machine and pool, through any number of epochs."""
 
     def __init__(
-        self, pool: Pool, config: Config, options: Options, court: Court, recorder: Recorder, pinner: Pinner | None
-    ) -> None:
+        self, pool: Pool, config: Config, options: Options, court: Court, recorder: Recorder, pinner: Pinner | None,
+        pacer: Pacer | None = None,
+    ) -> None:  # fmt: skip
         self.pool = pool
+        self._pacer = pacer
         self._machine = Machine(config)
+        if pacer is not None and options.seed is not None:
+            self._machine = ElasticMachine(config, size=pacer.setting.workers, depth=pacer.setting.depth)
         self._options = options
         self._court = court
         self._recorder = recorder
@@ -82,6 +89,9 @@ class Feed:
         self._first_of_epoch = self._machine.drawn
         config = self._machine.config
         self._recorder.begin(self.pool, config.workers if config.depth else 0, self._options.expected)
+        if self._pacer is not None:
+            self._recorder.auto = self._pacer.report
+            self._pacer.begin(self.pool)
         try:
             self._pump(ev.Began(), draw)
         except BaseException:
@@ -119,6 +129,9 @@ class Feed:
 
     def _next(self, draw: Callable[[], Any]) -> Any:
         begun = time.monotonic_ns()
+        if self._pacer is not None and self._pacer.wanted is not None:
+            wanted, self._pacer.wanted = self._pacer.wanted, None
+            self._pump(ev.Resized(wanted.workers, wanted.depth), draw)
         while not self.closed:
             self._await_outcome(draw, begun / 1e9)
             outcome = self._outcome
@@ -148,8 +161,11 @@ class Feed:
                     if load.empty:
                         continue
                     self._recorder.delivered(work, facts)
-                    waited = time.monotonic_ns() - begun
+                    now = time.monotonic_ns()
+                    waited = now - begun
                     self._recorder.times.wait(waited)
+                    if self._pacer is not None:
+                        self._pacer.delivered(facts, waited, now)
                     self._watch.rest(waited / 1e9)
                     return data
                 case act.GiveUp():
@@ -157,6 +173,8 @@ class Feed:
                     self._give_up(outcome)
                 case act.End():
                     self._outcome = None
+                    if self._pacer is not None:
+                        self._pacer.end()
                     problem = self._recorder.ended()
                     if problem is not None:
                         raise problem
@@ -257,13 +275,7 @@ class Feed:
     def _pin_arrivals(self) -> None:
         if self._pinner is None:
             return
-        arrivals = self.pool.arrivals
-        for place, arrival in enumerate(arrivals):
-            load = arrival.load
-            if load is None or load.empty or isinstance(load, PinnedLoad):
-                continue
-            if isinstance(arrival.event, ev.Result):
-                arrivals[place] = Arrival(arrival.event, self._pinner.pin(load))
+        self._pinner.pin_all(self.pool.arrivals)
 
     def _pump(self, event: ev.Event, draw: Callable[[], Any]) -> None:
         """Feed an event to the machine and do what it says, until it says nothing more."""
@@ -331,7 +343,9 @@ class Feed:
         # samplers use their lists again: what was drawn is kept as it was
         indices = listed(index) if batched else (index,)
         spares = tuple(self._recent) if self._court.policy.may_replace else ()
-        self._work[batch] = Work(batch, batch - self._first_of_epoch, index, indices, batched, spares)
+        number, base = batch - self._first_of_epoch, self._options.seed
+        seed = None if base is None else batch_seed(base, self._epochs, number)
+        self._work[batch] = Work(batch, number, index, indices, batched, spares, seed)
         if self._court.policy.may_replace and not self._machine.config.iterable:
             self._recent.extend(indices)
         if self._delivered == 0:

@@ -28,6 +28,8 @@ class Options:
     warn_after: float | None = None
     expected: int | None = None
     batched: bool = True
+    # where random numbers belong to the batch: what they are made from
+    seed: int | None = None
 
 
 def listed(index: Any) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ a transfer from it runs.
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -14,7 +15,8 @@ import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from unjam.engine.deadlines import LOOK_AROUND
-from unjam.pools.protocol import Facts, Load
+from unjam.engine.events import Result
+from unjam.pools.protocol import Arrival, Facts, Load
 
 
 class Pinner:
@@ -27,6 +29,15 @@ class Pinner:
     def pin(self, load: Load) -> Load:
         """A load that will be pinned when it is opened."""
         return PinnedLoad(load, self._executor.submit(self._work, load))
+
+    def pin_all(self, arrivals: deque[Arrival]) -> None:
+        """Pin every batch among what has arrived."""
+        for place, arrival in enumerate(arrivals):
+            load = arrival.load
+            if load is None or load.empty or isinstance(load, PinnedLoad):
+                continue
+            if isinstance(arrival.event, Result):
+                arrivals[place] = Arrival(arrival.event, self.pin(load))
 
     def close(self) -> None:
         """Stop; what is being pinned is finished by its thread."""

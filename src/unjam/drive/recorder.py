@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unjam.drive.times import Times
 from unjam.errors import SampleError, TooManyErrorsError, short, words_of
 from unjam.pools.protocol import Facts, Pool, Work
-from unjam.statistics import Statistics
+from unjam.statistics import Auto, Statistics
 from unjam.worker.exceptions import RemoteTraceback, twin, type_name
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Recorder:
         self._pool: weakref.ref[Any] | None = None
         self._workers = 0
         self._log_works = True
+        self.auto: Callable[[], Auto] | None = None
 
     def __reduce__(self) -> Any:
         # a copy of a loader has its own record
@@ -159,6 +160,7 @@ class Recorder:
             bytes=self._bytes,
             arena_bytes=spans,
             arena_held=held,
+            auto=self.auto() if self.auto is not None else None,
         )
 
     # -- inside ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ class Reason(enum.Enum):
 
     CLOSED = "the loader was closed"
     EXHAUSTED = "its iterable has ended"
+    TOO_MANY = "fewer workers are enough"
     SILENT = "a sample took longer than sample_timeout"
     SUSPENDED = "something suspended it again and again"
     DIED = "on_worker_death is 'raise'"

@@ -140,6 +140,14 @@ class Reprieved:
 
 
 @dataclass(frozen=True, slots=True)
+class Resized:
+    """From now on there are to be this many workers, each with up to `depth` batches under way."""
+
+    workers: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
 class TimedOut:
     """The consumer's own `timeout` passed without a batch."""
 
@@ -166,6 +174,7 @@ Event = (
     | Death
     | Lost
     | Reprieved
+    | Resized
     | TimedOut
     | Closed
 )

@@ -101,16 +101,20 @@ class Machine:
         self.turn = self.restarts = 0
         self.sampler_ended = self.over = self.wanting = self.drawing = False
         for number, worker in enumerate(self.workers):
-            if worker.retired:
+            worker.undelivered = worker.answers = 0
+            if worker.retired or not self._wants(number):
                 continue
             worker.active = True
-            worker.undelivered = worker.answers = 0
             if not worker.alive:
                 worker.alive = True
                 worker.dismissed = False
                 todo.append(act.Start(number))
         self.owed_draws = self._most_in_flight() if self.config.depth else 0
         return todo + self._advance()
+
+    def _wants(self, number: int) -> bool:  # noqa: ARG002 - an elastic machine asks which
+        """Whether a worker takes part in this epoch."""
+        return True
 
     def _sampler_ended(self, _: ev.SamplerEnded) -> list[Action]:
         self.drawing = False

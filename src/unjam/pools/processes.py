@@ -86,7 +86,7 @@ class ProcessPool:
             if work.sent_to == hand.process.pid:
                 return  # an action may be done twice, but an iterable gives its samples once
             work.sent_to = hand.process.pid
-            task = messages.Task(work.batch, work.number, bool(work.spares), work.verdicts or None)
+            task = messages.Task(work.batch, work.number, bool(work.spares), work.verdicts or None, work.seed)
             self._post(hand, task, work.packed)
 
     def resume(self, shared_seed: int | None) -> None:

@@ -94,6 +94,8 @@ class Work:
     indices: tuple[Any, ...] = ()
     batched: bool = True
     spares: tuple[Any, ...] = ()
+    # what to seed the random numbers with before it is made; None: they go on where they were
+    seed: int | None = None
     packed: bytes | None = None
     # the process that has it
     sent_to: int | None = None

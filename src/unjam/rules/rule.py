@@ -40,6 +40,7 @@ class Rule:
     symptom: str = ""
     fallback: bool = False
     yields_to: tuple[str, ...] = ()  # further symptoms that explain this one
+    explains: tuple[str, ...] = ()  # further symptoms of the same cause
     live: bool = False  # only a running program shows it: `unjam why` finds it, `unjam check` cannot
 
 
@@ -119,7 +120,11 @@ def by_harm(findings: list[Finding]) -> list[Finding]:
 def without_echoes(findings: list[Finding]) -> list[Finding]:
     """Without the fallbacks whose symptom another rule explains, and those that a named cause makes plain."""
     explained = {
-        f.rule.symptom for f in findings if not f.rule.fallback and f.rule.symptom and f.weight != Severity.NOTE
+        symptom
+        for f in findings
+        if not f.rule.fallback and f.weight != Severity.NOTE
+        for symptom in (f.rule.symptom, *f.rule.explains)
+        if symptom
     }
     accused = [f.culprit for f in findings if f.weight is not Severity.NOTE]
     findings = [f for f in findings if f.weight is not Severity.NOTE or f.culprit not in accused]

@@ -24,7 +24,7 @@ from unjam.evidence.scene import Scene
 from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN, out_of_descriptors, quoted
 from unjam.rules.rule import Finding, Rule
 
-RULE = Rule("UJ402", "descriptors-run-out", symptom="raised")
+RULE = Rule("UJ402", "descriptors-run-out", symptom="raised", explains=("frozen",))
 MARKS = ("Too many open files", "ancdata", "Errno 24")
 
 

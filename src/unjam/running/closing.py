@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from unjam.evidence import limits
+from unjam import allowance
 from unjam.evidence.run import RunFacts
 from unjam.evidence.table import rank_in
 from unjam.running.records import Records, words_of
@@ -52,7 +52,7 @@ def gather(records: Records, settings: Settings) -> RunFacts:
         words_of(error) if error is not None else "",
         rank_in(os.environ),
         os.getpid(),
-        limits.processors(),
+        allowance.processors(),
     )
 
 

@@ -37,7 +37,7 @@ from unjam.worker.fetching import Fetcher, make_fetcher
 from unjam.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, Surrender
 from unjam.worker.mending import Identity, Mender
 from unjam.worker.settings import is_installed
-from unjam.worker.spec import Cargo, WorkerSpec
+from unjam.worker.spec import Cargo, WorkerSpec, seed_batch
 from unjam.worker.world import World, use_tracker
 
 STACKS_BYTES = 1 << 18
@@ -220,6 +220,8 @@ class Worker:
             message = envelope.message
             if isinstance(message, messages.Task):
                 if self._fetcher is not None and not self._exhausted:
+                    if message.seed is not None:
+                        seed_batch(message.seed)
                     self._make(_job(message, envelope.data, batched=self._spec.auto_collation))
             elif isinstance(message, messages.Resume):
                 self._resume(message)

@@ -19,13 +19,14 @@ class Descriptors:
 class Task:
     """Make `batch`, which is number `number` of its epoch; its indices are the frame's data, with spares if it says so.
 
-    `verdicts`: by position, what was decided about samples that ended a worker; see `Job`.
+    `verdicts`: by position, what was decided about samples that ended a worker; see `Job`. `seed`: the batch's own.
     """
 
     batch: int
     number: int
     with_spares: bool = False
     verdicts: dict[int, str] | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

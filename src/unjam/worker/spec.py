@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,22 @@ class WorkerSpec:
 
             np.random.seed(_utils.worker._generate_state(self.base_seed, self.worker))  # noqa: NPY002, SLF001 - parity
         return seed
+
+
+def seed_batch(seed: int) -> None:
+    """Seed for one batch, where its random numbers must not depend on who makes it."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed & 0xFFFFFFFF)
+
+
+def batch_seed(base: int, epoch: int, number: int) -> int:
+    """A seed for each batch, far from its neighbours'."""
+    mixed = (base + epoch * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9) & (1 << 64) - 1
+    mixed = (mixed ^ mixed >> 31) * 0x94D049BB133111EB & (1 << 64) - 1
+    return mixed >> 1
 
 
 @dataclass(slots=True)

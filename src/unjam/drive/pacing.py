@@ -1,0 +1,269 @@
+"""Measures what `engine.pace` decides by: windows of deliveries, the workers' use of their time, processors and memory.
+
+One pacer lives as long as its loader, through all its epochs; a window never spans two of them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from unjam import allowance
+from unjam.engine.pace import Limits, Pace, Setting, Window
+from unjam.pools.protocol import Facts, Pool
+from unjam.statistics import Auto, AutoStep
+from unjam.transport.page import Stage
+from unjam.transport.room import available_memory
+
+# a window ends when its mean is known to 5 %, but not before the first pair and not after the second: batches, seconds
+FEWEST, MOST = (8, 0.4), (120, 5.0)
+SURE = 0.05
+DEEPEST = 16
+# of the memory that is left, workers may take this part; what one takes is measured, and until then supposed
+WORKERS_SHARE, SUPPOSED = 0.5, 200 << 20
+DESCRIPTORS_EACH = 12
+MOST_AT_FIRST = 8
+# of an iterable's object and those that it holds
+MOST_PARTS = 200
+_NOT_READY = (Stage.STARTING, Stage.LOADING, Stage.INIT)
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A window while it lasts; nanoseconds. `skip`: batches that belong to another setting still."""
+
+    size: int
+    skip: int
+    began: int = 0
+    last: int = 0
+    count: int = 0
+    samples: int = 0
+    waited: int = 0
+    made: int = 0
+    computed: float = 0.0
+    # the time of every `size` batches: those of one round of the workers
+    chunk: int = 0
+    chunks: list[int] = field(default_factory=list)
+
+
+class Pacer:
+    """`live`: the workers' number may change within an epoch. `depth`: the user's `prefetch_factor`, kept as it is."""
+
+    def __init__(self, *, live: bool, start: int, depth: int | None) -> None:
+        self._settings = (live, start, depth)
+        self._live = live
+        limits = _limits()
+        start = min(start, limits.workers)
+        self.pace = Pace(Setting(start, depth or 2), limits, adapts_depth=depth is None)
+        self.wanted: Setting | None = None
+        self._pool: Pool | None = None
+        self._measured_memory = False
+        self._now = _Stretch(start, start + 2)
+
+    def __reduce__(self) -> Any:
+        # a copy of a loader measures for itself
+        return _anew, self._settings
+
+    @property
+    def setting(self) -> Setting:
+        """How many workers and how far ahead, from now on."""
+        return self.pace.setting
+
+    @property
+    def limits(self) -> Limits:
+        """The most there can be."""
+        return self.pace.limits
+
+    def begin(self, pool: Pool) -> None:
+        """An epoch begins."""
+        self._pool = pool
+        self.wanted = None
+        self._now = _Stretch(self.setting.workers, self.setting.workers + 2)
+
+    def end(self) -> None:
+        """An epoch is over; where sizes change between epochs only, it was one window."""
+        if not self._live and self._now.count >= FEWEST[0]:
+            self._judge()
+
+    def delivered(self, facts: Facts, waited: int, now: int) -> None:
+        """A batch was delivered, for which the consumer waited; nanoseconds."""
+        own = self._now
+        if own.skip > 0:
+            own.skip -= 1
+            if own.skip == 0 and not self._all_ready():
+                own.skip = 1
+            elif own.skip == 0:
+                own.began = own.last = now
+                own.computed = self._processor_seconds()
+            return
+        own.count += 1
+        own.samples += facts.samples
+        own.waited += waited
+        own.chunk += now - own.last
+        own.last = now
+        if own.count % own.size == 0:
+            own.chunks.append(own.chunk)
+            own.chunk = 0
+        stamps = facts.times
+        if len(stamps) >= 16:
+            own.made += int.from_bytes(stamps[-8:], sys.byteorder) - int.from_bytes(stamps[:8], sys.byteorder)
+        if self._live and _is_over(own, (now - own.began) / 1e9):
+            self._judge()
+
+    # -- inside ------------------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        own = self._now
+        seconds = (own.last - own.began) / 1e9
+        if seconds <= 0:
+            return
+        window = Window(
+            seconds,
+            own.count,
+            own.samples,
+            own.waited / 1e9 / seconds,
+            min(1.0, own.made / 1e9 / (seconds * own.size)),
+            (self._processor_seconds() - own.computed) / seconds,
+        )
+        before = self.pace.setting
+        self._mind_memory()
+        after = self.pace.judge(window)
+        if after == before or not self._live:
+            self._now = _Stretch(own.size, 1)
+            return
+        self.wanted = after
+        # what is under way under the other setting has to go through first
+        self._now = _Stretch(after.workers, max(before.workers, after.workers) + 2)
+
+    def _all_ready(self) -> bool:
+        pool = self._pool
+        if pool is None:
+            return True
+        beats = [pool.beat(number) for number in range(self._now.size)]
+        return all(beat is None or beat.stage not in _NOT_READY for beat in beats)
+
+    def _processor_seconds(self) -> float:
+        """What the workers have computed so far; those that left are forgotten with what they did."""
+        pool, total = self._pool, 0.0
+        if pool is None:
+            return math.nan
+        for number in range(self._now.size):
+            pid = pool.pid(number)
+            if pid is not None:
+                total += _computed(pid)
+        return total
+
+    def _mind_memory(self) -> None:
+        """What a worker takes is known once there is one: from then on it bounds how many there may be."""
+        pid = self._pool.pid(0) if self._pool is not None else None
+        left = available_memory()
+        size = _own_memory(pid) if pid is not None and not self._measured_memory else 0
+        if not size or left is None:
+            return
+        self._measured_memory = True
+        room = self._now.size + int(left * WORKERS_SHARE / allowance.local_ranks() // size)
+        limits = self.pace.limits
+        if room < limits.workers:
+            self.pace.limits = Limits(max(1, room), limits.depth, limits.processors, "memory")
+
+    def report(self) -> Auto:
+        """For `statistics()`."""
+        pace = self.pace
+        return Auto(
+            pace.setting.workers,
+            pace.setting.depth,
+            pace.limits.workers,
+            pace.settled,
+            pace.why,
+            tuple(
+                AutoStep(s.batches, s.setting.workers, s.setting.depth, s.rate, s.waited, s.verdict) for s in pace.steps
+            ),
+        )
+
+
+def _is_over(own: _Stretch, seconds: float) -> bool:
+    if own.count >= MOST[0] and seconds >= FEWEST[1]:
+        return True
+    if seconds >= MOST[1] and own.count >= 4:
+        return True
+    if own.count < FEWEST[0] or seconds < FEWEST[1] or len(own.chunks) < 4 or own.chunk:
+        return False
+    mean = sum(own.chunks) / len(own.chunks)
+    return mean > 0 and statistics.stdev(own.chunks) / math.sqrt(len(own.chunks)) < SURE * mean
+
+
+def _anew(live: bool, start: int, depth: int | None) -> Pacer:  # noqa: FBT001 - from __reduce__
+    return Pacer(live=live, start=start, depth=depth)
+
+
+def _limits() -> Limits:
+    processors = allowance.own_processors()
+    # those that wait (for a disk, for a network) need no processor each
+    known = {"the number of processors": max(16, min(64, processors * 4))}
+    left = available_memory()
+    if left is not None:
+        known["memory"] = int(left * WORKERS_SHARE / allowance.local_ranks() // SUPPOSED)
+    most, used = allowance.descriptors()
+    known["the limit of open files"] = (most - used - 64) // DESCRIPTORS_EACH
+    because = min(known, key=lambda name: known[name])
+    return Limits(max(1, known[because]), DEEPEST, processors, because)
+
+
+def first_size(dataset: Any, *, iterable: bool) -> int:
+    """With how many workers to begin."""
+    if iterable and not divides_itself(dataset):
+        return 1
+    return max(1, min(MOST_AT_FIRST, allowance.own_processors(), _limits().workers))
+
+
+def divides_itself(dataset: Any) -> bool:
+    """Whether an iterable's code asks which worker it is in; one that does not gives every sample once for each worker."""
+    found, at = [dataset], 0
+    while at < len(found) < MOST_PARTS:
+        thing, at = found[at], at + 1
+        if _asks(thing):
+            return True
+        for one in list(getattr(thing, "__dict__", {}).values())[:50]:
+            several = list(one)[:20] if type(one) in (list, tuple) else [one]
+            found += [each for each in several if callable(each) or hasattr(each, "__dict__")]
+    return any(_asks(thing) for thing in found[at:])
+
+
+def _asks(thing: Any) -> bool:
+    if isinstance(thing, type):
+        return False
+    if hasattr(type(thing), "apply_sharding"):  # torch's data pipes are told instead
+        return True
+    codes = [getattr(thing, "__code__", None)]
+    for kind in type(thing).__mro__:
+        if not kind.__module__.startswith(("builtins", "typing", "abc", "torch.utils.data.dataset")):
+            codes += [getattr(value, "__code__", None) for value in vars(kind).values()]
+    while codes:
+        code = codes.pop()
+        if code is None:
+            continue
+        if any("worker_info" in name for name in code.co_names):
+            return True
+        codes += [const for const in code.co_consts if hasattr(const, "co_names")]
+    return False
+
+
+def _computed(pid: int) -> float:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _own_memory(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+    except (OSError, StopIteration, ValueError):
+        return 0
