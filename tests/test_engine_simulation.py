@@ -156,6 +156,8 @@ class World:
                 self.die(self.leaving.pop(0), None)
             elif self.schedule.choose(range(4)) == 3:
                 workers = self.schedule.choose(range(1, self.config.workers + 1))
+                if self.schedule.choose([0, 1]):
+                    self.feed(ev.Resized(0, 1))  # everybody leaves, and is wanted back at once
                 self.feed(ev.Resized(workers, self.schedule.choose(range(1, self.config.depth + 1))))
                 return
         if what == "work" or not busy:
@@ -310,27 +312,6 @@ def interleave(world: World, takes: list[int]) -> None:
                 world.feed(ev.Death(worker))
     world.feed(ev.Closed())
     assert world.machine.handle(ev.Wanted()) == []
-
-
-@settings(max_examples=max(50, SCHEDULES // 20), deadline=None, suppress_health_check=list(HealthCheck))
-@given(decisions=st.binary(max_size=50), length=st.integers(0, 12), stock=st.none() | st.integers(0, 12))
-def test_without_workers_nothing_runs_ahead(decisions, length, stock):
-    iterable = stock is not None
-    world = World(Schedule(decisions), Config(1, 0, iterable=iterable), length)
-    world.stock[0] = stock or 0
-    world.feed(ev.Began())
-    assert world.given == 0, "the sampler is asked only when somebody wants something"
-    for expected in range(1, (min(stock, length) if iterable else length) + 1):
-        world.outcome = None
-        world.feed(ev.Wanted())
-        assert world.given == expected
-        world.work(0)
-        assert isinstance(world.outcome, act.Deliver)
-    world.outcome = None
-    world.feed(ev.Wanted())
-    if world.mailbox[0]:
-        world.work(0)
-    assert isinstance(world.outcome, act.End)
 
 
 # -- who is to blame ---------------------------------------------------------------------------------------------------

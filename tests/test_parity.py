@@ -341,3 +341,21 @@ def test_datapipes(workers, persistent):
     theirs = epochs(TORCH, pipe, count=2, options={**options, "multiprocessing_context": "fork" if workers else None})
     assert ours == theirs
     both(lambda: SequenceWrapper(list(range(9))), batch_size=2, num_workers=workers)
+
+
+def test_without_workers_the_sampler_is_asked_when_a_batch_is_wanted():
+    asked = []
+
+    class Watched(torch.utils.data.Sampler):
+        def __iter__(self):
+            for index in range(6):
+                asked.append(index)
+                yield index
+
+        def __len__(self):
+            return 6
+
+    iterator = iter(unjam.DataLoader(list(range(6)), batch_size=2, sampler=Watched()))
+    assert asked == []
+    next(iterator)
+    assert asked == [0, 1]

@@ -31,18 +31,19 @@ from torch.utils.data.dataloader import (
 )
 
 from unjam.drive import adopted
+from unjam.drive.alone import Alone, InlineSurroundings
 from unjam.drive.court import Court
+from unjam.drive.elastic import ElasticFeed
 from unjam.drive.feed import Feed
 from unjam.drive.options import CannotLoad, Options
 from unjam.drive.pinning import Pinner
 from unjam.engine.machine import Config
 from unjam.engine.policy import Decision, Policy
-from unjam.pools.inline import InlinePool, InlineSurroundings
 from unjam.pools.processes import ProcessPool
 from unjam.pools.starting import fork_instead, open_pool
 from unjam.transport.collating import additions, checked, is_default
 from unjam.transport.room import available_memory
-from unjam.worker.fetching import make_fetcher
+from unjam.worker.fetching import Fetcher, make_fetcher
 from unjam.worker.mending import Identity, Mender
 from unjam.worker.spec import Cargo, WorkerSpec
 
@@ -59,33 +60,23 @@ class InlineIterator(_SingleProcessDataLoaderIter):
             raise AssertionError("timeout needs num_workers > 0")
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
             torch_graph.apply_sharding(self._dataset, self._world_size, self._rank)
-        iterable = self._dataset_kind == _DatasetKind.Iterable
         own, options = own_of(loader), _options(loader)
         court = Court(options.policy)
-        around = InlineSurroundings(court.ask)
-        identity = Identity(None, int(self._base_seed), iterable, self._auto_collation, by_value=False)
-        mender = Mender(options.policy, identity, self._dataset, around, plain=is_default(self._collate_fn))
-        pool = InlinePool(
-            functools.partial(
-                make_fetcher,
-                self._dataset,
-                checked(self._collate_fn),
-                iterable=iterable,
-                batched=self._auto_collation,
-                drop_last=self._drop_last,
-                pulse=around,
-                mender=mender,
-            )
-        )
-        pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
-        self._feed = Feed(pool, Config(1, 0, iterable=iterable), options, court, own._recorder, pinner)  # noqa: SLF001 - made for this
+        fetcher = _fetcher_here(self, court)
+        own._recorder.begin(None, 0, options.expected)  # noqa: SLF001 - made for this
+        pin = (self._pin_memory_device,) if self._pin_memory else None
+        self._feed = Alone(fetcher, options, court, own._recorder, pin)  # noqa: SLF001 - made for this
         self._function = _function(loader)
         if options.sample_timeout is not None:
             own._recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")  # noqa: SLF001 - made for this
-        if pinner is not None:
-            # nothing else needs an end, and the feed holds the dataset, which may hold anything
-            weakref.finalize(self, pinner.close).atexit = False
-        self._feed.begin(self._next_index, self._shared_seed)
+
+    def __next__(self) -> Any:
+        # torch's own, without opening a profiler's range that nobody will read
+        if self._dataset_kind == _DatasetKind.Iterable or _profiling():
+            return super().__next__()
+        data = self._next_data()
+        self._num_yielded += 1
+        return data
 
     def _next_data(self) -> Any:
         return self._feed.next(self._next_index, self._function)
@@ -147,9 +138,19 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         court = Court(self._options.policy)
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
         self._pool = pool
-        self._feed = Feed(pool, config, self._options, court, self._recorder, pinner, self._pacer)
+        parts = (self._options, court, self._recorder, pinner)
+        if self._pacer is None or self._iterable:
+            self._feed = Feed(pool, config, *parts, self._pacer)
+        else:
+            alone = self._alone(court) if self._pacer.limits.fewest == 0 else None
+            self._feed = ElasticFeed(config, self._pacer, alone, parts=(pool, *parts))
         # at the interpreter's end the pools are closed by one function of their own
         weakref.finalize(self, self._feed.close).atexit = False
+
+    def _alone(self, court: Court) -> Alone:
+        """Who makes batches while there is no worker."""
+        pin = (self._pin_memory_device,) if self._pin_memory else None
+        return Alone(_fetcher_here(self, court), self._options, court, self._recorder, pin)
 
     def _spec(self, number: int, own: Any) -> WorkerSpec:
         return WorkerSpec(
@@ -180,8 +181,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
 
     def __next__(self) -> Any:
         if self._iterable or _profiling():
-            return super().__next__()
-        # torch's own, without opening a profiler's range that nobody will read
+            return super().__next__()  # see InlineIterator
         data = self._next_data()
         self._num_yielded += 1
         return data
@@ -210,6 +210,25 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
 
     def __del__(self) -> None:
         """Not torch's: see NOTE [ The end of an iterator ]."""
+
+
+def _fetcher_here(iterator: Any, court: Court) -> Fetcher:
+    """What makes batches in this process."""
+    iterable = iterator._dataset_kind == _DatasetKind.Iterable  # noqa: SLF001 - one of ours
+    around = InlineSurroundings(court.ask)
+    identity = Identity(None, int(iterator._base_seed), iterable, iterator._auto_collation, by_value=False)  # noqa: SLF001
+    plain = is_default(iterator._collate_fn)  # noqa: SLF001 - as above
+    mender = Mender(court.policy, identity, iterator._dataset, around, plain=plain)  # noqa: SLF001 - as above
+    return make_fetcher(
+        iterator._dataset,  # noqa: SLF001 - as above
+        checked(iterator._collate_fn),  # noqa: SLF001 - as above
+        iterable=iterable,
+        batched=iterator._auto_collation,  # noqa: SLF001 - as above
+        drop_last=iterator._drop_last,  # noqa: SLF001 - as above
+        pulse=around,
+        mender=mender,
+        hurries=True,
+    )
 
 
 def own_of(loader: Any) -> Any:

@@ -136,7 +136,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._pacer: Pacer | None = None
         if isinstance(num_workers, AutoWorkers):
             live = not isinstance(dataset, IterableDataset)
-            self._pacer = Pacer(live=live, start=num_workers, depth=prefetch_factor)
+            # what a worker_init_fn prepares is not prepared here
+            fewest = 0 if live and worker_init_fn is None else 1
+            self._pacer = Pacer(live=live, start=num_workers, depth=prefetch_factor, fewest=fewest)
         path = None if error_log is None else os.path.abspath(os.fspath(error_log))
         self._recorder = Recorder(path, max_errors, type(dataset).__qualname__)
 

@@ -16,22 +16,12 @@ from unjam.doctor.heartbeat import beat_of, doing_of
 from unjam.doctor.permission import remedy
 from unjam.doctor.processes import pause
 from unjam.doctor.relations import silence, with_connections, with_ends, with_holders
-from unjam.evidence import natives, roles, spy, waiting
+from unjam.evidence import natives, roles, spy, table, waiting
 from unjam.evidence.owners import Owners
 from unjam.evidence.scene import Doing, Process, Scene, Thread
 from unjam.evidence.spy import Refused, Spied
 from unjam.evidence.stacks import Frame
-from unjam.evidence.table import (
-    Entry,
-    Rest,
-    entry,
-    environment,
-    processor_time,
-    queueing_time,
-    rank_in,
-    thread_ids,
-    turns,
-)
+from unjam.evidence.table import Entry, Rest, entry, environment, processor_time, rank_in, thread_ids, turns
 from unjam.evidence.trial import is_users
 from unjam.transport.room import available_memory, oom_kills
 
@@ -135,7 +125,7 @@ def _first_look(one: _Watched) -> None:
     pid = one.entry.pid
     one.at = time.monotonic()
     one.began = {tid: processor_time(pid, tid) for tid in thread_ids(pid)}
-    one.queued = {tid: queueing_time(pid, tid) for tid in one.began}
+    one.queued = {tid: table.queueing_time(pid, tid) for tid in one.began}
     one.turns = {tid: turns(pid, tid) for tid in one.began}
     if one.role in ("helper", "child") or one.entry.state == "Z":
         return
@@ -320,7 +310,7 @@ def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: 
         lines=dict(one.lines) if main else {},
         turns=turns(pid, tid) - one.turns.get(tid, 0) if main and tid in one.turns else 0,
         looks=one.looks if main else 0,
-        queueing=(queueing_time(pid, tid) - one.queued[tid]) / elapsed if tid in one.queued else 0.0,
+        queueing=(table.queueing_time(pid, tid) - one.queued[tid]) / elapsed if tid in one.queued else 0.0,
     )
 
 

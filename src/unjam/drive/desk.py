@@ -115,24 +115,6 @@ class Desk:
         what = incident.what if incident is not None else f"worker {worker} was killed for memory"
         self._recorder.say("memory", "%s; it is not replaced, and %d workers go on", what, left)
 
-    def exhausted(self, event: ev.Exhausted, load: Load) -> BaseException | None:
-        """A worker's iterable has ended; what failed since its last batch has no batch to travel with.
-
-        The answer is what to raise when there were too many failures.
-        """
-        errors, broken = self._court.close(event.batch, load.facts.failures())
-        problem: BaseException | None = broken
-        for error in errors:
-            problem = self._recorder.failed(error) or problem
-        if event.cut_short:
-            self._recorder.say(
-                "cut short",
-                "the iterable of worker %d ended right after a sample that failed: a generator cannot go on after an "
-                "exception, and what it had still to yield is missing",
-                event.worker,
-            )
-        return problem
-
     def not_ready(self, worker: int) -> tuple[BaseException, bool]:
         """What a worker raised before its first sample, and whether it was in rebuilding the dataset."""
         load = self.unready.pop(worker)

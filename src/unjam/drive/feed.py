@@ -15,16 +15,16 @@ from typing import Any
 
 from unjam.drive.court import Court
 from unjam.drive.desk import Desk
-from unjam.drive.options import CannotLoad, Options, listed, stopped
+from unjam.drive.options import CannotLoad, Options, listed
 from unjam.drive.pacing import Pacer
 from unjam.drive.pinning import Pinner
 from unjam.drive.recorder import Recorder
+from unjam.drive.settling import settle, settle_end
 from unjam.drive.turns import Turn
 from unjam.drive.watch import Watch
 from unjam.engine import actions as act
 from unjam.engine import events as ev
 from unjam.engine.deadlines import LOOK_AGAIN
-from unjam.engine.elastic import ElasticMachine
 from unjam.engine.machine import Config, Machine
 from unjam.errors import SampleError, TooManyErrorsError
 from unjam.pools.protocol import Arrival, Asked, Load, Pool, Work
@@ -46,8 +46,6 @@ class Feed:
         self.pool = pool
         self._pacer = pacer
         self._machine = Machine(config)
-        if pacer is not None and options.seed is not None:
-            self._machine = ElasticMachine(config, size=pacer.setting.workers, depth=pacer.setting.depth)
         self._options = options
         self._court = court
         self._recorder = recorder
@@ -59,7 +57,7 @@ class Feed:
         self._todo: deque[act.Action] = deque()
         self._outcome: act.Deliver | act.End | act.GiveUp | None = None
         self._recent: deque[Any] = deque(maxlen=MOST_SPARES)
-        self._first_of_epoch = 0
+        self._first_of_epoch = self._made_here = 0
         self._epochs = 0
         self._delivered = 0
         # until the first batch has come, what was drawn in this epoch
@@ -87,8 +85,7 @@ class Feed:
         self._todo.clear()
         self._recent.clear()
         self._first_of_epoch = self._machine.drawn
-        config = self._machine.config
-        self._recorder.begin(self.pool, config.workers if config.depth else 0, self._options.expected)
+        self._recorder.begin(self.pool, self._machine.config.workers, self._options.expected)
         if self._pacer is not None:
             self._recorder.auto = self._pacer.report
             self._pacer.begin(self.pool)
@@ -129,9 +126,8 @@ class Feed:
 
     def _next(self, draw: Callable[[], Any]) -> Any:
         begun = time.monotonic_ns()
-        if self._pacer is not None and self._pacer.wanted is not None:
-            wanted, self._pacer.wanted = self._pacer.wanted, None
-            self._pump(ev.Resized(wanted.workers, wanted.depth), draw)
+        if self._pacer is not None:
+            self._resize(self._pacer, draw)
         while not self.closed:
             self._await_outcome(draw, begun / 1e9)
             outcome = self._outcome
@@ -141,7 +137,10 @@ class Feed:
                     load = self._loads[batch]
                     facts, data, problem = load.facts, None, None
                     if facts.told or facts.listed or load.empty or load.raises or self._court.knows(batch):
-                        problem = self._settle(batch, load)
+                        failed = load.facts.failures()
+                        problem = settle(
+                            self._court, self._recorder, batch, failed, empty=load.empty, raises=load.raises
+                        )
                     if problem is None and not load.empty:
                         try:
                             data = load.open(copy=self.pool.held() >= MOST_HELD)
@@ -181,6 +180,11 @@ class Feed:
                     raise StopIteration
         raise StopIteration
 
+    def _resize(self, pacer: Pacer, draw: Callable[[], Any]) -> None:
+        wanted, pacer.wanted = pacer.wanted, None
+        if wanted is not None:
+            self._pump(ev.Resized(wanted.workers, wanted.depth), draw)
+
     def _close(self) -> None:
         self.closed = True
         self._machine.handle(ev.Closed())
@@ -213,7 +217,8 @@ class Feed:
                     break
             if not arrivals:
                 self.pool.wait(bound)
-                self._pin_arrivals()
+                if self._pinner is not None:
+                    self._pinner.pin_all(arrivals)
                 now = time.monotonic()
                 if self._watch.due(now) and not arrivals:
                     self._look(draw, now - begun)
@@ -222,7 +227,7 @@ class Feed:
         if self._pinner is not None and not self.closed:
             # what has come meanwhile is pinned while the consumer computes
             self.pool.wait(0)
-            self._pin_arrivals()
+            self._pinner.pin_all(arrivals)
 
     def _look(self, draw: Callable[[], Any], waited: float) -> None:
         owed: dict[int, list[Work]] = {}
@@ -266,16 +271,12 @@ class Feed:
             case ev.Unready(worker) if load is not None:
                 self._desk.unready[worker] = load
             case ev.Exhausted(worker, batch) if load is not None and batch in self._work:
-                problem = self._desk.exhausted(event, load)
+                failures = load.facts.failures()
+                problem = settle_end(self._court, self._recorder, batch, failures, worker, cut_short=event.cut_short)
                 if problem is not None:
                     self._close()
                     raise problem
         self._pump(event, draw)
-
-    def _pin_arrivals(self) -> None:
-        if self._pinner is None:
-            return
-        self._pinner.pin_all(self.pool.arrivals)
 
     def _pump(self, event: ev.Event, draw: Callable[[], Any]) -> None:
         """Feed an event to the machine and do what it says, until it says nothing more."""
@@ -343,13 +344,17 @@ class Feed:
         # samplers use their lists again: what was drawn is kept as it was
         indices = listed(index) if batched else (index,)
         spares = tuple(self._recent) if self._court.policy.may_replace else ()
-        number, base = batch - self._first_of_epoch, self._options.seed
+        number, base = self._number(batch), self._options.seed
         seed = None if base is None else batch_seed(base, self._epochs, number)
         self._work[batch] = Work(batch, number, index, indices, batched, spares, seed)
         if self._court.policy.may_replace and not self._machine.config.iterable:
             self._recent.extend(indices)
         if self._delivered == 0:
             self._drawn.append(list(index) if type(index) is list else index)
+
+    def _number(self, batch: int) -> int:
+        """Which batch of its epoch this is."""
+        return batch - self._first_of_epoch + self._made_here
 
     def _judge(self, action: act.Judge, worker: int, batch: int) -> ev.Event | None:
         """Ask the policy about a sample that ended its worker; see `Desk.judge`."""
@@ -368,23 +373,6 @@ class Feed:
         load = self._loads.pop(batch, None)
         if load is not None:
             load.refuse()
-
-    def _settle(self, batch: int, load: Load) -> BaseException | None:
-        """Write down what failed on the way to a batch; return what the policy says is to be raised."""
-        errors, broken = self._court.close(batch, load.facts.failures())
-        problem: BaseException | None = None
-        for error in errors:
-            problem = self._recorder.failed(error) or problem
-        if load.empty:
-            self._recorder.emptied()
-        if broken is not None:
-            broken.__cause__ = errors[-1].exception if errors else None
-            return broken
-        if problem is None and load.raises:
-            # StopIteration, let through, would end the epoch early without a word
-            stop = isinstance(errors[-1].exception, StopIteration)
-            problem = stopped(errors[-1]) if stop else errors[-1].exception
-        return problem
 
     def _give_up(self, outcome: act.GiveUp) -> None:
         if outcome.reason is act.Reason.TIMED_OUT:

@@ -5,15 +5,18 @@ One pacer lives as long as its loader, through all its epochs; a window never sp
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import statistics
 import sys
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
 from unjam import allowance
-from unjam.engine.pace import Limits, Pace, Setting, Window
+from unjam.drive.times import TAIL
+from unjam.engine.pace import WORTH, Limits, Pace, Setting, Window
 from unjam.pools.protocol import Facts, Pool
 from unjam.statistics import Auto, AutoStep
 from unjam.transport.page import Stage
@@ -22,6 +25,8 @@ from unjam.transport.room import available_memory
 # a window ends when its mean is known to 5 %, but not before the first pair and not after the second: batches, seconds
 FEWEST, MOST = (8, 0.4), (120, 5.0)
 SURE = 0.05
+# batches whose times vary by more than this part of their mean
+UNEVEN = 0.7
 DEEPEST = 16
 # of the memory that is left, workers may take this part; what one takes is measured, and until then supposed
 WORKERS_SHARE, SUPPOSED = 0.5, 200 << 20
@@ -45,18 +50,23 @@ class _Stretch:
     waited: int = 0
     made: int = 0
     computed: float = 0.0
+    stamps: list[bytes] = field(default_factory=list)
+    makings: list[int] = field(default_factory=list)
     # the time of every `size` batches: those of one round of the workers
     chunk: int = 0
     chunks: list[int] = field(default_factory=list)
 
 
 class Pacer:
-    """`live`: the workers' number may change within an epoch. `depth`: the user's `prefetch_factor`, kept as it is."""
+    """`live`: the workers' number may change within an epoch. `depth`: the user's `prefetch_factor`, kept as it is.
 
-    def __init__(self, *, live: bool, start: int, depth: int | None) -> None:
-        self._settings = (live, start, depth)
+    `fewest`: 0 where the consumer may make batches itself.
+    """
+
+    def __init__(self, *, live: bool, start: int, depth: int | None, fewest: int = 1) -> None:
+        self._settings = (live, start, depth, fewest)
         self._live = live
-        limits = _limits()
+        limits = dataclasses.replace(_limits(), fewest=fewest)
         start = min(start, limits.workers)
         self.pace = Pace(Setting(start, depth or 2), limits, adapts_depth=depth is None)
         self.wanted: Setting | None = None
@@ -82,7 +92,7 @@ class Pacer:
         """An epoch begins."""
         self._pool = pool
         self.wanted = None
-        self._now = _Stretch(self.setting.workers, self.setting.workers + 2)
+        self._now = _Stretch(max(1, self.setting.workers), self.setting.workers + 2)
 
     def end(self) -> None:
         """An epoch is over; where sizes change between epochs only, it was one window."""
@@ -110,8 +120,12 @@ class Pacer:
             own.chunk = 0
         stamps = facts.times
         if len(stamps) >= 16:
-            own.made += int.from_bytes(stamps[-8:], sys.byteorder) - int.from_bytes(stamps[:8], sys.byteorder)
-        if self._live and _is_over(own, (now - own.began) / 1e9):
+            making = int.from_bytes(stamps[-8:], sys.byteorder) - int.from_bytes(stamps[:8], sys.byteorder)
+            own.made += making
+            if len(own.makings) < MOST[0]:
+                own.makings.append(making)
+                own.stamps.append(stamps)
+        if self._live and _is_over(own, (now - own.began) / 1e9, self.pace.base_rate):
             self._judge()
 
     # -- inside ------------------------------------------------------------------------------------------------------------
@@ -128,6 +142,8 @@ class Pacer:
             own.waited / 1e9 / seconds,
             min(1.0, own.made / 1e9 / (seconds * own.size)),
             (self._processor_seconds() - own.computed) / seconds,
+            _usual(own.stamps),
+            _is_uneven(own.makings),
         )
         before = self.pace.setting
         self._mind_memory()
@@ -137,7 +153,7 @@ class Pacer:
             return
         self.wanted = after
         # what is under way under the other setting has to go through first
-        self._now = _Stretch(after.workers, max(before.workers, after.workers) + 2)
+        self._now = _Stretch(max(1, after.workers), max(before.workers, after.workers) + 2)
 
     def _all_ready(self) -> bool:
         pool = self._pool
@@ -168,7 +184,7 @@ class Pacer:
         room = self._now.size + int(left * WORKERS_SHARE / allowance.local_ranks() // size)
         limits = self.pace.limits
         if room < limits.workers:
-            self.pace.limits = Limits(max(1, room), limits.depth, limits.processors, "memory")
+            self.pace.limits = dataclasses.replace(limits, workers=max(1, room), because="memory")
 
     def report(self) -> Auto:
         """For `statistics()`."""
@@ -185,7 +201,8 @@ class Pacer:
         )
 
 
-def _is_over(own: _Stretch, seconds: float) -> bool:
+def _is_over(own: _Stretch, seconds: float, base: float) -> bool:
+    """Whether enough is known: the mean, or that an experiment is clearly better or worse than what it is compared with."""
     if own.count >= MOST[0] and seconds >= FEWEST[1]:
         return True
     if seconds >= MOST[1] and own.count >= 4:
@@ -193,11 +210,31 @@ def _is_over(own: _Stretch, seconds: float) -> bool:
     if own.count < FEWEST[0] or seconds < FEWEST[1] or len(own.chunks) < 4 or own.chunk:
         return False
     mean = sum(own.chunks) / len(own.chunks)
-    return mean > 0 and statistics.stdev(own.chunks) / math.sqrt(len(own.chunks)) < SURE * mean
+    error = statistics.stdev(own.chunks) / math.sqrt(len(own.chunks)) / mean if mean else 1.0
+    if _is_uneven(own.makings):
+        return False
+    gain = own.samples / seconds / base if base else WORTH
+    return error < SURE or abs(gain / WORTH - 1) > 4 * error
 
 
-def _anew(live: bool, start: int, depth: int | None) -> Pacer:  # noqa: FBT001 - from __reduce__
-    return Pacer(live=live, start=start, depth=depth)
+def _is_uneven(makings: list[int]) -> bool:
+    """Whether a few batches take most of the time."""
+    return len(makings) >= 4 and statistics.stdev(makings) > UNEVEN * statistics.fmean(makings)
+
+
+def _usual(stamps: list[bytes]) -> float:
+    """What a sample usually takes, in seconds; of samples that came all at once, their batch."""
+    took: list[int] = []
+    for one in stamps:
+        words = array("q")
+        words.frombytes(one)
+        last = max(1, len(words) - TAIL)
+        took += [words[at + 1] - words[at] for at in range(last)]
+    return statistics.median(took) / 1e9 if took else math.nan
+
+
+def _anew(live: bool, start: int, depth: int | None, fewest: int) -> Pacer:  # noqa: FBT001 - from __reduce__
+    return Pacer(live=live, start=start, depth=depth, fewest=fewest)
 
 
 def _limits() -> Limits:

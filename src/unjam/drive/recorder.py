@@ -61,9 +61,9 @@ class Recorder:
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
-    def begin(self, pool: Pool, workers: int, expected: int | None) -> None:
+    def begin(self, pool: Pool | None, workers: int, expected: int | None) -> None:
         """An epoch of `expected` samples begins, if anybody knows how many there are."""
-        self._pool = weakref.ref(pool)
+        self._pool = None if pool is None else weakref.ref(pool)
         self._workers = workers
         self._expected = expected
         self._totals["epochs"] += 1
@@ -143,6 +143,7 @@ class Recorder:
         pool = self.pool
         spans, held = (0, 0) if pool is None else pool.memory()
         totals = self._totals
+        auto = self.auto() if self.auto is not None else None
         return Statistics(
             epochs=totals["epochs"],
             batches=self._batches,
@@ -153,14 +154,14 @@ class Recorder:
             retried=totals["retried"],
             empty_batches=totals["empty_batches"],
             restarts=totals["restarts"],
-            workers=self._workers,
+            workers=self._workers if auto is None else auto.workers,
             waited=self.times.waited(),
             stages=self.times.stages(),
             incidents=dict(self._kinds),
             bytes=self._bytes,
             arena_bytes=spans,
             arena_held=held,
-            auto=self.auto() if self.auto is not None else None,
+            auto=auto,
         )
 
     # -- inside ------------------------------------------------------------------------------------------------------

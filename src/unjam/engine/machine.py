@@ -8,8 +8,7 @@ consumer gets whatever arrived first. This is torch's rule to the letter, becaus
 the random numbers in it.
 
 How many may be under way is `depth` per worker, as torch's `prefetch_factor`; a budget in bytes can lower that, never
-below one, and never changes who gets which batch. With `depth` 0 (no worker processes) the sampler is asked only when
-the consumer wants something.
+below one, and never changes who gets which batch.
 
 A dead worker's place is taken by a replacement with the same number, which is sent what the dead one owed, oldest
 first. An iterable cannot be taken up in the middle, so there a death ends the epoch, unless the worker had nothing left
@@ -109,12 +108,16 @@ class Machine:
                 worker.alive = True
                 worker.dismissed = False
                 todo.append(act.Start(number))
-        self.owed_draws = self._most_in_flight() if self.config.depth else 0
+        self.owed_draws = self._most_in_flight()
         return todo + self._advance()
 
     def _wants(self, number: int) -> bool:  # noqa: ARG002 - an elastic machine asks which
         """Whether a worker takes part in this epoch."""
         return True
+
+    def _awaits_worker(self) -> bool:
+        """Whether nobody is there to make a batch, and somebody will be."""
+        return False
 
     def _sampler_ended(self, _: ev.SamplerEnded) -> list[Action]:
         self.drawing = False
@@ -180,7 +183,7 @@ class Machine:
             record.dismissed = True
             todo.append(act.Stop(worker, Reason.EXHAUSTED))
         # torch draws one index for each worker that ends, not one for each batch lost with it
-        self.owed_draws += 1 if self.config.depth else 0
+        self.owed_draws += 1
         return todo + self._advance()
 
     def _advance(self) -> list[Action]:
@@ -196,7 +199,7 @@ class Machine:
         draw = self._draw()
         if draw:
             return draw
-        if self.wanting and not self.drawing and not self.ledger.entries:
+        if self.wanting and not self.drawing and not self.ledger.entries and not self._awaits_worker():
             self.over = True
             self.wanting = False
             return [act.End()]
@@ -216,20 +219,15 @@ class Machine:
         self.workers[entry.worker].undelivered -= 1
         self.wanting = False
         self.due = max(self.due, batch + 1)
-        if self.config.depth:
-            self.owed_draws += 1
+        self.owed_draws += 1
         # the next indices are drawn before the consumer gets its batch, as in torch
         return [*self._draw(), act.Deliver(batch)]
 
     def _draw(self) -> list[Action]:
         if self.drawing or self.sampler_ended:
             return []
-        under_way = len(self.ledger.entries)
-        if self.config.depth == 0:
-            allowed = self.wanting and under_way == 0
-        else:
-            allowed = self.owed_draws > 0 and under_way < self._room()
-            self.owed_draws -= 1 if allowed else 0
+        allowed = self.owed_draws > 0 and len(self.ledger.entries) < self._room()
+        self.owed_draws -= 1 if allowed else 0
         if not allowed or not any(worker.active for worker in self.workers):
             return []
         self.drawing = True

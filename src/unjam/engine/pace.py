@@ -5,6 +5,7 @@ NOTE [ Pace ]
 A window is a stretch of batches under one setting. What it can say:
 
     the consumer hardly waits                     enough; fewer workers, if they idle
+    a batch takes longer to cross than to make    no workers: the consumer makes it itself
     it waits, and workers idle                    batches are stuck behind a slow one: run further ahead
     it waits, and the workers are busy            more workers; where that gained nothing, back to where it was
 
@@ -59,21 +60,37 @@ class Window:
     waited: float
     busy: float
     computed: float = math.nan
+    # the median time of a sample; and whether a few batches take most of the time
+    usual: float = math.nan
+    uneven: bool = False
 
     @property
     def rate(self) -> float:
         """Samples a second."""
         return self.samples / self.seconds if self.seconds > 0 else 0.0
 
+    def gain(self, before: Window, workers: int, workers_before: int) -> float:
+        """How many times as quick as `before`.
+
+        Where a few slow samples take most of the time, how many of them a window happened to meet says more about the window
+        than about the setting. There the work that was done is compared: the workers' busy time, in units of what a usual
+        sample takes under each setting.
+        """
+        if (self.uneven or before.uneven) and self.usual > 0 and before.usual > 0:
+            done, done_before = self.busy * workers / self.usual, before.busy * workers_before / before.usual
+            return done / done_before if done_before else 1.0
+        return self.rate / before.rate if before.rate else 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the machine allows. `because`: what it is that allows no more workers, in words."""
+    """What the machine allows. `because`: what it is that allows no more workers, in words. `fewest`: 0 or 1."""
 
     workers: int
     depth: int
     processors: int
     because: str = "the limit"
+    fewest: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +114,13 @@ class Pace:
     settled: bool = False
     why: str = "nothing measured yet"
     batches: int = 0
+    # while something is tried: what it is compared with; 0 otherwise
+    base_rate: float = 0.0
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
     _trying: str = ""
     _base: tuple[Setting, Window] | None = None
     _closed: set[str] = field(default_factory=set)
-    _gains: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _gains: dict[str, tuple[int, float, float]] = field(default_factory=dict)
     _settled_as: Window | None = None
     _against: int = 0
     _idle: int = 0
@@ -124,26 +143,30 @@ class Pace:
         verdict = "first"
         if base is None or not tried:
             self._base = (self.setting, window)
-        elif self._passed(tried, window, base[1]):
+        elif self._passed(tried, window, *base):
             verdict = "kept"
             self._base = (self.setting, window)
-            self._closed |= {"more": {"fewer"}, "fewer": {"more"}}.get(tried, set())
+            self._closed |= {"more": {"fewer", "none"}, "fewer": {"more"}, "none": {"more", "deeper"}}.get(tried, set())
         else:
             verdict = "taken back"
             self._closed.add(tried)
-            size = self.setting.workers if tried in ("more", "fewer") else self.setting.depth
-            self._gains[tried] = (size, window.rate / base[1].rate if base[1].rate else 0.0)
+            gain = window.gain(base[1], self.setting.workers, base[0].workers)
+            slower = window.usual / base[1].usual if base[1].usual else 1.0
+            self._gains[tried] = (self.setting.workers, gain, slower)
         self.steps.append(Step(self.batches, self.setting, window.rate, window.waited, verdict))
         if verdict == "taken back" and base is not None:
             self.setting, window = base
         self._next(window)
 
-    def _passed(self, tried: str, now: Window, before: Window) -> bool:
+    def _passed(self, tried: str, now: Window, was: Setting, before: Window) -> bool:
+        workers = self.setting.workers
+        # who makes batches without workers is quick or not; how busy it was says nothing
+        gain = now.gain(before, workers, was.workers) if workers and was.workers else now.rate / (before.rate or 1.0)
         if tried in ("more", "deeper"):
-            return now.waited <= ENOUGH < before.waited or now.rate >= before.rate * WORTH
+            return now.waited <= ENOUGH < before.waited or gain >= WORTH
         if before.waited <= ENOUGH:
             return now.waited <= ENOUGH  # the consumer sets the rate, not the workers
-        return now.rate >= before.rate * KEEP
+        return gain >= KEEP
 
     def _next(self, window: Window) -> None:
         """What to try next, given the best setting so far and what it showed."""
@@ -152,47 +175,63 @@ class Pace:
             if direction in self._closed:
                 continue
             if direction == "fewer" and window.waited <= ENOUGH:
-                size = max(1, min(workers - 1, math.ceil(window.busy * workers * 1.25)))
+                size = max(min(1, workers), min(workers - 1, math.ceil(window.busy * workers * 1.25)))
                 wanted = Setting(size, depth)
             else:
                 wanted = {
-                    "more": Setting(min(workers * 2, self.limits.workers), depth),
-                    "fewer": Setting(max(1, workers // 2), depth),
+                    "none": Setting(0, depth),
+                    "more": Setting(max(1, min(workers * 2, self.limits.workers)), depth),
+                    "fewer": Setting(max(min(1, workers), workers // 2), depth),
                     "deeper": Setting(workers, min(depth * 2, self.limits.depth)),
                 }[direction]
             if wanted != self.setting:
                 self._trying, self.setting = direction, wanted
                 self.why = f"trying {wanted.workers} workers, {wanted.depth} batches ahead for each"
+                self.base_rate = window.rate
                 return
         self._settle(window)
 
     def _worth_trying(self, window: Window) -> list[str]:
+        alone = ["none"] if self._could_be_alone(window) else []
         if window.waited <= ENOUGH:
             idles = window.busy * self.setting.workers * 1.25 <= self.setting.workers - 1
-            return ["fewer"] if idles else []
+            return [*alone, "fewer"] if idles else alone
         deeper = ["deeper"] if self.adapts_depth else []
-        if window.busy < IDLE:
-            return [*deeper, "more", "fewer"]
-        return ["more", *deeper, "fewer"] if window.busy < 0.95 else ["more", "fewer"]
+        # running further ahead can win what workers idle, no more; twice the workers twice of what they do
+        if window.busy < IDLE / 2:
+            return [*alone, *deeper, "more", "fewer"]
+        return [*alone, "more", *(deeper if window.busy < 0.95 else ()), "fewer"]
+
+    def _could_be_alone(self, window: Window) -> bool:
+        """Whether the consumer, making its batches itself, would be as quick."""
+        if self.limits.fewest or not self.setting.workers or not window.batches:
+            return False
+        took = window.seconds / window.batches
+        making = window.busy * self.setting.workers * took
+        training = took * (1 - min(1.0, window.waited))
+        return training + making <= took * 0.9 or making <= ENOUGH * (training + making)
 
     def _settle(self, window: Window) -> None:
-        self.settled, self._trying = True, ""
+        self.settled, self._trying, self.base_rate = True, "", 0.0
         self._settled_as, self._against, self._idle, self._since = window, 0, 0, 0.0
         self.why = self._reason(window)
 
     def _reason(self, window: Window) -> str:
+        if not self.setting.workers:
+            return f"making a batch takes less than fetching it from a worker; it takes {window.waited:.0%} of the time"
         if window.waited <= ENOUGH:
             return f"the training waits for data {window.waited:.0%} of its time"
+        slower = 1.0
         words = [f"the training waits for data {window.waited:.0%} of its time"]
         if "more" in self._gains:
-            size, gain = self._gains["more"]
+            size, gain, slower = self._gains["more"]
             words.append(f"{size} workers were {gain:.2f} times as fast")
         elif self.setting.workers >= self.limits.workers:
             words.append(f"{self.limits.because} allows no more workers")
         if window.computed >= 0.85 * self.limits.processors:
             words.append(f"all {self.limits.processors} processors are in use")
-        elif "more" in self._gains and window.computed < 0.6 * min(self.setting.workers, self.limits.processors):
-            words.append("the workers wait for something they share, not for processors")
+        elif slower > 1.3 and window.computed < 0.6 * self.limits.processors:
+            words.append(f"with them a sample took {slower:.1f} times as long: it waits for something they share")
         return "; ".join(words)
 
     # -- afterwards ----------------------------------------------------------------------------------------------------

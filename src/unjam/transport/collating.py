@@ -74,9 +74,21 @@ def _same_dtype(batch: Any) -> None:
         raise TypeError("tensors of different dtypes in one batch")
 
 
+# what was found for the table as it was last
+_known: dict[tuple[Any, ...], dict[Any, Callable[..., Any]]] = {}
+
+
 def _checks() -> dict[Any, Callable[..., Any]]:
     """Functions for torch's table that do as torch does, and say so where it would mix things up in silence."""
     table = torch_collate.default_collate_fn_map
+    now = (*table, *map(id, table.values()))
+    if now not in _known:
+        _known.clear()
+        _known[now] = _find_checks(table)
+    return _known[now]
+
+
+def _find_checks(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     checks = {dict: _collate_dicts, list: _collate_sequences, tuple: _collate_sequences}
     # a function of the user's for mappings or sequences in general comes first
     taken = {kind for kind in checks for known in table if isinstance(known, type) and issubclass(kind, known)}

@@ -16,6 +16,9 @@ from unjam.transport.page import POSITION, SINCE, STOP, YIELDED, Stage
 from unjam.worker.job import SINGLY, Emptied, Interrupted, IterableEnded, Job, Surrender
 from unjam.worker.mending import Convicted, Mender
 
+# nanoseconds: samples quicker than this are timed by the batch, after so many batches of them in a row
+QUICK, ENOUGH_QUICK = 10_000, 16
+
 
 class Pulse(Protocol):
     """Where signs of life go. Before each sample two of its `words` are written and one is read, without a call."""
@@ -87,11 +90,13 @@ class MapFetcher(_Collating):
     """Batches of a dataset with `__getitem__`."""
 
     def __init__(
-        self, dataset: Any, collate: Callable[[Any], Any], *, batched: bool, pulse: Pulse, mender: Mender
+        self, dataset: Any, collate: Callable[[Any], Any], *, batched: bool, pulse: Pulse, mender: Mender, hurries: bool
     ) -> None:
         super().__init__(collate, mender, pulse)
         self._dataset = dataset
         self._batched = batched
+        self._hurries = hurries
+        self._quick = 0  # batches of quick samples, in a row
         # torch's own class has a method that only raises
         self._indexable = getattr(type(dataset), "__getitem__", Dataset.__getitem__) is not Dataset.__getitem__
 
@@ -108,13 +113,38 @@ class MapFetcher(_Collating):
         if getattr(self._dataset, "__getitems__", None) and not singly:
             return self._batch_of_anything(job, self._all_at_once(job))
         data = []
-        self._each(job, job.index, data)
-        return self._batch_of(job, data)
+        if not self._hurries:
+            self._each(job, job.index, data)
+            return self._batch_of(job, data)
+        left = self._quickly(job, data) if self._quick >= ENOUGH_QUICK else enumerate(job.index)
+        if left is not None:
+            self._each_of(job, left, data)
+        batch = self._batch_of(job, data)
+        stamps = job.stamps
+        took = (stamps[-1] - stamps[0]) / max(1, job.samples)
+        # a slow one among them would not be known by its index: look at each again for a while
+        self._quick = self._quick + 1 if took < QUICK else -ENOUGH_QUICK
+        return batch
+
+    def _quickly(self, job: Job, data: list[Any]) -> Any:
+        """Load samples without a look at the clock before each; what is left to load after one that failed, or None."""
+        dataset, places = self._dataset, enumerate(job.index)
+        job.stamps.append(time.monotonic_ns())
+        position, one = -1, None
+        try:
+            for position, one in places:  # noqa: B007 - used when it fails
+                data.append(dataset[one])
+        except BaseException as error:  # noqa: BLE001 - user code; the policy decides
+            self._mender.sample(job, position, one, error, data, self._load)
+            return places
+        return None
 
     def _each(self, job: Job, indices: Any, data: list[Any]) -> None:
+        self._each_of(job, enumerate(indices), data)
+
+    def _each_of(self, job: Job, places: Any, data: list[Any]) -> None:
         dataset, words, clock = self._dataset, self._pulse.words, time.monotonic_ns
         stamps, verdicts = job.stamps, job.verdicts
-        places = enumerate(indices)
         position, one = -1, None
         while True:
             try:
@@ -232,8 +262,9 @@ def make_fetcher(
     drop_last: bool,
     pulse: Pulse,
     mender: Mender,
+    hurries: bool = False,
 ) -> Fetcher:
-    """The fetcher for this kind of dataset."""
+    """The fetcher for this kind of dataset. `hurries`: samples that are quick need no sign of life before each."""
     if iterable:
         return IterableFetcher(dataset, collate, batched=batched, drop_last=drop_last, pulse=pulse, mender=mender)
-    return MapFetcher(dataset, collate, batched=batched, pulse=pulse, mender=mender)
+    return MapFetcher(dataset, collate, batched=batched, pulse=pulse, mender=mender, hurries=hurries)

@@ -1,0 +1,64 @@
+"""The driver of `num_workers="auto"`: workers become more and fewer, and where none pays the batches are made here.
+
+See NOTE [ Elastic ] and NOTE [ Pace ].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from unjam.drive.alone import Alone
+from unjam.drive.feed import Feed
+from unjam.drive.pacing import Pacer
+from unjam.engine import events as ev
+from unjam.engine.elastic import ElasticMachine
+from unjam.engine.machine import Config
+from unjam.errors import SampleError
+
+
+class ElasticFeed(Feed):
+    """A feed whose size changes. `alone`: who makes batches while there is no worker, where that is allowed."""
+
+    def __init__(self, config: Config, pacer: Pacer, alone: Alone | None, *, parts: tuple[Any, ...]) -> None:
+        pool, options, court, recorder, pinner = parts
+        super().__init__(pool, config, options, court, recorder, pinner, pacer)
+        self._own = ElasticMachine(config, size=pacer.setting.workers, depth=pacer.setting.depth)
+        self._machine = self._own
+        self._alone = alone
+        if alone is not None:
+            alone.pacer = pacer
+
+    def begin(self, draw: Callable[[], Any], shared_seed: int | None) -> None:
+        """See `Feed`."""
+        self._made_here = 0
+        if self._pacer is not None and self._pacer.setting.workers != self._own.size:
+            # decided in the last moment of the epoch before
+            self._own.handle(ev.Resized(self._pacer.setting.workers, self._pacer.setting.depth))
+        super().begin(draw, shared_seed)
+
+    def next(self, draw: Callable[[], Any], function: Callable[[SampleError], Any] | None = None) -> Any:
+        """See `Feed`."""
+        pacer, alone = self._pacer, self._alone
+        if alone is None or pacer is None or self.closed or not self._is_at_rest(pacer, draw):
+            return super().next(draw, function)
+        alone.epoch = self._epochs
+        alone.number = before = self._number(self._own.drawn)
+        try:
+            return alone.next(draw, function)
+        finally:
+            self._made_here += alone.number - before
+
+    def _is_at_rest(self, pacer: Pacer, draw: Callable[[], Any]) -> bool:
+        if pacer.setting.workers or self._outcome is not None or self._todo:
+            return False
+        if pacer.wanted is not None and not self._own.ledger.entries:
+            self._resize(pacer, draw)
+        if not self._own.rests:
+            return False
+        if any(record.alive for record in self._own.workers):
+            # those that were asked to leave are waited for here and there
+            self.pool.wait(0)
+            while self.pool.arrivals:
+                self._take(self.pool.arrivals.popleft(), draw)
+        return True

@@ -1,0 +1,340 @@
+"""`num_workers="auto"`: it grows where that helps, shrinks where it does not, and nobody can tell from the batches."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import pickle
+import random
+import signal
+import time
+
+import pytest
+import torch
+
+import unjam
+from unjam import allowance
+from unjam.drive import pacing
+from unjam.engine.pace import Limits, Pace, Setting, Window
+from unjam.options import AutoWorkers
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Each sample draws from every generator, and says who made it."""
+
+    def __init__(self, size=200, seconds=0.0, bad=()):
+        self.size, self.seconds, self.bad = size, seconds, bad
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        import numpy as np
+
+        if self.seconds:
+            time.sleep(self.seconds)
+        if index in self.bad:
+            raise ValueError(f"bad {index}")
+        return index, random.random(), torch.rand(1).item(), float(np.random.rand())
+
+
+def batches(loader):
+    return [[part.tolist() for part in batch] for batch in loader]
+
+
+def resize(loader, iterator, *sizes):
+    """Change the size by hand, as the pace would."""
+    pacer = loader._pacer
+    pacer._live = False  # it measures, and decides nothing
+    for size in sizes:
+        pacer.pace.setting = pacer.wanted = Setting(size, 2)
+        yield next(iterator)
+
+
+def make(dataset, **options):
+    torch.manual_seed(7)
+    return unjam.DataLoader(dataset, batch_size=4, shuffle=True, num_workers="auto", **options)
+
+
+# -- what is delivered -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [[1], [3, 1, 4, 2, 1, 5], [0, 2, 0, 0, 3, 0], [2, 0]], ids=str)
+def test_what_is_delivered_does_not_depend_on_the_size(sizes):
+    loader = make(Noisy())
+    iterator = iter(loader)
+    expected = [[part.tolist() for part in batch] for batch in resize(loader, iterator, *[2] * 50)]
+    assert next(iterator, None) is None
+    loader = make(Noisy())
+    iterator = iter(loader)
+    changing = resize(loader, iterator, *(sizes * 50)[:50])
+    got = [[part.tolist() for part in batch] for batch in changing]
+    assert next(iterator, None) is None
+    assert got == expected
+    assert sorted(i for batch in got for i in batch[0]) == list(range(200))
+
+
+def test_the_trainings_own_random_numbers_are_left_alone():
+    loader = make(Noisy())
+    torch.manual_seed(1)
+    random.seed(1)
+    alone = [torch.rand(1).item(), random.random()]
+    iterator = iter(loader)
+    next(iterator)
+    torch.manual_seed(1)
+    random.seed(1)
+    for _ in resize(loader, iterator, 0, 0, 0, 0, 0, 0, 0, 0):
+        pass
+    assert [torch.rand(1).item(), random.random()] == alone
+
+
+def test_epochs_differ_and_repeat():
+    loader = make(Noisy(40), persistent_workers=True)
+    first, second = batches(loader), batches(loader)
+    assert [b[1] for b in first] != [b[1] for b in second], "an epoch repeats the random numbers of the one before"
+    again = make(Noisy(40), persistent_workers=True)
+    assert [batches(again), batches(again)] == [first, second]
+
+
+def test_a_worker_that_dies_while_the_size_changes():
+    expected = batches(make(Noisy(400, 0.001)))
+    loader = make(Noisy(400, 0.001))
+    iterator = iter(loader)
+    got, sizes = [], [1, 4, 2, 5, 1, 3, 0, 2, 4, 1] * 10
+    for turn, batch in enumerate(resize(loader, iterator, *sizes)):
+        got.append([part.tolist() for part in batch])
+        alive = [pid for n in range(5) if (pid := iterator._feed.pool.pid(n))]
+        if turn % 7 == 3 and alive:
+            with contextlib.suppress(ProcessLookupError):  # it has left meanwhile
+                os.kill(alive[turn % len(alive)], signal.SIGKILL)
+    assert next(iterator, None) is None
+    assert got == expected
+
+
+def test_policies_hold_with_and_without_workers():
+    kept = [i for i in range(200) if i not in (3, 90, 151)]
+    loader = make(Noisy(bad=(3, 90, 151)), on_error="skip")
+    iterator = iter(loader)
+    got = [i for batch in resize(loader, iterator, *[0, 2, 1, 0, 0] * 10) for i in batch[0].tolist()]
+    got += [i for batch in iterator for i in batch[0].tolist()]
+    assert sorted(got) == kept
+    assert loader.statistics().skipped == 3
+
+
+def test_a_failure_is_raised_in_its_place():
+    loader = unjam.DataLoader(Noisy(bad=(37,)), batch_size=4, num_workers="auto")
+    seen = []
+    with pytest.raises(ValueError, match="bad 37"):
+        for batch in loader:
+            seen += batch[0].tolist()
+    assert seen == list(range(36))
+
+
+def test_workers_leave_when_they_are_not_needed():
+    loader = make(Noisy(400))
+    iterator = iter(loader)
+    for _ in resize(loader, iterator, 4, 4, 4, 4):
+        pass
+    pool = iterator._feed.pool
+    assert sum(pool.pid(n) is not None for n in range(6)) == 4
+    for _ in resize(loader, iterator, *[0] * 30):
+        time.sleep(0.02)
+    assert [n for n in range(6) if pool.pid(n)] == []
+    for _ in resize(loader, iterator, 2, 2):
+        pass
+    assert [n for n in range(6) if pool.pid(n)] == [0, 1]
+
+
+# -- iterables -----------------------------------------------------------------------------------------------------------
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from range(64)
+
+
+class Divided(Stream):
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        yield from range(0 if info is None else info.id, 64, 1 if info is None else info.num_workers)
+
+
+class Wrapped(Stream):
+    """Another object divides."""
+
+    def __init__(self):
+        self.parts = [Divided()]
+
+    def __iter__(self):
+        for part in self.parts:
+            yield from part
+
+
+@pytest.mark.parametrize("dataset", [Stream, Divided, Wrapped], ids=lambda kind: kind.__name__)
+def test_an_iterable_gives_every_sample_once(dataset):
+    loader = unjam.DataLoader(dataset(), batch_size=4, num_workers="auto")
+    for _ in range(2):
+        assert sorted(i for batch in loader for i in batch.tolist()) == list(range(64))
+    assert loader.num_workers == (1 if dataset is Stream else min(allowance.processors(), 8))
+
+
+# -- as an object --------------------------------------------------------------------------------------------------------
+
+
+def test_it_stays_auto_where_a_framework_makes_the_loader_anew():
+    loader = make(Noisy(), persistent_workers=True)
+    assert loader.num_workers >= 1
+    anew = unjam.DataLoader(loader.dataset, batch_size=2, num_workers=loader.num_workers)
+    assert isinstance(anew.num_workers, AutoWorkers)
+    assert anew.statistics().auto is None  # nothing has run
+    for one in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
+        assert len(batches(one)) == 50
+        assert one.statistics().auto is not None
+
+
+def test_what_cannot_be_meant():
+    with pytest.raises((ValueError, TypeError)):
+        unjam.DataLoader(Noisy(), num_workers="automatic")
+
+
+def test_a_prefetch_factor_of_the_users_is_kept():
+    loader = make(Noisy(4000), prefetch_factor=3)
+    for _ in loader:
+        pass
+    assert {step.prefetch for step in loader.statistics().auto.steps} <= {3}
+    assert loader.statistics().auto.prefetch == 3
+
+
+def test_it_grows_where_samples_wait():
+    loader = unjam.DataLoader(Noisy(3000, 0.004), batch_size=4, num_workers="auto")
+    for number, _ in enumerate(loader):
+        if any(step.verdict == "kept" for step in loader.statistics().auto.steps):
+            break
+        assert number < 600, loader.statistics().auto
+    text = str(loader.statistics())
+    assert "auto:" in text
+    assert "kept" in text
+
+
+def test_it_makes_tiny_batches_itself():
+    loader = unjam.DataLoader(torch.utils.data.TensorDataset(torch.arange(400_000)), batch_size=1, num_workers="auto")
+    for number, _ in enumerate(loader):
+        if number % 100 == 0 and loader.statistics().auto.settled:
+            break
+        assert number < 300_000, loader.statistics().auto
+    auto = loader.statistics().auto
+    assert auto.workers <= 1, auto
+    assert auto.why
+
+
+# -- the pace, with no process at all --------------------------------------------------------------------------------------
+
+
+def run(pace, world, most=40):
+    """Windows from a world that says how quick it is under a setting."""
+    for _ in range(most):
+        if pace.settled:
+            break
+        pace.judge(world(pace.setting))
+    return pace
+
+
+def window(rate, *, busy, waited=1.0, usual=0.001, uneven=False):
+    return Window(1.0, 20, round(rate), waited, busy, 0.5, usual, uneven)
+
+
+LIMITS = Limits(64, 16, 8)
+
+
+def test_pace_grows_to_where_it_stops_helping():
+    pace = run(Pace(Setting(2, 2), LIMITS), lambda s: window(min(s.workers, 16) * 100, busy=1.0))
+    assert pace.setting == Setting(16, 2)
+    assert "32 workers were 1.00 times as fast" in pace.why
+
+
+def test_pace_goes_back_to_fewer_where_more_never_helped():
+    pace = run(Pace(Setting(8, 2), LIMITS), lambda s: window(100, busy=1.0))
+    assert pace.setting.workers == 1
+
+
+def test_pace_does_not_pay_for_what_a_training_does_not_need():
+    need = 2.5
+
+    def world(setting):
+        rate = min(setting.workers, need)
+        return window(rate * 100, busy=rate / setting.workers, waited=0.0 if setting.workers >= need else 0.2)
+
+    pace = run(Pace(Setting(8, 2), LIMITS), world)
+    assert pace.setting.workers in (3, 4)
+    pace = run(Pace(Setting(1, 2), LIMITS), world)
+    assert pace.setting.workers == 4
+
+
+def test_pace_runs_further_ahead_where_workers_idle():
+    def world(setting):
+        share = min(1.0, setting.depth / 8)
+        return window(share * setting.workers * 50, busy=share)
+
+    pace = run(Pace(Setting(2, 2), Limits(2, 16, 8)), world)
+    assert pace.setting == Setting(2, 8)
+    assert run(Pace(Setting(2, 2), Limits(2, 16, 8), adapts_depth=False), world).setting == Setting(2, 2)
+
+
+def test_pace_stays_where_it_is_in_noise():
+    dice = random.Random(3)
+    pace = run(
+        Pace(Setting(4, 2), LIMITS), lambda s: window(min(s.workers, 4) * 100 * dice.uniform(0.98, 1.02), busy=1.0)
+    )
+    assert pace.setting.workers == 4
+    for _ in range(300):
+        before = pace.setting
+        pace.judge(Window(0.1, 20, round(40 * dice.uniform(0.9, 1.1)), 1.0, 1.0))
+        assert pace.setting == before or not pace.settled
+    assert pace.setting.workers in (2, 4, 8)
+
+
+def test_pace_opens_again_when_the_world_changes():
+    pace = run(Pace(Setting(2, 2), LIMITS), lambda s: window(200, busy=0.9, waited=0.0))
+    assert pace.setting.workers == 2
+    for _ in range(3):
+        pace.judge(window(100, busy=1.0, waited=0.6))
+    assert not pace.settled
+    run(pace, lambda s: window(min(s.workers, 8) * 50, busy=1.0, waited=0.6 if s.workers < 8 else 0.0))
+    assert pace.setting.workers == 8
+
+
+def test_pace_compares_work_where_a_few_samples_take_the_time():
+    lucky, unlucky = window(900, busy=0.5, uneven=True), window(300, busy=0.5, uneven=True)
+    assert lucky.gain(unlucky, 4, 4) == pytest.approx(1.0)
+    assert window(300, busy=0.5, uneven=True).gain(lucky, 8, 4) == pytest.approx(2.0)
+    # a sample that takes twice as long because there are twice as many workers has gained nothing
+    assert window(300, busy=0.5, uneven=True, usual=0.002).gain(lucky, 8, 4) == pytest.approx(1.0)
+
+
+# -- what the machine allows -----------------------------------------------------------------------------------------------
+
+
+def test_ranks_share_the_machine(monkeypatch):
+    monkeypatch.setattr(allowance, "processors", lambda: 16)
+    monkeypatch.setattr(allowance, "_affinity", lambda: 16)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert allowance.own_processors() == 4
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "")
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "8(x2)")
+    assert allowance.own_processors() == 2
+    # a rank that was bound to its own processors has them for itself
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    assert allowance.own_processors() == 16
+
+
+@pytest.mark.parametrize(
+    ("memory", "files", "because"), [(1 << 30, 10_000, "memory"), (1 << 40, 300, "the limit of open files")]
+)
+def test_the_limit_is_named(monkeypatch, memory, files, because):
+    monkeypatch.setattr(pacing, "available_memory", lambda: memory)
+    monkeypatch.setattr(allowance, "descriptors", lambda: (files, 100))
+    limits = pacing._limits()
+    assert limits.because == because
+    assert 1 <= limits.workers <= 11
