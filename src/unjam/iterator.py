@@ -46,6 +46,7 @@ from unjam.transport.room import available_memory
 from unjam.worker.fetching import Fetcher, make_fetcher
 from unjam.worker.mending import Identity, Mender
 from unjam.worker.spec import Cargo, WorkerSpec
+from unjam.worker.transforms import Transforms
 
 # of the memory that is left when an epoch begins, this part may be batches under way
 BUDGET_SHARE = 0.25
@@ -66,6 +67,7 @@ class InlineIterator(_SingleProcessDataLoaderIter):
         own._recorder.begin(None, 0, options.expected)  # noqa: SLF001 - made for this
         pin = (self._pin_memory_device,) if self._pin_memory else None
         self._feed = Alone(fetcher, options, court, own._recorder, pin)  # noqa: SLF001 - made for this
+        _profile_here(self, self._feed)
         self._function = _function(loader)
         if options.sample_timeout is not None:
             own._recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")  # noqa: SLF001 - made for this
@@ -150,7 +152,9 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
     def _alone(self, court: Court) -> Alone:
         """Who makes batches while there is no worker."""
         pin = (self._pin_memory_device,) if self._pin_memory else None
-        return Alone(_fetcher_here(self, court), self._options, court, self._recorder, pin)
+        alone = Alone(_fetcher_here(self, court), self._options, court, self._recorder, pin)
+        _profile_here(self, alone)
+        return alone
 
     def _spec(self, number: int, own: Any) -> WorkerSpec:
         return WorkerSpec(
@@ -164,6 +168,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             threads=own.worker_threads,
             by_value=True,
             policy=policy_of(own),
+            profile=own.profile,
         )
 
     @property
@@ -229,6 +234,16 @@ def _fetcher_here(iterator: Any, court: Court) -> Fetcher:
         mender=mender,
         hurries=True,
     )
+
+
+def _profile_here(iterator: Any, alone: Alone) -> None:
+    """Time the transforms in this process, where a profile is wanted, for as long as the iterator lives."""
+    profiler = alone.profiler
+    if profiler is not None:
+        roots = {"dataset": iterator._dataset, "collate_fn": iterator._collate_fn}  # noqa: SLF001 - one of ours
+        alone.transforms = Transforms(roots, owns=False)
+        weakref.finalize(iterator, alone.transforms.remove).atexit = False
+        weakref.finalize(iterator, profiler.rest).atexit = False
 
 
 def own_of(loader: Any) -> Any:

@@ -54,6 +54,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     worker_threads: compute threads in each worker, for torch, BLAS, OpenMP and OpenCV; None leaves them alone.
     memory_budget: the most bytes of batches between sampler and consumer; by default a quarter of what is free. It
         can lower how far workers run ahead, never which worker makes which batch.
+    profile: find out which transform and which line the time goes to; `statistics().profile` tells.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         max_restarts: int = 1000,
         worker_threads: int | None = 1,
         memory_budget: int | None = None,
+        profile: bool = False,
     ) -> None:
         check_options(
             on_error=on_error,
@@ -98,6 +100,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             max_restarts=max_restarts,
             worker_threads=worker_threads,
             memory_budget=memory_budget,
+            profile=profile,
         )
         if num_workers == "auto" or isinstance(num_workers, AutoWorkers):
             num_workers = AutoWorkers(first_size(dataset, iterable=isinstance(dataset, IterableDataset)))
@@ -132,6 +135,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.max_restarts = max_restarts
         self.worker_threads = worker_threads
         self.memory_budget = memory_budget
+        self.profile = profile
         self._ship_cache = ShipCache()
         self._pacer: Pacer | None = None
         if isinstance(num_workers, AutoWorkers):
@@ -140,7 +144,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             fewest = 0 if live and worker_init_fn is None else 1
             self._pacer = Pacer(live=live, start=num_workers, depth=prefetch_factor, fewest=fewest)
         path = None if error_log is None else os.path.abspath(os.fspath(error_log))
-        self._recorder = Recorder(path, max_errors, type(dataset).__qualname__)
+        self._recorder = Recorder(path, max_errors, type(dataset).__qualname__, profile=profile)
 
     @property
     def errors(self) -> tuple[SampleError, ...]:
@@ -181,7 +185,7 @@ def adopt(loader: torch.utils.data.DataLoader[Any], **options: Any) -> None:
     own = {**DEFAULTS, **options}
     check_options(**own)
     path = None if own["error_log"] is None else os.path.abspath(os.fspath(own["error_log"]))
-    recorder = Recorder(path, own["max_errors"], type(loader.dataset).__qualname__)
+    recorder = Recorder(path, own["max_errors"], type(loader.dataset).__qualname__, profile=own["profile"])
     in_order = getattr(loader, "in_order", True)
     own["in_order"] = in_order
     pacer = None

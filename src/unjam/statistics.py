@@ -10,15 +10,93 @@ from typing import Any
 class StageTimes:
     """How long one stage took, in seconds. Percentiles come from a histogram and are right to 5 %.
 
-    slowest: the sample (or batch) that took `longest`, in words.
+    slowest: the sample (or batch) that took `longest`, in words. spread: how many took up to how long, in steps of a factor of
+    two: (seconds, count) for every step that is not empty.
     """
 
     count: int = 0
     total: float = 0.0
     p50: float = 0.0
     p95: float = 0.0
+    p99: float = 0.0
     longest: float = 0.0
     slowest: str = ""
+    spread: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlowSample:
+    """One of the slowest samples. `index`: as the sampler gave it, in words; "batch 7" where samples came all at once."""
+
+    index: str
+    seconds: float
+    batch: int
+    stage: str = "getitem"
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """What slow samples cost: how many batches waited for one, and how long the consumer stood still for them.
+
+    slow: seconds from which a sample counts as slow, ten times what half of the samples take.
+    """
+
+    batches: int = 0
+    seconds: float = 0.0
+    slow: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LineTime:
+    """A line of the user's on which samples spend time: the share of all looks at working workers that found one there.
+
+    inside: the call that was innermost most often, where that is not the line itself.
+    """
+
+    file: str
+    line: int
+    function: str
+    stage: str
+    looks: int
+    share: float
+    text: str = ""
+    inside: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TransformTime:
+    """A transform: where the dataset holds it, how often it was called, seconds in all and without transforms inside of it."""
+
+    path: str
+    name: str
+    count: int
+    total: float
+    own: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What `profile=True` saw."""
+
+    looks: int = 0
+    lines: tuple[LineTime, ...] = ()
+    transforms: tuple[TransformTime, ...] = ()
+
+    def __str__(self) -> str:
+        rows = []
+        whole = sum(one.own for one in self.transforms)
+        if self.transforms:
+            rows.append("  transforms, by their own time:")
+            rows += [
+                f"    {one.own / whole if whole else 0:>4.0%} {_seconds(one.own / one.count):>9} each  {one.name:<24} {one.path}"
+                for one in self.transforms[:10]
+            ]
+        if self.lines:
+            rows.append(f"  lines, in {self.looks} looks at working workers:")
+            for one in self.lines[:8]:
+                inside = f"  in {one.inside}" if one.inside else ""
+                rows.append(f"    {one.share:>4.0%} {one.file}:{one.line} {one.function}: {one.text}{inside}")
+        return "\n".join(rows) or "  no profile yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +143,9 @@ class Statistics:
 
     failed: samples that ended in an exception, however it was dealt with; `skipped`, `replaced`, `retried` say how.
     waited: the time that the consumer spent waiting for batches.
+    slowest: the slowest samples, the worst first. stalls: what slow samples cost.
     restarts: workers that took a dead one's place. incidents: everything that went wrong, by kind.
-    auto: what `num_workers="auto"` chose.
+    auto: what `num_workers="auto"` chose. profile: what `profile=True` saw.
     bytes: what the delivered batches occupied in memory; arena_bytes and arena_held: what the workers' recycled memory
         spans now, and how much of it lies under batches that the consumer still holds.
     """
@@ -83,11 +162,14 @@ class Statistics:
     workers: int = 0
     waited: StageTimes = field(default_factory=StageTimes)
     stages: dict[str, StageTimes] = field(default_factory=dict)
+    slowest: tuple[SlowSample, ...] = ()
+    stalls: Stalls = field(default_factory=Stalls)
     incidents: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
     arena_bytes: int = 0
     arena_held: int = 0
     auto: Auto | None = None
+    profile: Profile | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -100,25 +182,31 @@ class Statistics:
             f"samples {self.samples}, batches {self.batches}, epochs {self.epochs}, {_bytes(self.bytes)}; workers {self.workers}",
             f"  failed {self.failed}: {self.skipped} skipped, {self.replaced} replaced, {self.retried} cured by a retry",
             f"  workers restarted {self.restarts}",
-            f"  {'':<8} {'p50':>9} {'p95':>9} {'longest':>9}   slowest",
+            f"  {'':<8} {'p50':>9} {'p95':>9} {'p99':>9} {'longest':>9}   slowest",
         ]
         rows = {**self.stages, "waited": self.waited}
         for name, times in rows.items():
             if times.count:
                 lines.append(
-                    f"  {name:<8} {_seconds(times.p50):>9} {_seconds(times.p95):>9} {_seconds(times.longest):>9}"
+                    f"  {name:<8} {_seconds(times.p50):>9} {_seconds(times.p95):>9} {_seconds(times.p99):>9}"
+                    f" {_seconds(times.longest):>9}"
                     f"   {times.slowest}".rstrip()
                 )
         lines.append(
             f"  waited {_seconds(self.waited.total)} in all; recycled memory {_bytes(self.arena_bytes)}, "
             f"{_bytes(self.arena_held)} of it under batches in use"
         )
+        if self.stalls.batches:
+            named = ", ".join(f"{one.index} ({_seconds(one.seconds)})" for one in self.slowest[:3])
+            lines.append(
+                f"  {self.stalls.batches} batches waited {_seconds(self.stalls.seconds)} in all for a sample over "
+                f"{_seconds(self.stalls.slow)}; the slowest: {named}"
+            )
         if self.incidents:
             lines.append(
                 "  incidents: " + ", ".join(f"{count} {kind}" for kind, count in sorted(self.incidents.items()))
             )
-        if self.auto is not None:
-            lines.append(str(self.auto))
+        lines += [str(one) for one in (self.auto, self.profile) if one is not None]
         return "\n".join(lines)
 
 

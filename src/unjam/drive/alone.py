@@ -21,6 +21,7 @@ from unjam.pools.protocol import Facts, Work
 from unjam.worker.fetching import Fetcher, NoPulse
 from unjam.worker.job import Emptied, Failed, IterableEnded, Job, Surrender
 from unjam.worker.spec import batch_seed, random_states, restore, seed_batch
+from unjam.worker.transforms import Transforms
 
 # indices drawn before a batch that may stand in for a failed sample of it
 MOST_SPARES = 8
@@ -59,6 +60,8 @@ class Alone:
         self.number = self.epoch = 0
         self.closed = False
         self.pacer: Pacer | None = None
+        self.profiler = recorder.profiler
+        self.transforms: Transforms | None = None
 
     def next(self, draw: Callable[[], Any], function: Callable[[SampleError], Any] | None = None) -> Any:
         """The next batch, or what was raised in its place; StopIteration at the end of the epoch."""
@@ -113,11 +116,12 @@ class Alone:
             now = time.monotonic_ns()
             job.stamps += (now, now)
             facts = Facts(job.samples, 0, job.times())
-            self._recorder.delivered(work, facts)
+            if self.transforms is not None:
+                facts.profile = self.transforms.take()
             if self._pin is not None:
                 data = pin_memory(data, *self._pin)
-            now = time.monotonic_ns()
-            self._recorder.times.wait(now - begun)
+                now = time.monotonic_ns()
+            self._recorder.delivered(work, facts, now - begun)
             if self.pacer is not None:
                 self.pacer.delivered(facts, now - begun, now)
             return data

@@ -159,10 +159,9 @@ class Feed:
                         raise problem
                     if load.empty:
                         continue
-                    self._recorder.delivered(work, facts)
                     now = time.monotonic_ns()
                     waited = now - begun
-                    self._recorder.times.wait(waited)
+                    self._recorder.delivered(work, facts, waited)
                     if self._pacer is not None:
                         self._pacer.delivered(facts, waited, now)
                     self._watch.rest(waited / 1e9)

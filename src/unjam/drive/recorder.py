@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from unjam.drive.profiling import Profiler
 from unjam.drive.times import Times
 from unjam.errors import SampleError, TooManyErrorsError, short, words_of
 from unjam.pools.protocol import Facts, Pool, Work
@@ -33,8 +34,8 @@ ENOUGH_SEEN = 100
 class Recorder:
     """Counts and writes down. `max_errors`: a number of samples, or a fraction of an epoch."""
 
-    def __init__(self, error_log: str | None, max_errors: float | None, dataset: str) -> None:
-        self._settings = (error_log, max_errors, dataset)
+    def __init__(self, error_log: str | None, max_errors: float | None, dataset: str, *, profile: bool = False) -> None:
+        self._settings = (error_log, max_errors, dataset, profile)
         self.tap: Callable[[Work, Facts], None] | None = None  # somebody who wants to know of every batch
         self._error_log = error_log
         self._max_errors = max_errors
@@ -54,10 +55,11 @@ class Recorder:
         self._workers = 0
         self._log_works = True
         self.auto: Callable[[], Auto] | None = None
+        self.profiler = Profiler() if profile else None
 
     def __reduce__(self) -> Any:
         # a copy of a loader has its own record
-        return Recorder, self._settings
+        return _anew, self._settings
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -69,13 +71,17 @@ class Recorder:
         self._totals["epochs"] += 1
         self._samples_before, self._failed = self._samples, 0
         self._epoch_errors = []
+        if self.profiler is not None:
+            self.profiler.watch(pool)
 
-    def delivered(self, work: Work, facts: Facts) -> None:
-        """The consumer gets a batch."""
+    def delivered(self, work: Work, facts: Facts, waited: int) -> None:
+        """The consumer gets a batch, for which it waited some nanoseconds."""
         self._batches += 1
         self._samples += facts.samples
         self._bytes += facts.nbytes
-        self.times.batch(work.number, work.indices, facts.times)
+        if facts.profile and self.profiler is not None:
+            self.profiler.add(facts.profile)
+        self.times.batch(work.number, work.indices, facts.times, waited)
         if self.tap is not None:
             self.tap(work, facts)
 
@@ -119,6 +125,8 @@ class Recorder:
 
     def ended(self) -> TooManyErrorsError | None:
         """An epoch is over; the answer is what to raise when not one of its samples came through."""
+        if self.profiler is not None:
+            self.profiler.rest()
         if self._samples == self._samples_before and self._failed:
             return self._too_many(f"all {self._failed} samples of the epoch failed")
         return None
@@ -157,11 +165,14 @@ class Recorder:
             workers=self._workers if auto is None else auto.workers,
             waited=self.times.waited(),
             stages=self.times.stages(),
+            slowest=self.times.slowest(),
+            stalls=self.times.stalls,
             incidents=dict(self._kinds),
             bytes=self._bytes,
             arena_bytes=spans,
             arena_held=held,
             auto=auto,
+            profile=None if self.profiler is None else self.profiler.report(),
         )
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -212,6 +223,10 @@ class Recorder:
             if self._log_works:
                 log.warning("the error log %s cannot be written: %s; the training goes on", self._error_log, error)
             self._log_works = False
+
+
+def _anew(error_log: str | None, max_errors: float | None, dataset: str, profile: bool) -> Recorder:  # noqa: FBT001
+    return Recorder(error_log, max_errors, dataset, profile=profile)
 
 
 def incident_of(error: SampleError, dataset: str) -> Incident:

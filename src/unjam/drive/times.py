@@ -7,14 +7,13 @@ microsecond for each sample.
 from __future__ import annotations
 
 import math
-from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from unjam.errors import short
-from unjam.statistics import StageTimes
+from unjam.statistics import SlowSample, StageTimes, Stalls
 
 # of a histogram whose steps are 2**(1/16): a percentile is right to 5 %
 PER_OCTAVE = 16
@@ -22,6 +21,9 @@ BUCKETS = 64 * PER_OCTAVE
 COUNT_EVERY = 1024
 # stamps at the end of a batch: collating begins, packing begins, done
 TAIL = 3
+MOST_SLOW = 20
+# a sample is slow that takes so many times as long as half of them do, and at least these nanoseconds
+SLOW_TIMES, SLOW_LEAST = 10, 2_000_000
 STAGES = ("getitem", "collate", "pickle")
 
 
@@ -52,12 +54,24 @@ class Histogram:
         count = int(self.counts.sum())
         if not count:
             return StageTimes()
+        halves = self.counts.view(-1, PER_OCTAVE).sum(1)
+        spread = tuple((2.0 ** (at + 1) / 1e9, int(halves[at])) for at in halves.nonzero().flatten().tolist())
         return StageTimes(
-            count, self.total / 1e9, self._percentile(0.5), self._percentile(0.95), self.longest / 1e9, self.slowest
+            count,
+            self.total / 1e9,
+            self.percentile(0.5),
+            self.percentile(0.95),
+            self.percentile(0.99),
+            self.longest / 1e9,
+            self.slowest,
+            spread,
         )
 
-    def _percentile(self, part: float) -> float:
+    def percentile(self, part: float) -> float:
+        """The time that this part of all takes at most; 0 where nothing was counted."""
         reached = self.counts.cumsum(0)
+        if not int(reached[-1]):
+            return 0.0
         bucket = int(torch.searchsorted(reached, math.ceil(part * int(reached[-1]))))
         return min(2 ** ((bucket + 0.5) / PER_OCTAVE), self.longest) / 1e9
 
@@ -66,20 +80,17 @@ class Times:
     """What the batches' stamps say."""
 
     def __init__(self) -> None:
-        self._pending: list[tuple[int, Any, bytes]] = []
-        self._waits = array("q")
+        self._pending: list[tuple[int, Any, bytes, int]] = []
         self._stages = {stage: Histogram() for stage in STAGES}
         self._waited = Histogram()
+        self._slow: list[tuple[int, str, int]] = []
+        self._stalls = Stalls()
 
-    def batch(self, number: int, index: Any, stamps: bytes) -> None:
-        """A batch was delivered; `number` in its epoch, its indices, and its stamps as bytes."""
-        self._pending.append((number, index, stamps))
+    def batch(self, number: int, index: Any, stamps: bytes, waited: int) -> None:
+        """A batch was delivered: its number in its epoch, its indices, its stamps, how long the consumer waited for it."""
+        self._pending.append((number, index, stamps, waited))
         if len(self._pending) >= COUNT_EVERY:
             self._count()
-
-    def wait(self, nanoseconds: int) -> None:
-        """The consumer waited."""
-        self._waits.append(nanoseconds)
 
     def stages(self) -> dict[str, StageTimes]:
         """Per stage."""
@@ -91,40 +102,74 @@ class Times:
         self._count()
         return self._waited.summary()
 
+    def slowest(self) -> tuple[SlowSample, ...]:
+        """The slowest samples, the worst first."""
+        self._count()
+        return tuple(SlowSample(name, took / 1e9, number) for took, name, number in self._slow)
+
+    @property
+    def stalls(self) -> Stalls:
+        """What slow samples cost."""
+        self._count()
+        return self._stalls
+
     def _count(self) -> None:
-        waits, self._waits = self._waits, array("q")
-        if waits:
-            self._waited.add(torch.frombuffer(bytearray(waits.tobytes()), dtype=torch.int64))
+        waits = torch.tensor([waited for _, _, _, waited in self._pending], dtype=torch.int64)
+        self._waited.add(waits)
+        kept = [len(entry[2]) > TAIL * 8 for entry in self._pending]
         pending, self._pending = [entry for entry in self._pending if len(entry[2]) > TAIL * 8], []
         if not pending:
             return
-        joined = bytearray(b"".join(stamps for _, _, stamps in pending))
+        waits = waits[torch.tensor(kept)]
+        joined = bytearray(b"".join(entry[2] for entry in pending))
         stamps = torch.frombuffer(joined, dtype=torch.int64)
         took = stamps[1:] - stamps[:-1]
-        ends = torch.tensor([len(stamps) // 8 for _, _, stamps in pending]).cumsum(0)
+        ends = torch.tensor([len(entry[2]) // 8 for entry in pending]).cumsum(0)
         starts = torch.cat([torch.zeros(1, dtype=torch.int64), ends[:-1]])
         samples = torch.ones(len(took), dtype=torch.bool)
         for back in range(1, TAIL + 1):
             within = ends - back
             samples[within[within < len(took)]] = False
         places = samples.nonzero().squeeze(1)
-        at = self._stages["getitem"].add(took[places])
-        if at is not None:
-            spot = places[at]
-            which = int(torch.searchsorted(ends, spot, right=True))
-            self._stages["getitem"].slowest = _sample(pending[which], int(spot - starts[which]))
+        durations = took[places]
+        owners = torch.searchsorted(ends, places, right=True)
+        self._stages["getitem"].add(durations)
+        self._remember(durations, places - starts[owners], owners, pending)
+        self._attribute(durations, owners, waits)
         for back, stage in ((3, "collate"), (2, "pickle")):
             at = self._stages[stage].add(took[ends - back])
             if at is not None:
                 self._stages[stage].slowest = f"batch {pending[at][0]}"
 
+    def _remember(self, durations: torch.Tensor, positions: torch.Tensor, owners: torch.Tensor, pending: Any) -> None:
+        """Keep the slowest, by name."""
+        least = self._slow[-1][0] if len(self._slow) == MOST_SLOW else 0
+        values, at = durations.topk(min(MOST_SLOW, len(durations)))
+        for value, place in zip(values.tolist(), at.tolist(), strict=True):
+            if value <= least:
+                break
+            entry = pending[int(owners[place])]
+            self._slow.append((value, _sample(entry, int(positions[place])), entry[0]))
+        self._slow = sorted(self._slow, key=lambda one: -one[0])[:MOST_SLOW]
+        if self._slow:
+            first = self._slow[0]
+            alone = not first[1].startswith("batch ")
+            self._stages["getitem"].slowest = f"sample {first[1]} (batch {first[2]})" if alone else first[1]
 
-def _sample(entry: tuple[int, Any, bytes], position: int) -> str:
-    number, indices, stamps = entry
+    def _attribute(self, durations: torch.Tensor, owners: torch.Tensor, waits: torch.Tensor) -> None:
+        """The consumer's waiting for a batch with a slow sample is that sample's doing, as far as it was slow."""
+        usual = int(self._stages["getitem"].percentile(0.5) * 1e9)
+        slow = max(usual * SLOW_TIMES, SLOW_LEAST)
+        longest = torch.zeros(len(waits), dtype=torch.int64).scatter_reduce(0, owners, durations, "amax")
+        stalled = torch.minimum(waits, longest - usual)[longest > slow]
+        stalled = stalled[stalled > 0]
+        self._stalls = Stalls(
+            self._stalls.batches + len(stalled), self._stalls.seconds + int(stalled.sum()) / 1e9, slow / 1e9
+        )
+
+
+def _sample(entry: tuple[int, Any, bytes, int], position: int) -> str:
+    number, indices, stamps, _ = entry
     # a dataset that gives all samples at once has one time for the batch
     alone = len(stamps) // 8 - TAIL == len(indices)
-    return (
-        f"sample {short(indices[position])} (batch {number})"
-        if alone and indices[position] is not None
-        else f"batch {number}"
-    )
+    return short(indices[position]) if alone and indices[position] is not None else f"batch {number}"

@@ -51,6 +51,7 @@ HAND_OVER = Deadline(
 TAKE_STACK = Deadline(
     "take stack", 0.5, "how long a worker may take to write its stack; the handler is C code and needs microseconds"
 )
+GLANCE = Deadline("glance", 0.1, "how long a profile waits for a worker's stack; one that comes later is not counted")
 LOOK_AGAIN = Deadline(
     "look again",
     1.0,
@@ -97,6 +98,7 @@ ALL = (
     SERVER_LOCK,
     HAND_OVER,
     TAKE_STACK,
+    GLANCE,
     LOOK_AGAIN,
     NOTICE_PAUSE,
     RETRY_FIRST,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.engine.actions import Reason
-from unjam.engine.deadlines import TAKE_STACK
+from unjam.engine.deadlines import GLANCE, TAKE_STACK, Deadline
 from unjam.transport.channel import Channel
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping, OwnedFd
-from unjam.transport.page import Page
+from unjam.transport.page import Page, Stage
 from unjam.worker import main, messages
 from unjam.worker.spec import WorkerSpec
 
@@ -36,6 +36,8 @@ class Hand:
     stop_reason: Reason | None = None
     killed_at: float | None = None
     stack_read: int = 0
+    # where a profile is wanted: the worker's own descriptor of its stacks, to begin anew
+    stacks_fd: OwnedFd | None = None
     # batches whose slot this process could not map, until their bytes come through the channel
     without_memory: dict[tuple[int, int], messages.Made] = field(default_factory=dict)
     unmapped: set[int] = field(default_factory=set)
@@ -47,6 +49,24 @@ class Hand:
         text = data if end < 0 else data[:end]
         self.stack_read += len(text)
         return text.decode("utf-8", "replace")
+
+
+def glance(hand: Hand) -> tuple[Stage, str] | None:
+    """What a worker is about and its stack at this moment, if it is at work; quick, and it may miss."""
+    beat = hand.page.read()
+    if beat.stage in (Stage.IDLE, Stage.LEAVING) or not beat.armed or hand.stacks_fd is None:
+        return None
+    if not _catches(hand.process.pid):
+        return None
+    hand.written()  # what was read before is not part of it
+    if hand.stack_read > main.STACKS_BYTES // 2:
+        hand.stacks.view()[:] = bytes(main.STACKS_BYTES)
+        os.lseek(hand.stacks_fd, 0, os.SEEK_SET)
+        hand.stack_read = 0
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(hand.process.pid, main.STACK_SIGNAL)
+    # a worker that has no processor at this moment answers when it has one: not to wait for it would leave out those that compute
+    return beat.stage, _await_text(hand, GLANCE, 0.001)
 
 
 class BeginFrame:
@@ -91,12 +111,16 @@ def take_stack(hand: Hand) -> str:
     hand.written()  # what was read before is not part of it
     with contextlib.suppress(ProcessLookupError):
         os.kill(hand.process.pid, main.STACK_SIGNAL)
-    until = time.monotonic() + TAKE_STACK.seconds
+    return _await_text(hand, TAKE_STACK, 0.005)
+
+
+def _await_text(hand: Hand, most: Deadline, step: float) -> str:
+    until = time.monotonic() + most.seconds
     text = ""
     end = select.poll()
     end.register(hand.sentinel, select.POLLIN)
     while time.monotonic() < until:
-        end.poll(TAKE_STACK.milliseconds // 100)
+        end.poll(step * 1000)
         more = hand.written()
         text += more
         if text and not more:

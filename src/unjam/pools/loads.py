@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
+
+import cloudpickle
 
 from unjam.pools.protocol import Facts
 from unjam.transport.leases import Leases
@@ -27,7 +30,7 @@ class BatchLoad:
     def facts(self) -> Facts:
         """See `Load`."""
         made = self._made
-        return Facts(made.samples, made.nbytes, made.times, made.failures)
+        return Facts(made.samples, made.nbytes, made.times, made.failures, None, made.profile)
 
     def open(self, *, copy: bool) -> Any:
         """The batch."""
@@ -72,3 +75,11 @@ class Missing:
 
     def refuse(self) -> None:
         """Nothing is held."""
+
+
+def dump_index(index: Any) -> bytes:
+    """Indices are nearly always numbers; anything else may be of a class of `__main__`."""
+    if type(index) is int or (type(index) is list and set(map(type, index)) == {int}):
+        return pickle.dumps(index, pickle.HIGHEST_PROTOCOL)
+    data: bytes = cloudpickle.dumps(index)
+    return data

@@ -25,22 +25,20 @@ import time
 from collections import deque
 from typing import Any
 
-import cloudpickle
-
 from unjam.engine import events as ev
 from unjam.engine.actions import Reason
 from unjam.engine.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
 from unjam.errors import CannotStartError
 from unjam.pools.births import Nursery
 from unjam.pools.ends import MemoryWitness, await_ends, death_of, ending_of
-from unjam.pools.hands import BeginFrame, Hand, sentinel_of, take_stack
-from unjam.pools.loads import BatchLoad, Missing
+from unjam.pools.hands import BeginFrame, Hand, glance, sentinel_of, take_stack
+from unjam.pools.loads import BatchLoad, Missing, dump_index
 from unjam.pools.protocol import Arrival, Asked, Ending, Work
 from unjam.pools.registry import open_pools
 from unjam.transport.channel import MOST_FDS, Channel, ChannelClosed, Envelope
 from unjam.transport.leases import Leases
-from unjam.transport.memory import Mapping
-from unjam.transport.page import Beat, Page
+from unjam.transport.memory import Mapping, OwnedFd
+from unjam.transport.page import Beat, Page, Stage
 from unjam.worker import main, messages
 from unjam.worker.spec import WorkerSpec
 
@@ -82,7 +80,7 @@ class ProcessPool:
         hand = self._hands.get(worker)
         if hand is not None:
             if work.packed is None:
-                work.packed = _dump_index((work.index, work.spares)) if work.spares else _dump_index(work.index)
+                work.packed = dump_index((work.index, work.spares)) if work.spares else dump_index(work.index)
             if work.sent_to == hand.process.pid:
                 return  # an action may be done twice, but an iterable gives its samples once
             work.sent_to = hand.process.pid
@@ -177,6 +175,18 @@ class ProcessPool:
         hand = self._hands.get(worker)
         return "" if hand is None else take_stack(hand)
 
+    @property
+    def closed(self) -> bool:
+        """Whether there are no workers any more."""
+        return self._closed
+
+    def glance(self, turn: int) -> tuple[Stage, str] | None:
+        """From another thread: one worker's stage and stack, a different one each time; None: it does nothing."""
+        with contextlib.suppress(IndexError, OSError, ZeroDivisionError):  # it may be gone at any moment
+            hands = list(self._hands.values())
+            return glance(hands[turn % len(hands)])
+        return None
+
     def memory(self) -> tuple[int, int]:
         """See `Pool`."""
         hands = self._hands.values()
@@ -250,6 +260,8 @@ class ProcessPool:
             stacks = Mapping(stacks_fd, main.STACKS_BYTES)
             message, fds = self._begin.frame(self._specs[number])
             hand = Hand(number, process, channel, page, stacks, Leases(page), sentinel_of(process))
+            if self._specs[number].profile:
+                hand.stacks_fd = OwnedFd(os.dup(stacks_fd))
             self._hands[number] = hand
             self._by_fd[hand.sentinel] = hand
             self._by_fd[channel.fileno()] = hand
@@ -390,11 +402,3 @@ class ProcessPool:
 
 def _without_slot(made: messages.Made) -> messages.Made:
     return dataclasses.replace(made, filling=None, retired=())
-
-
-def _dump_index(index: Any) -> bytes:
-    """Indices are nearly always numbers; anything else may be of a class of `__main__`."""
-    if type(index) is int or (type(index) is list and set(map(type, index)) == {int}):
-        return pickle.dumps(index, pickle.HIGHEST_PROTOCOL)
-    data: bytes = cloudpickle.dumps(index)
-    return data

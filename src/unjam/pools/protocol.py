@@ -21,6 +21,7 @@ class Facts:
     times: bytes = b""
     told: bytes = b""
     listed: list[Failed] | None = None
+    profile: bytes = b""
 
     def failures(self) -> list[Failed]:
         """What failed."""

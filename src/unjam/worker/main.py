@@ -38,6 +38,7 @@ from unjam.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, S
 from unjam.worker.mending import Identity, Mender
 from unjam.worker.settings import is_installed
 from unjam.worker.spec import Cargo, WorkerSpec, seed_batch
+from unjam.worker.transforms import Transforms
 from unjam.worker.world import World, use_tracker
 
 STACKS_BYTES = 1 << 18
@@ -132,6 +133,7 @@ class Worker:
         self._shared_rng = torch.Generator()
         self._exhausted = False
         self._handler: Any = None
+        self._transforms: Transforms | None = None
 
     # -- preparing ---------------------------------------------------------------------------------------------------
 
@@ -186,6 +188,9 @@ class Worker:
         )
         if cargo.worker_init_fn is not None:
             cargo.worker_init_fn(spec.worker)
+        if spec.profile:
+            roots = {"dataset": cargo.dataset, "collate_fn": cargo.collate_fn}
+            self._transforms = Transforms(roots, owns=True)
         self._fetcher = self._new_fetcher()
 
     def _reseed(self, shared_seed: int | None) -> None:
@@ -277,6 +282,7 @@ class Worker:
             job.samples,
             job.times(),
             job.told(),
+            b"" if self._transforms is None else self._transforms.take(),
         )
         self._tell(made, packed.data)
 

@@ -90,6 +90,7 @@ class Made:
     samples: int
     times: bytes
     failures: bytes
+    profile: bytes = b""
 
     @property
     def nbytes(self) -> int:

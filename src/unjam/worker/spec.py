@@ -28,6 +28,7 @@ class WorkerSpec:
     threads: int | None
     by_value: bool
     policy: Policy = Policy()  # noqa: RUF009 - frozen
+    profile: bool = False
 
     def by_name(self) -> WorkerSpec:
         """The same for a worker that has the user's `__main__`."""
