@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 try:
     import typer
     from rich.console import Console
-    from rich.table import Table
     from typer.core import TyperCommand
 except ImportError as missing:
     raise SystemExit(f"the command needs {missing.name}: pip install 'unjam[cli]'") from missing
@@ -20,7 +19,6 @@ from unjam import __version__
 
 if TYPE_CHECKING:
     from unjam.doctor.families import Family
-    from unjam.evidence.incident import Incident
     from unjam.report.diagnosis import Diagnosis
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="A DataLoader that cannot freeze silently.")
@@ -66,7 +64,7 @@ def errors(
         else:
             json.write_text(text + "\n", encoding="utf-8")
     if json is None or str(json) != "-":
-        _show(incidents, strange, [by] if by else list(kinds))
+        report.show(incidents, strange, [by] if by else list(kinds), _console())
     raise typer.Exit(1 if incidents else 0)
 
 
@@ -85,6 +83,9 @@ def check(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF for code-review tools.")] = None,
+    profile: Annotated[  # noqa: FBT002 - typer's way
+        bool, typer.Option("--profile", help="Also: which transform and which line the time goes to.")
+    ] = False,
 ) -> None:
     """Find what is wrong with a program's data loading, and prove it."""
     from unjam.doctor import check as doctor  # noqa: PLC0415 - a command imports what it needs
@@ -105,7 +106,7 @@ def check(
 
         try:
             patient = doctor.open_patient(target, arguments or [], module=module)
-            diagnosis = doctor.check(patient, target, budget, say)
+            diagnosis = doctor.check(patient, target, budget, say, profile=profile)
         except CannotExamine as error:
             _stop(str(error))
     _write(json, machine.as_json(diagnosis, __version__))
@@ -117,6 +118,49 @@ def check(
     if not quiet:
         text.show(diagnosis, _console(markup=True))
     raise typer.Exit(diagnosis.exit_code)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def tune(
+    target: Annotated[
+        str, typer.Argument(help="A script, a notebook, or package.module:thing (a DataLoader, a Dataset, a function).")
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of the script; after -- whatever they are.")
+    ] = None,
+    module: Annotated[bool, typer.Option("--module", help="The target is a module, as in python -m.")] = False,  # noqa: FBT002
+    budget: Annotated[float, typer.Option(help="Seconds for all settings together.")] = 60.0,
+    step_ms: Annotated[float | None, typer.Option(help="Milliseconds that a training step takes.")] = None,
+    steps: Annotated[int, typer.Option(help="Run the script itself for so many batches, to learn that time.")] = 0,
+    profile: Annotated[  # noqa: FBT002 - typer's way
+        bool, typer.Option("--profile", help="Which transform and which line the time goes to.")
+    ] = False,
+    json: Annotated[
+        Path | None, typer.Option(help="Write the result as JSON to this file; - for the terminal.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+) -> None:
+    """Find the cheapest setting of a program's loader that is enough."""
+    from unjam.climbing import CannotTune, Wanted, climb  # noqa: PLC0415 - a command imports what it needs
+    from unjam.report import tune as report  # noqa: PLC0415 - as above
+
+    wanted = Wanted(target, arguments or [], module, budget, step_ms, steps, profile)
+    quiet = str(json) == "-"
+    try:
+        with _progress(quiet=quiet) as say:
+            tuned, loaders = climb(wanted, say)
+    except CannotTune as error:
+        _stop(str(error))
+    _write(json, report.as_json(tuned, __version__))
+    if html is not None:
+        from unjam.report import page  # noqa: PLC0415 - as above
+
+        _write(html, page.of_climb(tuned, __version__, f"unjam tune {target}"))
+    if not quiet:
+        report.show(tuned, _console(markup=True))
+        if loaders > 1:
+            typer.echo(report.others(loaders))
+    raise typer.Exit(0 if tuned.choice is not None else 2)
 
 
 @app.command()
@@ -191,6 +235,8 @@ def run(
     max_restarts: Annotated[int | None, typer.Option(help="Workers that may be replaced in an epoch.")] = None,
     worker_threads: Annotated[int | None, typer.Option(help="Compute threads of each worker.")] = None,
     memory_budget: Annotated[int | None, typer.Option(help="Bytes of batches between sampler and training.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Which transform and line the time goes to.")] = False,  # noqa: FBT002
+    auto: Annotated[bool, typer.Option("--auto", help="Choose the number of workers while it runs.")] = False,  # noqa: FBT002
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page at the end.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto or chrome://tracing.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the summary as JSON.")] = None,
@@ -203,10 +249,11 @@ def run(
         "on_error": on_error, "retries": retries, "max_errors": max_errors, "error_log": error_log,
         "sample_timeout": sample_timeout, "warn_after": warn_after, "on_worker_death": on_worker_death,
         "max_restarts": max_restarts, "worker_threads": worker_threads, "memory_budget": memory_budget,
+        "profile": profile or None,
     }  # fmt: skip
     files = {name: str(path.absolute()) for name, path in (("html", html), ("trace", trace), ("json", json)) if path}
     try:
-        launch.launch(program or [], module, options, observe=observe, quiet=quiet, files=files)
+        launch.launch(program or [], module, options, observe=observe, quiet=quiet, auto=auto, files=files)
     except launch.CannotRun as error:
         _stop(str(error))
 
@@ -279,6 +326,25 @@ def _rescue(diagnosis: Diagnosis, *, asked: bool) -> None:
     typer.echo(f"{worker.name} was ended", err=True)
 
 
+@contextlib.contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """A bar on a terminal, a line for each step in a pipe."""
+    said = Console(stderr=True, highlight=False, emoji=False, markup=False)
+    if not said.is_terminal:
+        yield lambda words, _: None if quiet or not words else said.print(words, soft_wrap=True)
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - only here
+
+    columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=said, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def say(words: str, done: float) -> None:
+            bar.update(task, completed=done, description=words or None)
+
+        yield say
+
+
 def _write(path: Path | None, text: str) -> None:
     if path is None:
         return
@@ -296,37 +362,6 @@ def _console(*, markup: bool = False) -> Console:
     return Console(
         width=None if sys.stdout.isatty() else 160, soft_wrap=False, highlight=False, emoji=False, markup=markup
     )
-
-
-def _show(incidents: list[Incident], strange: int, kinds: list[str]) -> None:
-    from unjam.report import errors as tables  # noqa: PLC0415 - as above
-
-    console = _console()
-    if not incidents:
-        console.print("no failures")
-    for kind in kinds if incidents else ():
-        table = Table(title=f"by {kind}", title_justify="left", box=None, pad_edge=False, expand=False)
-        table.add_column("failures", justify="right", no_wrap=True)
-        table.add_column(kind, overflow="fold", ratio=3)
-        if kind == "cause":
-            table.add_column("line", overflow="fold", ratio=2)
-        if kind != "sample":
-            table.add_column("samples", overflow="fold", ratio=2)
-        table.add_column("done", no_wrap=True)
-        table.add_column("last", no_wrap=True)
-        for group in tables.by(incidents, kind)[:20]:
-            row = [str(group.count), group.name]
-            if kind == "cause":
-                row.append(tables.short(group.where.most_common(1)[0][0]) if group.where else "")
-            if kind != "sample":
-                row.append(group.shown_samples)
-            row.append(", ".join(f"{decision} {count}" for decision, count in group.decisions.most_common()))
-            row.append(time.strftime("%m-%d %H:%M:%S", time.localtime(group.last)))
-            table.add_row(*row)
-        console.print(table)
-        console.print()
-    if strange:
-        console.print(f"{strange} lines could not be read")
 
 
 def _stop(text: str) -> NoReturn:

@@ -91,7 +91,8 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         _BaseDataLoaderIter.__init__(self, loader)
         self._prefetch_factor = loader.prefetch_factor
         self._in_order = own_of(loader).in_order
-        if self._prefetch_factor <= 0:
+        self._pacer = own_of(loader)._pacer  # noqa: SLF001 - made for this
+        if self._pacer is None and self._prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         self._worker_init_fn = loader.worker_init_fn
         if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
@@ -99,7 +100,6 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
                 _sharding_worker_init_fn, self._worker_init_fn, self._world_size, self._rank
             )
         self._iterable = self._dataset_kind == _DatasetKind.Iterable
-        self._pacer = own_of(loader)._pacer  # noqa: SLF001 - made for this
         if self._pacer is not None:
             self._make_room()
         self._open(loader)

@@ -139,10 +139,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._ship_cache = ShipCache()
         self._pacer: Pacer | None = None
         if isinstance(num_workers, AutoWorkers):
-            live = not isinstance(dataset, IterableDataset)
-            # what a worker_init_fn prepares is not prepared here
-            fewest = 0 if live and worker_init_fn is None else 1
-            self._pacer = Pacer(live=live, start=num_workers, depth=prefetch_factor, fewest=fewest)
+            self._pacer = _pacer(self, num_workers, prefetch_factor)
         path = None if error_log is None else os.path.abspath(os.fspath(error_log))
         self._recorder = Recorder(path, max_errors, type(dataset).__qualname__, profile=profile)
 
@@ -170,23 +167,36 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return {**vars(self), "_iterator": None, "_recorder": copy.copy(self._recorder)}
 
 
+def _pacer(loader: torch.utils.data.DataLoader[Any], start: int, depth: int | None = None) -> Pacer | None:
+    live = not isinstance(loader.dataset, IterableDataset)
+    if not live and not isinstance(loader, DataLoader):
+        return None
+    # what a worker_init_fn prepares is not prepared here
+    fewest = 0 if live and loader.worker_init_fn is None else 1
+    return Pacer(live=live, start=start, depth=depth, fewest=fewest)
+
+
 def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> _BaseDataLoaderIter:
     """An epoch of unjam's own loader, or of one of torch's that was adopted."""
     from unjam import iterator  # noqa: PLC0415 - nothing is needed before the first epoch
 
-    if loader.num_workers == 0:
+    own: Any = adopted.find(loader) or loader
+    if loader.num_workers == 0 and own._pacer is None:  # noqa: SLF001 - made for this
         return iterator.InlineIterator(loader)
     loader.check_worker_number_rationality()
     return iterator.WorkersIterator(loader)
 
 
-def adopt(loader: torch.utils.data.DataLoader[Any], **options: Any) -> None:
-    """Give one of torch's own loaders what unjam's iterator needs, beside it: the object itself stays as it was."""
+def adopt(loader: torch.utils.data.DataLoader[Any], *, auto: bool = False, **options: Any) -> None:
+    """Give one of torch's own loaders what unjam's iterator needs, beside it: the object itself stays as it was.
+
+    `auto`: the number of its workers is chosen as with `num_workers="auto"`; of an iterable it is left alone.
+    """
     own = {**DEFAULTS, **options}
     check_options(**own)
     path = None if own["error_log"] is None else os.path.abspath(os.fspath(own["error_log"]))
     recorder = Recorder(path, own["max_errors"], type(loader.dataset).__qualname__, profile=own["profile"])
     in_order = getattr(loader, "in_order", True)
     own["in_order"] = in_order
-    pacer = None
+    pacer = _pacer(loader, first_size(loader.dataset, iterable=False)) if auto else None
     adopted.keep(loader, types.SimpleNamespace(**own, _recorder=recorder, _ship_cache=ShipCache(), _pacer=pacer))

@@ -9,10 +9,12 @@ from collections.abc import Callable
 
 from unjam.doctor.examine import Examination, table
 from unjam.doctor.launch import CannotExamine, Patient
+from unjam.evidence.ladder import Measured, Rung
 from unjam.report.diagnosis import Diagnosis, TrialRow
 from unjam.rules.rule import Finding, by_harm
 
 BUDGET = 60.0
+PROFILE_SECONDS = 4.0
 
 
 def open_patient(target: str, arguments: list[str], *, module: bool = False) -> Patient:
@@ -38,11 +40,14 @@ def check(
     say: Callable[[str], None] = lambda _: None,
     tick: Callable[[], None] = lambda: None,
     hurry: float = 1.0,
+    *,
+    profile: bool = False,
 ) -> Diagnosis:
     """Examine a program. A KeyboardInterrupt ends it early; what is known by then is in the Diagnosis."""
     began = time.monotonic()
     findings: list[Finding] = []
     seen: list[Examination] = []
+    measured: list[Measured] = []
     stopped = False
     try:
         say(f"running {target} until its first iter(loader)")
@@ -65,6 +70,9 @@ def check(
             findings += [f for f in found if not any(_same(f, known) for known in findings)]
             if stopped:
                 break
+            if profile and not case.drains:
+                say("looking where the time goes")
+                measured += _profiled(patient, number)
     except KeyboardInterrupt:
         stopped = True
     finally:
@@ -79,7 +87,19 @@ def check(
         stopped=stopped,
         untried=[str(plan) for one in seen for plan in one.untried],
         environment=_environment(),
+        measured=measured,
     )
+
+
+def _profiled(patient: Patient, number: int) -> list[Measured]:
+    """The loader with one of unjam's workers, for a few seconds."""
+    if patient.gone:
+        return []
+    measurer = patient.measurer(number)
+    try:
+        return [measurer.measure(Rung("unjam", 1), PROFILE_SECONDS, lambda: None, profile=True)]
+    finally:
+        measurer.end()
 
 
 def _same(one: Finding, other: Finding) -> bool:

@@ -16,8 +16,9 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from unjam.doctor.assemble import assemble
+from unjam.doctor.measurer import Measurer
 from unjam.doctor.processes import adopt_orphans, end_session, kill_session, reap
-from unjam.doctor.subject import Caught, Done, Ended, Gather, Started, Subject, Try
+from unjam.doctor.subject import Caught, Done, Ended, Gather, Measure, Started, Subject, Try
 from unjam.doctor.tracking import Setup
 from unjam.doctor.warden import Warden
 from unjam.doctor.watch import Patience, watch
@@ -163,6 +164,12 @@ class Patient:
             raise Interrupted(trial)
         return trial
 
+    def measurer(self, number: int) -> Measurer:
+        """A process that measures settings of a loader, one after another."""
+        folder = self._new_folder()
+        os.mkfifo(f"{folder}/orders", 0o600)
+        return Measurer(self._start(Measure(number, folder)), folder)
+
     def _start_fresh(self, setup: Setup) -> int:
         with open(f"{setup.folder}/setup", "wb") as file:
             pickle.dump(setup, file)
@@ -184,7 +191,7 @@ class Patient:
             signal.sigtimedwait([], 0.05)
         return process.pid
 
-    def _start(self, request: Gather | Try) -> int:
+    def _start(self, request: Gather | Try | Measure) -> int:
         in_place = isinstance(request, Try) and request.setup.plan.in_place
         channel = self._control if in_place else self._twin
         try:

@@ -147,7 +147,7 @@ def _set(loader: Any, plan: Plan) -> str:
 def _epoch(loader: Any, epoch: int, plan: Plan, recorder: Recorder, until: float, kept: list[Any]) -> bool:
     began = time.monotonic()
     recorder.write("epoch", e=epoch)
-    iterator = _iterator(loader)
+    iterator = iterator_of(loader)
     _iterators.append(iterator)
     recorder.write("started", e=epoch, s=time.monotonic() - began)
     samples = number = 0
@@ -185,7 +185,7 @@ def _exit_codes() -> dict[int, int]:
     return found
 
 
-def _iterator(loader: Any) -> Any:
+def iterator_of(loader: Any) -> Any:
     """Torch's own iterator, whatever the loader's class makes of iter()."""
     from torch.utils.data import dataloader as torchs  # noqa: PLC0415 - imported by the program
 

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from unjam.doctor import facts, looking, reading, sandbox, shared
+from unjam.doctor import facts, looking, measuring, reading, sandbox, shared
 from unjam.doctor.hook import Enough, Hook
 from unjam.doctor.inventory import Inventory
 from unjam.doctor.processes import reap
@@ -46,6 +46,14 @@ class Try:
 
     number: int
     setup: Setup
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Asks for a process that measures what is ordered through the folder."""
+
+    number: int
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,8 @@ class Subject:
                 case Gather(number, folder):
                     gather = functools.partial(self._gather, loader, frame, moments[number], folder)
                     self._fork(gather, folder)
+                case Measure(_, folder):
+                    self._fork(functools.partial(measuring.serve, loader, folder), folder)
                 case Try(_, setup) if setup.plan.fresh:
                     self._fork(functools.partial(_pack, loader, setup.folder), setup.folder)
                 case Try(_, setup):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import statistics
 import sys
 from array import array
@@ -170,14 +169,14 @@ class Pacer:
         for number in range(self._now.size):
             pid = pool.pid(number)
             if pid is not None:
-                total += _computed(pid)
+                total += allowance.processor_seconds(pid)
         return total
 
     def _mind_memory(self) -> None:
         """What a worker takes is known once there is one: from then on it bounds how many there may be."""
         pid = self._pool.pid(0) if self._pool is not None else None
         left = available_memory()
-        size = _own_memory(pid) if pid is not None and not self._measured_memory else 0
+        size = allowance.own_memory(pid) if pid is not None and not self._measured_memory else 0
         if not size or left is None:
             return
         self._measured_memory = True
@@ -238,16 +237,20 @@ def _anew(live: bool, start: int, depth: int | None, fewest: int) -> Pacer:  # n
 
 
 def _limits() -> Limits:
-    processors = allowance.own_processors()
+    most, because = most_workers(available_memory())
+    return Limits(most, DEEPEST, allowance.own_processors(), because)
+
+
+def most_workers(left: int | None) -> tuple[int, str]:
+    """How many workers the machine allows, given the memory that is left, and what it is that allows no more."""
     # those that wait (for a disk, for a network) need no processor each
-    known = {"the number of processors": max(16, min(64, processors * 4))}
-    left = available_memory()
+    known = {"the number of processors": max(16, min(64, allowance.own_processors() * 4))}
     if left is not None:
         known["memory"] = int(left * WORKERS_SHARE / allowance.local_ranks() // SUPPOSED)
     most, used = allowance.descriptors()
     known["the limit of open files"] = (most - used - 64) // DESCRIPTORS_EACH
     because = min(known, key=lambda name: known[name])
-    return Limits(max(1, known[because]), DEEPEST, processors, because)
+    return max(1, known[because]), because
 
 
 def first_size(dataset: Any, *, iterable: bool) -> int:
@@ -287,20 +290,3 @@ def _asks(thing: Any) -> bool:
             return True
         codes += [const for const in code.co_consts if hasattr(const, "co_names")]
     return False
-
-
-def _computed(pid: int) -> float:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
-def _own_memory(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
-    except (OSError, StopIteration, ValueError):
-        return 0

@@ -5,8 +5,11 @@ Facts only; the advice is the rules' and the words are the report's.
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from unjam.evidence.trial import Place
 
@@ -78,7 +81,16 @@ class LoaderRun:
     incidents: Mapping[str, int] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
     made: tuple[Made, ...] = ()
+    memory: tuple[tuple[int, int, int], ...] = ()  # when, worker, bytes of its own
+    profile: Mapping[str, Any] | None = None
     cut: bool = False  # the oldest waits and batches were forgotten
+
+    @property
+    def step(self) -> float | None:
+        """What the training does between a batch and the question for the next, usually; the first ones warm up."""
+        waits = self.waits
+        took = [(after.asked - before.got) / 1e9 for before, after in itertools.pairwise(waits) if not after.first]
+        return statistics.median(took[min(3, len(took) // 2) :]) if took else None
 
     @property
     def started(self) -> float:
@@ -107,3 +119,20 @@ class RunFacts:
     def lost(self) -> float:
         """Seconds that the training stood still."""
         return sum(one.lost for one in self.loaders)
+
+
+def size_of(batch: Any) -> int:
+    """How many samples are in a batch: the length of its first tensor, array or list."""
+    for _ in range(8):
+        shape = getattr(batch, "shape", None)
+        if shape is not None:
+            return int(shape[0]) if len(shape) else 1
+        if isinstance(batch, Mapping):
+            batch = next(iter(batch.values()), None)
+        elif isinstance(batch, (list, tuple)) and batch:
+            if isinstance(batch[0], (str, bytes)):
+                return len(batch)
+            batch = batch[0]
+        else:
+            return 1
+    return 1

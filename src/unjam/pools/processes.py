@@ -334,7 +334,7 @@ class ProcessPool:
                 return None
             case messages.Carried(slot, generation):
                 made = hand.without_memory.pop((slot, generation))
-                return self._result(hand, made, BatchLoad(_without_slot(made), envelope.data, hand.leases))
+                return self._result(hand, made, BatchLoad(made.without_slot(), envelope.data, hand.leases))
             case messages.Raised(batch, loading):
                 event = ev.Unready(hand.number) if batch is None else ev.Failure(hand.number, batch)
                 return Arrival(event, Missing(envelope.data, raises=True, loading=loading))
@@ -398,7 +398,3 @@ class ProcessPool:
         hand.process.join(0)
         if hasattr(hand.process, "forget"):
             hand.process.forget()
-
-
-def _without_slot(made: messages.Made) -> messages.Made:
-    return dataclasses.replace(made, filling=None, retired=())

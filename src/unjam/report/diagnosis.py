@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from unjam.evidence.case import Case
+from unjam.evidence.ladder import Measured
 from unjam.evidence.scene import Scene
 from unjam.rules.rule import Finding, Severity
 
@@ -33,6 +34,7 @@ class Diagnosis:
     stopped: bool = False
     untried: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
+    measured: list[Measured] = field(default_factory=list)  # each loader with a profile, where one was asked for
     scene: Scene | None = None  # of a running program that was looked at from outside
 
     @property

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unjam.evidence.incident import Incident
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 MOST_CAUSES = 8
 _SURROGATE = re.compile(r"(?<!\\)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
@@ -140,3 +144,34 @@ def _samples(incident: Incident) -> list[str]:
     if incident.yielded is not None:
         return [f"number {incident.yielded} of worker {incident.worker}"]
     return [str(sample) for sample in incident.samples]
+
+
+def show(incidents: list[Incident], strange: int, kinds: list[str], console: Console) -> None:
+    """The tables, on a terminal."""
+    from rich.table import Table  # noqa: PLC0415 - the loader's own summary does without
+
+    if not incidents:
+        console.print("no failures")
+    for kind in kinds if incidents else ():
+        table = Table(title=f"by {kind}", title_justify="left", box=None, pad_edge=False, expand=False)
+        table.add_column("failures", justify="right", no_wrap=True)
+        table.add_column(kind, overflow="fold", ratio=3)
+        if kind == "cause":
+            table.add_column("line", overflow="fold", ratio=2)
+        if kind != "sample":
+            table.add_column("samples", overflow="fold", ratio=2)
+        table.add_column("done", no_wrap=True)
+        table.add_column("last", no_wrap=True)
+        for group in by(incidents, kind)[:20]:
+            row = [str(group.count), group.name]
+            if kind == "cause":
+                row.append(short(group.where.most_common(1)[0][0]) if group.where else "")
+            if kind != "sample":
+                row.append(group.shown_samples)
+            row.append(", ".join(f"{decision} {count}" for decision, count in group.decisions.most_common()))
+            row.append(time.strftime("%m-%d %H:%M:%S", time.localtime(group.last)))
+            table.add_row(*row)
+        console.print(table)
+        console.print()
+    if strange:
+        console.print(f"{strange} lines could not be read")

@@ -6,9 +6,9 @@ import json
 import os
 from html import escape
 
+from unjam.evidence.picture import of_run
 from unjam.evidence.run import LoaderRun
-from unjam.report.html import PAGE_STYLE
-from unjam.report.plots import stacked_time
+from unjam.report.page import Cell, Page, profile, table
 from unjam.rules.advice import Advice, Fault, Judged, longest_waits
 from unjam.rules.judging import count
 
@@ -95,6 +95,7 @@ def as_json(judged: Judged) -> str:
                     "started": round(loader.started, 4),
                     "waited": round(loader.waited, 4),
                     "trained": round(loader.trained, 4),
+                    "step": loader.step,
                     "faults": [{"seconds": round(fault.seconds, 4), "for": fault.words} for fault in faults],
                     "failures": [
                         {"count": one.count, "what": one.words, "samples": one.samples, "decision": one.decision}
@@ -110,40 +111,44 @@ def as_json(judged: Judged) -> str:
     )
 
 
-def page(judged: Judged) -> str:
+def page(judged: Judged, version: str) -> str:
     """One self-contained page."""
     run = judged.run
-    title = f"unjam run {os.path.basename(run.command.split()[0]) if run.command else ''}"
-    advice = "".join(f"<li>{escape(_change(one))}</li>" for one in judged.advice)
-    body = [
-        f"<h1>{run.seconds:.1f} s, of which the training waited {run.lost:.1f} s for data</h1>",
-        f'<p class="soft"><code>{escape(run.command)}</code>{f", rank {run.rank}" if run.rank else ""}</p>',
-        f'<section class="card error"><h3>ended with {escape(run.ended)}</h3></section>' if run.ended else "",
-        f"<h2>What would help most</h2><ol>{advice}</ol>" if advice else "<p>Nothing to change.</p>",
-        *(_section(loader, faults) for loader, faults in judged.faults),
-    ]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,'
-        f'initial-scale=1"><title>{escape(title)}</title><style>{PAGE_STYLE}</style></head><body><main>'
-        + "\n".join(body)
-        + "</main></body></html>"
+    name = os.path.basename(run.command.split()[0]) if run.command else ""
+    found = Page(f"unjam run {name}", version)
+    if judged.advice:
+        found.heading("What would help most")
+        found.add(f"<ol>{''.join(f'<li>{escape(_change(one))}</li>' for one in judged.advice)}</ol>")
+    for loader, faults in judged.faults:
+        _section(found, loader, faults)
+    found.environment({"command": run.command, "processors": str(run.cpus), "ended": run.ended or "well"})
+    ended = f'<section class="card error"><h3>ended with {escape(run.ended)}</h3></section>' if run.ended else ""
+    rank = f", rank {run.rank}" if run.rank else ""
+    return found.html(
+        f"{run.seconds:.1f} s, of which the training waited {run.lost:.1f} s for data",
+        f'<p class="soft"><code>{escape(run.command)}</code>{rank}</p>',
+        ended,
+        "" if judged.advice else "<p>Nothing to change.</p>",
     )
 
 
-def _section(loader: LoaderRun, faults: tuple[Fault, ...]) -> str:
-    rows = "".join(f"<tr><td>{escape(one.words)}</td><td>{one.seconds:.2f} s</td></tr>" for one in faults)
-    failures = "".join(
-        f"<tr><td>{one.count}</td><td>{escape(one.words)}</td><td>{escape(one.samples)}</td><td>{escape(one.decision)}</td></tr>"
-        for one in loader.failures
-    )
-    waits = "".join(
-        f"<tr><td>batch asked for at {one.asked / 1e9:.2f} s</td><td>{one.seconds:.3f} s</td></tr>"
+def _section(found: Page, loader: LoaderRun, faults: tuple[Fault, ...]) -> None:
+    found.heading(loader.name)
+    found.add(*(f"<p>{escape(line.strip())}</p>" for line in _loader(loader, ())))
+    if faults:
+        rows: list[list[Cell]] = [[(one.words, None), (f"{one.seconds:.2f} s", one.seconds)] for one in faults]
+        found.add("<h3>what it waited for</h3>", table(("", "seconds"), rows))
+    if loader.failures:
+        cells: list[list[Cell]] = [
+            [(str(one.count), float(one.count)), (one.words, None), (one.samples, None), (one.decision, None)]
+            for one in loader.failures
+        ]
+        found.add("<h3>failures</h3>", table(("count", "what", "samples", "decision"), cells, sortable=True))
+    profile(found, loader)
+    found.picture(of_run(loader), loader.name)
+    waits: list[list[Cell]] = [
+        [(f"batch asked for at {one.asked / 1e9:.2f} s", None), (f"{one.seconds:.3f} s", one.seconds)]
         for one in longest_waits(loader)
-    )
-    lines = "".join(f"<p>{escape(line.strip())}</p>" for line in _loader(loader, ()))
-    return (
-        f"<h2>{escape(loader.name)}</h2>{lines}{stacked_time(loader)}"
-        f'<h3>what it waited for</h3><div class="scroll"><table>{rows}</table></div>'
-        + (f'<h3>failures</h3><div class="scroll"><table>{failures}</table></div>' if failures else "")
-        + (f"<details><summary>longest waits</summary><table>{waits}</table></details>" if waits else "")
-    )
+    ]
+    if waits:
+        found.add(f"<details><summary>longest waits</summary>{table(('', 'waited'), waits)}</details>")

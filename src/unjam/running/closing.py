@@ -77,9 +77,12 @@ def _write(facts: RunFacts, settings: Settings) -> None:
     judged = advise(facts)
     if not settings.quiet:
         sys.stderr.write(run.text(judged) + "\n")
-    for path, make in ((settings.html, run.page), (settings.json, run.as_json)):
-        if path:
-            _save(own_name(path, facts, settings), make(judged))
+    from unjam import __version__  # noqa: PLC0415 - as above
+
+    if settings.html:
+        _save(own_name(settings.html, facts, settings), run.page(judged, __version__))
+    if settings.json:
+        _save(own_name(settings.json, facts, settings), run.as_json(judged))
     if settings.trace:
         from unjam.report import trace  # noqa: PLC0415 - as above
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -24,13 +25,14 @@ def launch(
     *,
     observe: bool,
     quiet: bool,
+    auto: bool,
     files: dict[str, str],
 ) -> None:
     """Become `python program`. Does not return."""
     if sys.flags.ignore_environment:
         raise CannotRun("the interpreter was told to ignore its environment (-E or -I), and unjam comes in that way")
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
-    command = [sys.executable, *flags, *_words(program, module)]
+    command = [sys.executable, *flags, *words(program, module)]
     given = _checked(options)
     for name, path in files.items():
         if not os.path.isdir(os.path.dirname(path)):
@@ -38,6 +40,8 @@ def launch(
     if observe and given:
         named = ", ".join("--" + name.replace("_", "-") for name in given)
         raise CannotRun(f"--observe keeps torch's loader, which has no {named}")
+    if observe and auto:
+        raise CannotRun("--observe keeps torch's loader, whose workers cannot become more or fewer")
     settings = Settings(
         given,
         observe=observe,
@@ -45,8 +49,9 @@ def launch(
         leader=os.getpid(),  # exec keeps the number
         began=time.time(),
         command=" ".join([*(["-m", module] if module else []), *program]),
-        **files,
+        auto=auto,
     )
+    settings = dataclasses.replace(settings, **files)  # type: ignore[arg-type] # names of files
     settings = with_folder(settings)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -57,7 +62,8 @@ def launch(
         raise CannotRun(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
-def _words(program: list[str], module: str) -> list[str]:
+def words(program: list[str], module: str) -> list[str]:
+    """What the interpreter is given."""
     if module:
         return ["-m", module, *program]
     if not program:

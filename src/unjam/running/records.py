@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import time
+import weakref
 from array import array
 from collections import Counter, deque
-from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
 from unjam.drive import adopted
 from unjam.errors import SampleTimeoutError
-from unjam.evidence.run import Failure, LoaderRun, Made, Wait
+from unjam.evidence.run import Failure, LoaderRun, Made, Wait, size_of
 from unjam.evidence.trial import Place, users_place
 from unjam.running import pages
 from unjam.running.settings import Settings
 
 MOST_WAITS = 200_000
 MOST_MADE = 50_000
+# nanoseconds between two readings of the workers' memory, and how many are kept
+WEIGH_EVERY, MOST_READINGS = 500_000_000, 50_000
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _TAIL = 3  # stamps behind the samples': collating begins, packing begins, done
 
 
@@ -50,6 +55,10 @@ class Pass:
             record.nanoseconds["waited"] += got - asked
             record.waits.append(Wait(asked, got))
         self._first, self._last = False, got
+        if got - record.weighed > WEIGH_EVERY:
+            record.weigh(got)
+        if record.stop_after and record.batches >= record.stop_after:
+            record.stop()
 
     def ended(self, asked: int, got: int) -> None:
         """The epoch is over."""
@@ -63,23 +72,6 @@ class Pass:
         self.ended(asked, got)
         if isinstance(error, Exception):
             self._record.failures[words_of(error)] += 1
-
-
-def size_of(batch: Any) -> int:
-    """How many samples are in a batch: the length of its first tensor, array or list."""
-    for _ in range(8):
-        shape = getattr(batch, "shape", None)
-        if shape is not None:
-            return int(shape[0]) if len(shape) else 1
-        if isinstance(batch, Mapping):
-            batch = next(iter(batch.values()), None)
-        elif isinstance(batch, (list, tuple)) and batch:
-            if isinstance(batch[0], (str, bytes)):
-                return len(batch)
-            batch = batch[0]
-        else:
-            return 1
-    return 1
 
 
 class Record:
@@ -104,6 +96,27 @@ class Record:
         self.starts = array("q")
         self._since = 0
         self.failures: Counter[str] = Counter()
+        self.stop_after = settings.stop_after
+        self.weighed = 0
+        self._memory: deque[tuple[int, int, int]] = deque(maxlen=MOST_READINGS)
+        self._iterator: Any = None
+
+    def weigh(self, now: int) -> None:
+        """How much memory each worker has of its own: what is resident and not shared."""
+        self.weighed = now
+        iterator = self._iterator() if self._iterator is not None else None
+        for number, worker in enumerate(getattr(iterator, "_workers", ()) if self.workers else ()):
+            with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
+                with open(f"/proc/{worker.pid}/statm", encoding="ascii") as file:
+                    pages_of = file.read().split()
+                self._memory.append((now, number, (int(pages_of[1]) - int(pages_of[2])) * _PAGE))
+
+    def stop(self) -> None:
+        """Enough was seen: write it down, and end the program here."""
+        from unjam.running import closing  # noqa: PLC0415 - rare
+
+        closing.close(self._settings)
+        os._exit(0)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -118,6 +131,7 @@ class Record:
             self.iterators += 1
             self._seeds.append(int(iterator._base_seed) if self.workers else token)  # noqa: SLF001 - torch's name
         iterator.unjam_pass = Pass(self, begun, done)
+        self._iterator = weakref.ref(iterator)
         self._since = self._since or begun
         recorder = getattr(adopted.find(loader) or loader, "_recorder", None)
         if recorder is not None and not self._settings.observe:
@@ -195,6 +209,7 @@ class Record:
             trained=seconds.get("trained", 0.0),
             waits=tuple(self.waits),
             made=tuple(made),
+            memory=tuple(self._memory),
             cut=self.batches > len(self.waits) or self.batches > len(made),
             **known,
         )
@@ -244,12 +259,23 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
             indices = error.indices or (error.index,)
             causes[key] += len(indices)
             samples.setdefault(key, []).extend(str(index) for index in indices)
+    profile = None
+    for recorder in recorders:
+        if recorder.profiler is not None:
+            profile = dataclasses.asdict(recorder.profiler.report())
     failures = tuple(
         Failure(words, count, ", ".join(dict.fromkeys(samples[words, decision][:5])), decision)
         for (words, decision), count in causes.most_common(10)
     )
     counted = {name: totals[name] for name in ("samples", "failed", "restarts")}
-    return {**counted, **seconds, "failures": failures, "incidents": dict(incidents), "overdue": tuple(overdue)}
+    return {
+        **counted,
+        **seconds,
+        "failures": failures,
+        "incidents": dict(incidents),
+        "overdue": tuple(overdue),
+        "profile": profile,
+    }
 
 
 def words_of(error: BaseException) -> str:

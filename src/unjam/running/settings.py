@@ -30,6 +30,8 @@ class Settings:
     leader: int = 0
     began: float = 0.0
     command: str = ""
+    auto: bool = False
+    stop_after: int = 0  # batches, after which the program is ended; 0: it runs to its end
 
     def environment(self) -> dict[str, str]:
         """The variables that make every interpreter of the program begin with this."""
@@ -103,6 +105,7 @@ OPTION_KINDS: dict[str, Any] = {
     "max_restarts": int,
     "worker_threads": int,
     "memory_budget": int,
+    "profile": lambda text: {"True": True, "False": False}[text],
 }
 
 
@@ -113,8 +116,11 @@ def parse(words: list[str]) -> dict[str, Any]:
     while rest:
         name, equals, value = rest.pop(0).removeprefix("--").partition("=")
         name = name.replace("-", "_")
-        if name in ("observe", "quiet"):
+        if name in ("observe", "quiet", "auto"):
             found[name] = True
+            continue
+        if name == "profile":
+            found["options"][name] = True
             continue
         if not equals:
             if not rest:

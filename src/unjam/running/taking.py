@@ -98,5 +98,5 @@ def _ours(loader: Any, settings: Settings) -> Any:
     from unjam.loader import adopt, open_iterator  # noqa: PLC0415 - torch is complete by now
 
     if adopted.find(loader) is None:
-        adopt(loader, **settings.options)
+        adopt(loader, auto=settings.auto, **settings.options)
     return open_iterator(loader)

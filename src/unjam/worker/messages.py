@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unjam.transport.slots import Filling
 from unjam.transport.unpacking import BufferAt
@@ -96,6 +96,10 @@ class Made:
     def nbytes(self) -> int:
         """What the batch occupies in its slot."""
         return (self.filling.used if self.filling else 0) + len(self.stream)
+
+    def without_slot(self) -> Made:
+        """The same for bytes that came through the channel."""
+        return replace(self, filling=None, retired=())
 
 
 @dataclass(frozen=True, slots=True)

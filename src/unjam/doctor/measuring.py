@@ -1,0 +1,309 @@
+"""One setting after another, inside a fork of the captured program: only the data loading runs, as quickly as it can."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import multiprocessing
+import os
+import select
+import time
+from array import array
+from collections import Counter
+from dataclasses import asdict
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from unjam import allowance
+from unjam.doctor import sandbox
+from unjam.doctor.changes import own_file
+from unjam.doctor.describing import described
+from unjam.doctor.digest import weigh
+from unjam.drive.pacing import divides_itself
+from unjam.engine.deadlines import ASK_AGAIN
+from unjam.evidence import waiting
+from unjam.evidence.ladder import Measured, Rung
+from unjam.evidence.run import size_of
+
+# a stretch is divided into so many parts, whose rates tell how much they differ
+PARTS = 5
+# seconds between two looks at what the workers wait for
+LOOK = 0.1
+MOST_BARS = 2000
+
+
+def serve(loader: Any, folder: str) -> None:
+    """Measure what is ordered through the folder, until nothing is ordered any more."""
+    orders = os.open(f"{folder}/orders", os.O_RDWR | os.O_NONBLOCK)
+    poller = select.poll()
+    poller.register(orders, select.POLLIN)
+    text = b""
+    while True:
+        while b"\n" not in text:
+            if poller.poll(ASK_AGAIN.milliseconds):
+                text += os.read(orders, 65536)
+        line, _, text = text.partition(b"\n")
+        order = json.loads(line)
+        if not order:
+            return
+        _say(folder, "began", {})
+        found = measure(loader, Rung(**order["rung"]), order["seconds"], profile=order["profile"])
+        _say(folder, "done", asdict(found))
+
+
+def _say(folder: str, what: str, facts: dict[str, Any]) -> None:
+    with open(f"{folder}/answers", "a", encoding="utf-8") as file:
+        file.write(json.dumps({"what": what, **facts}, default=str) + "\n")
+
+
+def measure(loader: Any, rung: Rung, seconds: float, *, profile: bool) -> Measured:
+    """One setting, for so many seconds after its first batch."""
+    if rung.workers > 1 and isinstance(loader.dataset, IterableDataset) and not divides_itself(loader.dataset):
+        note = "the iterable does not ask which worker it is in: every worker would give every sample"
+        return Measured(rung, "refused", note)
+    for fd, place in sandbox.captured.items():
+        own_file(fd, place)
+    made = copy.copy(loader)
+    _set(made, rung)
+    if not rung.workers:
+        from unjam.worker.hygiene import cap_threads  # noqa: PLC0415 - a pool of threads does not survive a fork
+
+        cap_threads(1, loaded_elsewhere=True)
+    if rung.driver == "unjam" and rung.workers and not _warm:
+        # the fork server starts once for a program, not for each setting
+        _warm.append(True)
+        first = copy.copy(made)
+        vars(first)["num_workers"] = 1
+        with contextlib.suppress(Exception):
+            _Stretch(first, rung.changed(workers=1), profile=False).warm_up()
+    stretch = _Stretch(made, rung, profile=profile)
+    try:
+        stretch.run(seconds)
+    except Exception as error:  # noqa: BLE001 - what the dataset raises is what this setting shows
+        told = described(error)
+        return Measured(rung, "raised", note=f"{told['type']}: {told['message'][:300]}")
+    finally:
+        stretch.close()
+    return stretch.measured()
+
+
+_warm: list[bool] = []
+
+
+def _set(loader: Any, rung: Rung) -> None:
+    values = vars(loader)
+    values.update(num_workers=rung.workers, _iterator=None, pin_memory=False)
+    context = multiprocessing.get_context(rung.start) if rung.workers and rung.start else None
+    values["_DataLoader__multiprocessing_context"] = context
+    values["prefetch_factor"] = rung.prefetch if rung.workers else None
+    if not rung.workers:
+        values.update(persistent_workers=False, timeout=0)
+
+
+class _Stretch:
+    def __init__(self, loader: Any, rung: Rung, *, profile: bool) -> None:
+        self._loader, self._rung = loader, rung
+        self._own: Any = None
+        if rung.driver == "unjam":
+            from unjam.drive import adopted  # noqa: PLC0415 - the program imported torch already
+            from unjam.loader import adopt  # noqa: PLC0415 - as above
+
+            adopt(loader, worker_threads=rung.threads or None, profile=profile, warn_after=None)
+            self._own = adopted.find(loader)
+            self._own._recorder.tap = self._made  # noqa: SLF001 - made for this
+        self._iterator: Any = None
+        self._times = array("d")
+        self._sizes = array("q")
+        self._rates: list[float] = []
+        self._waits: Counter[str] = Counter()
+        self._bars: list[Any] = []
+        self._looked = 0.0
+        self.first = 0.0
+        self.turn: float | None = None
+        self.batches = self.samples = self.bytes = 0
+        self._span = 0.0
+        self._cpu, self._cpu_at = (0.0, 0.0), 0.0
+        self._latest = ((0.0, 0.0), 0.0)
+        self._used = [0.0, 0.0, 0.0]  # of the workers, of this process, in how many seconds
+        self._counted = [0, 0.0]
+        self._memory = 0
+
+    def _made(self, work: Any, facts: Any) -> None:
+        if len(self._bars) >= MOST_BARS:
+            return
+        stamps = array("q")
+        stamps.frombytes(facts.times)
+        if len(stamps) > 3:
+            took = [stamps[at + 1] - stamps[at] for at in range(len(stamps) - 3)]
+            longest = max(took)
+            slow = str(work.indices[took.index(longest)])[:40] if len(took) == len(work.indices) else ""
+            self._bars.append((work.sent_to or 0, stamps[0], stamps[-3], stamps[-1], len(took), slow, longest))
+
+    def warm_up(self) -> None:
+        """One batch, and nothing measured."""
+        try:
+            next(iter(self._iterate()))
+        finally:
+            self.close()
+
+    def run(self, seconds: float) -> None:
+        """Iterate, epoch after epoch, until the time is over."""
+        ended = None
+        # a batch that takes long gets its time, within reason
+        while self._span < seconds:
+            begun = time.monotonic()
+            self._iterator = self._iterate()
+            before = self._span
+            done = self._epoch(begun, ended, seconds)
+            ended = time.monotonic()
+            if not done and self.turn is None and self._span < seconds * 3 and self._rung.workers:
+                self._turn_around(ended)
+            if not done or self._span == before:
+                break
+
+    def _epoch(self, begun: float, ended: float | None, seconds: float) -> bool:
+        """Whether the epoch came to its end by itself."""
+        times, sizes = array("d"), array("q")
+        size = self._loader.batch_size
+        for batch in self._iterator:
+            now = time.monotonic()
+            if not times:
+                if ended is not None and self.turn is None:
+                    self.turn = now - ended
+                self.first = self.first or now - begun
+                if not self.batches:
+                    self.bytes = weigh(batch)[0]
+                self._cpu, self._cpu_at = self._use(), now
+            times.append(now)
+            sizes.append(size or size_of(batch))
+            self.batches += 1
+            self.samples += sizes[-1]
+            if now - self._looked > LOOK:
+                self._look(now)
+            enough = now - times[0] + self._span >= seconds and len(times) >= 3
+            if enough or now - times[0] > seconds * 4:
+                self._close_epoch(times, sizes)
+                return False
+        self._close_epoch(times, sizes)
+        return True
+
+    def _close_epoch(self, times: array[float], sizes: array[int]) -> None:
+        self._memory = max(self._memory, sum(map(allowance.own_memory, [os.getpid(), *self._pids()])))
+        if len(times) < 2:
+            return
+        (workers, main), at = self._latest
+        if at > self._cpu_at:
+            self._used[0] += workers - self._cpu[0]
+            self._used[1] += main - self._cpu[1]
+            self._used[2] += at - self._cpu_at
+        self._span += times[-1] - times[0]
+        # what was made ahead before the first batch was asked for does not count
+        skip = min(self._rung.workers * self._rung.prefetch, len(times) // 3)
+        kept, weights = times[skip:], sizes[skip:]
+        self._counted[0] += sum(weights[1:])
+        self._counted[1] += kept[-1] - kept[0]
+        # batches come in rounds, one from each worker: a part is some whole rounds
+        rounds = max(1, self._rung.workers)
+        step = max(rounds, (len(kept) - 1) // PARTS // rounds * rounds)
+        for at in range(0, len(kept) - step, step):
+            took = kept[at + step] - kept[at]
+            if took > 0:
+                self._rates.append(sum(weights[at + 1 : at + step + 1]) / took)
+
+    def _turn_around(self, ended: float) -> None:
+        """An epoch that is too long to wait for its end is left, and another begun."""
+        if self._own is not None:
+            self._own._recorder.tap = None  # noqa: SLF001 - the picture is of the stretch, not of this
+        if not self._loader.persistent_workers:
+            self._drop()
+        iterator = self._iterate()
+        if next(iter(iterator), None) is not None:
+            self.turn = time.monotonic() - ended
+        self._iterator = iterator
+
+    def _iterate(self) -> Any:
+        if self._own is None:
+            return sandbox.iterator_of(self._loader)
+        from unjam.loader import open_iterator  # noqa: PLC0415 - as above
+
+        kept = self._loader._iterator  # noqa: SLF001 - torch's name
+        if kept is not None:
+            kept._reset(self._loader)  # noqa: SLF001 - as above
+            return kept
+        made = open_iterator(self._loader)
+        if self._loader.persistent_workers and self._rung.workers:
+            vars(self._loader)["_iterator"] = made
+        return made
+
+    def _pids(self) -> list[int]:
+        workers = getattr(self._iterator, "_workers", None) or []
+        return [worker.pid for worker in workers if worker.pid]
+
+    def _use(self) -> tuple[float, float]:
+        own = time.process_time()
+        return sum(map(allowance.processor_seconds, self._pids())), own
+
+    def _look(self, now: float) -> None:
+        self._looked = now
+        self._latest = (self._use(), now)  # at the end of an epoch they are gone
+        for pid in self._pids():
+            self._waits[waiting.look(pid).kind] += 1
+
+    def _drop(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        shut = getattr(iterator, "_shutdown_workers", None)
+        if callable(shut):
+            with contextlib.suppress(Exception):
+                shut()
+
+    def close(self) -> None:
+        """Let the workers go."""
+        self._drop()
+        kept = getattr(self._loader, "_iterator", None)
+        vars(self._loader)["_iterator"] = None
+        shut = getattr(kept, "_shutdown_workers", None)
+        if callable(shut):
+            with contextlib.suppress(Exception):
+                shut()
+
+    def measured(self) -> Measured:
+        """All of it."""
+        stages: dict[str, float] = {}
+        slowest: tuple[tuple[str, float], ...] = ()
+        stalled, failed, profile, busy = 0.0, 0, None, 0.0
+        if self._own is not None:
+            done = self._own._recorder.statistics()  # noqa: SLF001 - made for this
+            made = max(1, done.samples)
+            stages = {name: times.total / made for name, times in done.stages.items()}
+            slowest = tuple((one.index, one.seconds) for one in done.slowest[:10])
+            stalled = done.stalls.seconds / max(1e-6, self._span)
+            failed = done.failed
+            spent = sum(times.total for times in done.stages.values()) * (self.samples / made)
+            busy = min(1.0, spent / max(1e-6, self._span * max(1, self._rung.workers)))
+            profile = asdict(done.profile) if done.profile is not None else None
+        return Measured(
+            self._rung,
+            "fine" if self.batches else "refused",
+            "" if self.batches else "the epoch has no batch",
+            self._span,
+            self.batches,
+            self.samples,
+            (int(self._counted[0]), self._counted[1]),
+            tuple(self._rates),
+            self.first,
+            self.turn,
+            self._used[0] / max(1e-6, self._used[2]),
+            self._used[1] / max(1e-6, self._used[2]),
+            self._memory,
+            self.bytes,
+            busy,
+            stalled,
+            failed,
+            stages,
+            dict(self._waits),
+            slowest,
+            profile,
+            tuple(self._bars),
+        )
