@@ -187,10 +187,13 @@ def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> _BaseDataLoaderIt
     return iterator.WorkersIterator(loader)
 
 
-def adopt(loader: torch.utils.data.DataLoader[Any], *, auto: bool = False, **options: Any) -> None:
+def adopt(
+    loader: torch.utils.data.DataLoader[Any], *, auto: bool = False, pacer: Pacer | None = None, **options: Any
+) -> Pacer | None:
     """Give one of torch's own loaders what unjam's iterator needs, beside it: the object itself stays as it was.
 
-    `auto`: the number of its workers is chosen as with `num_workers="auto"`; of an iterable it is left alone.
+    `auto`: the number of its workers is chosen as with `num_workers="auto"`; of an iterable it is left alone. `pacer`: of a loader
+    before it, which knows already what is best; the answer is the one that is used.
     """
     own = {**DEFAULTS, **options}
     check_options(**own)
@@ -198,5 +201,7 @@ def adopt(loader: torch.utils.data.DataLoader[Any], *, auto: bool = False, **opt
     recorder = Recorder(path, own["max_errors"], type(loader.dataset).__qualname__, profile=own["profile"])
     in_order = getattr(loader, "in_order", True)
     own["in_order"] = in_order
-    pacer = _pacer(loader, first_size(loader.dataset, iterable=False)) if auto else None
+    if auto and pacer is None:
+        pacer = _pacer(loader, first_size(loader.dataset, iterable=False))
     adopted.keep(loader, types.SimpleNamespace(**own, _recorder=recorder, _ship_cache=ShipCache(), _pacer=pacer))
+    return pacer

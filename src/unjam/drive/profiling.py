@@ -23,13 +23,20 @@ MOST_LINES = 30
 _AT_WORK = {Stage.GETITEM: "getitem", Stage.COLLATE: "collate", Stage.PICKLE: "pickle", Stage.SEND: "send"}
 
 
+def together(profilers: list[Profiler]) -> Profile:
+    """Several loaders as one."""
+    whole = Profiler()
+    for one in profilers:
+        whole.take(one)
+    return whole.report()
+
+
 class Profiler:
     """What one loader's workers spend their time on, in all its epochs."""
 
     def __init__(self) -> None:
         self._transforms: dict[tuple[str, str], list[int]] = {}
         self._lines: Counter[tuple[str, str, int, str, str]] = Counter()
-        self._stages: Counter[str] = Counter()
         self._looks = 0
         self._stop = threading.Event()
 
@@ -43,6 +50,15 @@ class Profiler:
             known[0] += count
             known[1] += total
             known[2] += own
+
+    def take(self, other: Profiler) -> None:
+        """Add what another one saw."""
+        self._lines.update(other._lines)
+        self._looks += other._looks
+        for key, known in other._transforms.items():
+            mine = self._transforms.setdefault(key, [0, 0, 0])
+            for at, value in enumerate(known):
+                mine[at] += value
 
     def watch(self, pool: Any) -> None:
         """Look at the workers of a pool until it is closed.
@@ -84,7 +100,6 @@ class Profiler:
         from unjam.evidence.trial import is_users  # noqa: PLC0415 - as above
 
         self._looks += 1
-        self._stages[stage] += 1
         inner = frames[0] if frames else ("", 0, "")
         own = next((frame for frame in frames if is_users(frame[0])), None)
         place = own or inner

@@ -12,7 +12,7 @@ from unjam.evidence.trial import Trial
 MOST_BARS = 4000
 MOST_WAITS = 2000
 POINTS = 240
-MOST_SLOW = 50
+MOST_SLOW = 25
 
 
 @dataclass(frozen=True, slots=True)

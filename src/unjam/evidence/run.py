@@ -83,6 +83,7 @@ class LoaderRun:
     made: tuple[Made, ...] = ()
     memory: tuple[tuple[int, int, int], ...] = ()  # when, worker, bytes of its own
     profile: Mapping[str, Any] | None = None
+    auto: str = ""  # what was chosen while it ran, and why
     cut: bool = False  # the oldest waits and batches were forgotten
 
     @property

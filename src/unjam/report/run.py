@@ -9,6 +9,7 @@ from html import escape
 from unjam.evidence.picture import of_run
 from unjam.evidence.run import LoaderRun
 from unjam.report.page import Cell, Page, profile, table
+from unjam.report.profile import profile_lines
 from unjam.rules.advice import Advice, Fault, Judged, longest_waits
 from unjam.rules.judging import count
 
@@ -24,6 +25,7 @@ def text(judged: Judged) -> str:
     for loader, faults in judged.faults:
         if loader.batches or loader.failures:
             lines += _loader(loader, faults)
+            lines += [f"    {line}" for line in profile_lines(loader.profile)]
     if run.ended:
         lines.append(f"  the program ended with {run.ended}")
     if judged.advice:
@@ -51,6 +53,8 @@ def _loader(loader: LoaderRun, faults: tuple[Fault, ...]) -> list[str]:
             f"    waited {loader.lost:.2f} s: "
             + ", ".join(f"{fault.seconds:.2f} s {fault.words}" for fault in faults[:4])
         )
+    if loader.auto:
+        lines.append(f"    auto: {loader.auto}")
     if loader.failed or loader.failures:
         words = [
             f"{failure.count} {failure.words}" + (f" ({_samples(failure.samples)})" if failure.samples else "")
@@ -102,6 +106,8 @@ def as_json(judged: Judged) -> str:
                         for one in loader.failures
                     ],
                     "incidents": dict(loader.incidents),
+                    "auto": loader.auto,
+                    "profile": loader.profile,
                 }
                 for loader, faults in judged.faults
             ],

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from unjam.evidence.case import Case
 from unjam.report.diagnosis import Diagnosis
+from unjam.report.profile import profile_lines
 from unjam.rules.rule import Finding, Severity
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
@@ -24,6 +25,9 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         show_finding(finding, console)
     console.print(f"[bold]{escape(verdict(diagnosis))}[/bold]")
     _tried(diagnosis, console)
+    for one in diagnosis.measured:
+        for line in profile_lines(one.profile):
+            console.print(escape(line), soft_wrap=True)
 
 
 def loader_line(case: Case) -> str:

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from unjam.evidence.ladder import Climb, Measured, Rung
+from unjam.report.profile import profile_lines, short_time
 from unjam.rules.judging import count
 from unjam.rules.tuning import Tuned
 
@@ -45,13 +46,14 @@ def show(tuned: Tuned, console: Console) -> None:
         console.print(escape(line), soft_wrap=True)
     if tuned.parts:
         whole = sum(seconds for _, seconds in tuned.parts)
-        words = ", ".join(f"{name} {_time(seconds)} ({seconds / whole:.0%})" for name, seconds in tuned.parts)
-        console.print(f"\na sample takes {_time(whole)} of a worker: {words}", soft_wrap=True)
+        words = ", ".join(f"{name} {short_time(seconds)} ({seconds / whole:.0%})" for name, seconds in tuned.parts)
+        console.print(f"\na sample takes {short_time(whole)} of a worker: {words}", soft_wrap=True)
     for reason in tuned.stops:
         console.print(f"more workers stop helping: {escape(reason.words)} ({reason.confidence.value})", soft_wrap=True)
         for line in reason.evidence:
             console.print(f"  {escape(line)}", soft_wrap=True)
-    for line in profile_lines(climb):
+    shown = profiled(climb)
+    for line in profile_lines(shown.profile if shown else None):
         console.print(escape(line), soft_wrap=True)
     for note in tuned.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
@@ -96,8 +98,8 @@ def row(tuned: Tuned, rung: Rung) -> list[str]:
         str(rung),
         f"{climb.rate(rung):,.0f}",
         f"{low:,.0f}-{high:,.0f}" if low else "",
-        _time(min(m.first for m in climb.of(rung))),
-        _time(one.turn) if one.turn is not None else "",
+        short_time(min(m.first for m in climb.of(rung))),
+        short_time(one.turn) if one.turn is not None else "",
         f"{one.workers_cpu + one.main_cpu:.1f}",
         f"{one.memory / 1e6:,.0f} MB",
         str(one.failed) if one.failed else "",
@@ -122,28 +124,6 @@ def bars(tuned: Tuned) -> list[str]:
         lines.append(
             f"{'the training takes':<{width}} {' ' * max(0, at - 1)}│{'':<{max(0, BAR - at)}} {tuned.needed:>9,.0f}"
         )
-    return lines
-
-
-def profile_lines(climb: Climb) -> list[str]:
-    """Where the time goes inside of a sample, where somebody asked."""
-    one = profiled(climb)
-    if one is None or one.profile is None:
-        return []
-    lines = []
-    transforms = one.profile["transforms"]
-    whole = sum(each["own"] for each in transforms)
-    if whole:
-        lines.append("transforms, by their own time:")
-        lines += [
-            f"  {each['own'] / whole:>4.0%} {_time(each['own'] / each['count']):>8} each  {each['name']}  {each['path']}"
-            for each in transforms[:8]
-        ]
-    if one.profile["lines"]:
-        lines.append(f"lines, in {one.profile['looks']} looks at working workers:")
-        for each in one.profile["lines"][:6]:
-            inside = f"  in {each['inside']}" if each["inside"] else ""
-            lines.append(f"  {each['share']:>4.0%} {each['file']}:{each['line']} {each['text']}{inside}")
     return lines
 
 
@@ -210,13 +190,6 @@ def _rung(rung: Rung | None) -> dict[str, Any] | None:
         "threads": rung.threads,
         "words": str(rung),
     }
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
 
 
 def others(loaders: int) -> str:

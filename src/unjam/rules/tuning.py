@@ -161,11 +161,13 @@ def _causes(climb: Climb, here: Measured, there: Measured, gain: str) -> list[Re
     slower = _ratio(there.stages.get("getitem", 0.0), here.stages.get("getitem", 0.0))
     per_sample = _ratio(_cpu_each(there), _cpu_each(here))
     looks = sum(there.waits.values())
-    kind = max(there.waits, key=lambda name: there.waits[name]) if looks else ""
-    share = there.waits.get(kind, 0) / looks if looks else 0.0
     took = f"a sample takes {slower:.1f} times as long with {there.rung.workers} workers as with {here.rung.workers}"
     full = cores >= 0.85 * climb.processors
     waits_for = {"lock": "a lock that the workers share", "disk": "the disk", "file": "files", "socket": "a server"}
+    kind = max(waits_for, key=lambda name: there.waits.get(name, 0))
+    # of two workers that take turns, one waits and one works
+    share = there.waits.get(kind, 0) / looks if looks else 0.0
+    waits = share > 0.3 and slower > 1.3 and not full
     return [
         Reason(f"all {count(climb.processors, 'processor')} are in use", LIKELY, (gain, f"{cores:.1f} in use"))
         if full
@@ -175,10 +177,10 @@ def _causes(climb: Climb, here: Measured, there: Measured, gain: str) -> list[Re
             LIKELY,
             (gain, took, f"{share:.0%} of the looks at workers found that"),
         )
-        if not full and kind in waits_for and share > 0.4 and slower > 1.3
+        if waits
         else None,
         Reason("samples wait for something that the workers share", POSSIBLE, (gain, took))
-        if not full and slower > 1.5 and per_sample < 1.3 and not (kind in waits_for and share > 0.4)
+        if not full and not waits and slower > 1.5 and per_sample < 1.3
         else None,
         Reason(
             "the memory's speed, or processors that share a core",

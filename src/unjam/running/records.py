@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from unjam.drive import adopted
+from unjam.drive.profiling import together
 from unjam.errors import SampleTimeoutError
 from unjam.evidence.run import Failure, LoaderRun, Made, Wait, size_of
 from unjam.evidence.trial import Place, users_place
@@ -100,6 +101,7 @@ class Record:
         self.weighed = 0
         self._memory: deque[tuple[int, int, int]] = deque(maxlen=MOST_READINGS)
         self._iterator: Any = None
+        self.pacer: Any = None  # of the last loader that was made at this line: the next one begins where it was
 
     def weigh(self, now: int) -> None:
         """How much memory each worker has of its own: what is resident and not shared."""
@@ -259,10 +261,10 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
             indices = error.indices or (error.index,)
             causes[key] += len(indices)
             samples.setdefault(key, []).extend(str(index) for index in indices)
-    profile = None
-    for recorder in recorders:
-        if recorder.profiler is not None:
-            profile = dataclasses.asdict(recorder.profiler.report())
+    profilers = [recorder.profiler for recorder in recorders if recorder.profiler is not None]
+    profile = dataclasses.asdict(together(profilers)) if profilers else None
+    chosen = next((recorder.auto() for recorder in reversed(recorders) if recorder.auto is not None), None)
+    auto = f"{chosen.workers} workers, prefetch {chosen.prefetch}: {chosen.why}" if chosen is not None else ""
     failures = tuple(
         Failure(words, count, ", ".join(dict.fromkeys(samples[words, decision][:5])), decision)
         for (words, decision), count in causes.most_common(10)
@@ -275,6 +277,7 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
         "incidents": dict(incidents),
         "overdue": tuple(overdue),
         "profile": profile,
+        "auto": auto,
     }
 
 

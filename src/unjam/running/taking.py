@@ -37,7 +37,8 @@ def take_over(module: ModuleType, settings: Settings) -> None:
 
     @functools.wraps(get_iterator)
     def iterator(this: Any) -> Any:
-        return _ours(this, settings) if _may_take(this, settings, records.of(this)) else get_iterator(this)
+        record = records.of(this)
+        return _ours(this, settings, record) if _may_take(this, settings, record) else get_iterator(this)
 
     @functools.wraps(iterate)
     def iterated(this: Any) -> Any:
@@ -94,9 +95,9 @@ def _may_take(loader: Any, settings: Settings, record: Record) -> bool:
     return True
 
 
-def _ours(loader: Any, settings: Settings) -> Any:
+def _ours(loader: Any, settings: Settings, record: Record) -> Any:
     from unjam.loader import adopt, open_iterator  # noqa: PLC0415 - torch is complete by now
 
     if adopted.find(loader) is None:
-        adopt(loader, auto=settings.auto, **settings.options)
+        record.pacer = adopt(loader, auto=settings.auto, pacer=record.pacer, **settings.options)
     return open_iterator(loader)

@@ -1,0 +1,35 @@
+"""A profile in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def profile_lines(profile: Mapping[str, Any] | None) -> list[str]:
+    """Where the time goes inside of a sample, where somebody asked."""
+    if not profile:
+        return []
+    lines = []
+    transforms = profile["transforms"]
+    whole = sum(each["own"] for each in transforms)
+    if whole:
+        lines.append("transforms, by their own time:")
+        lines += [
+            f"  {each['own'] / whole:>4.0%} {short_time(each['own'] / each['count']):>8} each  {each['name']}  {each['path']}"
+            for each in transforms[:8]
+        ]
+    if profile["lines"]:
+        lines.append(f"lines, in {profile['looks']} looks at working workers:")
+        for each in profile["lines"][:6]:
+            inside = f"  in {each['inside']}" if each["inside"] else ""
+            lines.append(f"  {each['share']:>4.0%} {each['file']}:{each['line']} {each['text']}{inside}")
+    return lines
+
+
+def short_time(seconds: float) -> str:
+    """As a person reads it."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

@@ -1,0 +1,236 @@
+"""`profile=True`, and what statistics tell of slow samples."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+
+import pytest
+import torch
+
+import unjam
+from unjam.worker.transforms import Transforms
+
+
+class Slow:
+    def __call__(self, x):
+        time.sleep(0.004)
+        return x
+
+
+class Quick:
+    def __call__(self, x):
+        time.sleep(0.001)
+        return x + 1
+
+
+class Keyword:
+    """Called as albumentations does."""
+
+    def __call__(self, *, image):
+        time.sleep(0.001)
+        return {"image": image}
+
+
+class Chain:
+    def __init__(self, *steps):
+        self.anything = list(steps)
+
+    def __call__(self, x):
+        for step in self.anything:
+            x = step(x)
+        return x
+
+
+class Module(torch.nn.Module):
+    def forward(self, x):
+        time.sleep(0.001)
+        return x
+
+
+def double(x):
+    return x * 2
+
+
+class Made(torch.utils.data.Dataset):
+    def __init__(self, transform, size=40, slow=()):
+        self.transform, self.size, self.slow = transform, size, slow
+        self.names = [f"file {n}" for n in range(100_000)]
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        if index in self.slow:
+            time.sleep(0.15)
+        return self.transform(index)
+
+
+class Wrapped(torch.utils.data.Dataset):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        return self.inner[index]
+
+
+WORKERS = pytest.mark.parametrize("workers", [0, 2, "auto"])
+
+
+@WORKERS
+def test_each_transform_is_timed(workers):
+    pipeline = Chain(Slow(), Chain(Quick(), Quick()), Module(), torch.nn.Sequential(Module()))
+    loader = unjam.DataLoader(
+        torch.utils.data.Subset(Wrapped(Made(pipeline)), range(40)), batch_size=4, num_workers=workers, profile=True
+    )
+    got = torch.cat(list(loader))
+    assert got.tolist() == [index + 2 for index in range(40)]
+    known = {one.path: one for one in loader.statistics().profile.transforms}
+    base = "dataset.dataset.inner.transform"
+    assert known[f"{base}.anything[0]"].name == "Slow"
+    assert [known[f"{base}.anything[1].anything[{n}]"].count for n in (0, 1)] == [40, 40]
+    outer = known[base]
+    assert outer.total > 40 * 0.008
+    assert outer.own < outer.total / 3, "what is inside of it is not its own"
+    assert known[f"{base}.anything[4]" if f"{base}.anything[4]" in known else f"{base}.anything[3]['0']"].count == 40
+    slowest = loader.statistics().profile.transforms[0]
+    assert slowest.name == "Slow"
+
+
+def test_functions_in_a_list_are_timed_in_workers():
+    loader = unjam.DataLoader(
+        Made(Chain(double, lambda x: x + 1, functools.partial(pow, exp=1))), batch_size=4, num_workers=1, profile=True
+    )
+    assert torch.cat(list(loader)).tolist() == [index * 2 + 1 for index in range(40)]
+    names = {one.name for one in loader.statistics().profile.transforms}
+    assert {"double", "<lambda>", "partial(pow)"} <= names
+
+
+def test_the_users_classes_are_as_they_were():
+    before = vars(Slow)["__call__"], "__call__" in vars(Module)
+    loader = unjam.DataLoader(Made(Chain(Slow(), Module())), batch_size=4, profile=True)
+    iterator = iter(loader)
+    next(iterator)
+    assert vars(Slow)["__call__"] is not before[0]
+    del iterator
+    assert (vars(Slow)["__call__"], "__call__" in vars(Module)) == before
+
+
+def test_lines_are_found_in_workers():
+    loader = unjam.DataLoader(Made(Chain(Slow(), Quick()), 300), batch_size=4, num_workers=2, profile=True)
+    for _ in loader:
+        pass
+    profile = loader.statistics().profile
+    assert profile.looks > 10
+    top = profile.lines[0]
+    assert top.file == __file__
+    assert top.text == "time.sleep(0.004)"
+    assert top.share > 0.5
+    assert "time.sleep(0.004)" in str(loader.statistics())
+
+
+def test_no_thread_is_left():
+    loader = unjam.DataLoader(Made(Quick()), batch_size=4, num_workers=1, profile=True)
+    iterator = iter(loader)
+    next(iterator)
+    assert any(thread.name == "unjam-profiler" for thread in threading.enumerate())
+    del iterator
+    until = time.monotonic() + 5
+    while any(thread.name == "unjam-profiler" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+class Refusing:
+    """An object that wants to be left alone."""
+
+    __slots__ = ("inside",)
+
+    def __call__(self, x):
+        return x
+
+    def __setattr__(self, name, value):
+        raise AttributeError(name)
+
+    def __eq__(self, other):
+        raise RuntimeError("do not compare")
+
+    __hash__ = None
+
+
+class Circular:
+    def __init__(self):
+        self.me = self
+
+    def __call__(self, x):
+        return x
+
+
+class Meta(type):
+    def __setattr__(cls, name, value):
+        raise TypeError("frozen class")
+
+
+class Frozen(metaclass=Meta):
+    def __call__(self, x):
+        return x
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    "transform",
+    [
+        Refusing,
+        Circular,
+        Frozen,
+        lambda: functools.lru_cache(double),
+        Module,
+    ],
+    ids=["slots", "circular", "frozen", "cached", "module"],
+)
+def test_odd_transforms_work_as_before(transform, workers):
+    made = transform()
+    plain = [made(index) for index in range(8)]
+    loader = unjam.DataLoader(Made(made, 8), batch_size=4, num_workers=workers, profile=True)
+    assert torch.cat(list(loader)).tolist() == plain
+
+
+def test_keyword_transforms():
+    keyword = Keyword()
+    clock = Transforms({"dataset": Wrapped(Made(keyword))}, owns=False)
+    try:
+        assert keyword(image=3) == {"image": 3}
+        assert b"Keyword" in clock.take()
+        assert clock.take() == b""
+    finally:
+        clock.remove()
+
+
+# -- slow samples ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_slowest_samples_are_named(workers):
+    loader = unjam.DataLoader(Made(Quick(), 400, slow=(17, 333)), batch_size=8, num_workers=workers)
+    for _ in loader:
+        pass
+    done = loader.statistics()
+    assert {one.index for one in done.slowest[:2]} == {"17", "333"}
+    assert done.slowest[0].batch in (2, 41)
+    assert done.stages["getitem"].slowest.startswith("sample ")
+    assert done.stalls.batches >= 1
+    assert 0.05 < done.stalls.seconds < 1
+    assert sum(count for _, count in done.stages["getitem"].spread) == 400
+    assert done.stages["getitem"].p50 < done.stages["getitem"].p99 <= done.stages["getitem"].longest
+    assert "waited" in str(done)
+
+
+def test_even_samples_stall_nobody():
+    loader = unjam.DataLoader(Made(Quick(), 200), batch_size=8, num_workers=1)
+    for _ in loader:
+        pass
+    assert loader.statistics().stalls.seconds < 0.05

@@ -1,0 +1,340 @@
+"""`unjam tune`: what is recommended and why; on climbs that were made up, and on real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from unjam.evidence.ladder import Climb, Measured, Rung
+from unjam.report import tune as report
+from unjam.rules.tuning import judge
+
+
+def measured(rung, rate, **facts):
+    known = {
+        "stages": {"getitem": rung.workers / rate if rung.workers else 1 / rate},
+        "memory": 100_000_000 * (1 + rung.workers),
+    }
+    known |= {"workers_cpu": 0.2 * rung.workers, "first": 0.2, "turn": 0.2, "busy": 1.0, **facts}
+    return Measured(
+        rung, "fine", "", 2.0, 100, int(rate * 2), (int(rate * 2), 2.0), (rate * 0.99, rate, rate * 1.01), **known
+    )
+
+
+def climb(rates, *, step=None, as_is=None, extra=(), **facts):
+    found = [
+        measured(Rung("unjam", workers), rate, **facts.get("each", {}).get(workers, {}))
+        for workers, rate in rates.items()
+    ]
+    known = {key: value for key, value in facts.items() if key != "each"}
+    as_is = as_is or Rung("torch", 2)
+    return Climb(
+        (*found, *extra),
+        32,
+        known.pop("processors", 8),
+        known.pop("most", 32),
+        "memory",
+        as_is,
+        "Photos",
+        step=step,
+        **known,
+    )
+
+
+# -- the recommendation ------------------------------------------------------------------------------------------------------
+
+
+def test_the_cheapest_of_those_that_are_nearly_the_fastest():
+    tuned = judge(climb({0: 100, 1: 95, 2: 190, 4: 370, 8: 380, 16: 375}))
+    assert tuned.choice == Rung("unjam", 4)
+    assert tuned.fastest == Rung("unjam", 8)
+    assert tuned.enough is None
+    assert tuned.line == "num_workers=4"
+
+
+def test_not_the_fastest_but_enough_for_the_training():
+    tuned = judge(climb({0: 100, 1: 95, 2: 190, 4: 370, 8: 700}, step=0.2))  # 160 samples/s
+    assert tuned.choice == Rung("unjam", 2)
+    assert tuned.enough
+    assert "enough" in report.verdict(tuned)
+    assert any("does not need" in note for note in tuned.notes)
+
+
+def test_where_nothing_is_enough_it_says_so():
+    tuned = judge(climb({0: 100, 1: 95, 2: 190}, step=0.01))
+    assert tuned.choice == Rung("unjam", 2)
+    assert tuned.enough is False
+    assert "bottleneck" in report.verdict(tuned)
+
+
+def test_no_workers_only_where_the_training_would_not_notice():
+    tuned = judge(
+        climb({0: 200, 1: 190, 2: 380}, step=0.2)
+    )  # 160 are needed; without workers the training waits for each batch
+    assert tuned.choice == Rung("unjam", 1)
+    tuned = judge(climb({0: 50_000, 1: 20_000}, step=0.2))
+    assert tuned.choice == Rung("unjam", 0)
+    assert "from torch.utils.data" in tuned.code, "without workers there is nothing that unjam's would add in speed"
+
+
+def test_torchs_own_where_it_is_as_good():
+    tuned = judge(climb({0: 100, 2: 200, 4: 400}, extra=(measured(Rung("torch", 4), 398),)))
+    assert tuned.choice == Rung("torch", 4)
+    assert tuned.code.startswith("from torch.utils.data")
+    tuned = judge(climb({0: 100, 2: 200, 4: 400}, extra=(measured(Rung("torch", 4), 300),)))
+    assert tuned.choice == Rung("unjam", 4)
+    assert any("torch's loader with the same workers: 0.75" in note for note in tuned.notes)
+
+
+def test_a_setting_that_failed_is_not_recommended_and_named():
+    bad = Measured(Rung("unjam", 8), "died", "the process ended (SIGKILL)")
+    tuned = judge(climb({0: 100, 4: 390}, extra=(bad, measured(Rung("unjam", 16), 1))))
+    assert tuned.choice == Rung("unjam", 4)
+    assert any("SIGKILL" in note for note in tuned.notes)
+    assert judge(climb({}, extra=(bad,))).choice is None
+
+
+def test_workers_that_stay_where_epochs_are_short():
+    facts = {"epochs": 10, "epoch_samples": 400}
+    assert "persistent_workers=True" in judge(climb({2: 400}, **facts)).line
+    assert "persistent_workers" not in judge(climb({2: 400}, epochs=1, epoch_samples=400)).line
+    assert "persistent_workers" not in judge(climb({2: 400}, epochs=10, epoch_samples=400_000)).line
+
+
+def test_arguments_that_are_not_the_usual_ones():
+    odd = Rung("unjam", 4, prefetch=8, threads=2)
+    tuned = judge(climb({4: 100}, extra=(measured(odd, 200),)))
+    assert tuned.line == "num_workers=4, prefetch_factor=8, worker_threads=2"
+    tuned = judge(climb({}, extra=(measured(Rung("torch", 4, start="spawn"), 200),)))
+    assert tuned.line == "num_workers=4, multiprocessing_context='spawn'"
+
+
+# -- why more workers stop helping -------------------------------------------------------------------------------------------
+
+
+def reasons(**facts):
+    return [reason.words for reason in judge(climb(**facts)).stops]
+
+
+def test_all_processors_in_use():
+    each = {n: {"workers_cpu": min(n, 8) * 0.98, "waits": {"nothing": 90, "pipe": 3}} for n in (2, 4, 8, 16)}
+    assert reasons(rates={2: 200, 4: 400, 8: 800, 16: 805}, each=each) == ["all 8 processors are in use"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("lock", "a lock that the workers share"), ("disk", "the disk"), ("socket", "a server")]
+)
+def test_samples_wait_for_something_shared(kind, words):
+    each = {
+        n: {"workers_cpu": 0.3, "waits": {kind: 80, "nothing": 10}, "stages": {"getitem": n * 0.01}} for n in (1, 2, 4)
+    }
+    assert reasons(rates={1: 100, 2: 101, 4: 99}, each=each) == [f"samples wait for {words}"]
+
+
+def test_a_few_slow_samples():
+    each = {
+        n: {"workers_cpu": 0.5, "stalled": 0.4, "slowest": (("17", 2.0),), "stages": {"getitem": 0.01}} for n in (2, 4)
+    }
+    tuned = judge(climb({2: 200, 4: 205}, each=each))
+    assert [reason.words for reason in tuned.stops] == ["a few slow samples hold everybody up"]
+    assert "17 (2.00 s)" in tuned.stops[0].evidence[1]
+
+
+def test_the_memorys_speed():
+    each = {n: {"workers_cpu": n * 0.4, "stages": {"getitem": 0.01}} for n in (2, 4)}
+    assert reasons(rates={2: 200, 4: 205}, each=each) == ["the memory's speed, or processors that share a core"]
+
+
+def test_the_main_process_is_full():
+    each = {n: {"main_cpu": 0.97, "workers_cpu": 0.5, "stages": {"getitem": 0.001}} for n in (2, 4)}
+    assert "the main process is busy receiving batches" in reasons(rates={2: 2000, 4: 2050}, each=each)
+
+
+def test_what_cannot_be_seen_is_not_claimed():
+    each = {n: {"workers_cpu": 0.5, "stages": {"getitem": 0.01}} for n in (2, 4)}
+    assert reasons(rates={2: 200, 4: 205}, each=each) == ["no cause could be seen"]
+    assert reasons(rates={1: 100, 2: 200, 4: 400}) == []
+    assert reasons(rates={1: 100, 2: 200, 4: 400}, most=4) == ["memory allows no more than 4 workers"]
+
+
+def test_the_words_of_a_terminal():
+    from rich.console import Console
+
+    console = Console(width=140, record=True, file=open(os.devnull, "w"))
+    tuned = judge(
+        climb({0: 100, 2: 200, 4: 400}, step=0.1, extra=(Measured(Rung("torch", 2), "raised", "ValueError: [x]"),))
+    )
+    report.show(tuned, console)
+    text = console.export_text()
+    for words in ("→", "unjam, 2 workers", "the training takes", "num_workers=", "ValueError: [x]", "█"):
+        assert words in text, words
+    told = json.loads(report.as_json(tuned, "1"))
+    assert told["choice"]["workers"] == 4
+    assert {rung["words"] for rung in told["rungs"]} >= {"torch, 2 workers", "unjam, 4 workers"}
+
+
+# -- for real ------------------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, sys, time, torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+import multiprocessing
+
+class Waits(Dataset):
+    def __len__(self): return 5000
+    def __getitem__(self, i):
+        time.sleep(0.003)
+        return torch.full((4,), float(i)), i
+
+class Dies(Waits):
+    def __getitem__(self, i):
+        if torch.utils.data.get_worker_info() is not None and torch.utils.data.get_worker_info().num_workers >= 2:
+            os._exit(3)
+        return super().__getitem__(i)
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        for i in range(3000):
+            time.sleep(0.002)
+            yield i
+
+class Locked(Waits):
+    def __init__(self): self.lock = multiprocessing.Lock()
+    def __getitem__(self, i):
+        with self.lock:
+            time.sleep(0.002)
+        return i
+
+class Empty(Waits):
+    def __len__(self): return 0
+
+waits = lambda: DataLoader(Waits(), batch_size=8, num_workers=1)
+dies = lambda: DataLoader(Dies(), batch_size=8, num_workers=1)
+stream = lambda: DataLoader(Stream(), batch_size=8)
+locked = lambda: DataLoader(Locked(), batch_size=8, num_workers=2)
+empty = lambda: DataLoader(Empty(), batch_size=8)
+
+if __name__ == "__main__":
+    for epoch in range(3):
+        for x, y in waits():
+            time.sleep(0.02)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tune")
+    (path / "program.py").write_text(PROGRAM)
+    return path
+
+
+def run(folder, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "unjam", "tune", *map(str, arguments)],
+        cwd=folder, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+
+
+def tuned(folder, name, *options):
+    done = run(folder, f"program.py:{name}", "--json", "-", *options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_samples_that_wait_get_workers(folder):
+    told = tuned(folder, "waits", "--budget", "20")
+    rates = {rung["words"]: rung["rate"] for rung in told["rungs"]}
+    assert told["choice"]["workers"] >= 4
+    assert rates["unjam, 4 workers"] > 2.5 * rates["unjam, no workers"]
+    assert told["seconds"] < 25
+    assert set(told["where_time_goes"]) >= {"fetch", "collate"}
+
+
+def test_a_step_that_is_known(folder):
+    told = tuned(folder, "waits", "--budget", "15", "--step-ms", "20")  # 400 samples/s, one worker makes 300
+    assert told["enough"]
+    assert told["choice"]["workers"] in (2, 3)
+
+
+def test_the_step_is_learnt_from_the_program(folder):
+    page = folder / "tune.html"
+    done = run(folder, "program.py", "--steps", "20", "--budget", "12", "--json", "steps.json", "--html", page)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((folder / "steps.json").read_text())
+    assert 0.018 < told["step_seconds"] < 0.04
+    assert "num_workers=" in done.stdout
+    assert "Waits" in page.read_text()
+
+
+def test_a_setting_that_dies(folder):
+    told = tuned(folder, "dies", "--budget", "15")
+    assert told["choice"]["workers"] <= 1
+    assert any("unjam, 2 workers" in note for note in told["notes"]), told["notes"]
+
+
+def test_an_iterable_that_does_not_divide_itself(folder):
+    told = tuned(folder, "stream", "--budget", "12")
+    assert told["choice"]["workers"] <= 1
+    assert any("every worker would give every sample" in note for note in told["notes"])
+
+
+def test_a_lock_that_all_share(folder):
+    told = tuned(folder, "locked", "--budget", "15")
+    assert told["choice"]["workers"] <= 2
+    assert any("lock" in stop["because"] for stop in told["stops"]), told["stops"]
+
+
+def test_nothing_to_measure(folder):
+    done = run(folder, "program.py:empty", "--budget", "5")
+    assert done.returncode == 2
+    assert "no setting came through" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.py"], "there is no file"),
+        (["program.py", "--budget", "0"], "--budget"),
+        (["program.py", "--step-ms", "-3"], "--step-ms"),
+        (["program.py:waits", "--steps", "5"], "--step-ms"),
+    ],
+)
+def test_what_cannot_be_done(folder, arguments, words):
+    done = run(folder, *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_ctrl_c_gives_the_best_so_far(folder):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unjam", "tune", "program.py:waits", "--budget", "60"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    for line in process.stderr:
+        if line.startswith("unjam, 4 workers"):
+            break
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "best so far" in out
+    assert "num_workers=" in out
+    until = time.monotonic() + 5
+    while any("program.py" in line for line in _command_lines()):
+        assert time.monotonic() < until, "left behind"
+        time.sleep(0.1)
+
+
+def _command_lines():
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    yield file.read().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
