@@ -73,6 +73,13 @@ def unmodified() -> None:
     subprocess.run([sys.executable, "-m", *command], check=False)
 
 
+def tuned() -> None:
+    """How many workers a training needs."""
+    command = ["unjam", "tune", os.path.relpath(Path(__file__).parent / "slow.py"), "--step-ms", "20", "--budget", "25"]
+    print("$ " + " ".join(command), flush=True)
+    subprocess.run([sys.executable, "-m", *command], check=False, stderr=subprocess.DEVNULL)
+
+
 def examined(program: Path, shm: str) -> str:
     """What the doctor says."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
@@ -106,6 +113,7 @@ def main() -> None:
             table.add_row(f"{title}\n[dim]{name}.py[/dim]", escape(before), examined(program, shm))
     console.print(table)
     unmodified()
+    tuned()
     console.print("The programs are in examples/broken; try one: .venv/bin/unjam check examples/broken/NAME.py")
 
 

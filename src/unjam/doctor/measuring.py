@@ -7,10 +7,13 @@ import copy
 import json
 import multiprocessing
 import os
+import random
 import select
+import threading
 import time
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -29,8 +32,8 @@ from unjam.evidence.run import size_of
 
 # a stretch is divided into so many parts, whose rates tell how much they differ
 PARTS = 5
-# seconds between two looks at what the workers wait for
-LOOK = 0.1
+# seconds between two looks at what the workers wait for, on average: regular ones would fall into step with the batches
+LOOK = 0.03
 MOST_BARS = 2000
 
 
@@ -119,7 +122,6 @@ class _Stretch:
         self._rates: list[float] = []
         self._waits: Counter[str] = Counter()
         self._bars: list[Any] = []
-        self._looked = 0.0
         self.first = 0.0
         self.turn: float | None = None
         self.batches = self.samples = self.bytes = 0
@@ -166,6 +168,12 @@ class _Stretch:
     def _epoch(self, begun: float, ended: float | None, seconds: float) -> bool:
         """Whether the epoch came to its end by itself."""
         times, sizes = array("d"), array("q")
+        with contextlib.ExitStack() as stack:
+            return self._take(begun, ended, seconds, times, sizes, stack)
+
+    def _take(
+        self, begun: float, ended: float | None, seconds: float, times: array[float], sizes: array[int], stack: Any
+    ) -> bool:
         size = self._loader.batch_size
         for batch in self._iterator:
             now = time.monotonic()
@@ -176,12 +184,12 @@ class _Stretch:
                 if not self.batches:
                     self.bytes = weigh(batch)[0]
                 self._cpu, self._cpu_at = self._use(), now
+                # not before: no thread of ours may be there when workers are forked
+                stack.enter_context(self._looking())
             times.append(now)
             sizes.append(size or size_of(batch))
             self.batches += 1
             self.samples += sizes[-1]
-            if now - self._looked > LOOK:
-                self._look(now)
             enough = now - times[0] + self._span >= seconds and len(times) >= 3
             if enough or now - times[0] > seconds * 4:
                 self._close_epoch(times, sizes)
@@ -245,11 +253,28 @@ class _Stretch:
         own = time.process_time()
         return sum(map(allowance.processor_seconds, self._pids())), own
 
-    def _look(self, now: float) -> None:
-        self._looked = now
-        self._latest = (self._use(), now)  # at the end of an epoch they are gone
-        for pid in self._pids():
-            self._waits[waiting.look(pid).kind] += 1
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Look at the workers at moments of no meaning, for as long as this lasts."""
+        over = threading.Event()
+        dice = random.Random(0)  # noqa: S311 - no secret
+        pids = self._pids()
+
+        def look() -> None:
+            while not over.wait(LOOK * dice.uniform(0.3, 1.7)):
+                used = self._use()
+                if used[0] >= self._latest[0][0] or self._latest[1] < self._cpu_at:
+                    self._latest = (used, time.monotonic())  # at the end of an epoch they are gone
+                for pid in pids:
+                    self._waits[waiting.look(pid).kind] += 1
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(1)
 
     def _drop(self) -> None:
         iterator, self._iterator = self._iterator, None

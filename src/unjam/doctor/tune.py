@@ -153,6 +153,9 @@ class Tuner:
                 wanted += [lead.changed(prefetch=4), lead.changed(prefetch=8)]
             spare = self._case.world.cpus // lead.workers
             wanted += [lead.changed(threads=spare)] if spare > 1 else []
+            # a new interpreter for each worker takes a while to start: only where that leaves time for the rest
+            slow_start = lead.workers <= 2 * self._case.world.cpus and self._until - time.monotonic() > BUDGET / 2
+            wanted += [Rung("torch", lead.workers, "forkserver")] if slow_start else []
         for rung in wanted:
             self._try(rung, self._short)
 

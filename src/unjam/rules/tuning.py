@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 
 from unjam.evidence.ladder import Climb, Measured, Rung
@@ -160,13 +161,17 @@ def _causes(climb: Climb, here: Measured, there: Measured, gain: str) -> list[Re
     cores = there.workers_cpu + there.main_cpu
     slower = _ratio(there.stages.get("getitem", 0.0), here.stages.get("getitem", 0.0))
     per_sample = _ratio(_cpu_each(there), _cpu_each(here))
-    looks = sum(there.waits.values())
+    # a short trial has few looks: all of this setting's count
+    seen = Counter[str]()
+    for trial in climb.of(there.rung):
+        seen.update(trial.waits)
+    looks = seen.total()
     took = f"a sample takes {slower:.1f} times as long with {there.rung.workers} workers as with {here.rung.workers}"
     full = cores >= 0.85 * climb.processors
     waits_for = {"lock": "a lock that the workers share", "disk": "the disk", "file": "files", "socket": "a server"}
-    kind = max(waits_for, key=lambda name: there.waits.get(name, 0))
+    kind = max(waits_for, key=lambda name: seen[name])
     # of two workers that take turns, one waits and one works
-    share = there.waits.get(kind, 0) / looks if looks else 0.0
+    share = seen[kind] / looks if looks else 0.0
     waits = share > 0.3 and slower > 1.3 and not full
     return [
         Reason(f"all {count(climb.processors, 'processor')} are in use", LIKELY, (gain, f"{cores:.1f} in use"))
