@@ -338,3 +338,136 @@ def test_the_limit_is_named(monkeypatch, memory, files, because):
     limits = pacing._limits()
     assert limits.because == because
     assert 1 <= limits.workers <= 11
+
+
+# -- batches that are made in the training process ---------------------------------------------------------------------------
+
+
+class Seldom(torch.utils.data.Dataset):
+    """It draws from numpy in a late sample only."""
+
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        import numpy as np
+
+        return index, float(np.random.rand()) if index == 150 else 0.0
+
+
+def test_a_late_draw_has_its_own_number_too():
+    import numpy as np
+
+    def run(size):
+        torch.manual_seed(3)
+        loader = unjam.DataLoader(Seldom(), batch_size=4, num_workers="auto")
+        iterator = iter(loader)
+        np.random.seed(5)
+        got = [batch[1].sum().item() for batch in resize(loader, iterator, *[size] * 50)]
+        return got, np.random.rand()
+
+    (alone, after_alone), (workers, after_workers) = run(0), run(2)
+    assert alone == workers
+    assert sum(alone) > 0
+    assert after_alone == after_workers, "the training's own numbers were left alone"
+
+
+class Closing:
+    def __init__(self, path):
+        self.fd = os.open(path, os.O_RDONLY)
+
+    def __del__(self):
+        os.close(self.fd)
+
+
+class Lazy(torch.utils.data.Dataset):
+    """Opens what it reads from at its first sample."""
+
+    def __init__(self, path):
+        self.path, self.file, self.inner = path, None, type("Inner", (), {})()
+
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, index):
+        if self.file is None:
+            self.file, self.inner.opened = Closing(self.path), 1
+        return os.pread(self.file.fd, 1, index)[0]
+
+
+def test_what_loading_opens_stays_in_workers(tmp_path):
+    (tmp_path / "bytes").write_bytes(bytes(n % 251 for n in range(400)))
+    dataset = Lazy(tmp_path / "bytes")
+    loader = unjam.DataLoader(dataset, batch_size=4, num_workers="auto")
+    iterator = iter(loader)
+    changed = resize(loader, iterator, 2, 2, *[0] * 12)
+    got = [n for batch in changed for n in batch.tolist()]
+    pacer = loader._pacer
+    assert pacer.limits.fewest == 1
+    assert "dataset.file" in pacer.pace.why
+    assert (dataset.file, vars(dataset.inner)) == (None, {})
+    got += [n for batch in iterator for n in batch.tolist()]
+    assert got == [n % 251 for n in range(400)]
+
+
+@pytest.mark.parametrize("options", [{"sample_timeout": 5}, {"timeout": 5}, {"worker_init_fn": print}], ids=str)
+def test_what_needs_a_worker_keeps_one(options):
+    assert unjam.DataLoader(Noisy(), num_workers="auto", **options)._pacer.limits.fewest == 1
+
+
+def test_who_asks_for_its_worker_keeps_one():
+    class Asks(Noisy):
+        def __getitem__(self, index):
+            return torch.utils.data.get_worker_info().id
+
+    assert unjam.DataLoader(Asks(), num_workers="auto")._pacer.limits.fewest == 1
+
+
+def test_replacements_do_not_depend_on_the_size():
+    def run(*sizes):
+        loader = make(Noisy(bad=tuple(range(40, 60))), on_error="replace")
+        iterator = iter(loader)
+        got = [batch[0].tolist() for batch in resize(loader, iterator, *(sizes * 60)[:40])]
+        return got + [batch[0].tolist() for batch in iterator]
+
+    assert run(2) == run(0) == run(0, 2, 3, 0)
+
+
+def test_too_many_errors_in_every_epoch():
+    loader = make(Noisy(bad=range(60, 90)), on_error="skip", max_errors=5, persistent_workers=True)
+    for _ in range(2):
+        iterator = iter(loader)
+        with pytest.raises(unjam.TooManyErrorsError):
+            for _ in resize(loader, iterator, *[0] * 60):
+                pass
+    iterator = None
+
+
+def test_it_goes_on_after_exceptions_from_a_signal_handler():
+    def ring(*_):
+        raise KeyboardInterrupt
+
+    loader = unjam.DataLoader(Noisy(600), batch_size=4, num_workers=2)
+    iterator, got, rings = iter(loader), [], 0
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        while True:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0015 if rings < 60 else 0)
+                try:
+                    batch = next(iterator, None)
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                if batch is None:
+                    break
+                got += batch[0].tolist()
+            except KeyboardInterrupt:
+                rings += 1
+            except RuntimeError as error:
+                assert "sampler was interrupted" in str(error)
+                break
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert got == sorted(set(got)), "each at most once, and in order"
+    iterator = None

@@ -103,7 +103,7 @@ class World:
                 case act.Stop(worker, reason):
                     if reason is act.Reason.SILENT:
                         self.kill(worker, queue, ev.Cause.SILENT)
-                    elif reason is act.Reason.SUSPENDED:
+                    elif reason in (act.Reason.SUSPENDED, act.Reason.FORGOTTEN):
                         self.kill(worker, queue, ev.Cause.SUSPENDED)
                     elif reason is act.Reason.TOO_MANY:
                         assert not self.machine.ledger.held_by(worker), "asked to leave while it owes something"
@@ -148,7 +148,7 @@ class World:
         busy = [w for w in range(self.config.workers) if self.alive[w] and self.mailbox[w] and not self.ended[w]]
         what = self.schedule.choose(
             ["work"] * 9
-            + ["death", "idle death", "early death", "memory", "silence", "overdue", "suspended"]
+            + ["death", "idle death", "early death", "memory", "silence", "overdue", "suspended", "forgotten"]
             + ["echo", "ready", "timeout", "killer"]
         )
         if isinstance(self.machine, ElasticMachine):
@@ -185,6 +185,10 @@ class World:
             if self.deaths < 15:
                 self.deaths += 1
                 self.feed(ev.Overdue(worker, batch))
+        elif what == "forgotten":
+            if self.deaths < 15:
+                self.deaths += 1
+                self.feed(ev.Forgotten(worker))
         elif what == "suspended":
             if self.deaths < 15:
                 self.deaths += 1

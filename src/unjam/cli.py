@@ -94,6 +94,7 @@ def check(
 
     if budget <= 0:
         _stop(f"--budget takes a number of seconds, not {budget:g}")
+    _check_folders(json, html, sarif)
     quiet = str(json) == "-"
     said = Console(stderr=True, highlight=False, emoji=False, markup=False)
     with said.status("") if said.is_terminal else contextlib.nullcontext() as status:
@@ -144,6 +145,7 @@ def tune(
     from unjam.climbing import CannotTune, Wanted, climb  # noqa: PLC0415 - a command imports what it needs
     from unjam.report import tune as report  # noqa: PLC0415 - as above
 
+    _check_folders(json, html)
     wanted = Wanted(target, arguments or [], module, budget, step_ms, steps, profile)
     quiet = str(json) == "-"
     try:
@@ -151,15 +153,15 @@ def tune(
             tuned, loaders = climb(wanted, say)
     except CannotTune as error:
         _stop(str(error))
+    if not quiet:
+        report.show(tuned, _console(markup=True))
+        if loaders > 1:
+            typer.echo(report.others(loaders))
     _write(json, report.as_json(tuned, __version__))
     if html is not None:
         from unjam.report import page  # noqa: PLC0415 - as above
 
         _write(html, page.of_climb(tuned, __version__, f"unjam tune {target}"))
-    if not quiet:
-        report.show(tuned, _console(markup=True))
-        if loaders > 1:
-            typer.echo(report.others(loaders))
     raise typer.Exit(0 if tuned.choice is not None else 2)
 
 
@@ -343,6 +345,13 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
             bar.update(task, completed=done, description=words or None)
 
         yield say
+
+
+def _check_folders(*paths: Path | None) -> None:
+    """Minutes of measuring are not to end in a folder that is not there."""
+    for path in paths:
+        if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
+            _stop(f"{path} cannot be written: the folder does not exist")
 
 
 def _write(path: Path | None, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,9 +33,11 @@ class Wanted:
 
 def climb(wanted: Wanted, say: Callable[[str, float], None]) -> tuple[Tuned, int]:
     """The recommendation, and how many loaders the program has."""
-    if wanted.budget <= 0:
+    if not 0 < wanted.budget < math.inf:
         raise CannotTune(f"--budget takes a number of seconds, not {wanted.budget:g}")
-    if wanted.step_ms is not None and wanted.step_ms <= 0:
+    if wanted.steps < 0 or (wanted.steps and wanted.step_ms is not None):
+        raise CannotTune("--steps takes a number of batches, and --step-ms makes it unnecessary: give one of them")
+    if wanted.step_ms is not None and not 0 < wanted.step_ms < math.inf:
         raise CannotTune(f"--step-ms takes a positive number, not {wanted.step_ms:g}")
     step = wanted.step_ms / 1000 if wanted.step_ms is not None else None
     words = "--step-ms" if step is not None else ""

@@ -35,6 +35,7 @@ from unjam.drive.alone import Alone, InlineSurroundings
 from unjam.drive.court import Court
 from unjam.drive.elastic import ElasticFeed
 from unjam.drive.feed import Feed
+from unjam.drive.guard import Guard
 from unjam.drive.options import CannotLoad, Options
 from unjam.drive.pinning import Pinner
 from unjam.engine.machine import Config
@@ -153,6 +154,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         """Who makes batches while there is no worker."""
         pin = (self._pin_memory_device,) if self._pin_memory else None
         alone = Alone(_fetcher_here(self, court), self._options, court, self._recorder, pin)
+        alone.guard = Guard(self._dataset)
         _profile_here(self, alone)
         return alone
 
@@ -178,7 +180,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's signature
         if not first_iter:
-            self._feed.check_idle()
+            self._feed.turn.check_idle()
         _BaseDataLoaderIter._reset(self, loader, first_iter)  # noqa: SLF001 - the part that is not about processes
         if self._feed.closed:
             self._open(loader)  # an error ended the workers; they are persistent, so the next epoch has new ones
@@ -241,7 +243,7 @@ def _profile_here(iterator: Any, alone: Alone) -> None:
     profiler = alone.profiler
     if profiler is not None:
         roots = {"dataset": iterator._dataset, "collate_fn": iterator._collate_fn}  # noqa: SLF001 - one of ours
-        alone.transforms = Transforms(roots, owns=False)
+        alone.transforms = Transforms(roots)
         weakref.finalize(iterator, alone.transforms.remove).atexit = False
         weakref.finalize(iterator, profiler.rest).atexit = False
 

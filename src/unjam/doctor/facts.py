@@ -50,6 +50,7 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
     inner = getattr(loader.batch_sampler, "sampler", sampler)
     return LoaderFacts(
         kind=type(loader).__name__,
+        driver="unjam" if any(kind.__module__ == "unjam.loader" for kind in type(loader).__mro__) else "torch",
         dataset=type(dataset).__qualname__.rpartition(".")[2],
         dataset_place=class_place(type(dataset)) if is_users(_file(type(dataset))) else None,
         iterable=isinstance(dataset, IterableDataset),

@@ -52,7 +52,7 @@ class Patient:
         self._twin, twins = Pipe()
         self._trials = 0
         self._tried = False
-        self._gone = False
+        self._gone = self._caught = False
         try:
             self.pid = begin(theirs, twins, self.folder)
         finally:
@@ -116,6 +116,7 @@ class Patient:
                 )
         match pickle.loads(self._control.recv_bytes()):
             case Caught(loaders):
+                self._caught = True
                 return loaders
             case Ended(code, trace):
                 what = "failed" if code else "ended"
@@ -228,7 +229,7 @@ class Patient:
             with contextlib.suppress(OSError):
                 channel.send(Done())
             channel.close()
-        if not self._gone:
+        if not self._gone and self._caught:  # before that it is in code of its own, and does not listen
             reap(self.pid, LET_GO.seconds)
         kill_session(self.pid)
         shutil.rmtree(self.folder, ignore_errors=True)

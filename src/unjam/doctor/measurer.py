@@ -20,6 +20,8 @@ from unjam.transport.room import available_memory
 RESERVE = 0.1
 # a setting whose first batch does not come within this time is not waited for; and the longest that it may take after that
 FIRST, MOST_TIMES = 30.0, 5.0
+# seconds for the batch that is under way when its time is over
+GRACE = 3.0
 
 
 class Measurer:
@@ -32,11 +34,14 @@ class Measurer:
         self._room = available_memory() or 0
         self.gone = False
 
-    def measure(self, rung: Rung, seconds: float, tick: Callable[[], None], *, profile: bool = False) -> Measured:
-        """One setting; a KeyboardInterrupt passes through, and ends the process."""
-        order = json.dumps({"rung": asdict(rung), "seconds": seconds, "profile": profile})
-        os.write(self._orders, order.encode() + b"\n")
-        until = time.monotonic() + FIRST + seconds * MOST_TIMES
+    def measure(
+        self, rung: Rung, seconds: float, tick: Callable[[], None], *, profile: bool = False, most: float = FIRST
+    ) -> Measured:
+        """One setting, which may take `most` seconds; a KeyboardInterrupt passes through, and ends the process."""
+        allowed = min(FIRST + seconds * MOST_TIMES, max(most, seconds + 2.0))
+        order = {"rung": asdict(rung), "seconds": seconds, "profile": profile, "most": allowed}
+        os.write(self._orders, json.dumps(order).encode() + b"\n")
+        until = time.monotonic() + allowed + GRACE
         try:
             while True:
                 code = reap(self._leader, WATCH_TRIAL.seconds / 2)
@@ -49,7 +54,7 @@ class Measurer:
                         rung, "died", f"the process ended ({decode(code).signal or f'exit code {code}'})"
                     )
                 if time.monotonic() > until:
-                    return self._ended(rung, "hung", f"no end within {FIRST + seconds * MOST_TIMES:.0f} s")
+                    return self._ended(rung, "hung", f"no end within {allowed + GRACE:.0f} s")
                 left = available_memory()
                 if left is not None and left < self._room * RESERVE:
                     return self._ended(rung, "memory", f"only {left / 1e9:.1f} GB of memory were left")

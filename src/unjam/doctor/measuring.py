@@ -29,6 +29,8 @@ from unjam.engine.deadlines import ASK_AGAIN
 from unjam.evidence import waiting
 from unjam.evidence.ladder import Measured, Rung
 from unjam.evidence.run import size_of
+from unjam.options import DEFAULTS
+from unjam.transport.page import Stage
 
 # a stretch is divided into so many parts, whose rates tell how much they differ
 PARTS = 5
@@ -52,7 +54,8 @@ def serve(loader: Any, folder: str) -> None:
         if not order:
             return
         _say(folder, "began", {})
-        found = measure(loader, Rung(**order["rung"]), order["seconds"], profile=order["profile"])
+        until = time.monotonic() + order["most"]
+        found = measure(loader, Rung(**order["rung"]), order["seconds"], until, profile=order["profile"])
         _say(folder, "done", asdict(found))
 
 
@@ -61,8 +64,8 @@ def _say(folder: str, what: str, facts: dict[str, Any]) -> None:
         file.write(json.dumps({"what": what, **facts}, default=str) + "\n")
 
 
-def measure(loader: Any, rung: Rung, seconds: float, *, profile: bool) -> Measured:
-    """One setting, for so many seconds after its first batch."""
+def measure(loader: Any, rung: Rung, seconds: float, until: float, *, profile: bool) -> Measured:
+    """One setting, for so many seconds after its first batch, but not longer than `until`."""
     if rung.workers > 1 and isinstance(loader.dataset, IterableDataset) and not divides_itself(loader.dataset):
         note = "the iterable does not ask which worker it is in: every worker would give every sample"
         return Measured(rung, "refused", note)
@@ -83,10 +86,13 @@ def measure(loader: Any, rung: Rung, seconds: float, *, profile: bool) -> Measur
             _Stretch(first, rung.changed(workers=1), profile=False).warm_up()
     stretch = _Stretch(made, rung, profile=profile)
     try:
-        stretch.run(seconds)
+        stretch.run(seconds, until)
     except Exception as error:  # noqa: BLE001 - what the dataset raises is what this setting shows
         told = described(error)
-        return Measured(rung, "raised", note=f"{told['type']}: {told['message'][:300]}")
+        # torch puts a worker's whole traceback into the message: its last line is what was raised
+        last = next((line for line in reversed(told["message"].splitlines()) if line.strip()), "").strip()
+        named = last if told["message"].startswith("Caught ") else f"{told['type']}: {last}"
+        return Measured(rung, "raised", note=named[:300])
     finally:
         stretch.close()
     return stretch.measured()
@@ -111,9 +117,12 @@ class _Stretch:
         self._own: Any = None
         if rung.driver == "unjam":
             from unjam.drive import adopted  # noqa: PLC0415 - the program imported torch already
-            from unjam.loader import adopt  # noqa: PLC0415 - as above
+            from unjam.loader import DataLoader, adopt  # noqa: PLC0415 - as above
 
-            adopt(loader, worker_threads=rung.threads or None, profile=profile, warn_after=None)
+            # a loader of unjam's own keeps its policies
+            given = {name: getattr(loader, name) for name in DEFAULTS} if isinstance(loader, DataLoader) else {}
+            given |= {"worker_threads": rung.threads or None, "profile": profile, "warn_after": None, "error_log": None}
+            adopt(loader, **given)
             self._own = adopted.find(loader)
             self._own._recorder.tap = self._made  # noqa: SLF001 - made for this
         self._iterator: Any = None
@@ -125,7 +134,9 @@ class _Stretch:
         self.first = 0.0
         self.turn: float | None = None
         self.batches = self.samples = self.bytes = 0
-        self._span = 0.0
+        self._since = self._until = 0.0
+        # of a loader that makes no batches each thing is a sample; of a batch sampler's the batches tell
+        self._size = loader.batch_size or (None if loader.batch_sampler is not None else 1)
         self._cpu, self._cpu_at = (0.0, 0.0), 0.0
         self._latest = ((0.0, 0.0), 0.0)
         self._used = [0.0, 0.0, 0.0]  # of the workers, of this process, in how many seconds
@@ -150,31 +161,29 @@ class _Stretch:
         finally:
             self.close()
 
-    def run(self, seconds: float) -> None:
-        """Iterate, epoch after epoch, until the time is over."""
-        ended = None
-        # a batch that takes long gets its time, within reason
-        while self._span < seconds:
+    def run(self, seconds: float, until: float) -> None:
+        """Iterate, epoch after epoch, until the time is over; a batch that takes long gets its time, within reason."""
+        ended, self._until = None, until
+        while self._elapsed() < seconds:
             begun = time.monotonic()
             self._iterator = self._iterate()
-            before = self._span
-            done = self._epoch(begun, ended, seconds)
+            with contextlib.ExitStack() as stack:
+                done = self._epoch(begun, ended, seconds, stack)
             ended = time.monotonic()
-            if not done and self.turn is None and self._span < seconds * 3 and self._rung.workers:
+            in_time = self._elapsed() < seconds * 3 and ended + 2 * self.first < until
+            if not done and self.turn is None and in_time and self._rung.workers:
                 self._turn_around(ended)
-            if not done or self._span == before:
+            if not done or not self.batches:
                 break
 
-    def _epoch(self, begun: float, ended: float | None, seconds: float) -> bool:
+    def _elapsed(self) -> float:
+        """Since the first batch of all."""
+        return time.monotonic() - self._since if self._since else 0.0
+
+    def _epoch(self, begun: float, ended: float | None, seconds: float, stack: contextlib.ExitStack) -> bool:
         """Whether the epoch came to its end by itself."""
         times, sizes = array("d"), array("q")
-        with contextlib.ExitStack() as stack:
-            return self._take(begun, ended, seconds, times, sizes, stack)
-
-    def _take(
-        self, begun: float, ended: float | None, seconds: float, times: array[float], sizes: array[int], stack: Any
-    ) -> bool:
-        size = self._loader.batch_size
+        rounds = 2 * self._rung.workers + 1  # batches come in rounds, one from each worker
         for batch in self._iterator:
             now = time.monotonic()
             if not times:
@@ -182,43 +191,50 @@ class _Stretch:
                     self.turn = now - ended
                 self.first = self.first or now - begun
                 if not self.batches:
-                    self.bytes = weigh(batch)[0]
+                    self.bytes, self._since = weigh(batch)[0], now
                 self._cpu, self._cpu_at = self._use(), now
                 # not before: no thread of ours may be there when workers are forked
                 stack.enter_context(self._looking())
             times.append(now)
-            sizes.append(size or size_of(batch))
+            sizes.append(self._size or size_of(batch))
             self.batches += 1
             self.samples += sizes[-1]
-            enough = now - times[0] + self._span >= seconds and len(times) >= 3
-            if enough or now - times[0] > seconds * 4:
-                self._close_epoch(times, sizes)
+            spent = self._elapsed()
+            if (spent >= seconds and len(times) >= max(3, rounds)) or spent > seconds * 4 or now > self._until:
+                self._close_epoch(times, sizes, begun, whole=False)
                 return False
-        self._close_epoch(times, sizes)
+        self._close_epoch(times, sizes, begun, whole=True)
         return True
 
-    def _close_epoch(self, times: array[float], sizes: array[int]) -> None:
+    def _close_epoch(self, times: array[float], sizes: array[int], begun: float, *, whole: bool) -> None:
         self._memory = max(self._memory, sum(map(allowance.own_memory, [os.getpid(), *self._pids()])))
-        if len(times) < 2:
+        if not times:
             return
         (workers, main), at = self._latest
         if at > self._cpu_at:
             self._used[0] += workers - self._cpu[0]
             self._used[1] += main - self._cpu[1]
             self._used[2] += at - self._cpu_at
-        self._span += times[-1] - times[0]
+        each = max(1, self._rung.workers)
+        ahead = self._rung.workers * self._rung.prefetch
         # what was made ahead before the first batch was asked for does not count
-        skip = min(self._rung.workers * self._rung.prefetch, len(times) // 3)
-        kept, weights = times[skip:], sizes[skip:]
-        self._counted[0] += sum(weights[1:])
-        self._counted[1] += kept[-1] - kept[0]
-        # batches come in rounds, one from each worker: a part is some whole rounds
-        rounds = max(1, self._rung.workers)
-        step = max(rounds, (len(kept) - 1) // PARTS // rounds * rounds)
-        for at in range(0, len(kept) - step, step):
-            took = kept[at + step] - kept[at]
-            if took > 0:
-                self._rates.append(sum(weights[at + 1 : at + step + 1]) / took)
+        kept, weights = times[ahead:], sizes[ahead:]
+        rounds = (len(kept) - 1) // each
+        if rounds < 2 or (whole and len(times) < 3 * ahead):
+            # too few to see a steady rate: the epoch as a whole, its beginning included
+            took = (time.monotonic() if whole else times[-1]) - begun
+            self._note(sum(sizes), took)
+            return
+        step = max(1, rounds // PARTS) * each
+        for at_batch in range(0, rounds * each - step + 1, step):
+            took = kept[at_batch + step] - kept[at_batch]
+            self._note(sum(weights[at_batch + 1 : at_batch + step + 1]), took)
+
+    def _note(self, samples: int, took: float) -> None:
+        if took > 0:
+            self._counted[0] += samples
+            self._counted[1] += took
+            self._rates.append(samples / took)
 
     def _turn_around(self, ended: float) -> None:
         """An epoch that is too long to wait for its end is left, and another begun."""
@@ -265,8 +281,9 @@ class _Stretch:
                 used = self._use()
                 if used[0] >= self._latest[0][0] or self._latest[1] < self._cpu_at:
                     self._latest = (used, time.monotonic())  # at the end of an epoch they are gone
-                for pid in pids:
-                    self._waits[waiting.look(pid).kind] += 1
+                for number, pid in enumerate(pids):
+                    if self._works(number):
+                        self._waits[waiting.look(pid).kind] += 1
 
         thread = threading.Thread(target=look, daemon=True)
         thread.start()
@@ -275,6 +292,12 @@ class _Stretch:
         finally:
             over.set()
             thread.join(1)
+
+    def _works(self, number: int) -> bool:
+        """Whether a worker of unjam's makes something at this moment; what an idle one waits for is work."""
+        feed = getattr(self._iterator, "_feed", None)
+        beat = feed.pool.beat(number) if feed is not None and hasattr(feed, "pool") else None
+        return beat is not None and beat.stage in (Stage.GETITEM, Stage.COLLATE)
 
     def _drop(self) -> None:
         iterator, self._iterator = self._iterator, None
@@ -303,16 +326,16 @@ class _Stretch:
             made = max(1, done.samples)
             stages = {name: times.total / made for name, times in done.stages.items()}
             slowest = tuple((one.index, one.seconds) for one in done.slowest[:10])
-            stalled = done.stalls.seconds / max(1e-6, self._span)
+            stalled = done.stalls.seconds / max(1e-6, self._elapsed())
             failed = done.failed
             spent = sum(times.total for times in done.stages.values()) * (self.samples / made)
-            busy = min(1.0, spent / max(1e-6, self._span * max(1, self._rung.workers)))
+            busy = min(1.0, spent / max(1e-6, self._elapsed() * max(1, self._rung.workers)))
             profile = asdict(done.profile) if done.profile is not None else None
         return Measured(
             self._rung,
             "fine" if self.batches else "refused",
             "" if self.batches else "the epoch has no batch",
-            self._span,
+            self._elapsed(),
             self.batches,
             self.samples,
             (int(self._counted[0]), self._counted[1]),

@@ -51,11 +51,12 @@ class Tuner:
         self._until = self._began + wishes.budget
         self._measurer: Measurer | None = None
         self._found: list[Measured] = []
+        self._cut = False
         self._lead: Rung | None = None  # the cheapest that is enough, as far as the climb tells
         self._short = min(LONGEST, max(SHORTEST, wishes.budget * SHARE))
         self._most, self._because = most_workers(case.world.memory)
         loader = case.loader
-        own = "unjam" if "unjam" in loader.kind.lower() else "torch"
+        own = loader.driver
         # what is the platform's own choice need not be said
         start = loader.start_method if loader.num_workers and own == "torch" else ""
         start = "" if start == multiprocessing.get_start_method() else start
@@ -81,7 +82,7 @@ class Tuner:
         case, loader = self._case, self._case.loader
         return Climb(
             tuple(self._found),
-            loader.batch_size or 1,
+            self._per_batch(),
             case.world.cpus,
             self._most,
             self._because,
@@ -93,7 +94,15 @@ class Tuner:
             loader.persistent_workers,
             self._wishes.step,
             self._wishes.step_from,
+            cut=self._cut,
             seconds=time.monotonic() - self._began,
+        )
+
+    def _per_batch(self) -> float:
+        """Samples in a batch, as they came."""
+        batches = sum(one.batches for one in self._found)
+        return (
+            sum(one.samples for one in self._found) / batches if batches else float(self._case.loader.batch_size or 1)
         )
 
     # -- the climb ---------------------------------------------------------------------------------------------------------
@@ -103,6 +112,7 @@ class Tuner:
         for workers in self._ladder():
             found = self._try(Rung("unjam", workers), self._short)
             if found is None:
+                self._cut = True
                 return
             if found.outcome in ("refused", "memory", "died", "hung"):
                 return
@@ -110,7 +120,7 @@ class Tuner:
             best = max(best, found.rate)
             if without_gain >= 2 or not self._has_room(found):
                 return
-            if self._wishes.step and found.rate * self._wishes.step > 2 * (self._case.loader.batch_size or 1):
+            if workers and self._wishes.step and found.rate * self._wishes.step > 2 * self._per_batch():
                 return  # twice what the training takes
 
     def _ladder(self) -> list[int]:
@@ -138,9 +148,7 @@ class Tuner:
         if not good:
             return
         best = max(good.values())
-        needed = (
-            (self._case.loader.batch_size or 1) / self._wishes.step * HEADROOM if self._wishes.step else best * AS_GOOD
-        )
+        needed = self._per_batch() / self._wishes.step * HEADROOM if self._wishes.step else best * AS_GOOD
         enough = [rung for rung in good if good[rung] >= min(needed, best * AS_GOOD)]
         lead = self._lead = min(enough, key=lambda rung: rung.workers)
         wanted = [Rung("torch", lead.workers)]
@@ -191,7 +199,9 @@ class Tuner:
         if self._measurer is None or self._measurer.gone:
             self._measurer = self._patient.measurer(self._number)
         wanted = profile or (self._wishes.profile and rung == Rung("unjam", 1))
-        found = self._measurer.measure(rung, seconds, lambda: self._say("", self._progress()), profile=wanted)
+        found = self._measurer.measure(
+            rung, seconds, lambda: self._say("", self._progress()), profile=wanted, most=left
+        )
         # who profiles is slower: what it says of rates is not kept
         self._found.append(replace(found, counted=(0, 0.0), rates=()) if wanted and known is not None else found)
         return found

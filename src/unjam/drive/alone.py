@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from unjam.drive.aside import Aside
 from unjam.drive.court import Court
-from unjam.drive.options import Options, listed
+from unjam.drive.drawing import Drawer
+from unjam.drive.guard import Guard
+from unjam.drive.options import Options
 from unjam.drive.pacing import Pacer
 from unjam.drive.recorder import Recorder
 from unjam.drive.settling import settle, settle_end
@@ -20,11 +22,7 @@ from unjam.errors import SampleError, TooManyErrorsError
 from unjam.pools.protocol import Facts, Work
 from unjam.worker.fetching import Fetcher, NoPulse
 from unjam.worker.job import Emptied, Failed, IterableEnded, Job, Surrender
-from unjam.worker.spec import batch_seed, random_states, restore, seed_batch
 from unjam.worker.transforms import Transforms
-
-# indices drawn before a batch that may stand in for a failed sample of it
-MOST_SPARES = 8
 
 
 class InlineSurroundings(NoPulse):
@@ -49,15 +47,20 @@ class Alone:
         self, fetcher: Fetcher, options: Options, court: Court, recorder: Recorder, pin: tuple[str | None] | None
     ) -> None:
         self._fetcher = fetcher
-        self._options = options
         self._court = court
         self._recorder = recorder
         self._pin = pin
         # what was drawn and not made yet: a Ctrl-C in between must not lose it
         self._held: Work | None = None
-        self._recent: deque[Any] = deque(maxlen=MOST_SPARES)
-        self._turn = Turn()
-        self.number = self.epoch = 0
+        self._aside = Aside()
+        self.drawer = Drawer(options, spares=court.policy.may_replace)
+        self.turn = Turn()
+        self._number = 0
+        # which epoch and which batch of it is next, where somebody else counts too
+        self.claim: Callable[[], tuple[int, int]] = self._count
+        # what loading changed in the dataset; see `Guard`
+        self.guard: Guard | None = None
+        self.harms = ""
         self.closed = False
         self.pacer: Pacer | None = None
         self.profiler = recorder.profiler
@@ -65,45 +68,46 @@ class Alone:
 
     def next(self, draw: Callable[[], Any], function: Callable[[SampleError], Any] | None = None) -> Any:
         """The next batch, or what was raised in its place; StopIteration at the end of the epoch."""
-        self._turn.take(self._is_closed)
+        self.turn.take(lambda: self.closed)
         self._court.function = function
         try:
             return self._next(draw)
         finally:
             self._court.function = None
-            self._turn.give_back()
+            self.turn.give_back()
 
     def close(self) -> None:
         """There will be no more."""
         self.closed = True
         self._held = None
 
-    def _is_closed(self) -> bool:
-        return self.closed
-
     def _next(self, draw: Callable[[], Any]) -> Any:
         begun = time.monotonic_ns()
         while not self.closed:
             if self._held is None:
                 try:
-                    self._held = self._drawn(draw())
+                    index = draw()
+                    epoch, number = self.claim()
+                    self._held = self.drawer.work(number, number, epoch, index)
                 except StopIteration:
                     break
             work = self._held
-            job = Job(work.batch, work.number, work.index, work.spares, batched=work.batched)
             data, empty, raises = None, False, False
             try:
-                data = self._fetcher.fetch(job) if work.seed is None else self._seeded(job, work.seed)
+                data = self._make(work) if work.seed is None else self._aside.make(work.seed, lambda: self._make(work))  # noqa: B023 - called at once
             except IterableEnded as end:
                 self.close()
-                problem = settle_end(self._court, self._recorder, work.batch, job.failures, 0, cut_short=end.cut_short)
+                failures = self._job.failures
+                problem = settle_end(self._court, self._recorder, work.batch, failures, 0, cut_short=end.cut_short)
                 if problem is not None:
                     raise problem from None
                 break
             except (Surrender, Emptied) as outcome:
                 raises = isinstance(outcome, Surrender)
                 empty = not raises
-            self._held = None
+            self._held, job = None, self._job
+            if self.guard is not None:
+                self.harms = self.guard.look() or self.harms
             if job.failures or empty or raises:
                 problem = settle(self._court, self._recorder, work.batch, job.failures, empty=empty, raises=raises)
                 if isinstance(problem, TooManyErrorsError):
@@ -128,26 +132,10 @@ class Alone:
         problem = self._recorder.ended()
         raise problem or StopIteration
 
-    def _seeded(self, job: Job, seed: int) -> Any:
-        """With the random numbers that a worker would have, and those of the training left alone."""
-        states = random_states()
-        seed_batch(seed)
-        try:
-            return self._fetcher.fetch(job)
-        finally:
-            restore(states)
+    def _make(self, work: Work) -> Any:
+        self._job = Job(work.batch, work.number, work.index, work.spares, batched=work.batched)
+        return self._fetcher.fetch(self._job)
 
-    def _drawn(self, index: Any) -> Work:
-        batched = self._options.batched
-        if batched and type(index) is not list and isinstance(index, Iterator):
-            index = list(index)
-        number = self.number
-        self.number = number + 1
-        spares = tuple(self._recent) if self._court.policy.may_replace else ()
-        # samplers use their lists again: what was drawn is kept as it was
-        indices = listed(index) if batched else (index,)
-        if self._court.policy.may_replace:
-            self._recent.extend(indices)
-        base = self._options.seed
-        seed = None if base is None else batch_seed(base, self.epoch, number)
-        return Work(number, number, index, indices, batched, spares, seed)
+    def _count(self) -> tuple[int, int]:
+        self._number += 1
+        return 0, self._number - 1

@@ -14,6 +14,7 @@ from unjam.drive.pacing import Pacer
 from unjam.engine import events as ev
 from unjam.engine.elastic import ElasticMachine
 from unjam.engine.machine import Config
+from unjam.engine.pace import Setting
 from unjam.errors import SampleError
 
 
@@ -27,12 +28,13 @@ class ElasticFeed(Feed):
         self._machine = self._own
         self._alone = alone
         if alone is not None:
-            alone.pacer = pacer
+            alone.pacer, alone.claim, alone.drawer = pacer, self._claim, self.drawer
 
     def begin(self, draw: Callable[[], Any], shared_seed: int | None) -> None:
         """See `Feed`."""
         self._made_here = 0
-        if self._pacer is not None and self._pacer.setting.workers != self._own.size:
+        now = Setting(self._own.size, self._own.depth)
+        if self._pacer is not None and self._pacer.setting != now:
             # decided in the last moment of the epoch before
             self._own.handle(ev.Resized(self._pacer.setting.workers, self._pacer.setting.depth))
         super().begin(draw, shared_seed)
@@ -42,12 +44,19 @@ class ElasticFeed(Feed):
         pacer, alone = self._pacer, self._alone
         if alone is None or pacer is None or self.closed or not self._is_at_rest(pacer, draw):
             return super().next(draw, function)
-        alone.epoch = self._epochs
-        alone.number = before = self._number(self._own.drawn)
         try:
             return alone.next(draw, function)
         finally:
-            self._made_here += alone.number - before
+            if alone.closed:
+                self.close()
+            elif alone.harms:
+                pacer.keep_workers(alone.harms)
+
+    def _claim(self) -> tuple[int, int]:
+        """The next batch of this epoch is made here: the epoch, and its number."""
+        number = self._number(self._own.drawn)
+        self._made_here += 1
+        return self._epochs, number
 
     def _is_at_rest(self, pacer: Pacer, draw: Callable[[], Any]) -> bool:
         if pacer.setting.workers or self._outcome is not None or self._todo:
@@ -60,5 +69,6 @@ class ElasticFeed(Feed):
             # those that were asked to leave are waited for here and there
             self.pool.wait(0)
             while self.pool.arrivals:
-                self._take(self.pool.arrivals.popleft(), draw)
+                self._take(self.pool.arrivals[0], draw)
+                self.pool.arrivals.popleft()
         return True

@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from unjam.drive.court import Court
 from unjam.drive.desk import Desk
-from unjam.drive.options import CannotLoad, Options, listed
+from unjam.drive.drawing import Drawer
+from unjam.drive.options import CannotLoad, Options, interrupted
 from unjam.drive.pacing import Pacer
 from unjam.drive.pinning import Pinner
 from unjam.drive.recorder import Recorder
+from unjam.drive.resync import resync
 from unjam.drive.settling import settle, settle_end
 from unjam.drive.turns import Turn
 from unjam.drive.watch import Watch
@@ -28,12 +30,9 @@ from unjam.engine.deadlines import LOOK_AGAIN
 from unjam.engine.machine import Config, Machine
 from unjam.errors import SampleError, TooManyErrorsError
 from unjam.pools.protocol import Arrival, Asked, Load, Pool, Work
-from unjam.worker.spec import batch_seed
 
 # batches over recycled memory that the consumer may hold; later ones are copied into ordinary memory
 MOST_HELD = 4
-# indices drawn before a batch that may stand in for a failed sample of it
-MOST_SPARES = 8
 
 
 class Feed:
@@ -56,34 +55,31 @@ class Feed:
         self._loads: dict[int, Load] = {}
         self._todo: deque[act.Action] = deque()
         self._outcome: act.Deliver | act.End | act.GiveUp | None = None
-        self._recent: deque[Any] = deque(maxlen=MOST_SPARES)
+        self.drawer = Drawer(options, spares=court.policy.may_replace and not config.iterable)
         self._first_of_epoch = self._made_here = 0
         self._epochs = 0
         self._delivered = 0
         # until the first batch has come, what was drawn in this epoch
         self._drawn: list[Any] = []
-        self._turn = Turn()
+        self.turn = Turn()
         self._owner = os.getpid()
+        # what an exception left behind that a signal handler raised: something half done; a batch that is open
+        self._torn = self._hurt = False
+        self._opened: tuple[int, Any] | None = None
         self.closed = False
-
-    def check_idle(self) -> None:
-        """See `Turn`."""
-        self._turn.check_idle()
-
-    def _is_closed(self) -> bool:
-        return self.closed
 
     def begin(self, draw: Callable[[], Any], shared_seed: int | None) -> None:
         """Begin an epoch; `draw` gives the next indices or raises StopIteration."""
-        self._turn.check_idle()
+        self.turn.check_idle()
         self._drawn = []
+        self._torn, self._opened = False, None
         if self._epochs:
             self._take_deaths()
             self.pool.resume(shared_seed)
         self._epochs += 1
         self._outcome = None
         self._todo.clear()
-        self._recent.clear()
+        self.drawer.begin()
         self._first_of_epoch = self._machine.drawn
         self._recorder.begin(self.pool, self._machine.config.workers, self._options.expected)
         if self._pacer is not None:
@@ -96,17 +92,32 @@ class Feed:
             raise
 
     def next(self, draw: Callable[[], Any], function: Callable[[SampleError], Any] | None = None) -> Any:
-        """The next batch, or what was raised in its place; StopIteration at the end of the epoch.
-
-        `function` is the user's own `on_error`; it is not kept, see NOTE [ The end of an iterator ].
-        """
-        self._turn.take(self._is_closed)
+        """The next batch, or what was raised in its place. `function`: the user's; see NOTE [ The end of an iterator ]."""
+        self.turn.take(lambda: self.closed)
         self._court.function = function
         try:
-            return self._next(draw)
+            data = self._resync() if self._torn else None
+            self._torn = True  # until this has come to its end: a signal handler may raise in between
+            if self._opened is None:
+                data = self._next(draw)
+            self._torn, self._opened = False, None
+            return data
         finally:
             self._court.function = None
-            self._turn.give_back()
+            self.turn.give_back()
+
+    def _resync(self) -> Any:
+        """See `resync`; a batch that was open already is delivered."""
+        if self._opened is not None:
+            batch, data = self._opened
+            if self._outcome == act.Deliver(batch):
+                self._outcome = None
+            self._work.pop(batch, None)
+            self._loads.pop(batch, None)
+            return data
+        found = resync(self._machine, self._todo, self._work, self._loads, self._outcome)
+        self._outcome = self._outcome or found
+        return None
 
     def close(self) -> None:
         """End the workers; batches that were delivered stay valid."""
@@ -114,13 +125,13 @@ class Feed:
             return
         # whoever waits in `next` looks at this at least every LOOK_AGAIN
         self.closed = True
-        mine = self._turn.mine or os.getpid() != self._owner
-        held = not mine and self._turn.wait(2 * LOOK_AGAIN.seconds)
+        mine = self.turn.mine or os.getpid() != self._owner
+        held = not mine and self.turn.wait(2 * LOOK_AGAIN.seconds)
         try:
             self._close()
         finally:
             if held:
-                self._turn.give_back()
+                self.turn.give_back()
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -144,6 +155,7 @@ class Feed:
                     if problem is None and not load.empty:
                         try:
                             data = load.open(copy=self.pool.held() >= MOST_HELD)
+                            self._opened = (batch, data)
                         except Exception as error:  # noqa: BLE001 - it cannot be rebuilt here; raised below
                             problem = error
                     work = self._work.pop(batch)
@@ -222,7 +234,10 @@ class Feed:
                 if self._watch.due(now) and not arrivals:
                     self._look(draw, now - begun)
             while arrivals and self._outcome is None:
-                self._take(arrivals.popleft(), draw)
+                first = arrivals[0]
+                self._take(first, draw)
+                if arrivals and arrivals[0] is first:  # taken off the list once it is dealt with, as everything here
+                    arrivals.popleft()
         if self._pinner is not None and not self.closed:
             # what has come meanwhile is pinned while the consumer computes
             self.pool.wait(0)
@@ -230,9 +245,8 @@ class Feed:
 
     def _look(self, draw: Callable[[], Any], waited: float) -> None:
         owed: dict[int, list[Work]] = {}
-        for batch, entry in sorted(self._machine.ledger.entries.items()):
-            if batch in self._work and batch not in self._loads:
-                owed.setdefault(entry.worker, []).append(self._work[batch])
+        for worker, work in self._owed():
+            owed.setdefault(worker, []).append(work)
         for event in self._watch.look(time.monotonic(), owed, waited):
             if isinstance(event, ev.Overdue) and not self._desk.over_time(event, self._work.get(event.batch)):
                 continue
@@ -241,30 +255,23 @@ class Feed:
     def _take_deaths(self) -> None:
         """Between two epochs: whoever is gone is started anew with the next one, and owes nothing."""
         self.pool.wait(0)
-        arrivals = list(self.pool.arrivals)
-        self.pool.arrivals.clear()
-        for arrival in arrivals:
-            if isinstance(arrival.event, ev.Death):
-                self._desk.death(arrival.event, [], self._work)
-                self._machine.handle(ev.Lost(arrival.event.worker))
-            else:
-                self.pool.arrivals.append(arrival)
+        for arrival in [one for one in self.pool.arrivals if isinstance(one.event, ev.Death)]:
+            self.pool.arrivals.remove(arrival)
+            self._desk.death(arrival.event, [], self._work)  # type: ignore[arg-type] # chosen above
+            self._machine.handle(ev.Lost(arrival.event.worker))  # type: ignore[union-attr] # as above
 
     def _take(self, arrival: Arrival, draw: Callable[[], Any]) -> None:
         event, load = arrival.event, arrival.load
         match event:
             case ev.Result(batch=batch) | ev.Failure(batch=batch) if load is not None:
-                if batch not in self._work or batch in self._loads:
+                if batch not in self._work or self._loads.get(batch, load) is not load:
                     load.refuse()  # of an earlier epoch, or a second answer
                     return
                 self._loads[batch] = load
             case Asked(worker, batch):
                 assert load is not None, "a question without a failure"
                 # a question of an earlier epoch still needs an answer: somebody waits for it
-                self.pool.arrivals.appendleft(arrival)  # asked again if Ctrl-C comes in between
                 decision = self._court.ask(batch, load.facts.failures()[0]).value if batch in self._work else "skip"
-                if self.pool.arrivals:
-                    self.pool.arrivals.popleft()
                 self.pool.answer(worker, decision)
                 return
             case ev.Unready(worker) if load is not None:
@@ -303,11 +310,14 @@ class Feed:
                     answer = ev.Drew(batch)
                     try:
                         if batch not in self._work:
+                            self._hurt, hurt = True, self._hurt
                             self._draw(batch, draw)
+                            self._hurt = False
                     except StopIteration:
-                        answer = ev.SamplerEnded()
+                        answer, self._hurt = ev.SamplerEnded(), False
+                        failed = interrupted() if hurt else None
                     except Exception as error:  # noqa: BLE001 - the sampler is user code; raised below
-                        answer, failed = ev.SamplerEnded(), error
+                        answer, failed, self._hurt = ev.SamplerEnded(), error, False
                 case act.Send(worker, batch):
                     if batch in self._work:
                         self.pool.send(worker, self._work[batch])
@@ -336,20 +346,9 @@ class Feed:
             raise failed
 
     def _draw(self, batch: int, draw: Callable[[], Any]) -> None:
-        index = draw()
-        batched = self._options.batched
-        if batched and type(index) is not list and isinstance(index, Iterator):
-            index = list(index)
-        # samplers use their lists again: what was drawn is kept as it was
-        indices = listed(index) if batched else (index,)
-        spares = tuple(self._recent) if self._court.policy.may_replace else ()
-        number, base = self._number(batch), self._options.seed
-        seed = None if base is None else batch_seed(base, self._epochs, number)
-        self._work[batch] = Work(batch, number, index, indices, batched, spares, seed)
-        if self._court.policy.may_replace and not self._machine.config.iterable:
-            self._recent.extend(indices)
+        work = self._work[batch] = self.drawer.work(batch, self._number(batch), self._epochs, draw())
         if self._delivered == 0:
-            self._drawn.append(list(index) if type(index) is list else index)
+            self._drawn.append(list(work.index) if type(work.index) is list else work.index)
 
     def _number(self, batch: int) -> int:
         """Which batch of its epoch this is."""
@@ -375,7 +374,7 @@ class Feed:
 
     def _give_up(self, outcome: act.GiveUp) -> None:
         if outcome.reason is act.Reason.TIMED_OUT:
-            raise self._desk.timed_out(self._oldest_owed())
+            raise self._desk.timed_out(next(iter(self._owed()), None))
         if outcome.reason is act.Reason.UNREADY:
             worker = outcome.worker if outcome.worker is not None else 0
             error, loading = self._desk.not_ready(worker)
@@ -388,8 +387,9 @@ class Feed:
         self._close()
         raise problem
 
-    def _oldest_owed(self) -> tuple[int, Work] | None:
-        for batch, entry in sorted(self._machine.ledger.entries.items()):
-            if batch in self._work and batch not in self._loads:
-                return entry.worker, self._work[batch]
-        return None
+    def _owed(self) -> list[tuple[int, Work]]:
+        """What has not come yet, the oldest first, and from whom."""
+        entries = sorted(self._machine.ledger.entries.items())
+        return [
+            (e.worker, self._work[batch]) for batch, e in entries if batch in self._work and batch not in self._loads
+        ]

@@ -40,6 +40,13 @@ def listed(index: Any) -> tuple[Any, ...]:
         return (index,)
 
 
+def interrupted() -> RuntimeError:
+    """A generator in which an exception was raised has ended: without this, the epoch would end early without a word."""
+    return RuntimeError(
+        "the sampler was interrupted by an exception from a signal handler and cannot go on: begin a new epoch"
+    )
+
+
 def stopped(error: SampleError) -> RuntimeError:
     """What stands for a StopIteration, which would end the epoch."""
     problem = RuntimeError(f"the dataset raised StopIteration: {error.place}")

@@ -185,6 +185,15 @@ class Pacer:
         if room < limits.workers:
             self.pace.limits = dataclasses.replace(limits, workers=max(1, room), because="memory")
 
+    def keep_workers(self, because: str) -> None:
+        """Loading in this process changes something: there is to be a worker at least, from now on."""
+        if self.pace.limits.fewest:
+            return
+        self.pace.limits = dataclasses.replace(self.pace.limits, fewest=1)
+        self.pace.forbid_none(because)
+        self.wanted = self.pace.setting
+        self._now = _Stretch(self.setting.workers, self.setting.workers + 2)
+
     def report(self) -> Auto:
         """For `statistics()`."""
         pace = self.pace
@@ -244,7 +253,8 @@ def _limits() -> Limits:
 def most_workers(left: int | None) -> tuple[int, str]:
     """How many workers the machine allows, given the memory that is left, and what it is that allows no more."""
     # those that wait (for a disk, for a network) need no processor each
-    known = {"the number of processors": max(16, min(64, allowance.own_processors() * 4))}
+    processors = allowance.own_processors()
+    known = {f"the limit for {processors} processor{'s' * (processors > 1)}": max(16, min(64, processors * 4))}
     if left is not None:
         known["memory"] = int(left * WORKERS_SHARE / allowance.local_ranks() // SUPPOSED)
     most, used = allowance.descriptors()

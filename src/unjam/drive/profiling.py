@@ -93,7 +93,8 @@ class Profiler:
         from unjam.evidence import stacks  # noqa: PLC0415 - only when somebody wants a profile
 
         stack = stacks.main_stack(text)
-        if stack is not None:
+        waits = stack is not None and any(frame.file.endswith("unjam/transport/channel.py") for frame in stack.frames)
+        if stack is not None and not waits:  # it came to its end meanwhile
             self._note(stage, [(frame.file, frame.line or 0, frame.function) for frame in stack.frames])
 
     def _note(self, stage: str, frames: list[tuple[str, int, str]]) -> None:

@@ -16,6 +16,8 @@ from unjam.transport.page import Beat, Stage
 
 # a stage that is the sample's own time; pauses and questions are not
 _OWN_TIME = (Stage.GETITEM, Stage.COLLATE, Stage.PICKLE)
+# seconds for which a worker that owes something may wait for work
+FORGOTTEN = 3.0
 # the shortest time between two looks, however short a sample may be
 SHORTEST_LOOK = 0.05
 
@@ -63,6 +65,10 @@ class Watch:
             self._seen[worker] = (beat, first if same and not paused else now)
             if same and self.pool.suspended(worker):
                 events.append(ev.Suspended(worker))
+                self._seen[worker] = (beat, now)
+            elif same and not paused and beat.stage is Stage.IDLE and now - first > FORGOTTEN and works[0].sent_to:
+                # it has answered, and the answer was lost: a signal handler raised while it was taken from the channel
+                events.append(ev.Forgotten(worker))
                 self._seen[worker] = (beat, now)
             elif same and not paused and self._over_time(now, beat, first, works):
                 events.append(ev.Overdue(worker, beat.batch))

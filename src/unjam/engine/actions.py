@@ -14,6 +14,7 @@ class Reason(enum.Enum):
     TOO_MANY = "fewer workers are enough"
     SILENT = "a sample took longer than sample_timeout"
     SUSPENDED = "something suspended it again and again"
+    FORGOTTEN = "what it owes was lost on the way"
     DIED = "on_worker_death is 'raise'"
     DIED_REPEATEDLY = "the same sample ended its worker each time it was tried"
     KILLED_FOR_MEMORY = "its worker was killed for memory, and no other worker is left to give up"

@@ -104,6 +104,13 @@ class Suspended:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A worker that owes something waits for work: what it was sent, or what it answered, is lost."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class Goodbye:
     """A worker announced that it ends because it was asked to."""
 
@@ -170,6 +177,7 @@ Event = (
     | Silence
     | Overdue
     | Suspended
+    | Forgotten
     | Goodbye
     | Death
     | Lost

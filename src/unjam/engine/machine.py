@@ -246,9 +246,8 @@ class Machine:
     # -- what goes wrong --------------------------------------------------------------------------------------------
 
     def _ready(self, event: ev.Ready) -> list[Action]:
-        self.workers[event.worker].alive = True
-        self.workers[event.worker].stillborn = 0
-        self.workers[event.worker].was_ready = True
+        record = self.workers[event.worker]
+        record.alive, record.was_ready, record.stillborn = True, True, 0
         return []
 
     def _goodbye(self, event: ev.Goodbye) -> list[Action]:
@@ -271,7 +270,7 @@ class Machine:
             return []  # nothing is left for it to do in this epoch
         if not self.config.restarts and event.cause is not Cause.SILENT:
             return self._give_up(Reason.DIED, worker, owed[0] if owed else None)
-        # an iterable can only be begun anew, which loses nothing while nothing was taken from it
+        # an iterable can only be begun anew
         if self.config.iterable and record.active and (record.answers or event.batch is not None):
             return self._give_up(Reason.CANNOT_REPLAY, worker, owed[0] if owed else None)
         record.stillborn = 0 if event.prepared else record.stillborn + 1
@@ -335,6 +334,11 @@ class Machine:
         record.suspended = 0
         return [act.Stop(event.worker, Reason.SUSPENDED)]
 
+    def _forgotten(self, event: ev.Forgotten) -> list[Action]:
+        # its replacement is sent again what it owes
+        owes = self.workers[event.worker].alive and self.ledger.held_by(event.worker)
+        return [act.Stop(event.worker, Reason.FORGOTTEN)] if owes else []
+
     def _timed_out(self, _: ev.TimedOut) -> list[Action]:
         # not the end: the consumer may ask again, and the batch may still come
         if not self.wanting:
@@ -343,18 +347,16 @@ class Machine:
         return [act.GiveUp(Reason.TIMED_OUT)]
 
     def _give_up(self, reason: Reason, worker: int | None = None, batch: int | None = None) -> list[Action]:
-        self.over = True
+        self.over = self.sampler_ended = True
         self.wanting = False
-        self.sampler_ended = True
-        drops: list[Action] = [act.Drop(lost) for lost in sorted(self.ledger.entries)]
+        drops = [act.Drop(lost) for lost in sorted(self.ledger.entries)]
         self.ledger.entries.clear()
         for record in self.workers:
             record.undelivered = 0
         return [*drops, act.GiveUp(reason, worker, batch)]
 
     def _close(self, _: ev.Closed) -> list[Action]:
-        self.closed = True
-        self.over = True
+        self.closed = self.over = True
         todo: list[Action] = [act.Drop(batch) for batch in sorted(self.ledger.entries)]
         self.ledger.entries.clear()
         return todo + [act.Stop(n, Reason.CLOSED) for n, record in enumerate(self.workers) if record.alive]
@@ -387,6 +389,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[Machine, Any], list[Action]]] = {
     ev.Silence: Machine._silent,
     ev.Overdue: Machine._overdue,
     ev.Suspended: Machine._suspended,
+    ev.Forgotten: Machine._forgotten,
     ev.Goodbye: Machine._goodbye,
     ev.Death: Machine._died,
     ev.Lost: Machine._lost,

@@ -136,6 +136,14 @@ class Pace:
             self._experiment(window)
         return self.setting
 
+    def forbid_none(self, because: str) -> None:
+        """There may be no setting without workers any more."""
+        if not self.setting.workers:
+            self.setting = Setting(max(1, min(2, self.limits.workers)), self.setting.depth)
+        self.settled, self._trying, self._base, self.base_rate = False, "", None, 0.0
+        self._closed.discard("more")
+        self.why = f"loading in the training process would change {because}"
+
     # -- experiments ---------------------------------------------------------------------------------------------------
 
     def _experiment(self, window: Window) -> None:

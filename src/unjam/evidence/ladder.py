@@ -89,7 +89,7 @@ class Climb:
     """Every setting that was tried, some of them more than once."""
 
     measured: tuple[Measured, ...]
-    batch_size: int
+    batch_size: float  # samples in a batch, as they came
     processors: int
     most: int  # workers
     because: str
@@ -102,6 +102,7 @@ class Climb:
     step: float | None = None  # seconds of a training step, if anybody knows
     step_from: str = ""
     stopped: bool = False
+    cut: bool = False  # the budget was used up before the ladder was
     seconds: float = 0.0
 
     def rungs(self) -> list[Rung]:

@@ -25,6 +25,7 @@ class BatchLoad:
         self._leases = leases
         # between the loan of a slot and the batch over it, where a signal handler may raise
         self._owner: Any = None
+        self._spent = False
 
     @property
     def facts(self) -> Facts:
@@ -44,13 +45,14 @@ class BatchLoad:
         else:
             self._owner = self._leases.borrow(filling.slot, filling.generation)
         batch = unpack(made.stream, made.stream_at, made.buffers, self._owner)
-        self._owner = None
+        self._owner, self._spent = None, True
         return batch
 
     def refuse(self) -> None:
         """Give the slot back."""
         filling = self._made.filling
-        if filling is not None:
+        if filling is not None and not self._spent:
+            self._spent = True
             self._leases.refuse(filling.slot, filling.generation)
 
 

@@ -57,7 +57,7 @@ class ProcessPool:
         self._poller = select.poll()
         self._endings: dict[int, Ending] = {}
         self._memory = MemoryWitness()
-        self._closed = False
+        self.closed = False
         # workers that were killed for taking too long and are not gone yet
         self._killed: list[Hand] = []
         # what happened and nobody has taken yet: kept here, so that an exception that a signal raises in between loses nothing
@@ -101,7 +101,7 @@ class ProcessPool:
         if hand is None or hand.killed_at is not None:
             return
         hand.stop_reason = reason
-        if reason in (Reason.SILENT, Reason.SUSPENDED):
+        if reason in (Reason.SILENT, Reason.SUSPENDED, Reason.FORGOTTEN):
             hand.process.kill()
             hand.killed_at = time.monotonic()
             self._killed.append(hand)
@@ -112,6 +112,8 @@ class ProcessPool:
         """See `Pool`."""
         self._launch()
         for hand in self._hands.values():
+            if hand.channel.arrived:
+                self._read(hand)  # an exception that a signal handler raised left it there
             if hand.channel.unsent:
                 self._flush(hand)
                 self._listen(hand)
@@ -175,11 +177,6 @@ class ProcessPool:
         hand = self._hands.get(worker)
         return "" if hand is None else take_stack(hand)
 
-    @property
-    def closed(self) -> bool:
-        """Whether there are no workers any more."""
-        return self._closed
-
     def glance(self, turn: int) -> tuple[Stage, str] | None:
         """From another thread: one worker's stage and stack, a different one each time; None: it does nothing."""
         with contextlib.suppress(IndexError, OSError, ZeroDivisionError):  # it may be gone at any moment
@@ -206,9 +203,9 @@ class ProcessPool:
         if self._owner != os.getpid():
             self.forget()
             return
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         hands = list(self._hands.values())
         try:
             for hand in hands:
@@ -229,7 +226,7 @@ class ProcessPool:
 
     def forget(self) -> None:
         """In a process that does not own the pool: close this process's copies of its descriptors."""
-        self._closed = True
+        self.closed = True
         for hand in self._hands.values():
             hand.channel.forget()
         self._hands.clear()
@@ -308,9 +305,10 @@ class ProcessPool:
         came = channel.receive()
         while channel.arrived:
             envelope = channel.arrived[0]
-            arrival = self._understand(hand, envelope)
-            if arrival is not None:
-                self.arrivals.append(arrival)
+            if envelope.meant is None:  # once only, should this be interrupted: a load has one slot to give back
+                envelope.meant = self._understand(hand, envelope)
+            if envelope.meant is not None and envelope.meant not in self.arrivals:
+                self.arrivals.append(envelope.meant)
             channel.arrived.popleft().close()
         self._listen(hand)
         return came

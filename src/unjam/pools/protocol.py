@@ -57,7 +57,7 @@ class Asked:
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Arrival:
     """Something that happened in a pool; `load` comes with a result, a failure or a question."""
 

@@ -23,7 +23,8 @@ def profile_lines(profile: Mapping[str, Any] | None) -> list[str]:
         lines.append(f"lines, in {profile['looks']} looks at working workers:")
         for each in profile["lines"][:6]:
             inside = f"  in {each['inside']}" if each["inside"] else ""
-            lines.append(f"  {each['share']:>4.0%} {each['file']}:{each['line']} {each['text']}{inside}")
+            stage = "" if each["stage"] == "getitem" else f"  ({each['stage']})"
+            lines.append(f"  {each['share']:>4.0%} {each['file']}:{each['line']} {each['text']}{inside}{stage}")
     return lines
 
 

@@ -38,7 +38,7 @@ def show(tuned: Tuned, console: Console) -> None:
     console.print(f"[bold]{escape(verdict(tuned))}[/bold]")
     where = f" at {climb.made_at}" if climb.made_at else ""
     console.print(
-        f"{escape(climb.dataset)}{escape(where)}, batches of {climb.batch_size}, {climb.processors} processors\n"
+        f"{escape(climb.dataset)}{escape(where)}, batches of {climb.batch_size:.4g}, {climb.processors} processors\n"
     )
     console.print(_table(tuned))
     console.print()

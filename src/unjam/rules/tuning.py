@@ -14,6 +14,8 @@ from unjam.rules.rule import Confidence
 AS_GOOD = 0.95
 # how much more than the training takes a loader should be able to give
 HEADROOM = 1.1
+# how many times as fast as with workers it must be without any, where nobody knows what the training takes
+OVERLAP = 1.3
 # twice the workers that gain less than this have stopped helping
 WORTH = 1.1
 
@@ -65,7 +67,7 @@ class Tuned:
         if self.choice is None:
             return ""
         module = "unjam" if self.choice.driver == "unjam" and self.choice.workers else "torch.utils.data"
-        return f"from {module} import DataLoader\nDataLoader(dataset, batch_size={self.climb.batch_size}, ..., {self.line})"
+        return f"from {module} import DataLoader\nDataLoader(dataset, ..., {self.line})"
 
 
 def judge(climb: Climb) -> Tuned:
@@ -94,8 +96,10 @@ def _choose(climb: Climb, good: dict[Rung, float], needed: float | None) -> tupl
         able = [rung for rung in good if good[rung] >= needed * HEADROOM and _could_feed(climb, rung, needed)]
         enough = bool(able)
     if not able or needed is None:
-        best = max(good.values())
-        able = [rung for rung in good if good[rung] >= best * AS_GOOD]
+        # without workers nothing is loaded while the training computes: that needs a clear lead
+        ranked = {rung: rate if rung.workers else rate / OVERLAP for rung, rate in good.items()}
+        best = max(ranked.values())
+        able = [rung for rung in ranked if ranked[rung] >= best * AS_GOOD]
     return min(able, key=lambda rung: (_cost(climb, rung), -good[rung])), enough
 
 
@@ -148,7 +152,8 @@ def _stops(climb: Climb, good: dict[Rung, float]) -> list[Reason]:
     if last is None:
         top = ladder[-1] if ladder else None
         if top is not None and top.workers >= climb.most:
-            return [Reason(f"{climb.because} allows no more than {count(climb.most, 'worker')}", LIKELY)]
+            words = f"more than {count(climb.most, 'worker')} were not tried: {climb.because}"
+            return [Reason(words, LIKELY, ("the last step still gained",))]
         return []
     before = ladder[ladder.index(last) - 1]
     here, there = climb.last(before), climb.last(last)
@@ -216,8 +221,10 @@ def _notes(climb: Climb, good: dict[Rung, float], choice: Rung, fastest: Rung) -
     now = good.get(climb.as_is, 0.0)
     if now and choice != climb.as_is:
         notes.append(f"{good[choice] / now:.2f} times as fast as it is now ({climb.as_is})")
-    elif choice == climb.as_is:
+    elif choice == climb.as_is and len(good) > 2:
         notes.append("it is as it should be")
+    if climb.cut:
+        notes.append("the time was over before the ladder was: a larger --budget goes on")
     if choice != fastest and good[choice] < good[fastest] * AS_GOOD:
         notes.append(
             f"{fastest} would be {good[fastest] / good[choice]:.2f} times as fast, which the training does not need"

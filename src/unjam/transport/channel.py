@@ -57,6 +57,7 @@ class Envelope:
     data: bytes
     fds: list[int] = field(default_factory=list)
     fds_lost: bool = False
+    meant: Any = None  # what its reader has made of it
 
     def close(self) -> None:
         """Close descriptors nobody took."""

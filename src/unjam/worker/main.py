@@ -190,7 +190,7 @@ class Worker:
             cargo.worker_init_fn(spec.worker)
         if spec.profile:
             roots = {"dataset": cargo.dataset, "collate_fn": cargo.collate_fn}
-            self._transforms = Transforms(roots, owns=True)
+            self._transforms = Transforms(roots)
         self._fetcher = self._new_fetcher()
 
     def _reseed(self, shared_seed: int | None) -> None:

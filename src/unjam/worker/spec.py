@@ -46,27 +46,13 @@ class WorkerSpec:
         return seed
 
 
-def seed_batch(seed: int) -> None:
+def seed_batch(seed: int, *, numpy: bool = True) -> None:
     """Seed for one batch, where its random numbers must not depend on who makes it."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed & 0xFFFFFFFF)
-
-
-def random_states() -> tuple[Any, ...]:
-    """Where the random numbers of this process are."""
-    numpy = sys.modules.get("numpy")
-    return random.getstate(), torch.get_rng_state(), None if numpy is None else numpy.random.get_state()
-
-
-def restore(states: tuple[Any, ...]) -> None:
-    """Put them back there."""
-    random.setstate(states[0])
-    torch.set_rng_state(states[1])
-    if states[2] is not None:
-        sys.modules["numpy"].random.set_state(states[2])
+    loaded = sys.modules.get("numpy") if numpy else None
+    if loaded is not None:
+        loaded.random.seed(seed & 0xFFFFFFFF)
 
 
 def batch_seed(base: int, epoch: int, number: int) -> int:
