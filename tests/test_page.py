@@ -79,7 +79,7 @@ def a_climb(evil=""):
             min(workers, 2) * 0.95, 0.1, 200_000_000 + workers * 50_000_000, 1000, 0.9, 0.0, 0,
             {"getitem": 0.004 * max(1, workers / 4), "collate": 0.0001, "pickle": 0.00005}, {"nothing": 50, "sleep": 3},
             ((f"7{evil}", 0.05), ("9", 0.01)), None,
-            tuple((100 + n % max(1, workers), n * 10_000_000, n * 10_000_000 + 8_000_000, n * 10_000_000 + 9_000_000, 32, f"{n}{evil}", 500_000) for n in range(60)),
+            tuple((100 + n % max(1, workers), n * 10_000_000, n * 10_000_000 + 8_000_000, n * 10_000_000 + 9_000_000, 32, f"{n}{evil}", 500_000, f"batch {n}{evil}") for n in range(60)),
         )
         for workers, rate in rates.items()
     ]  # fmt: skip

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="A DataLoader that cannot freeze silently.")
 
+_Target = Annotated[
+    str, typer.Argument(help="A script, a notebook, or package.module:thing (a DataLoader, a Dataset, a function).")
+]
+_Arguments = Annotated[list[str] | None, typer.Argument(help="Arguments of the script; after -- whatever they are.")]
+_Module = Annotated[bool, typer.Option("--module", help="The target is a module, as in python -m.")]
+
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
     if wanted:
@@ -70,13 +76,9 @@ def errors(
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def check(
-    target: Annotated[
-        str, typer.Argument(help="A script, a notebook, or package.module:thing (a DataLoader, a Dataset, a function).")
-    ],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Arguments of the script; after -- whatever they are.")
-    ] = None,
-    module: Annotated[bool, typer.Option("--module", help="The target is a module, as in python -m.")] = False,  # noqa: FBT002
+    target: _Target,
+    arguments: _Arguments = None,
+    module: _Module = False,  # noqa: FBT002 - typer's way
     budget: Annotated[float, typer.Option(help="Seconds for all trials together.")] = 60.0,
     json: Annotated[
         Path | None, typer.Option(help="Write the findings as JSON to this file; - for the terminal.")
@@ -123,13 +125,9 @@ def check(
 
 @app.command(context_settings={"ignore_unknown_options": True})
 def tune(
-    target: Annotated[
-        str, typer.Argument(help="A script, a notebook, or package.module:thing (a DataLoader, a Dataset, a function).")
-    ],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Arguments of the script; after -- whatever they are.")
-    ] = None,
-    module: Annotated[bool, typer.Option("--module", help="The target is a module, as in python -m.")] = False,  # noqa: FBT002
+    target: _Target,
+    arguments: _Arguments = None,
+    module: _Module = False,  # noqa: FBT002 - typer's way
     budget: Annotated[float, typer.Option(help="Seconds for all settings together.")] = 60.0,
     step_ms: Annotated[float | None, typer.Option(help="Milliseconds that a training step takes.")] = None,
     steps: Annotated[int, typer.Option(help="Run the script itself for so many batches, to learn that time.")] = 0,

@@ -28,7 +28,7 @@ from unjam.drive.pacing import divides_itself
 from unjam.engine.deadlines import ASK_AGAIN
 from unjam.evidence import waiting
 from unjam.evidence.ladder import Measured, Rung
-from unjam.evidence.run import size_of
+from unjam.evidence.run import batch_name, size_of
 from unjam.options import DEFAULTS
 from unjam.transport.page import Stage
 
@@ -152,7 +152,8 @@ class _Stretch:
             took = [stamps[at + 1] - stamps[at] for at in range(len(stamps) - 3)]
             longest = max(took)
             slow = str(work.indices[took.index(longest)])[:40] if len(took) == len(work.indices) else ""
-            self._bars.append((work.sent_to or 0, stamps[0], stamps[-3], stamps[-1], len(took), slow, longest))
+            name = batch_name(work.number, work.indices)
+            self._bars.append((work.sent_to or 0, stamps[0], stamps[-3], stamps[-1], len(took), slow, longest, name))
 
     def warm_up(self) -> None:
         """One batch, and nothing measured."""

@@ -69,7 +69,7 @@ class Measured:
     waits: Mapping[str, int] = field(default_factory=dict)
     slowest: tuple[tuple[str, float], ...] = ()
     profile: Mapping[str, Any] | None = None
-    timeline: tuple[tuple[int, float, float, float, int, str, float], ...] = ()
+    timeline: tuple[tuple[int, float, float, float, int, str, float, str], ...] = ()
 
     @property
     def fine(self) -> bool:

@@ -71,7 +71,7 @@ def of_run(run: LoaderRun) -> Picture | None:
             (one.collated - one.begun) / 1e9,
             ((one.packed or one.done) - one.collated) / 1e9,
             (one.done - one.packed) / 1e9 if one.packed else 0.0,
-            "a batch",
+            one.name or "a batch",
             one.samples,
             one.slowest,
             one.longest / 1e9,
@@ -151,12 +151,12 @@ def of_measured(one: Measured) -> Picture | None:
             (collated - begun) / 1e9,
             (done - collated) / 1e9,
             0.0,
-            "a batch",
+            str(name),
             int(samples),
             str(slow),
             float(took) / 1e9,
         )
-        for pid, begun, collated, done, samples, slow, took in one.timeline
+        for pid, begun, collated, done, samples, slow, took, name in one.timeline
     ]
     rows = tuple(f"worker {row}" if pid else "main" for row, pid in enumerate(workers))
     done = sorted((bar.start + bar.fetch + bar.collate, float(bar.samples)) for bar in bars)

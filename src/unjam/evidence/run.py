@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ class Made:
     slowest: str
     packed: int = 0
     stamps: tuple[int, ...] = ()
+    name: str = ""  # which batch of its epoch, and which samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,14 @@ class RunFacts:
     def lost(self) -> float:
         """Seconds that the training stood still."""
         return sum(one.lost for one in self.loaders)
+
+
+def batch_name(number: int, indices: Sequence[Any]) -> str:
+    """A batch in a few words: its number in its epoch, its first and its last sample."""
+    if not indices or indices[0] is None:
+        return f"batch {number}"
+    ends = [str(indices[0])[:20], str(indices[-1])[:20]]
+    return f"batch {number}: sample{'s' * (len(indices) > 1)} {' … '.join(ends[: len(indices)])}"
 
 
 def size_of(batch: Any) -> int:

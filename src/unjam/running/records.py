@@ -15,7 +15,7 @@ from typing import Any
 from unjam.drive import adopted
 from unjam.drive.profiling import together
 from unjam.errors import SampleTimeoutError
-from unjam.evidence.run import Failure, LoaderRun, Made, Wait, size_of
+from unjam.evidence.run import Failure, LoaderRun, Made, Wait, batch_name, size_of
 from unjam.evidence.trial import Place, users_place
 from unjam.running import pages
 from unjam.running.settings import Settings
@@ -88,7 +88,7 @@ class Record:
         self.note = "its class makes its own iterator"
         self.recorders: list[Any] = []
         self.waits: deque[Wait] = deque(maxlen=MOST_WAITS)
-        self._raw: list[tuple[int, Any, bytes]] = []
+        self._raw: list[tuple[int, int, Any, bytes]] = []
         self._made: deque[Made] = deque(maxlen=MOST_MADE)
         self._seeds: list[int] = []
         self._hands: dict[int, int] = {}
@@ -146,7 +146,7 @@ class Record:
         pid = work.sent_to or 0
         if pid and pid not in self._hands:
             self._hands[pid] = self._number(pid)
-        self._raw.append((pid, work.indices, facts.times))
+        self._raw.append((pid, work.number, work.indices, facts.times))
         if len(self._raw) >= 256:
             self._count()
 
@@ -163,7 +163,7 @@ class Record:
 
     def _count(self) -> None:
         raw, self._raw = self._raw, []
-        for pid, indices, times in raw:
+        for pid, number, indices, times in raw:
             stamps = array("q")
             stamps.frombytes(times)
             samples = len(stamps) - _TAIL
@@ -177,7 +177,16 @@ class Record:
             kept = tuple(stamps[1 : samples + 1]) if self._settings.trace else ()
             self._made.append(
                 Made(
-                    worker, stamps[0], stamps[samples], stamps[-1], samples, longest, slowest, stamps[samples + 1], kept
+                    worker,
+                    stamps[0],
+                    stamps[samples],
+                    stamps[-1],
+                    samples,
+                    longest,
+                    slowest,
+                    stamps[samples + 1],
+                    kept,
+                    batch_name(number, indices),
                 )
             )
 
