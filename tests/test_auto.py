@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import os
 import pickle
 import random
 import signal
 import time
+import weakref
 
 import pytest
 import torch
@@ -471,3 +473,17 @@ def test_it_goes_on_after_exceptions_from_a_signal_handler():
         signal.signal(signal.SIGALRM, before)
     assert got == sorted(set(got)), "each at most once, and in order"
     iterator = None
+
+
+def test_a_dataset_that_knows_its_loader_can_go():
+    dataset = Noisy(4000)
+    loader = unjam.DataLoader(dataset, batch_size=4, num_workers="auto", persistent_workers=True)
+    dataset.loader = type("Box", (), {"__reduce__": lambda self: (object, ())})()
+    dataset.loader.inside = loader
+    iterator = iter(loader)
+    for _ in resize(loader, iterator, 2, 0, 0, 0):
+        pass
+    gone = weakref.ref(iterator)
+    del iterator, dataset, loader
+    gc.collect()
+    assert gone() is None

@@ -145,12 +145,14 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         if self._pacer is None or self._iterable:
             self._feed = Feed(pool, config, *parts, self._pacer)
         else:
-            alone = self._alone(court) if self._pacer.limits.fewest == 0 else None
-            self._feed = ElasticFeed(config, self._pacer, alone, parts=(pool, *parts))
+            self._feed = ElasticFeed(config, self._pacer, parts=(pool, *parts))
+            if self._pacer.limits.fewest == 0:
+                self._alone = self._make_alone(court)
+                self._feed.lend(self._alone)
         # at the interpreter's end the pools are closed by one function of their own
         weakref.finalize(self, self._feed.close).atexit = False
 
-    def _alone(self, court: Court) -> Alone:
+    def _make_alone(self, court: Court) -> Alone:
         """Who makes batches while there is no worker."""
         pin = (self._pin_memory_device,) if self._pin_memory else None
         alone = Alone(_fetcher_here(self, court), self._options, court, self._recorder, pin)

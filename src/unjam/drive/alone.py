@@ -71,17 +71,22 @@ class Alone:
         self.turn.take(lambda: self.closed)
         self._court.function = function
         try:
-            return self._next(draw)
+            return self.make_next(draw)
         finally:
             self._court.function = None
             self.turn.give_back()
+
+    def begin(self) -> None:
+        """An epoch begins, where there are several."""
+        self._held = None
 
     def close(self) -> None:
         """There will be no more."""
         self.closed = True
         self._held = None
 
-    def _next(self, draw: Callable[[], Any]) -> Any:
+    def make_next(self, draw: Callable[[], Any]) -> Any:
+        """The same, for whoever has taken the turn already."""
         begun = time.monotonic_ns()
         while not self.closed:
             if self._held is None:

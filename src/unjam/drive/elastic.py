@@ -5,6 +5,7 @@ See NOTE [ Elastic ] and NOTE [ Pace ].
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,40 +16,45 @@ from unjam.engine import events as ev
 from unjam.engine.elastic import ElasticMachine
 from unjam.engine.machine import Config
 from unjam.engine.pace import Setting
-from unjam.errors import SampleError
 
 
 class ElasticFeed(Feed):
-    """A feed whose size changes. `alone`: who makes batches while there is no worker, where that is allowed."""
+    """A feed whose size changes."""
 
-    def __init__(self, config: Config, pacer: Pacer, alone: Alone | None, *, parts: tuple[Any, ...]) -> None:
+    def __init__(self, config: Config, pacer: Pacer, *, parts: tuple[Any, ...]) -> None:
         pool, options, court, recorder, pinner = parts
         super().__init__(pool, config, options, court, recorder, pinner, pacer)
         self._own = ElasticMachine(config, size=pacer.setting.workers, depth=pacer.setting.depth)
         self._machine = self._own
-        self._alone = alone
-        if alone is not None:
-            alone.pacer, alone.claim, alone.drawer = pacer, self._claim, self.drawer
+        # weak: it holds the dataset, which may hold anything; see NOTE [ The end of an iterator ]
+        self._alone: weakref.ref[Alone] | None = None
+
+    def lend(self, alone: Alone) -> None:
+        """Who makes batches while there is no worker, where that is allowed."""
+        alone.pacer, alone.claim, alone.drawer = self._pacer, self._claim, self.drawer
+        self._alone = weakref.ref(alone)
 
     def begin(self, draw: Callable[[], Any], shared_seed: int | None) -> None:
         """See `Feed`."""
         self._made_here = 0
+        alone = None if self._alone is None else self._alone()
+        if alone is not None:
+            alone.begin()
         now = Setting(self._own.size, self._own.depth)
         if self._pacer is not None and self._pacer.setting != now:
             # decided in the last moment of the epoch before
             self._own.handle(ev.Resized(self._pacer.setting.workers, self._pacer.setting.depth))
         super().begin(draw, shared_seed)
 
-    def next(self, draw: Callable[[], Any], function: Callable[[SampleError], Any] | None = None) -> Any:
-        """See `Feed`."""
-        pacer, alone = self._pacer, self._alone
+    def _next(self, draw: Callable[[], Any]) -> Any:
+        pacer, alone = self._pacer, None if self._alone is None else self._alone()
         if alone is None or pacer is None or self.closed or not self._is_at_rest(pacer, draw):
-            return super().next(draw, function)
+            return super()._next(draw)
         try:
-            return alone.next(draw, function)
+            return alone.make_next(draw)
         finally:
             if alone.closed:
-                self.close()
+                self._close()
             elif alone.harms:
                 pacer.keep_workers(alone.harms)
 

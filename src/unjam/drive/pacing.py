@@ -9,6 +9,7 @@ import dataclasses
 import math
 import statistics
 import sys
+import weakref
 from array import array
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,7 +70,7 @@ class Pacer:
         start = min(start, limits.workers)
         self.pace = Pace(Setting(start, depth or 2), limits, adapts_depth=depth is None)
         self.wanted: Setting | None = None
-        self._pool: Pool | None = None
+        self._pool_ref: weakref.ref[Any] | None = None  # it has memory, and is to go with its iterator
         self._measured_memory = False
         self._now = _Stretch(start, start + 2)
 
@@ -83,13 +84,17 @@ class Pacer:
         return self.pace.setting
 
     @property
+    def _pool(self) -> Pool | None:
+        return None if self._pool_ref is None else self._pool_ref()
+
+    @property
     def limits(self) -> Limits:
         """The most there can be."""
         return self.pace.limits
 
     def begin(self, pool: Pool) -> None:
         """An epoch begins."""
-        self._pool = pool
+        self._pool_ref = weakref.ref(pool)
         self.wanted = None
         self._now = _Stretch(max(1, self.setting.workers), self.setting.workers + 2)
 
@@ -174,7 +179,8 @@ class Pacer:
 
     def _mind_memory(self) -> None:
         """What a worker takes is known once there is one: from then on it bounds how many there may be."""
-        pid = self._pool.pid(0) if self._pool is not None else None
+        pool = self._pool
+        pid = pool.pid(0) if pool is not None else None
         left = available_memory()
         size = allowance.own_memory(pid) if pid is not None and not self._measured_memory else 0
         if not size or left is None:
