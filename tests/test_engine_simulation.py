@@ -17,7 +17,7 @@ from unjam.engine import events as ev
 from unjam.engine.elastic import ElasticMachine
 from unjam.engine.machine import Config, Machine
 
-SCHEDULES = int(os.environ.get("UNJAM_SCHEDULES", "3000"))
+SCHEDULES = int(os.environ.get("UNJAM_SCHEDULES", "1500"))
 MOST_STEPS = 3000
 
 configs = st.builds(

@@ -278,18 +278,12 @@ def tuned(folder, name, *options):
 
 
 def test_samples_that_wait_get_workers(folder):
-    told = tuned(folder, "waits", "--budget", "12")
+    told = tuned(folder, "waits", "--budget", "9")
     rates = {rung["words"]: rung["rate"] for rung in told["rungs"]}
     assert told["choice"]["workers"] >= 4
     assert rates["unjam, 4 workers"] > 2.5 * rates["unjam, no workers"]
-    assert told["seconds"] < 17
+    assert told["seconds"] < 16
     assert set(told["where_time_goes"]) >= {"fetch", "collate"}
-
-
-def test_a_step_that_is_known(folder):
-    told = tuned(folder, "waits", "--budget", "9", "--step-ms", "20")  # 400 samples/s, one worker makes 300
-    assert told["enough"]
-    assert told["choice"]["workers"] in (2, 3, 4)
 
 
 def test_the_step_is_learnt_from_the_program(folder):
@@ -303,7 +297,7 @@ def test_the_step_is_learnt_from_the_program(folder):
 
 
 def test_a_setting_that_dies(folder):
-    told = tuned(folder, "dies", "--budget", "8")
+    told = tuned(folder, "dies", "--budget", "6")
     assert told["choice"]["workers"] == 1
     assert any("unjam, 2 workers" in note for note in told["notes"]), told["notes"]
 
@@ -315,14 +309,14 @@ def test_an_iterable_that_does_not_divide_itself(folder):
 
 
 def test_short_epochs_are_measured_whole(folder):
-    told = tuned(folder, "short", "--budget", "10")
+    told = tuned(folder, "short", "--budget", "6")
     rates = {rung["words"]: rung["rate"] for rung in told["rungs"]}
     # 64 samples of 3 ms: two processors make no more than 667 a second, however many batches lie ready at the beginning
     assert max(rates.values()) < 900, rates
 
 
 def test_things_that_are_no_batches(folder):
-    told = tuned(folder, "single", "--budget", "8", "--step-ms", "20")  # 50 a second; one process makes 300
+    told = tuned(folder, "single", "--budget", "5", "--step-ms", "20")  # 50 a second; one process makes 300
     assert told["enough"]
     assert told["choice"]["workers"] == 1
     rates = {rung["words"]: rung["rate"] for rung in told["rungs"]}
@@ -331,7 +325,7 @@ def test_things_that_are_no_batches(folder):
 
 
 def test_a_loader_of_unjams_own_keeps_its_policies(folder):
-    told = tuned(folder, "skips", "--budget", "8")
+    told = tuned(folder, "skips", "--budget", "4")
     now = next(rung for rung in told["rungs"] if rung["as_is"])
     assert now["driver"] == "unjam"
     assert not told["notes"] or not any("raised" in note for note in told["notes"] if note.startswith("unjam"))
@@ -339,13 +333,13 @@ def test_a_loader_of_unjams_own_keeps_its_policies(folder):
 
 def test_a_budget_is_kept_and_a_cut_ladder_is_told(folder):
     began = time.monotonic()
-    told = tuned(folder, "slow", "--budget", "6")
+    told = tuned(folder, "slow", "--budget", "5")
     assert time.monotonic() - began < 25
     assert any("--budget" in note for note in told["notes"]), told["notes"]
 
 
 def test_a_lock_that_all_share(folder):
-    told = tuned(folder, "locked", "--budget", "9")
+    told = tuned(folder, "locked", "--budget", "7")
     assert told["choice"]["workers"] <= 2
     assert any("lock" in stop["because"] for stop in told["stops"]), told["stops"]
 

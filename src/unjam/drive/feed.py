@@ -235,8 +235,10 @@ class Feed:
                     self._look(draw, now - begun)
             while arrivals and self._outcome is None:
                 first = arrivals[0]
+                if isinstance(first.event, ev.Death):
+                    arrivals.popleft()  # nobody dies twice
                 self._take(first, draw)
-                if arrivals and arrivals[0] is first:  # taken off the list once it is dealt with, as everything here
+                if arrivals and arrivals[0] is first:  # the others are taken off the list once they are dealt with
                     arrivals.popleft()
         if self._pinner is not None and not self.closed:
             # what has come meanwhile is pinned while the consumer computes

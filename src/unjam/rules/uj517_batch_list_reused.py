@@ -21,7 +21,7 @@ from unjam.evidence.case import Case
 from unjam.rules.judging import LIKELY, PROVEN
 from unjam.rules.rule import Finding, Rule
 
-RULE = Rule("UJ517", "batch-list-reused", symptom="lost")
+RULE = Rule("UJ517", "batch-list-reused", symptom="lost", explains=("raised",))
 
 
 def detect(case: Case) -> Finding | None:
