@@ -22,7 +22,7 @@ from harness import table, verdict
 from workloads import WORKLOADS
 
 STEPS = (0, 1, 2, 4, 8, 16)
-SHORT, LONG, ROUNDS = 0.8, 1.5, 3
+SHORT, LONG, ROUNDS = 0.6, 1.2, 3
 HERE = Path(__file__).parent
 
 
@@ -119,7 +119,7 @@ def main() -> None:
     for name in names:
         swept = sweep(name)
         best = max(swept, key=lambda setting: swept[setting])
-        choice, took = tuned(name, 30)
+        choice, took = tuned(name, 20)
         auto = Contender(name, "unjam", "auto")
         settled, batches = settle(auto)
         said = auto.loader.statistics().auto
