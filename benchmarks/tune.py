@@ -119,7 +119,7 @@ def main() -> None:
     for name in names:
         swept = sweep(name)
         best = max(swept, key=lambda setting: swept[setting])
-        choice, took = tuned(name, 20)
+        choice, took = tuned(name, 40)
         auto = Contender(name, "unjam", "auto")
         settled, batches = settle(auto)
         said = auto.loader.statistics().auto

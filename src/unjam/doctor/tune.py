@@ -28,6 +28,8 @@ SHARE, SHORTEST, LONGEST = 1 / 45, 0.6, 2.5
 # a rung that is not this much better than the best below it has gained nothing
 GAINED = 1.05
 LEADERS = 3
+# the part of the time that goes into waiting for single slow samples, from which rates of a moment say little
+UNEVEN = 0.1
 
 
 @dataclass
@@ -53,7 +55,7 @@ class Tuner:
         self._found: list[Measured] = []
         self._cut = False
         self._lead: Rung | None = None  # the cheapest that is enough, as far as the climb tells
-        self._short = min(LONGEST, max(SHORTEST, wishes.budget * SHARE))
+        self._short = self._usual = min(LONGEST, max(SHORTEST, wishes.budget * SHARE))
         self._most, self._because = most_workers(case.world.memory)
         loader = case.loader
         own = loader.driver
@@ -116,7 +118,10 @@ class Tuner:
                 return
             if found.outcome in ("refused", "memory", "died", "hung"):
                 return
-            without_gain = 0 if found.rate > best * GAINED else without_gain + (workers > 0)
+            # how many slow samples a moment meets says more than the setting does: go on, and look for longer
+            uneven = found.stalled > UNEVEN
+            self._short = self._usual * 2 if uneven else self._usual
+            without_gain = 0 if found.rate > best * GAINED or uneven else without_gain + (workers > 0)
             best = max(best, found.rate)
             if without_gain >= 2 or not self._has_room(found):
                 return

@@ -29,6 +29,8 @@ TOO_MUCH = 0.15
 WORTH, KEEP = 1.06, 0.97
 # workers that make batches for less than this part of their time idle
 IDLE = 0.8
+# seconds: batches that are made so quickly are worth a try without workers, if that looks no slower than by this factor
+QUICK_BATCH, IN_A_CROWD = 0.01, 2.2
 # windows in a row that must agree before a settled pace is opened again
 IN_A_ROW = 3
 # a rate that fell below this part of the settled one has changed
@@ -217,7 +219,10 @@ class Pace:
         took = window.seconds / window.batches
         making = window.busy * self.setting.workers * took
         training = took * (1 - min(1.0, window.waited))
-        return training + making <= took * 0.9 or making <= ENOUGH * (training + making)
+        if making <= ENOUGH * (training + making) or training + making <= took * 0.9:
+            return True
+        # where workers and consumer share processors, a batch takes longer to make in a worker than it would here: try it
+        return making < QUICK_BATCH and training + making <= took * IN_A_CROWD
 
     def _settle(self, window: Window) -> None:
         self.settled, self._trying, self.base_rate = True, "", 0.0
