@@ -21,6 +21,7 @@ from unjam.doctor.instrument import Hello
 from unjam.doctor.inventory import Inventory, open_files, sizes
 from unjam.doctor.recording import Recorder
 from unjam.doctor.tracking import Setup
+from unjam.doctor.warden import note
 from unjam.engine.deadlines import SETTLE
 from unjam.evidence.trial import Plan
 
@@ -33,6 +34,7 @@ IDLE_STEP = 0.02
 def confine(folder: str) -> None:
     """A session of its own, output into the folder, no core files, and the first to go when memory runs out."""
     os.setsid()
+    note(os.path.dirname(folder), os.getpid())  # not only the doctor does: it may be killed before it can
     out = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     for old, new in ((null, 0), (out, 1), (out, 2)):

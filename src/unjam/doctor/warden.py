@@ -34,8 +34,7 @@ class Warden:
 
     def note(self, leader: int) -> None:
         """A session was started."""
-        with open(f"{self._folder}/{SESSIONS}", "a", encoding="ascii") as file:
-            file.write(f"{leader}\n")
+        note(self._folder, leader)
 
     def dismiss(self) -> int:
         """All is cleaned up already. Returns the process to wait for."""
@@ -43,6 +42,12 @@ class Warden:
             os.write(self._write, GOODBYE)
         os.close(self._write)
         return self._pid
+
+
+def note(folder: str, leader: int) -> None:
+    """Write down a session that is to be ended with the doctor."""
+    with open(f"{folder}/{SESSIONS}", "a", encoding="ascii") as file:
+        file.write(f"{leader}\n")
 
 
 def _stand_watch(read: int, folder: str) -> None:
@@ -58,7 +63,7 @@ def _stand_watch(read: int, folder: str) -> None:
         return
     try:
         with open(f"{folder}/{SESSIONS}", encoding="ascii") as file:
-            leaders = [int(line) for line in file]
+            leaders = sorted({int(line) for line in file})
     except (OSError, ValueError):
         leaders = []
     for leader in leaders:
