@@ -204,7 +204,7 @@ def of_climb(tuned: Tuned, version: str, title: str) -> str:
         page.add(_stack(tuned))
     for reason in tuned.stops:
         page.add(
-            f'<section class="card note"><h3>more workers stop helping: {escape(reason.words)}</h3>'
+            f'<section class="card note"><h3>{escape(reason.title)}</h3>'
             f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in reason.evidence)}</ul>"
             f'<span class="word">{reason.confidence.value}</span></section>'
         )

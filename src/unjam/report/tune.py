@@ -49,7 +49,7 @@ def show(tuned: Tuned, console: Console) -> None:
         words = ", ".join(f"{name} {short_time(seconds)} ({seconds / whole:.0%})" for name, seconds in tuned.parts)
         console.print(f"\na sample takes {short_time(whole)} of a worker: {words}", soft_wrap=True)
     for reason in tuned.stops:
-        console.print(f"more workers stop helping: {escape(reason.words)} ({reason.confidence.value})", soft_wrap=True)
+        console.print(f"{escape(reason.title)} ({reason.confidence.value})", soft_wrap=True)
         for line in reason.evidence:
             console.print(f"  {escape(line)}", soft_wrap=True)
     shown = profiled(climb)

@@ -27,6 +27,12 @@ class Reason:
     words: str
     confidence: Confidence
     evidence: tuple[str, ...] = ()
+    untried: bool = False  # they might; nobody has tried
+
+    @property
+    def title(self) -> str:
+        """In a line that stands alone."""
+        return self.words if self.untried else f"more workers stop helping: {self.words}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +159,7 @@ def _stops(climb: Climb, good: dict[Rung, float]) -> list[Reason]:
         top = ladder[-1] if ladder else None
         if top is not None and top.workers >= climb.most:
             words = f"more than {count(climb.most, 'worker')} were not tried: {climb.because}"
-            return [Reason(words, LIKELY, ("the last step still gained",))]
+            return [Reason(words, LIKELY, ("the last step still gained",), untried=True)]
         return []
     before = ladder[ladder.index(last) - 1]
     here, there = climb.last(before), climb.last(last)
