@@ -383,3 +383,20 @@ def test_timeout():
     next(iterator)
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 4 seconds"):
         next(iterator)
+
+
+class SlowToBegin(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        time.sleep(1.5)
+        return iter(range(8))
+
+
+def test_a_stream_that_is_slow_to_begin_is_not_taken_for_a_forgotten_one(monkeypatch):
+    from unjam.drive import watch
+
+    monkeypatch.setattr(watch, "FORGOTTEN", 0.3)
+    loader = unjam.DataLoader(SlowToBegin(), batch_size=4, num_workers=1, persistent_workers=True, warn_after=0.4)
+    for _ in range(2):
+        assert torch.cat(list(loader)).tolist() == list(range(8))
+    assert loader.statistics().restarts == 0
+    loader._iterator._shutdown_workers()

@@ -250,6 +250,8 @@ class Feed:
         for worker, work in self._owed():
             owed.setdefault(worker, []).append(work)
         for event in self._watch.look(time.monotonic(), owed, waited):
+            if isinstance(event, ev.Forgotten) and self._machine.config.iterable:
+                continue  # it could not be taken up where it was; should it only be late, that would end the epoch
             if isinstance(event, ev.Overdue) and not self._desk.over_time(event, self._work.get(event.batch)):
                 continue
             self._pump(event, draw)

@@ -16,8 +16,8 @@ from unjam.transport.page import Beat, Stage
 
 # a stage that is the sample's own time; pauses and questions are not
 _OWN_TIME = (Stage.GETITEM, Stage.COLLATE, Stage.PICKLE)
-# seconds for which a worker that owes something may wait for work
-FORGOTTEN = 3.0
+# seconds for which a worker that owes something may wait for work; on a crowded machine it may be late to see it
+FORGOTTEN = 10.0
 # the shortest time between two looks, however short a sample may be
 SHORTEST_LOOK = 0.05
 

@@ -288,6 +288,7 @@ class Worker:
 
     def _resume(self, message: messages.Resume) -> None:
         self._exhausted = False
+        self._page.beat(Stage.INIT, -1)  # the dataset's __iter__ may take its time: this is no waiting for work
         try:
             self._reseed(message.shared_seed)
             self._fetcher = self._new_fetcher()
