@@ -60,6 +60,8 @@ class Killer:
     seed: int
     strikes: dict[str, int] = field(default_factory=dict)
     workers: list = field(default_factory=list)
+    # batches so far: on a machine so busy that none came since the last strike, the next one waits, or no worker would ever begin
+    batches: int = 0
 
     def __post_init__(self) -> None:
         self._dice = random.Random(self.seed)
@@ -67,7 +69,10 @@ class Killer:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
+        struck_at = -1
         while not self._stop.wait(self._dice.expovariate(self.rate)):
+            if self.batches == struck_at:
+                continue
             alive = [worker for worker in list(self.workers) if worker.is_alive()]
             if alive:
                 way = self._dice.choice(WAYS)
@@ -75,6 +80,7 @@ class Killer:
                     os.kill(self._dice.choice(alive).pid, way)
                 except ProcessLookupError:
                     continue
+                struck_at = self.batches
                 self.strikes[way.name] = self.strikes.get(way.name, 0) + 1
 
     def __enter__(self):
@@ -123,6 +129,7 @@ def run(seconds: float, rate: float = 5.0, seed: int = 0, *, workers: int = 3, l
                     assert indices.tolist() == list(range(at, at + 8)), f"expected {at}, got {indices.tolist()}"
                     assert torch.equal(batch, torch.stack([expected(i) for i in indices.tolist()])), "other bytes"
                     at += 8
+                    killer.batches += 1
                     if time.monotonic() > until:
                         break
                 else:
