@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         CannotShipError,
         CannotStartError,
         LoaderTimeoutError,
+        LockTimeoutError,
         SampleError,
         SampleTimeoutError,
         TooManyErrorsError,
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     )
     from unjam.evidence.incident import Incident
     from unjam.loader import DataLoader
+    from unjam.sharing.arrays import SharedArray
+    from unjam.sharing.buffer import GoneError
+    from unjam.sharing.dicts import SharedDict
+    from unjam.sharing.handles import per_worker
+    from unjam.sharing.lists import SharedList
+    from unjam.sharing.locks import interprocess_lock
+    from unjam.sharing.mapped import MappedDataset, mapped
+    from unjam.sharing.walking import share
     from unjam.statistics import Statistics
 
 __version__ = "0.1.0"
@@ -29,17 +38,32 @@ __all__ = [
     "CannotShipError",
     "CannotStartError",
     "DataLoader",
+    "GoneError",
     "Incident",
     "LoaderTimeoutError",
+    "LockTimeoutError",
+    "MappedDataset",
     "SampleError",
     "SampleTimeoutError",
+    "SharedArray",
+    "SharedDict",
+    "SharedList",
     "Statistics",
     "TooManyErrorsError",
     "UnjamError",
     "WorkerDiedError",
     "__version__",
+    "interprocess_lock",
+    "mapped",
+    "per_worker",
+    "share",
 ]
-_ELSEWHERE = {"DataLoader": "unjam.loader", "Incident": "unjam.evidence.incident", "Statistics": "unjam.statistics"}
+_ELSEWHERE = {
+    "DataLoader": "unjam.loader", "Incident": "unjam.evidence.incident", "Statistics": "unjam.statistics",
+    "SharedArray": "unjam.sharing.arrays", "GoneError": "unjam.sharing.buffer", "SharedDict": "unjam.sharing.dicts",
+    "per_worker": "unjam.sharing.handles", "SharedList": "unjam.sharing.lists", "interprocess_lock": "unjam.sharing.locks",
+    "MappedDataset": "unjam.sharing.mapped", "mapped": "unjam.sharing.mapped", "share": "unjam.sharing.walking",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -59,6 +59,10 @@ class LoaderTimeoutError(UnjamError, RuntimeError):
     """No batch came within the loader's `timeout`."""
 
 
+class LockTimeoutError(UnjamError, TimeoutError):
+    """An `interprocess_lock` was not free in time; the text names its holder."""
+
+
 class TooManyErrorsError(UnjamError, RuntimeError):
     """More samples failed than `max_errors` allows, or all of them; the message groups them by cause."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import os
 import sys
@@ -19,7 +20,7 @@ from unjam.drive.pacing import Pacer, divides_itself, first_size
 from unjam.drive.recorder import Recorder
 from unjam.errors import SampleError
 from unjam.options import DEFAULTS, AutoWorkers, OnError, check_options
-from unjam.pools.starting import ShipCache
+from unjam.pools.starting import cache_for
 from unjam.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     memory_budget: the most bytes of batches between sampler and consumer; by default a quarter of what is free. It
         can lower how far workers run ahead, never which worker makes which batch.
     profile: find out which transform and which line the time goes to; `statistics().profile` tells.
+    share_dataset: large lists, dicts and tuples of plain values in the dataset's attributes lie once in memory that all workers read,
+        in place of a copy in each; this process keeps its own. "auto": where a dry run of some samples shows that workers only
+        read them; True: without one; False: never. Who writes to one gets a copy of its own, as after a fork.
+        `statistics().sharing` tells what was shared, what that saves, and what was left alone and why.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         worker_threads: int | None = 1,
         memory_budget: int | None = None,
         profile: bool = False,
+        share_dataset: bool | Literal["auto"] = "auto",
     ) -> None:
         check_options(
             on_error=on_error,
@@ -101,6 +107,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             worker_threads=worker_threads,
             memory_budget=memory_budget,
             profile=profile,
+            share_dataset=share_dataset,
         )
         if num_workers == "auto" or isinstance(num_workers, AutoWorkers):
             num_workers = AutoWorkers(first_size(dataset, iterable=isinstance(dataset, IterableDataset)))
@@ -136,7 +143,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.worker_threads = worker_threads
         self.memory_budget = memory_budget
         self.profile = profile
-        self._ship_cache = ShipCache()
+        self.share_dataset = share_dataset
+        self._ship_cache = cache_for(share_dataset)
         self._pacer: Pacer | None = None
         if isinstance(num_workers, AutoWorkers):
             self._pacer = _pacer(self, num_workers, prefetch_factor, sample_timeout)
@@ -155,7 +163,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def statistics(self) -> Statistics:
         """What this loader has done so far, in all its epochs; pretty when printed."""
-        return self._recorder.statistics()
+        cache = self._ship_cache
+        return dataclasses.replace(self._recorder.statistics(), sharing=cache.shares.report(cache.learnt))
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self.num_workers and sys.platform == "win32":
@@ -211,5 +220,8 @@ def adopt(
     own["in_order"] = in_order
     if auto and pacer is None:
         pacer = _pacer(loader, first_size(loader.dataset, iterable=False), sample_timeout=own["sample_timeout"])
-    adopted.keep(loader, types.SimpleNamespace(**own, _recorder=recorder, _ship_cache=ShipCache(), _pacer=pacer))
+    adopted.keep(
+        loader,
+        types.SimpleNamespace(**own, _recorder=recorder, _ship_cache=cache_for(own["share_dataset"]), _pacer=pacer),
+    )
     return pacer

@@ -23,7 +23,6 @@ from unjam import allowance
 from unjam.doctor import sandbox
 from unjam.doctor.changes import own_file
 from unjam.doctor.describing import described
-from unjam.doctor.digest import weigh
 from unjam.drive.pacing import divides_itself
 from unjam.engine.deadlines import ASK_AGAIN
 from unjam.evidence import waiting
@@ -31,6 +30,7 @@ from unjam.evidence.ladder import Measured, Rung
 from unjam.evidence.run import batch_name, size_of
 from unjam.options import DEFAULTS
 from unjam.transport.page import Stage
+from unjam.worker.digest import weigh
 
 # a stretch is divided into so many parts, whose rates tell how much they differ
 PARTS = 5

@@ -16,7 +16,6 @@ from typing import Any
 from unjam.doctor import instrument, looking, shared
 from unjam.doctor.changes import ease, own_file
 from unjam.doctor.describing import described
-from unjam.doctor.digest import weigh
 from unjam.doctor.instrument import Hello
 from unjam.doctor.inventory import Inventory, open_files, sizes
 from unjam.doctor.recording import Recorder
@@ -24,6 +23,7 @@ from unjam.doctor.tracking import Setup
 from unjam.doctor.warden import note
 from unjam.engine.deadlines import SETTLE
 from unjam.evidence.trial import Plan
+from unjam.worker.digest import weigh
 
 GOODBYE = 0
 captured: dict[int, int] = {}  # the places of the program's open files at the captured moment
@@ -253,7 +253,7 @@ def _offset(fd: int) -> int:
 
 def _attributes(dataset: Any) -> dict[str, tuple[int, str]]:
     """A short name for each of the dataset's attributes, to see which of them loading changes."""
-    from unjam.doctor.digest import digest  # noqa: PLC0415 - only here
+    from unjam.worker.digest import digest  # noqa: PLC0415 - only here
 
     found = {}
     for name, value in list(getattr(dataset, "__dict__", {}).items())[:100]:

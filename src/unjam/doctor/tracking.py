@@ -13,12 +13,12 @@ from typing import Any
 from unjam.doctor import looking
 from unjam.doctor.changes import release_mine
 from unjam.doctor.describing import described
-from unjam.doctor.digest import digest
 from unjam.doctor.inventory import Inventory, walk
 from unjam.doctor.randomness import Randomness
 from unjam.doctor.recording import Recorder
 from unjam.evidence.oddness import read as read_shape
 from unjam.evidence.trial import Plan
+from unjam.worker.digest import digest
 
 MEMORY_EVERY = 0.2  # seconds between two readings of a worker's memory
 AGAIN = 6  # samples that are loaded twice, to see whether the same index gives the same sample

@@ -52,6 +52,12 @@ TAKE_STACK = Deadline(
     "take stack", 0.5, "how long a worker may take to write its stack; the handler is C code and needs microseconds"
 )
 GLANCE = Deadline("glance", 0.1, "how long a profile waits for a worker's stack; one that comes later is not counted")
+DRY_RUN = Deadline(
+    "dry run",
+    20.0,
+    "how long the samples of a dry run may take, in a process like a worker, before nothing of the dataset is shared; the "
+    "first epoch begins after it",
+)
 LOOK_AGAIN = Deadline(
     "look again",
     1.0,

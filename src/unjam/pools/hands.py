@@ -12,7 +12,7 @@ from typing import Any
 
 from unjam.engine.actions import Reason
 from unjam.engine.deadlines import GLANCE, TAKE_STACK, Deadline
-from unjam.transport.channel import Channel
+from unjam.transport.channel import MOST_FDS, Channel
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping, OwnedFd
 from unjam.transport.page import Page, Stage
@@ -78,12 +78,12 @@ class BeginFrame:
         self._tracker = tracker
         self._adopted = adopted
 
-    def frame(self, spec: WorkerSpec) -> tuple[main.Begin, tuple[int, ...]]:
+    def frame(self, spec: WorkerSpec) -> tuple[messages.Begin, tuple[int, ...]]:
         """The message and its descriptors, after the page and the stacks."""
         if self._payload is None:
-            return main.Begin(spec, None, None, has_tracker=False, adopted=False), ()
+            return messages.Begin(spec, None, None, has_tracker=False, adopted=False), ()
         fds = (self._payload.fd, *((self._tracker,) if self._tracker is not None else ()), *self._payload.extra_fds)
-        begin = main.Begin(
+        begin = messages.Begin(
             spec,
             self._home,
             self._payload.manifest,
@@ -91,6 +91,15 @@ class BeginFrame:
             adopted=self._adopted,
         )
         return begin, fds
+
+
+def introduce(channel: Channel, message: object, fds: tuple[int, ...]) -> None:
+    """Send the first frame, with as many descriptors as it takes."""
+    rest = list(fds)
+    while len(rest) > MOST_FDS:
+        channel.post(messages.Descriptors(), fds=rest[:MOST_FDS])
+        del rest[:MOST_FDS]
+    channel.post(message, fds=rest)
 
 
 def sentinel_of(process: Any) -> OwnedFd | int:

@@ -31,11 +31,12 @@ from unjam.engine.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
 from unjam.errors import CannotStartError
 from unjam.pools.births import Nursery
 from unjam.pools.ends import MemoryWitness, await_ends, death_of, ending_of
-from unjam.pools.hands import BeginFrame, Hand, glance, sentinel_of, take_stack
+from unjam.pools.hands import BeginFrame, Hand, glance, introduce, sentinel_of, take_stack
 from unjam.pools.loads import BatchLoad, Missing, dump_index
 from unjam.pools.protocol import Arrival, Asked, Ending, Work
 from unjam.pools.registry import open_pools
-from unjam.transport.channel import MOST_FDS, Channel, ChannelClosed, Envelope
+from unjam.pools.shares import Learnt
+from unjam.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping, OwnedFd
 from unjam.transport.page import Beat, Page, Stage
@@ -46,7 +47,7 @@ from unjam.worker.spec import WorkerSpec
 class ProcessPool:
     """Workers in processes of their own; each has its own channel and nothing is shared between two of them."""
 
-    def __init__(self, nursery: Nursery, specs: list[WorkerSpec], begin: BeginFrame, imported: set[str]) -> None:
+    def __init__(self, nursery: Nursery, specs: list[WorkerSpec], begin: BeginFrame, learnt: Learnt) -> None:
         self._nursery = nursery
         self._specs = specs
         self._begin = begin
@@ -63,7 +64,7 @@ class ProcessPool:
         # what happened and nobody has taken yet: kept here, so that an exception that a signal raises in between loses nothing
         self.arrivals: deque[Arrival] = deque()
         self.processes: list[Any] = []
-        self._imported = imported
+        self._learnt = learnt
         open_pools.add(self)
 
     # -- the protocol ------------------------------------------------------------------------------------------------
@@ -242,7 +243,7 @@ class ProcessPool:
         try:
             for number in numbers:
                 process, sock = born[number]
-                self._take(number, process, Channel(sock, main.LANGUAGE))
+                self._take(number, process, Channel(sock, messages.LANGUAGE))
                 del born[number]
                 self._waiting_to_start.remove(number)
         finally:
@@ -275,12 +276,8 @@ class ProcessPool:
 
     def _introduce(self, hand: Hand, message: object, fds: tuple[int, ...]) -> None:
         """Send the first frame. Unlike later ones it must go out, or the worker never learns who it is."""
-        rest = list(fds)
         try:
-            while len(rest) > MOST_FDS:
-                hand.channel.post(messages.Descriptors(), fds=rest[:MOST_FDS])
-                del rest[:MOST_FDS]
-            hand.channel.post(message, fds=rest)
+            introduce(hand.channel, message, fds)
         except ChannelClosed:
             pass  # it is gone already; its sentinel says so
         except OSError as error:
@@ -344,9 +341,12 @@ class ProcessPool:
                 end = ev.Exhausted(hand.number, batch, cut_short=cut_short)
                 return Arrival(end, Missing(envelope.data, raises=False))
             case messages.Prepared(imported):
-                self._imported.update(imported)
+                self._learnt.imported.update(imported)
                 hand.prepared = True
                 return Arrival(ev.Ready(hand.number))
+            case messages.Copied(path, line):
+                self._learnt.copied[path] = line
+                return None
             case messages.Farewell():
                 hand.said_farewell = True
                 return Arrival(ev.Goodbye(hand.number))

@@ -28,9 +28,12 @@ from unjam.pools.births import ContextNursery, Nursery, ServerNursery
 from unjam.pools.hands import BeginFrame
 from unjam.pools.processes import ProcessPool
 from unjam.pools.registry import close_all
+from unjam.pools.shares import Learnt, Shares
+from unjam.pools.trying import dry_run
 from unjam.transport.room import available_memory
 from unjam.worker import settings, shipping
 from unjam.worker.spec import Cargo, WorkerSpec
+from unjam.worker.tasting import Tasted
 from unjam.worker.world import World, tracker_fd
 
 log = logging.getLogger("unjam")
@@ -45,19 +48,25 @@ class ShipCache:
     """The last payload of a loader, used again while its content is the same. Never travels itself."""
 
     payload: shipping.Payload | None = None
-    # installed packages that workers had to import themselves: next time the server does it once for all
-    imported: set[str] = field(default_factory=set)
+    # among them, installed packages that workers had to import themselves: next time the server does it once for all
+    learnt: Learnt = field(default_factory=Learnt)
+    shares: Shares = field(default_factory=Shares)
     # a worker could not rebuild what it was sent: do not try again
     must_fork: bool = False
 
     def __reduce__(self) -> Any:
-        return ShipCache, ()
+        return cache_for, (self.shares.mode,)
 
     def __deepcopy__(self, memo: Any) -> ShipCache:
-        return ShipCache()
+        return cache_for(self.shares.mode)
 
     def __copy__(self) -> ShipCache:
-        return ShipCache()
+        return cache_for(self.shares.mode)
+
+
+def cache_for(share_dataset: bool | str) -> ShipCache:  # noqa: FBT001 - it is the option
+    """What a loader with this option keeps."""
+    return ShipCache(shares=Shares(share_dataset))
 
 
 def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCache) -> ProcessPool:
@@ -65,11 +74,11 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
     _at_exit_once()
     method = None if context is None else context.get_start_method()
     if method == "fork":
-        return _forking(cargo, specs, context)
+        return _forking(cargo, specs, context, cache)
     if cache.must_fork and method is None and _fork_is_safe():
-        return _forking(cargo, specs, multiprocessing.get_context("fork"))
+        return _forking(cargo, specs, multiprocessing.get_context("fork"), cache)
     try:
-        cache.payload = _ship(cargo, cache.payload, within=_room() if method is None else None)
+        cache.payload = _ship_sharing(cargo, specs, cache, within=_room() if method is None else None)
     except shipping.TooLarge as error:
         cache.payload = None
         if _fork_is_safe():
@@ -79,18 +88,17 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
                 "this process",
                 error.size / 1e9,
             )
-            return _forking(cargo, specs, multiprocessing.get_context("fork"))
-        cache.payload = _ship(cargo, None, within=None)
+            return _forking(cargo, specs, multiprocessing.get_context("fork"), cache)
+        cache.payload = _ship_sharing(cargo, specs, cache, within=None)
     except Exception as error:
         if method is None:
-            return _fall_back(cargo, specs, _cannot_ship(cargo, error, method))
+            return _fall_back(cargo, specs, _cannot_ship(cargo, error, method), cache)
         raise _cannot_ship(cargo, error, method) from error
     nursery: Nursery = ServerNursery() if method is None else ContextNursery(context, None)
     if method is None:
-        packages = _packages(cache.payload.modules) | cache.imported
-        forkserver.with_server(lambda server: server.preload(packages))
+        _preload(cache)
     begin = BeginFrame(World.here(), cache.payload, tracker_fd(), adopted=nursery.adopts)
-    return ProcessPool(nursery, specs, begin, cache.imported)
+    return ProcessPool(nursery, specs, begin, cache.learnt)
 
 
 def fork_instead(
@@ -100,28 +108,71 @@ def fork_instead(
     problem = _cannot_ship(cargo, error, None if context is None else context.get_start_method())
     if context is not None:
         raise problem from error
-    pool = _fall_back(cargo, specs, problem)
+    pool = _fall_back(cargo, specs, problem, cache)
     cache.must_fork = True
     return pool
 
 
-def _ship(cargo: Cargo, previous: shipping.Payload | None, *, within: int | None) -> shipping.Payload:
+def _ship_sharing(cargo: Cargo, specs: list[WorkerSpec], cache: ShipCache, *, within: int | None) -> shipping.Payload:
+    """Ship, with the large containers in shared buffers where a dry run has shown that this is safe."""
+    shares = cache.shares
+    cargo.stands = ()
+    if not shares.survey(cargo, len(specs)):
+        return _ship(cargo, cache.payload, within=within)
+    shares.obey(cache.learnt)
+    payload = _ship(cargo, cache.payload, within=within, stands=shares.by_identity())
+    if shares.by_identity() and not shares.tasted and shares.mode == "auto":
+        cache.payload = payload
+        _preload(cache)
+        begin = BeginFrame(World.here(), payload, tracker_fd(), adopted=True)
+        if _taste(shares, dry_run(ServerNursery(), begin, specs[0], cargo)):
+            payload = _ship(cargo, None, within=within, stands=shares.by_identity())
+    return payload
+
+
+def _taste(shares: Shares, tasted: Tasted) -> bool:
+    """Leave alone what the dry run speaks against; whether there was any."""
+    shares.tasted = True
+    for path, reason in tasted.spoilt.items():
+        shares.leave(reason, path)
+    if tasted.problem:
+        shares.leave(tasted.problem)
+    return bool(tasted.spoilt or tasted.problem)
+
+
+def _preload(cache: ShipCache) -> None:
+    assert cache.payload is not None, "nothing was shipped"
+    packages = _packages(cache.payload.modules) | cache.learnt.imported
+    forkserver.with_server(lambda server: server.preload(packages))
+
+
+def _ship(
+    cargo: Cargo, previous: shipping.Payload | None, *, within: int | None, stands: dict[int, Any] | None = None
+) -> shipping.Payload:
     found = settings.collect()
     try:
         cargo.settings = settings.Carrier(found)
-        return shipping.ship(cargo, previous, within=within)
+        return shipping.ship(cargo, previous, within=within, stands=stands)
     except shipping.TooLarge:
         raise
     except Exception:  # noqa: BLE001 - whatever a user's variable raises when it is pickled
         # settings are a help and must not stand in the way
         cargo.settings = settings.Carrier(settings.scalars(found))
-        return shipping.ship(cargo, previous, within=within)
+        return shipping.ship(cargo, previous, within=within, stands=stands)
 
 
-def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any) -> ProcessPool:
+def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCache) -> ProcessPool:
     cargo.settings = None  # a forked worker has them
     by_name = [spec.by_name() for spec in specs]
-    return ProcessPool(ContextNursery(context, cargo), by_name, BeginFrame(None, None, None, adopted=False), set())
+    nursery, begin, shares = ContextNursery(context, cargo), BeginFrame(None, None, None, adopted=False), cache.shares
+    cargo.stands = ()
+    if shares.survey(cargo, len(specs)):
+        shares.obey(cache.learnt)
+        cargo.stands = shares.by_place()
+        if cargo.stands and not shares.tasted and shares.mode == "auto":
+            _taste(shares, dry_run(nursery, begin, by_name[0], cargo))
+            cargo.stands = shares.by_place()
+    return ProcessPool(nursery, by_name, begin, cache.learnt)
 
 
 def _fork_is_safe() -> bool:
@@ -130,7 +181,7 @@ def _fork_is_safe() -> bool:
     return fork_now().safe
 
 
-def _fall_back(cargo: Cargo, specs: list[WorkerSpec], problem: CannotShipError) -> ProcessPool:
+def _fall_back(cargo: Cargo, specs: list[WorkerSpec], problem: CannotShipError, cache: ShipCache) -> ProcessPool:
     from unjam.pools.audit import fork_now  # noqa: PLC0415 - only when something cannot be sent
 
     verdict = fork_now()
@@ -145,7 +196,7 @@ def _fall_back(cargo: Cargo, specs: list[WorkerSpec], problem: CannotShipError) 
         problem.path,
         problem.type_name,
     )
-    return _forking(cargo, specs, multiprocessing.get_context("fork"))
+    return _forking(cargo, specs, multiprocessing.get_context("fork"), cache)
 
 
 def _cannot_ship(cargo: Cargo, error: BaseException, method: str | None) -> CannotShipError:

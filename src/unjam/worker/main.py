@@ -16,7 +16,6 @@ import socket
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,12 +25,13 @@ from torch.utils.data.graph_settings import apply_random_seed
 from unjam.engine.deadlines import LOOK_AROUND
 from unjam.engine.policy import Decision
 from unjam.errors import place
+from unjam.sharing.remembered import copied
 from unjam.transport import classes, collating, memory
 from unjam.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.transport.packing import Packer
 from unjam.transport.page import ARMED, Page, Stage
 from unjam.transport.slots import Arena
-from unjam.worker import hygiene, messages, shipping
+from unjam.worker import hygiene, messages, shipping, tasting
 from unjam.worker.exceptions import record
 from unjam.worker.fetching import Fetcher, make_fetcher
 from unjam.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, Surrender
@@ -39,51 +39,15 @@ from unjam.worker.mending import Identity, Mender
 from unjam.worker.settings import is_installed
 from unjam.worker.spec import Cargo, WorkerSpec, seed_batch
 from unjam.worker.transforms import Transforms
-from unjam.worker.world import World, use_tracker
+from unjam.worker.world import use_tracker
 
 STACKS_BYTES = 1 << 18
 STACK_SIGNAL = signal.SIGUSR2
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """The first frame: who the worker is. `home` and `manifest` are None for a worker forked from the parent.
-
-    Descriptors: the shared page, the memory for stacks, then, where there is a manifest, the payload, and the parent's
-    resource tracker if `has_tracker`, then those that the payload refers to. `adopted`: born of unjam's own fork server.
-    """
-
-    spec: WorkerSpec
-    home: World | None
-    manifest: shipping.Manifest | None
-    has_tracker: bool
-    adopted: bool
-
-
-# every message between a parent and its worker
-LANGUAGE = (
-    Begin,
-    messages.Descriptors,
-    messages.Task,
-    messages.Resume,
-    messages.Verdict,
-    messages.Carry,
-    messages.Leave,
-    messages.Prepared,
-    messages.NewSlot,
-    messages.Made,
-    messages.Carried,
-    messages.Raised,
-    messages.Emptied,
-    messages.Asks,
-    messages.Drained,
-    messages.Farewell,
-)
-
-
 def run(sock: socket.socket, cargo: Cargo | None) -> None:
     """Be a worker. `cargo` is given where the worker inherited it; otherwise it comes with the start frame."""
-    channel = Channel(sock, LANGUAGE)
+    channel = Channel(sock, messages.LANGUAGE)
     fds: list[int] = []
     try:
         first = _await(channel)
@@ -92,12 +56,15 @@ def run(sock: socket.socket, cargo: Cargo | None) -> None:
             first = _await(channel)
     except ChannelClosed:
         return
-    begin: Begin = first.message
+    begin: messages.Begin = first.message
     fds += first.fds
     worker = Worker(begin.spec, channel, fds[:2])
     try:
         worker.prepare(begin, cargo, fds[2:])
-        worker.serve()
+        if begin.spec.tastes is None:
+            worker.serve()
+        else:
+            worker.taste(begin.spec.tastes)
     except ChannelClosed:
         pass  # the parent let go of us
 
@@ -137,7 +104,7 @@ class Worker:
 
     # -- preparing ---------------------------------------------------------------------------------------------------
 
-    def prepare(self, begin: Begin, cargo: Cargo | None, fds: list[int]) -> None:
+    def prepare(self, begin: messages.Begin, cargo: Cargo | None, fds: list[int]) -> None:
         """Settle, load, seed, and say so; a failure is told, and the worker waits to be dismissed."""
         self._arm()
         self._page.beat(Stage.LOADING, -1)
@@ -152,6 +119,7 @@ class Worker:
                 assert begin.manifest is not None, "a worker without a cargo needs a manifest"
                 cargo = shipping.receive(fds[0], begin.manifest, fds[1:])
                 os.close(fds[0])
+            cargo.take_over()
             classes.remember()
             self._page.beat(Stage.INIT, -1)
             self._initialise(cargo)
@@ -215,6 +183,11 @@ class Worker:
             mender=self._mender,
         )
 
+    def taste(self, indices: tuple[Any, ...]) -> None:
+        """The dry run of what would be shared; see NOTE [ Dry run ]."""
+        if self._cargo is not None:
+            self._tell(messages.DryRun(), pickle.dumps(tasting.taste(self._cargo, self._spec, indices)))
+
     # -- serving -----------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
@@ -269,6 +242,8 @@ class Worker:
             return
         finally:
             batch = None
+        for path, line in copied():
+            self._tell(messages.Copied(path, line))
         retired, self._arena.retired = tuple(self._arena.retired), []
         job.stamps.append(time.monotonic_ns())
         self._page.beat(Stage.SEND, job.batch)

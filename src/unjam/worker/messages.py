@@ -6,8 +6,26 @@ from dataclasses import dataclass, replace
 
 from unjam.transport.slots import Filling
 from unjam.transport.unpacking import BufferAt
+from unjam.worker.shipping import Manifest
+from unjam.worker.spec import WorkerSpec
+from unjam.worker.world import World
 
 # -- parent to worker --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The first frame: who the worker is. `home` and `manifest` are None for a worker forked from the parent.
+
+    Descriptors: the shared page, the memory for stacks, then, where there is a manifest, the payload, and the parent's
+    resource tracker if `has_tracker`, then those that the payload refers to. `adopted`: born of unjam's own fork server.
+    """
+
+    spec: WorkerSpec
+    home: World | None
+    manifest: Manifest | None
+    has_tracker: bool
+    adopted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +168,39 @@ class Drained:
 @dataclass(frozen=True, slots=True)
 class Farewell:
     """The worker ends because it was asked to."""
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What the dry run saw is the frame's data; see `tasting`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """This worker now has a copy of its own of a container that was shared, because `line` wrote to it."""
+
+    path: str
+    line: str
+
+
+# every message between a parent and its worker
+LANGUAGE = (
+    Begin,
+    Descriptors,
+    Task,
+    Resume,
+    Verdict,
+    Carry,
+    Leave,
+    Prepared,
+    NewSlot,
+    Made,
+    Carried,
+    Raised,
+    Emptied,
+    Asks,
+    Drained,
+    Farewell,
+    DryRun,
+    Copied,
+)

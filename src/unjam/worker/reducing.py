@@ -9,7 +9,7 @@ import os
 import pickle
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import context as mp_context
 from multiprocessing.reduction import ForkingPickler
@@ -89,6 +89,18 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
                 return reduce
         shared = _multiprocessings_own(kind)
         return None if shared is None else lambda _, obj: shared(obj)
+
+
+class StandingPickler(ShippingPickler):
+    """Puts something else in the place of some containers, by their identity; a slower pickler, since it is asked about everything."""
+
+    def __init__(self, file: io.BytesIO, stands: Mapping[int, Any]) -> None:
+        self._stands = stands
+        super().__init__(file)
+
+    def persistent_id(self, obj: Any) -> Any:
+        """What stands for an object, if anything does; pickle writes it in its place."""
+        return self._stands.get(id(obj))
 
 
 def _multiprocessings_own(kind: type) -> Callable[[Any], Any] | None:

@@ -18,17 +18,19 @@ Some things mean more than their bytes, and keep their meaning:
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
 
-from unjam.transport.memory import Mapping, OwnedFd, address_of, create, same_bytes
+from unjam.transport import memory
+from unjam.transport.memory import OwnedFd, address_of, create, same_bytes
 from unjam.worker import arrivals
-from unjam.worker.reducing import ALIGNMENT, CannotShip, ShippingPickler, as_if_spawning
+from unjam.worker.reducing import ALIGNMENT, CannotShip, ShippingPickler, StandingPickler, as_if_spawning
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Manifest:
     size: int
     stream: tuple[int, int]
     buffers: tuple[tuple[int, int, bool], ...]
+    # whether something stands in the place of containers
+    stands: bool = False
 
 
 @dataclass(slots=True)
@@ -46,7 +50,7 @@ class Payload:
 
     fd: OwnedFd
     manifest: Manifest
-    mapping: Mapping
+    mapping: memory.Mapping
     extra_fds: list[OwnedFd] = field(default_factory=list)
     modules: frozenset[str] = frozenset()
 
@@ -59,23 +63,30 @@ class TooLarge(CannotShip):
         self.size = size
 
 
-def ship(cargo: object, previous: Payload | None = None, *, within: int | None = None) -> Payload:
+def ship(
+    cargo: object,
+    previous: Payload | None = None,
+    *,
+    within: int | None = None,
+    stands: Mapping[int, Any] | None = None,
+) -> Payload:
     """Pickle `cargo` into memory; give back `previous` itself if it holds the very same bytes.
 
-    Raises `TooLarge`, before any memory is taken, if more than `within` bytes would be.
+    Raises `TooLarge`, before any memory is taken, if more than `within` bytes would be. `stands`: by identity, what goes in the place of
+    containers.
     """
     _main_by_value()
-    dumped = dump(cargo)
-    manifest = _plan(dumped)
-    if previous is not None and not dumped.fds and not previous.extra_fds and _unchanged(dumped, manifest, previous):
+    dumped = dump(cargo, stands)
+    manifest = _plan(dumped, stands=bool(stands))
+    if previous is not None and _unchanged(dumped, manifest, previous):
         return previous
     if within is not None and manifest.size > within:
         raise TooLarge(manifest.size)
     fd = OwnedFd(create(max(manifest.size, 1), "payload"))
-    mapping = Mapping(fd, max(manifest.size, 1))
-    memory = mapping.view()
+    mapping = memory.Mapping(fd, max(manifest.size, 1))
+    content = mapping.view()
     for (start, length), view in _places(manifest, dumped):
-        memory[start : start + length] = view
+        content[start : start + length] = view
     return Payload(fd, manifest, mapping, dumped.fds, frozenset(dumped.modules))
 
 
@@ -88,14 +99,22 @@ def _main_by_value() -> None:
 
 def receive(fd: int, manifest: Manifest, fds: list[int]) -> Any:
     """Rebuild what was shipped, its arrays over a private mapping of the shared bytes."""
-    memory = Mapping(fd, max(manifest.size, 1), private=True).view()
+    content = memory.Mapping(fd, max(manifest.size, 1), private=True).view()
     start, length = manifest.stream
     views = []
     for at, nbytes, readonly in manifest.buffers:
-        view = memory[at : at + nbytes]
+        view = content[at : at + nbytes]
         views.append(view.toreadonly() if readonly else view)
     with arrivals.descriptors(fds):
-        return pickle.loads(memory[start : start + length], buffers=views)
+        if manifest.stands:
+            return _StandingUnpickler(io.BytesIO(content[start : start + length]), buffers=views).load()
+        return pickle.loads(content[start : start + length], buffers=views)
+
+
+class _StandingUnpickler(pickle.Unpickler):
+    def persistent_load(self, stands: Any) -> Any:
+        """What stands for a container has been rebuilt already."""
+        return stands
 
 
 # -- pickling ----------------------------------------------------------------------------------------------------------
@@ -111,10 +130,10 @@ class Dumped:
     modules: set[str]
 
 
-def dump(cargo: object) -> Dumped:
+def dump(cargo: object, stands: Mapping[int, Any] | None = None) -> Dumped:
     """Pickle by value; raises what the object's own pickling raises, or `CannotShip`."""
     stream = io.BytesIO()
-    pickler = ShippingPickler(stream)
+    pickler = StandingPickler(stream, stands) if stands else ShippingPickler(stream)
     with as_if_spawning(pickler):
         pickler.dump(cargo)
     return Dumped(stream.getbuffer(), pickler.buffers, pickler.fds, pickler.modules)
@@ -123,7 +142,7 @@ def dump(cargo: object) -> Dumped:
 # -- placing -----------------------------------------------------------------------------------------------------------
 
 
-def _plan(dumped: Dumped) -> Manifest:
+def _plan(dumped: Dumped, *, stands: bool) -> Manifest:
     at = dumped.stream.nbytes
     buffers = []
     for buffer in dumped.buffers:
@@ -131,7 +150,7 @@ def _plan(dumped: Dumped) -> Manifest:
         at = -(-at // ALIGNMENT) * ALIGNMENT
         buffers.append((at, raw.nbytes, raw.readonly))
         at += raw.nbytes
-    return Manifest(at, (0, dumped.stream.nbytes), tuple(buffers))
+    return Manifest(at, (0, dumped.stream.nbytes), tuple(buffers), stands)
 
 
 def _places(manifest: Manifest, dumped: Dumped) -> Iterator[tuple[tuple[int, int], memoryview]]:
@@ -140,8 +159,13 @@ def _places(manifest: Manifest, dumped: Dumped) -> Iterator[tuple[tuple[int, int
         yield (start, length), buffer.raw()
 
 
+def _file(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
 def _unchanged(dumped: Dumped, manifest: Manifest, previous: Payload) -> bool:
-    if manifest != previous.manifest:
+    if manifest != previous.manifest or [_file(fd) for fd in dumped.fds] != [_file(fd) for fd in previous.extra_fds]:
         return False
     base = previous.mapping.address
     return all(

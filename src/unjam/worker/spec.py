@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import random
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ import torch
 from torch.utils.data import _utils
 
 from unjam.engine.policy import Policy
+from unjam.sharing.private import Stand, stand_for
+
+_attic: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class WorkerSpec:
     by_value: bool
     policy: Policy = Policy()  # noqa: RUF009 - frozen
     profile: bool = False
+    # a dry run, see `tasting`: the indices that may be loaded
+    tastes: tuple[Any, ...] | None = None
 
     def by_name(self) -> WorkerSpec:
         """The same for a worker that has the user's `__main__`."""
@@ -64,10 +70,23 @@ def batch_seed(base: int, epoch: int, number: int) -> int:
 
 @dataclass(slots=True)
 class Cargo:
-    """The user's objects that a worker works with; they travel by `shipping`. `settings` is first, see `Carrier`."""
+    """The user's objects that a worker works with; they travel by `shipping`. `settings` is first, see `Carrier`.
+
+    stands: for a forked worker, what it hangs into its dataset in place of large containers: (holder, key, what).
+    """
 
     settings: Any
     dataset: Any
     collate_fn: Any
     worker_init_fn: Any
     collate_additions: dict[Any, Any]
+    stands: tuple[tuple[Any, Any, Stand], ...] = ()
+
+    def take_over(self) -> None:
+        """In a forked worker: hang in what stands for its containers. The containers stay, untouched: to free them would copy them."""
+        if self.stands:
+            gc.freeze()
+            made: dict[int, Any] = {}
+            for holder, key, stand in self.stands:
+                _attic.append(holder[key])
+                holder[key] = made.setdefault(id(stand), stand_for(stand.path, stand.shared, stand.kind))

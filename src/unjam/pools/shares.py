@@ -1,0 +1,191 @@
+"""Which of a dataset's containers the workers share, and what is known about each.
+
+NOTE [ Shared containers ]
+
+`share_dataset="auto"` moves large plain containers in the dataset's attributes (exact lists, dicts and tuples of Python's own values) into
+shared buffers, for the workers only: this process keeps what it has. Arrays and tensors need nothing: they lie once in memory
+already, see NOTE [ By value ]. A dry run comes first, see NOTE [ Dry run ]; what is left alone is said, with the reason. At every
+start of workers a container is compared with what was written, since the program may have changed it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import marshal
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from unjam.sharing.columns import PLAINLY, NotPlain
+from unjam.sharing.dicts import SharedDict, make_dict
+from unjam.sharing.lists import SharedList
+from unjam.sharing.lists import make as make_list
+from unjam.sharing.private import Stand
+from unjam.sharing.walking import Slot, estimate, is_array, slots
+from unjam.statistics import SharedPart, Sharing
+from unjam.worker.spec import Cargo
+
+# containers that take less, as Python's objects, are left where they are without a word
+LARGE = 16 << 20
+# a look at what a container may weigh costs something; with fewer items than this it is no crowd of objects
+FEWEST = 100
+
+
+@dataclass(slots=True)
+class Learnt:
+    """What workers told of themselves: packages that they had to import, and containers that they copied, with the line that wrote."""
+
+    imported: set[str] = field(default_factory=set)
+    copied: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A container that was looked at."""
+
+    container: Any
+    path: str
+    weight: int
+    stand: Stand | None = None
+    before: Any = None
+    reason: str = ""
+
+
+class Shares:
+    """The shared containers of a loader."""
+
+    def __init__(self, mode: bool | str = "auto") -> None:  # noqa: FBT001 - it is the option
+        self.mode = mode
+        self.tasted = False
+        self._entries: dict[int, _Entry] = {}
+        self._arrays: list[tuple[str, int]] = []
+        self._places: list[Slot] = []
+        self._workers = 0
+        self._why_not = ""
+
+    def survey(self, cargo: Cargo, workers: int) -> bool:
+        """Look at the dataset, and write what is new to buffers. Whether there is anything that could be shared."""
+        self._workers = workers
+        if self.mode is False:
+            return False
+        kept, self._entries = self._entries, {}
+        self._arrays, self._places = [], []
+        for slot in slots(cargo.dataset, "dataset"):
+            value = slot.value
+            if is_array(value):
+                if value.nbytes >= LARGE and all(path != slot.path for path, _ in self._arrays):
+                    self._arrays.append((slot.path, value.nbytes))
+            elif type(value) in (list, dict, tuple) and len(value) >= FEWEST:
+                entry = self._entries.get(id(value)) or self._look(value, slot, kept.get(id(value)))
+                if entry is not None:
+                    self._entries[id(value)] = entry
+                    self._places.append(slot)
+        return any(entry.stand is not None for entry in self._entries.values())
+
+    def _look(self, value: Any, slot: Slot, known: _Entry | None) -> _Entry | None:
+        if known is not None and known.container is value:
+            if known.stand is None and known.reason:
+                return known
+            if known.before is not None and known.before.holds(value):
+                return known
+            self.tasted = self.tasted and known.stand is None
+        weight = estimate(value)
+        if weight < LARGE:
+            return None
+        entry = _Entry(value, slot.path, weight)
+        if slot.holder is None:
+            entry.reason = "it hangs in a tuple"
+            return entry
+        try:
+            made: Any = make_dict(value, plain_only=True) if type(value) is dict else make_list(value, plain_only=True)
+        except NotPlain as odd:
+            entry.reason = str(odd)
+        except TypeError as error:  # a key without a hash that every process agrees on
+            entry.reason = str(error)
+        except MemoryError as error:
+            entry.reason = str(error)
+        else:
+            entry.stand = Stand(slot.path, made, type(value).__name__)
+            entry.before = Before(value, made)
+        return entry
+
+    def leave(self, reason: str, path: str | None = None) -> None:
+        """Do not share a container, or any."""
+        for entry in self._entries.values():
+            if entry.stand is not None and path in (None, entry.path):
+                entry.stand, entry.before, entry.reason = None, None, reason
+
+    def obey(self, learnt: Learnt) -> None:
+        """What workers wrote to is not shared with the next ones."""
+        for path, line in learnt.copied.items():
+            self.leave(f"a worker wrote to it ({line})", path)
+
+    def by_identity(self) -> dict[int, Stand]:
+        """What goes in the place of which object."""
+        return {key: entry.stand for key, entry in self._entries.items() if entry.stand is not None}
+
+    def by_place(self) -> tuple[tuple[Any, Any, Stand], ...]:
+        """The same for forked workers: holder, key, and what goes there."""
+        stands = self.by_identity()
+        return tuple(
+            (slot.holder, slot.key, stands[id(slot.value)]) for slot in self._places if id(slot.value) in stands
+        )
+
+    def report(self, learnt: Learnt) -> Sharing | None:
+        """For the statistics; None where there is nothing to tell."""
+        if not self._entries and not self._arrays:
+            return None
+        shared, left = [], []
+        for entry in self._entries.values():
+            kind, count = type(entry.container).__name__, len(entry.container)
+            if entry.stand is None:
+                left.append(SharedPart(entry.path, kind, count, entry.weight, 0, entry.reason))
+                continue
+            nbytes = entry.stand.shared.nbytes
+            saved = max(0, entry.weight * self._workers - nbytes)
+            line = learnt.copied.get(entry.path, "")
+            note = f"a worker has a copy of its own, because {line} wrote to it" if line else ""
+            shared.append(SharedPart(entry.path, kind, count, nbytes, saved, note))
+        arrays = [
+            SharedPart(path, "array", 0, nbytes, nbytes * max(0, self._workers - 1), "")
+            for path, nbytes in self._arrays
+        ]
+        return Sharing(tuple(shared + arrays), tuple(left))
+
+    def __reduce__(self) -> Any:
+        return Shares, (self.mode,)
+
+
+class Before:
+    """A container as it was when it was written to a buffer."""
+
+    def __init__(self, container: Any, shared: SharedList | SharedDict) -> None:
+        self._items: Any = None
+        self._names: list[bytes] = []
+        if not shared.mutable:
+            # who holds the very same objects, none of which can change, holds the same
+            self._items = (tuple(container), tuple(container.values()) if isinstance(container, dict) else ())
+        else:
+            self._names = list(_names(container))
+
+    def holds(self, container: Any) -> bool:
+        """Whether it is still the same."""
+        if self._items is None:
+            return all(itertools.starmap(operator.eq, itertools.zip_longest(self._names, _names(container))))
+        keys, values = self._items
+        if len(keys) != len(container) or not all(map(operator.is_, keys, container)):
+            return False
+        return not isinstance(container, dict) or all(map(operator.is_, values, container.values()))
+
+
+def _names(container: Any) -> Iterator[bytes]:
+    """A name for each few thousand items, by their content."""
+    items = iter(container.items() if isinstance(container, dict) else container)
+    while chunk := list(itertools.islice(items, 4096)):
+        try:
+            data = marshal.dumps(chunk, PLAINLY)
+        except ValueError:  # something that is not plain was put into it
+            data = b""
+        yield hashlib.blake2b(data, digest_size=16).digest() if data else b""

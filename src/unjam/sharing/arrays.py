@@ -1,0 +1,182 @@
+"""An array that exists once, however many processes read it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from unjam.sharing.buffer import Buffer, Writer, open_file
+
+# bytes that are copied at a time: an array that is not contiguous, or that is read from a file, never exists twice
+PIECE = 64 << 20
+
+
+class SharedArray:
+    """A read-only array over one buffer that every process maps: `SharedArray(array)`.
+
+    array: a numpy array, a tensor, a memory map, or anything that numpy can make an array of. To fill one without having it twice:
+    `SharedArray.filled(shape, dtype, fill)`, where `fill(view)` writes into it. path, open, pickling: as `SharedList`'s.
+
+    It is an array to numpy (`np.asarray`, arithmetic, indexing) and `tensor()` is a tensor over the same memory; a tensor cannot be
+    made read-only, so what is written to it stays in the process that writes.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_buffer", "_head", "_torch")
+    # numpy's own arithmetic gives way to ours, which gives numpy's
+    __array_priority__ = 100
+    _buffer: Buffer
+    _head: dict[str, Any]
+    _array: Any
+    _torch: Any
+
+    def __new__(cls, array: Any, *, path: str | os.PathLike[str] | None = None) -> SharedArray:  # noqa: PYI034 - as above
+        """Copy an array into a new buffer."""
+        import numpy as np  # noqa: PLC0415 - optional, as in torch
+
+        source, kind = _as_numpy(array)
+        if source.dtype.hasobject:
+            raise TypeError("an array of Python objects cannot be shared as an array; SharedList(array.tolist()) can")
+        writer = Writer(path)
+        if source.flags.c_contiguous:
+            writer.write(source.reshape(-1).view(np.uint8) if source.size else b"")
+        else:
+            rows = max(1, PIECE // max(1, source.nbytes // max(1, len(source)))) if source.ndim else 1
+            for first in range(0, len(source), rows):
+                writer.write(np.ascontiguousarray(source[first : first + rows]).reshape(-1).view(np.uint8))
+        return _finish(writer, np.lib.format.dtype_to_descr(source.dtype), source.shape, kind)
+
+    @classmethod
+    def filled(
+        cls, shape: int | tuple[int, ...], dtype: Any, fill: Any, *, path: str | os.PathLike[str] | None = None
+    ) -> SharedArray:
+        """A new array that `fill` writes into: it is called with each piece, as a numpy array, and the index of its first row."""
+        import numpy as np  # noqa: PLC0415 - optional, as in torch
+
+        whole, kind = (shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype)
+        writer = Writer(path)
+        row = kind.itemsize * int(np.prod(whole[1:], dtype=np.int64))
+        rows = max(1, PIECE // max(1, row))
+        for first in range(0, whole[0], rows):
+            piece = np.zeros((min(rows, whole[0] - first), *whole[1:]), kind)
+            fill(piece, first)
+            writer.write(piece.reshape(-1).view(np.uint8))
+        return _finish(writer, np.lib.format.dtype_to_descr(kind), whole, None)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> SharedArray:
+        """The array that was written to a file."""
+        buffer, head = open_file(path)
+        if head["what"] != "array":
+            raise ValueError(f"{os.fspath(path)} holds a shared {head['what']}, not an array")
+        return open_array(buffer, head["array"])
+
+    def numpy(self) -> Any:
+        """The array, read-only, over the shared memory."""
+        return self._array
+
+    def tensor(self) -> Any:
+        """A tensor over the same memory; what is written to it stays in this process."""
+        import torch  # noqa: PLC0415 - only where it is asked for
+
+        if self._torch is None:
+            self._torch = torch.from_numpy(_view(self._buffer, self._head))
+            if self._head["tensor"]:
+                self._torch = self._torch.view(getattr(torch, self._head["tensor"]))
+        return self._torch
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 - numpy's signature
+        if copy or (dtype is not None and dtype != self._array.dtype):
+            return self._array.astype(dtype or self._array.dtype)
+        return self._array
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._array[index]
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._array)
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._array
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._array, name)
+
+    def __repr__(self) -> str:
+        return f"SharedArray({self.shape}, {self._head['tensor'] or self.dtype}, {self.nbytes / 1e6:,.1f} MB)"
+
+    def __reduce__(self) -> Any:
+        return open_array, (self._buffer, self._head)
+
+    def __copy__(self) -> SharedArray:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> SharedArray:
+        return self
+
+
+def _arithmetic(name: str) -> Any:
+    def operation(self: SharedArray, *others: Any) -> Any:
+        plain = [other.numpy() if isinstance(other, SharedArray) else other for other in others]
+        return getattr(self.numpy(), name)(*plain)
+
+    operation.__name__ = name
+    return operation
+
+
+for _name in (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow",
+    "matmul", "rmatmul", "neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge", "bool", "int", "float", "and", "or",
+    "xor", "lshift", "rshift",
+):  # fmt: skip
+    setattr(SharedArray, f"__{_name}__", _arithmetic(f"__{_name}__"))
+SharedArray.__hash__ = None  # type: ignore[assignment] # as an array's
+
+
+def _as_numpy(array: Any) -> tuple[Any, str | None]:
+    """As a numpy array; and torch's name of the type, where numpy does not know it."""
+    import numpy as np  # noqa: PLC0415 - optional, as in torch
+    import torch  # noqa: PLC0415 - as everywhere in unjam, but not needed to be imported first
+
+    if isinstance(array, SharedArray):
+        return array.numpy(), array._head["tensor"]  # noqa: SLF001 - of the same class
+    if isinstance(array, torch.Tensor):
+        array = array.detach().cpu()
+        try:
+            return array.numpy(), None
+        except TypeError:  # bfloat16 and the like
+            same = {1: torch.uint8, 2: torch.int16}[array.element_size()]
+            return array.contiguous().view(same).numpy(), str(array.dtype).removeprefix("torch.")
+    return np.asarray(array), None
+
+
+def _finish(writer: Writer, descr: Any, shape: tuple[int, ...], kind: str | None) -> SharedArray:
+    head = {"dtype": descr, "shape": list(shape), "tensor": kind or ""}
+    return open_array(writer.finish({"what": "array", "array": head}), head)
+
+
+def _view(buffer: Buffer, head: dict[str, Any]) -> Any:
+    import numpy as np  # noqa: PLC0415 - optional, as in torch
+
+    descr = head["dtype"]
+    if isinstance(descr, list):  # a structured type; json has no tuples
+        descr = [tuple(tuple(part) if isinstance(part, list) else part for part in field) for field in descr]
+    dtype, shape = np.dtype(descr), tuple(head["shape"])
+    count = int(np.prod(shape, dtype=np.int64))
+    if not count:
+        return np.empty(shape, dtype)
+    return np.frombuffer(buffer.private().owner(), dtype, count).reshape(shape)
+
+
+def open_array(buffer: Buffer, head: dict[str, Any]) -> SharedArray:
+    """The array that lies in a buffer."""
+    shared = object.__new__(SharedArray)
+    shared._buffer, shared._head, shared._torch = buffer, head, None
+    shared._array = _view(buffer, head)
+    shared._array.flags.writeable = False
+    return shared

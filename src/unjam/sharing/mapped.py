@@ -1,0 +1,265 @@
+"""Datasets that stay in their files: mapped into memory, read where they lie, one copy in the system's page cache for all processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from unjam.sharing.arrays import SharedArray
+from unjam.sharing.buffer import MAGIC, open_file
+from unjam.sharing.dicts import SharedDict
+from unjam.sharing.lists import SharedList
+
+_RAW = (".bin", ".raw", ".dat")
+_ARROW = (".arrow", ".feather", ".ipc")
+# safetensors' names of types; those that numpy does not know are read as numbers of the same size
+_SAFE = {
+    "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U64": "u8", "U32": "u4",
+    "U16": "u2", "U8": "u1", "BOOL": "?", "F8_E4M3": "u1", "F8_E5M2": "u1",
+}  # fmt: skip
+_AS_TORCH = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
+
+
+class Mapped:
+    """The rows of a file. Each process maps it for itself, on first use; it travels as its path."""
+
+    def __init__(self, path: str, open_rows: Callable[[], Any], made: tuple[Any, ...]) -> None:
+        self.path = path
+        self._open = open_rows
+        self._made = made
+        self._rows = open_rows()
+        self._count = len(self._rows)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        place = index + self._count if index < 0 else index
+        if not 0 <= place < self._count:
+            raise IndexError(f"row {index} of {self._count} in {self.path}")
+        return self._rows[place]
+
+    def __repr__(self) -> str:
+        return f"mapped({self.path!r}, {self._count:,} rows)"
+
+    def __reduce__(self) -> Any:
+        return _again, (self._count, *self._made)
+
+
+def _again(count: int, path: str, dtype: Any, shape: Any) -> Mapped:
+    rows = mapped(path, dtype=dtype, shape=shape)
+    if len(rows) != count:
+        raise RuntimeError(
+            f"{path} has {len(rows)} rows here and had {count} where it was mapped: it has been written to since"
+        )
+    return rows
+
+
+def mapped(path: str | os.PathLike[str], *, dtype: Any = None, shape: tuple[int, ...] | None = None) -> Mapped:
+    """The rows of a .npy, .bin (with `dtype`, and `shape` of the whole or of one row after -1), .safetensors, .arrow or shared file.
+
+    Rows of arrays are tensors, single numbers are Python's; a row of a file with several columns is a dict.
+    """
+    where = os.path.abspath(os.fspath(path))
+    kind = os.path.splitext(where)[1].lower()
+    if not os.path.isfile(where):
+        raise FileNotFoundError(f"mapped({os.fspath(path)!r}): there is no such file")
+    if kind == ".npy":
+        opens: Callable[[], Any] = lambda: _npy(where)  # noqa: E731 - one of several
+    elif kind in _RAW:
+        if dtype is None:
+            raise ValueError(
+                f"{where} holds bytes only: say what they are, mapped(path, dtype='float32', shape=(-1, 3, 32, 32))"
+            )
+        opens = lambda: _raw(where, dtype, shape)  # noqa: E731 - as above
+    elif kind == ".safetensors":
+        opens = lambda: _safetensors(where)  # noqa: E731 - as above
+    elif kind in _ARROW:
+        opens = lambda: _Table(where)  # noqa: E731 - as above
+    elif _is_ours(where):
+        opens = lambda: _ours(where)  # noqa: E731 - as above
+    else:
+        raise ValueError(
+            f"{where} cannot be mapped: .npy, .bin, .safetensors and .arrow files can, and those that SharedList(path=...) and its "
+            f"like wrote{_hint(kind)}"
+        )
+    return Mapped(where, opens, (where, dtype, shape))
+
+
+def _hint(kind: str) -> str:
+    if kind in (".npz", ".gz", ".zip", ".parquet"):
+        return f"; what lies in a {kind} file is packed, and must be unpacked to be read in place: write it once as .npy or .arrow"
+    if kind in (".pt", ".pth", ".pkl"):
+        return "; torch.load(path, mmap=True) maps the tensors of a .pt file, SharedArray(tensor, path=...) writes one that can be"
+    return ""
+
+
+class MappedDataset(Dataset[Any]):
+    """A dataset over files that are mapped, not read: `MappedDataset("images.npy", "labels.npy")`.
+
+    files: paths, or what `mapped` gives, or anything with a length and rows; a sample is a tuple of one row of each (with one file, the row).
+    named: the same under names; a sample is a dict. transform: called with each sample.
+    """
+
+    def __init__(self, *files: Any, transform: Callable[[Any], Any] | None = None, **named: Any) -> None:
+        if bool(files) == bool(named):
+            raise TypeError(
+                "MappedDataset takes files, or files with names: MappedDataset('x.npy') or MappedDataset(x='x.npy')"
+            )
+        self.columns = [_column(one) for one in files] if files else {key: _column(one) for key, one in named.items()}
+        self.transform = transform
+        lengths = {getattr(one, "path", type(one).__name__): len(one) for one in self._each()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(
+                "the files have different numbers of rows: " + ", ".join(f"{k}: {v}" for k, v in lengths.items())
+            )
+        self._count = next(iter(lengths.values()))
+
+    def _each(self) -> Any:
+        return self.columns.values() if isinstance(self.columns, dict) else self.columns
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        sample: Any
+        if isinstance(self.columns, dict):
+            sample = {name: _row(column, index) for name, column in self.columns.items()}
+        elif len(self.columns) == 1:
+            sample = _row(self.columns[0], index)
+        else:
+            sample = tuple(_row(column, index) for column in self.columns)
+        return sample if self.transform is None else self.transform(sample)
+
+
+def _column(one: Any) -> Any:
+    return mapped(one) if isinstance(one, (str, os.PathLike)) else one
+
+
+def _row(column: Any, index: int) -> Any:
+    return _as_sample(column[index])
+
+
+def _as_sample(row: Any) -> Any:
+    """A copy of a row, as training wants it: writable, and independent of the file."""
+    kind = type(row).__module__.partition(".")[0]
+    if kind == "numpy":
+        return row.item() if row.ndim == 0 else torch.from_numpy(row.copy())
+    return row
+
+
+# -- the files -----------------------------------------------------------------------------------------------------------
+
+
+def _npy(path: str) -> Any:
+    import numpy as np  # noqa: PLC0415 - optional, as in torch
+
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if array.ndim == 0:
+        raise ValueError(f"{path} holds a single number, not rows")
+    return array
+
+
+def _raw(path: str, dtype: Any, shape: tuple[int, ...] | None) -> Any:
+    import numpy as np  # noqa: PLC0415 - optional, as in torch
+
+    kind = np.dtype(dtype)
+    size = os.path.getsize(path)
+    if size % kind.itemsize:
+        raise ValueError(f"{path} has {size} bytes, which are no whole number of {kind} ({kind.itemsize} bytes each)")
+    array = np.memmap(path, kind, "r")
+    try:
+        return array if shape is None else array.reshape(shape)
+    except ValueError as error:
+        raise ValueError(
+            f"{path} holds {array.size} numbers of type {kind}, which do not make the shape {shape}"
+        ) from error
+
+
+def _safetensors(path: str) -> Any:
+    """The format is a header in JSON and the tensors' bytes after it."""
+    import numpy as np  # noqa: PLC0415 - optional, as in torch
+
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > os.path.getsize(path):
+            raise ValueError(f"{path} is no safetensors file")
+        header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, facts in header.items():
+        if facts["dtype"] not in _SAFE:
+            raise ValueError(f"{path}: {name} is of type {facts['dtype']}, which cannot be mapped")
+        begin, _ = facts["data_offsets"]
+        shape = tuple(facts["shape"])
+        empty = 0 in shape
+        array = np.empty(shape, _SAFE[facts["dtype"]]) if empty else np.memmap(
+            path, f"<{_SAFE[facts['dtype']]}".replace("<?", "?"), "r", 8 + length + begin, shape
+        )  # fmt: skip
+        tensors[name] = (array, _AS_TORCH.get(facts["dtype"]))
+    return _Tensors(path, tensors)
+
+
+class _Tensors:
+    """The tensors of a file, row by row."""
+
+    def __init__(self, path: str, tensors: dict[str, tuple[Any, torch.dtype | None]]) -> None:
+        lengths = {name: array.shape[0] if array.ndim else 0 for name, (array, _) in tensors.items()}
+        if not lengths or len(set(lengths.values())) > 1:
+            raise ValueError(f"{path}: its tensors have different numbers of rows: {lengths}")
+        self._tensors = tensors
+        self._count = next(iter(lengths.values()))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        sample = {}
+        for name, (array, kind) in self._tensors.items():
+            row = array[index]
+            if kind is None:
+                sample[name] = _as_sample(row)
+            else:
+                sample[name] = torch.from_numpy(row.reshape(-1).copy()).view(kind).reshape(row.shape)
+        return sample
+
+
+class _Table:
+    """An Arrow file, row by row."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            import pyarrow as pa  # type: ignore[import-untyped] # noqa: PLC0415 - only for these files
+        except ImportError as error:
+            raise ImportError(f"{path} needs pyarrow: pip install 'unjam[arrow]'") from error
+        source = pa.memory_map(path)
+        try:
+            self._table = pa.ipc.open_file(source).read_all()
+        except pa.ArrowInvalid:
+            source.seek(0)
+            self._table = pa.ipc.open_stream(source).read_all()
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return {name: self._table.column(name)[index].as_py() for name in self._table.column_names}
+
+
+def _is_ours(path: str) -> bool:
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - len(MAGIC)))
+        return file.read() == MAGIC
+
+
+def _ours(path: str) -> Any:
+    kinds: dict[str, Any] = {"list": SharedList, "array": SharedArray, "dict": SharedDict}
+    what = open_file(path)[1]["what"]
+    if what == "dict":
+        raise ValueError(f"{path} holds a dict, which has keys and no rows: SharedDict.open(path)")
+    return kinds[what].open(path)
