@@ -55,7 +55,7 @@ class PerWorker:
         # _others: for a function with arguments, one for each; _of: for a method, one for each object
         vars(self).update(_how=how, _args=args, _named=named, _close=close, _pid=-1, _handle=None, _others={}, _of={})
         if inspect.isfunction(how):
-            vars(self)["__doc__"] = how.__doc__
+            vars(self).update(__doc__=how.__doc__, __module__=how.__module__)
 
     # -- the handle ----------------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class PerWorker:
             module = inspect.getmodule(self._how)
             if module is not None and getattr(module, name, None) is self:
                 return name  # a function of a module, under this decorator: by name, as functions are
-        return PerWorker, (self._how, self._args, self._named, self._close)
+        return by_value(self)
 
     def __deepcopy__(self, memo: Any) -> PerWorker:
         return PerWorker(self._how, self._args, self._named, self._close)
@@ -146,9 +146,10 @@ class PerWorker:
     def __copy__(self) -> PerWorker:
         return PerWorker(self._how, self._args, self._named, self._close)
 
-    @property
-    def __module__(self) -> str:  # type: ignore[override] # pickle looks here for the name
-        return str(getattr(self._how, "__module__", __name__))
+
+def by_value(one: PerWorker) -> Any:
+    """How it is pickled where nobody knows it by name."""
+    return PerWorker, tuple(vars(one)[name] for name in ("_how", "_args", "_named", "_close"))
 
 
 def _forward(name: str) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ import torch
 from torch.multiprocessing import reductions
 from torch.utils.data.datapipes import datapipe as datapipes
 
+from unjam.sharing.handles import PerWorker, by_value
 from unjam.transport import packing, unpacking
 from unjam.transport.memory import OwnedFd, address_of
 from unjam.worker import arrivals
@@ -230,6 +231,14 @@ def _reduce_cached(_: ShippingPickler, function: Any) -> Any:
     return arrivals.cached_of, (function.__wrapped__, function.cache_parameters())
 
 
+def _reduce_handle(_: ShippingPickler, handle: PerWorker) -> Any:
+    """A function of `__main__` under `per_worker` would go by its name, which a worker does not have."""
+    by_name = handle.__reduce__()
+    return (
+        by_value(handle) if isinstance(by_name, str) and handle.__module__ in ("__main__", "__mp_main__") else by_name
+    )
+
+
 @functools.cache
 def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]:
     reducers: list[tuple[Any, Callable[[ShippingPickler, Any], Any]]] = [
@@ -240,6 +249,7 @@ def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]
         (threading.local, _reduce_local),
         ((io.BufferedReader, io.TextIOWrapper, io.FileIO), _reduce_file),
         (functools._lru_cache_wrapper, _reduce_cached),  # noqa: SLF001 - the type has no public name
+        (PerWorker, _reduce_handle),
         (datapipes._DataPipeSerializationWrapper, _reduce_pipe),  # noqa: SLF001 - see _reduce_pipe
     ]
     try:
