@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import stat
-from collections.abc import Iterator
 from typing import Any
 
 from unjam.doctor.inventory import Inventory, descriptor, flags_of, lock_facts, open_files
 from unjam.evidence.trial import Plan
+from unjam.sharing.dicts import SharedDict
+from unjam.sharing.lists import SharedList
 
 FILE_LOCKS = "file locks"
 
@@ -39,11 +39,11 @@ def ease(plan: Plan, inventory: Inventory) -> str:
     for path in plan.pack:
         found = inventory.found.get(path)
         if found is None:
-            return f"{path} cannot be packed"
+            return f"{path} cannot be shared"
         try:
-            found.replace(Packed(found.obj))
-        except Exception as error:  # noqa: BLE001 - whatever cannot be pickled cannot be packed
-            return f"{path} cannot be packed: {error}"
+            found.replace(SharedDict(found.obj) if isinstance(found.obj, dict) else SharedList(found.obj))
+        except Exception as error:  # noqa: BLE001 - whatever cannot be pickled cannot be shared
+            return f"{path} cannot be shared: {error}"
     return ""
 
 
@@ -127,54 +127,3 @@ def own_file(fd: int, place: int | None = None) -> None:
 def _descriptors(inventory: Inventory) -> set[int]:
     known = {fd for found in inventory.found.values() if (fd := descriptor(found.obj)) is not None}
     return known | {fd for fd, target in open_files().items() if target.startswith("/")}
-
-
-class Packed:
-    """A list or dict whose items lie pickled in one buffer: nothing of it is touched when an item is read."""
-
-    def __init__(self, items: Any) -> None:
-        self._keys = list(items) if isinstance(items, dict) else None
-        pieces, places = [], [0]
-        for item in items.values() if isinstance(items, dict) else items:
-            pieces.append(pickle.dumps(item, protocol=5))
-            places.append(places[-1] + len(pieces[-1]))
-        import numpy as np  # noqa: PLC0415 - the program may do without
-
-        self._data = b"".join(pieces)
-        self._places = np.asarray(places, dtype=np.int64)
-        self._at = {key: place for place, key in enumerate(self._keys)} if self._keys is not None else None
-
-    def __len__(self) -> int:
-        return len(self._places) - 1
-
-    def __getitem__(self, key: Any) -> Any:
-        if self._at is not None:
-            return self._item(self._at[key])
-        if isinstance(key, slice):
-            return [self._item(place) for place in range(*key.indices(len(self)))]
-        return self._item(range(len(self))[key])
-
-    def _item(self, place: int) -> Any:
-        return pickle.loads(self._data[self._places[place] : self._places[place + 1]])
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._keys) if self._keys is not None else (self._item(place) for place in range(len(self)))
-
-    def keys(self) -> list[Any]:
-        """As a dict's."""
-        return list(self._keys or ())
-
-    def values(self) -> list[Any]:
-        """As a dict's."""
-        return [self._item(place) for place in range(len(self))]
-
-    def items(self) -> list[tuple[Any, Any]]:
-        """As a dict's."""
-        return list(zip(self.keys(), self.values(), strict=True))
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """As a dict's."""
-        return self.get(key, default)
-
-    def __contains__(self, key: Any) -> bool:
-        return key in self._at if self._at is not None else any(one == key for one in self)

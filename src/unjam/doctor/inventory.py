@@ -22,6 +22,7 @@ from unjam.doctor.randomness import is_generator
 from unjam.evidence.case import Part
 from unjam.evidence.source import where_set
 from unjam.evidence.trial import is_users
+from unjam.sharing.columns import is_plain
 
 DEEPEST = 7
 MOST_OBJECTS = 20_000
@@ -238,6 +239,15 @@ def _deep_size(obj: Any, depth: int = 0) -> int:
     return size
 
 
+def left_alone(container: Any) -> str:
+    """Why `share_dataset` would not share it, as far as its first items tell; nothing: it would."""
+    if type(container) not in (list, tuple, dict):
+        return f"it is a {type(container).__qualname__}, not exactly a list, tuple or dict"
+    sample = list(zip(range(200), container.items() if isinstance(container, dict) else container, strict=False))
+    odd = is_plain([item for _, item in sample])
+    return f"its items hold a {odd}" if odd else ""
+
+
 # -- the inventory -----------------------------------------------------------------------------------------------------
 
 
@@ -310,7 +320,7 @@ def _part(path: str, found: Found, shown: Found) -> Part:
     elif kind == "lock":
         facts = lock_facts(obj)
     elif kind == "objects":
-        facts = {"count": len(obj), "nbytes": weight(obj)}
+        facts = {"count": len(obj), "nbytes": weight(obj), "left_alone": left_alone(obj)}
     elif kind == "array":
         facts = {"nbytes": int(obj.nbytes), "mapped": type(obj).__name__ == "memmap"}
     elif kind == "queue":

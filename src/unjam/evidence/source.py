@@ -36,6 +36,21 @@ def line_of(place: Place | None) -> str:
     return linecache.getline(place.file, place.line).strip() if place else ""
 
 
+def per_worker_change(line: str) -> str:
+    """The change of a line that opens a handle, so that every worker opens its own; nothing where the line is something else."""
+    try:
+        (statement,) = ast.parse(line).body
+    except (SyntaxError, ValueError):
+        return ""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return ""
+    call = statement.value
+    target = ast.unparse(statement.targets[0])
+    given = [ast.unparse(call.func), *map(ast.unparse, call.args)]
+    given += [f"{k.arg}={ast.unparse(k.value)}" if k.arg else f"**{ast.unparse(k.value)}" for k in call.keywords]
+    return f"-    {line}\n+    {target} = unjam.per_worker({', '.join(given)})"
+
+
 # -- where things were set ---------------------------------------------------------------------------------------------
 
 

@@ -59,7 +59,8 @@ def help_for(path: str, type_name: str) -> str:
     if type_name.startswith("multiprocessing"):
         return f"make {path} from the context that starts the workers: multiprocessing.get_context('forkserver')"
     return (
-        f"make {path} in the worker: set it to None in __init__ and create it on first use, or drop it in __getstate__"
+        f"make {path} in the worker: unjam.per_worker(function that makes it, its arguments) in its place, or None in __init__ and made on "
+        "first use, or drop it in __getstate__"
     )
 
 

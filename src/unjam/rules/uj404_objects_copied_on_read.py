@@ -7,7 +7,8 @@ Why: lists and dicts of strings, tuples or dicts are millions of small objects. 
 
 How to confirm: the workers' own memory grows with the samples; with the same items packed into one buffer it does not.
 
-How to fix: keep the items in one numpy array (of numbers, of fixed-length strings, or of bytes with offsets), a pandas/pyarrow column, or a
+How to fix: `self.items = unjam.SharedList(items)` (`SharedDict`, `SharedArray`) keeps them once in shared memory, for any loader. unjam's own DataLoader
+does it by itself for lists, dicts and tuples of plain values that workers only read (`share_dataset="auto"`). Otherwise one numpy array, or a
 file that is mapped.
 
 Limits: the growth over a whole epoch is extrapolated from the samples that were loaded.
@@ -15,9 +16,11 @@ Limits: the growth over a whole epoch is extrapolated from the samples that were
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from unjam.evidence.case import Case
+from unjam.evidence.case import Case, Part
+from unjam.evidence.source import line_of
 from unjam.evidence.trial import Trial
 from unjam.rules.judging import LIKELY, PROVEN, quoted, size
 from unjam.rules.rule import Finding, Rule, Severity
@@ -41,6 +44,7 @@ def detect(case: Case) -> Finding | None:
         return None
     packed = as_is.plan.changed(pack=(crowd.path,))
     trial = case.tried(packed)
+    left = crowd.facts.get("left_alone", "")
     gone = trial is not None and trial.fine and growth(trial) < each * 0.4
     if trial is not None and trial.fine and not gone:
         return None
@@ -54,12 +58,36 @@ def detect(case: Case) -> Finding | None:
             f"{crowd.path} holds about {size(crowd.facts['nbytes'])} of objects; with {workers} workers up to {size(total)} more",
             *((f"set at {quoted(crowd.place)}",) if crowd.place else ()),
             *((f"{trial.plan}: {size(growth(trial) * 1000)} for every 1,000 samples",) if gone and trial else ()),
+            f"unjam.DataLoader(share_dataset='auto') would leave it alone: {left}"
+            if left
+            else f"unjam.DataLoader(share_dataset='auto') would keep it once for all workers and save up to {size(total)}",
         ),
         PROVEN if gone else LIKELY,
-        f"keep {crowd.path} as one numpy array (numbers, fixed-length strings, or bytes with offsets) or a pyarrow column",
+        f"keep {crowd.path} once in shared memory: {_target(crowd)} = unjam.{_kind(crowd)}({_target(crowd)}); or use unjam's DataLoader"
+        + (" with that, since share_dataset leaves it alone" if left else ", which does it by itself"),
         crowd.place,
+        _diff(crowd),
         wants=(packed,),
     )
+
+
+def _kind(crowd: Part) -> str:
+    return "SharedDict" if crowd.type_name == "dict" else "SharedList"
+
+
+def _target(crowd: Part) -> str:
+    """What the program itself calls it, where that can be read."""
+    return (
+        line_of(crowd.place).partition(" = ")[0].strip() or crowd.path if " = " in line_of(crowd.place) else crowd.path
+    )
+
+
+def _diff(crowd: Part) -> str:
+    """The line that makes it, and the line that should follow."""
+    line, target = line_of(crowd.place), _target(crowd)
+    if not re.fullmatch(r"\w+(\.\w+)+", target) or target == crowd.path:
+        return ""
+    return f"     {line}\n+    {target} = unjam.{_kind(crowd)}({target})"
 
 
 def growth(trial: Trial) -> float:
@@ -93,19 +121,20 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """The same in one array."""
-    import numpy as np
+    """The same in shared memory."""
     from torch.utils.data import Dataset
+
+    import unjam
 
     class Paths(Dataset[Any]):
         def __init__(self) -> None:
-            self.paths = np.array([f"images/{number:012d}.jpg" for number in range(500_000)])
+            self.paths = unjam.SharedList(f"images/{number:012d}.jpg" for number in range(500_000))
 
         def __len__(self) -> int:
             return len(self.paths)
 
         def __getitem__(self, index: int) -> int:
-            return len(str(self.paths[index]))
+            return len(self.paths[index])
 
     for _ in DataLoader(Paths(), batch_size=256, shuffle=True, num_workers=2):
         pass

@@ -7,8 +7,9 @@ Why: what lies in the dataset's attributes is part of its pickle, arrays include
 
 How to confirm: the size of the pickle; the time to the first batch.
 
-How to fix: keep paths in the dataset and open the data in the worker (`numpy.load(…, mmap_mode="r")` on first use); or
-`persistent_workers=True`, so that it happens once; or fork. unjam's own loader places arrays in memory once, whatever the number of workers.
+How to fix: `unjam.share(dataset)` before the loader is made moves large arrays, lists and dicts into shared memory, which is pickled as a
+reference; or keep a file and map it (`unjam.mapped(path)`); or fork. unjam's own loader places arrays, and lists and dicts of plain values, in
+memory once, whatever the number of workers.
 
 Limits: tensors travel through shared memory and are not counted.
 """
@@ -46,8 +47,8 @@ def detect(case: Case) -> Finding | None:
             *(() if loader.persistent_workers else ("again at every epoch",)),
         ),
         PROVEN,
-        f"save {part.path if part else 'the data'} to a file and map it in the worker (numpy.load(path, mmap_mode='r')), "
-        "or pass multiprocessing_context='fork'",
+        f"unjam.share(dataset) before the loader is made: {part.path if part else 'the data'} then travels as a reference to one copy in "
+        "shared memory; or map it from a file; or pass multiprocessing_context='fork'",
         part.place if part else loader.made_at,
     )
 

@@ -7,19 +7,19 @@ Why: fork copies the descriptor, not the open file behind it.
 
 How to confirm: with descriptors of its own in every worker the samples are what they are without workers.
 
-How to fix: open the file in the worker: keep the path in `__init__` and open on first use in `__getitem__`; or read with `os.pread`, which
-has no position. A lock would make it slow, not right, since buffered data stays wrong.
+How to fix: `self.file = unjam.per_worker(open, path, "rb")` in place of `self.file = open(path, "rb")`: every process then opens its own on first
+use, and the rest of the code stays as it is. By hand: keep the path in `__init__` and open on first use in `__getitem__`; or read with `os.pread`,
+which has no position. A lock would make it slow, not right, since buffered data stays wrong.
 
 Limits: whether it shows in one run is a matter of luck; a position that workers move is reported also when no sample was wrong.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from unjam.evidence.case import Case, Part
-from unjam.evidence.source import line_of
+from unjam.evidence.source import line_of, per_worker_change
 from unjam.rules.judging import LIKELY, PROVEN, count, differing, names, only_in_workers, quoted
 from unjam.rules.rule import Finding, Rule
 
@@ -68,7 +68,7 @@ def detect(case: Case) -> Finding | None:
         PROVEN if shown and well else LIKELY,
         f"connect {name} in the worker, on first use in the sample's own code"
         if str(target).startswith("socket:")
-        else f"open {name} in the worker: keep the path in __init__, and open on first use in the sample's own code",
+        else f"open {name} in every worker: unjam.per_worker(open, path, ...) in its place, or keep the path and open on first use",
         (part.place if part else None) or case.loader.dataset_place,
         _diff(part),
         wants=(reopened,) if shown and moved else (provoked,) if moved else (),
@@ -88,10 +88,7 @@ def _harm(wrong: list[Any], failure: Any) -> str:
 def _diff(part: Part | None) -> str:
     """The line that opens it, and the line that should stand there."""
     line = line_of(part.place) if part else ""
-    target, _, value = line.partition(" = ")
-    if not value or not re.fullmatch(r"\w+(\.\w+)+", target):
-        return ""
-    return f"-    {line}\n+    {target} = None  # in the sample's code: if {target} is None: {line}"
+    return per_worker_change(line)
 
 
 def broken(DataLoader: Any) -> None:

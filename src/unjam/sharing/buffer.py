@@ -27,6 +27,8 @@ from unjam.transport.room import available_memory
 
 ALIGNMENT = 64
 MAGIC = b"unjam\x00\x001"
+# madvise: map what is there, copy nothing
+POPULATE_READ = 22
 # how often, in bytes, a writer looks whether there is memory left, and what must stay free
 LOOK_EVERY, KEEP_FREE = 64 << 20, 64 << 20
 _SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_WRITE")
@@ -40,7 +42,7 @@ class GoneError(RuntimeError):
 class Buffer:
     """Bytes in shared memory or in a file, read-only. See NOTE [ By reference ]."""
 
-    __slots__ = ("__weakref__", "_fd", "_maps", "_private", "name", "path", "size")
+    __slots__ = ("__weakref__", "_fd", "_maps", "_private", "name", "path", "present", "size")
 
     def __init__(self, fd: OwnedFd, size: int, name: str, path: str | None = None) -> None:
         self._fd = fd
@@ -49,6 +51,8 @@ class Buffer:
         self.path = path
         self._maps: mmap.mmap | None = None
         self._private: weakref.ref[Mapping] | None = None
+        # whoever wrote it has it in its memory, and should be seen to
+        self.present = False
         _known[name] = self
 
     @property
@@ -56,6 +60,9 @@ class Buffer:
         """The content; its slices are `bytes`."""
         if self._maps is None:
             self._maps = mmap.mmap(self._fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ)
+            if self.present:
+                with contextlib.suppress(OSError, ValueError):  # kernels before 5.14 do not know it
+                    self._maps.madvise(POPULATE_READ)
         return self._maps
 
     def words(self, at: int, count: int, kind: str = "q") -> memoryview:
@@ -72,6 +79,8 @@ class Buffer:
         if mapping is None:
             mapping = Mapping(self._fd, self.size, private=True)
             self._private = weakref.ref(mapping)
+            if self.present:
+                mapping.advise(POPULATE_READ)
         return mapping
 
     def __reduce__(self) -> Any:
@@ -208,7 +217,9 @@ class Writer:
                 import fcntl  # noqa: PLC0415 - some systems have none
 
                 fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, sum(getattr(fcntl, seal) for seal in _SEALS))
-            return Buffer(self._fd, max(1, self.at), secrets.token_hex(8))
+            buffer = Buffer(self._fd, max(1, self.at), secrets.token_hex(8))
+            buffer.present = True
+            return buffer
         text = json.dumps(head).encode()
         self.write(text)
         self.write(len(text).to_bytes(8, "little") + MAGIC)

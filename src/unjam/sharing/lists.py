@@ -59,6 +59,10 @@ class SharedList(Sequence[Any]):
         """An item by an index that is one."""
         raise NotImplementedError
 
+    def same(self, index: int, item: Any) -> bool:
+        """Whether an item is what lies at an index: in doubt, no."""
+        return bool(item == self._get(index))
+
     def __len__(self) -> int:
         return self._count
 
@@ -238,6 +242,10 @@ class Records(_Ended):
         values = marshal.loads(self._bytes[self._starts[index] : self._ends[index]])  # noqa: S302 - written by us
         return dict(zip(self._keys, values, strict=True))
 
+    def same(self, index: int, item: Any) -> bool:
+        """See `SharedList`."""
+        return tuple(item) == self._keys and _same(tuple(item.values()), self.raw(index))
+
 
 class Values(_Ended):
     """Plain values of any shape."""
@@ -251,6 +259,19 @@ class Values(_Ended):
 
     def _get(self, index: int) -> Any:
         return marshal.loads(self._bytes[self._starts[index] : self._ends[index]])  # noqa: S302 - written by us
+
+    def same(self, index: int, item: Any) -> bool:
+        """See `SharedList`."""
+        return _same(item, self.raw(index))
+
+
+def _same(value: Any, written: bytes) -> bool:
+    try:
+        if marshal.dumps(value, columns.PLAINLY) == written:
+            return True
+        return bool(value == marshal.loads(written))  # noqa: S302 - sets have no order
+    except ValueError:  # something that is not plain was put into it
+        return False
 
 
 class Objects(_Ended):

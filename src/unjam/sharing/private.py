@@ -94,13 +94,14 @@ def _line() -> str:
 class StandingSequence(Standing):
     """Stands for a list or a tuple."""
 
-    __slots__ = ("_plain",)
+    __slots__ = ("_count", "_plain")
     shared: SharedList
 
     def __init__(self, path: str, shared: SharedList) -> None:
         super().__init__(path, shared)
         self._items = Items(shared, self.journal)
         self._plain = not shared.mutable
+        self._count = len(shared)
 
     def _materialise(self) -> Any:
         return self._stands_for(self._items)
@@ -114,22 +115,19 @@ class StandingSequence(Standing):
     def __getitem__(self, index: Any) -> Any:
         if self._copy is not None:
             return self._copy[index]
-        if isinstance(index, slice):
-            return self._stands_for([self[place] for place in range(len(self.shared))[index]])
         read = self.journal.read
-        if read is None and self._plain:
-            try:
-                return self.shared[index]
-            except IndexError:
-                raise IndexError(f"{self._stands_for.__name__} index out of range") from None
+        if type(index) is int and read is None and 0 <= index < self._count:
+            return self.shared[index] if self._plain else self._items.get(index)
+        if isinstance(index, slice):
+            return self._stands_for([self[place] for place in range(self._count)[index]])
         place = index.__index__() if hasattr(index, "__index__") else index
         if type(place) is not int:
             raise TypeError(
                 f"{self._stands_for.__name__} indices must be integers or slices, not {type(index).__name__}"
             )
         if place < 0:
-            place += len(self.shared)
-        if not 0 <= place < len(self.shared):
+            place += self._count
+        if not 0 <= place < self._count:
             raise IndexError(f"{self._stands_for.__name__} index out of range")
         if read is not None:
             read.add(place)

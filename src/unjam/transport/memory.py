@@ -49,6 +49,7 @@ def _libc() -> ctypes.CDLL:
         ctypes.c_longlong,
     )
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     return libc
 
@@ -130,6 +131,10 @@ class Mapping(_Memory):
         self.size = size
         self.array_type = ctypes.c_ubyte * size
         weakref.finalize(self, _libc().munmap, address, size).atexit = False
+
+    def advise(self, advice: int) -> None:
+        """madvise(2); a kernel that does not know the advice ignores it."""
+        _libc().madvise(self.address, self.size, advice)
 
 
 class PrivateMemory(_Memory):

@@ -1,0 +1,304 @@
+"""One copy of the dataset, or one for every worker: summed memory (PSS) of the program and its workers, and what sharing costs.
+
+Each contender runs in a process of its own: a dataset, a loader with four workers that stay, two shuffled epochs. The memory is read after
+the first batch and then all the time; what is told is the largest growth. `python benchmarks/memory.py --small` takes a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+from harness import table
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import Dataset
+
+import unjam
+
+WORKERS, BATCH = 4, 2048
+
+
+# -- datasets ------------------------------------------------------------------------------------------------------------
+
+
+def path_of(number):
+    return f"train/{number % 1000:03d}/{number:09d}.jpg"
+
+
+def annotation_of(number):
+    dice = random.Random(number)
+    return {
+        "id": number, "image_id": dice.randrange(10**6), "category_id": dice.randrange(90),
+        "bbox": [dice.uniform(0, 600) for _ in range(4)], "area": dice.uniform(0, 1e5), "iscrowd": 0,
+        "segmentation": [[dice.uniform(0, 600) for _ in range(12)]],
+    }  # fmt: skip
+
+
+class Paths(Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return len(self.items[index])
+
+
+class Annotations(Paths):
+    def __getitem__(self, index):
+        item = self.items[index]
+        return torch.tensor(item["bbox"]), item["category_id"]
+
+
+class Rows(Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return torch.from_numpy(np.array(self.rows[index]))
+
+
+class PickledInArray:
+    """The fix that people make by hand: every item pickled, all of them in one array, with the places where they end."""
+
+    def __init__(self, items):
+        rows = [np.frombuffer(pickle.dumps(item, protocol=-1), np.uint8) for item in items]
+        self.ends = np.cumsum([len(row) for row in rows])
+        self.data = np.concatenate(rows)
+
+    def __len__(self):
+        return len(self.ends)
+
+    def __getitem__(self, index):
+        start = 0 if index == 0 else self.ends[index - 1]
+        return pickle.loads(memoryview(self.data[start : self.ends[index]]))
+
+
+MAKE = {"strings": (path_of, Paths), "dicts": (annotation_of, Annotations)}
+
+
+def contender(case, how, count):
+    """The loader that is measured."""
+    common = {"batch_size": BATCH, "shuffle": True, "num_workers": WORKERS, "persistent_workers": True}
+    if case == "array":
+        shape = (count, 1024)
+        common["batch_size"] = 64
+        if how == "unjam, SharedArray":
+            rows = unjam.SharedArray.filled(shape, np.float32, lambda piece, first: piece.fill(first))
+        else:
+            rows = np.ones(shape, np.float32)
+        data = Rows(rows)
+    else:
+        make, kind = MAKE[case]
+        items = (make(number) for number in range(count))
+        if how == "unjam, SharedList":
+            data = kind(unjam.SharedList(items))
+        elif how == "torch fork, pickled by hand":
+            data = kind(PickledInArray(items))
+        else:
+            data = kind(list(items))
+    gc.collect()
+    if how.startswith("torch"):
+        return TorchLoader(data, multiprocessing_context=how.split(",")[0].split()[1], **common)
+    return unjam.DataLoader(data, **common)
+
+
+# -- measuring -----------------------------------------------------------------------------------------------------------
+
+
+def summed_pss():
+    """Of this process and all that it started, workers of the fork server too."""
+    me = psutil.Process()
+    total = 0
+    for process in (me, *me.children(recursive=True)):
+        try:
+            with open(f"/proc/{process.pid}/smaps_rollup") as file:
+                total += next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+        except (OSError, StopIteration):
+            continue
+    return total
+
+
+class Watch(threading.Thread):
+    """The largest sum so far."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.most = 0
+        self.over = threading.Event()
+
+    def run(self):
+        while not self.over.wait(0.5):
+            self.most = max(self.most, summed_pss())
+
+
+def measure(case, how, count):
+    """In a process of its own."""
+    # a fork server that is warm, as in the second loader of any program
+    if how.startswith("unjam"):
+        list(unjam.DataLoader(range(8), num_workers=1))
+    empty = summed_pss()
+    loader = contender(case, how, count)
+    held = summed_pss()
+    began = time.perf_counter()
+    iterator = iter(loader)
+    next(iterator)
+    first = time.perf_counter() - began
+    time.sleep(1.0)  # the other workers' first batches too
+    after_first = summed_pss()
+    watch = Watch()
+    watch.start()
+    began, samples = time.perf_counter(), 0
+    for batch in iterator:
+        samples += len(batch if torch.is_tensor(batch) else batch[0])
+    if case != "array":
+        for batch in loader:
+            samples += len(batch if torch.is_tensor(batch) else batch[0])
+    seconds = time.perf_counter() - began
+    watch.over.set()
+    watch.join()
+    most = max(watch.most, summed_pss())
+    del iterator
+    told = {
+        "empty": empty, "held": held - empty, "first": first, "after_first": after_first, "most": most,
+        "rate": samples / seconds,
+    }  # fmt: skip
+    if how.startswith("unjam"):
+        told["sharing"] = str(loader.statistics().sharing)
+    print(json.dumps(told), flush=True)
+    os._exit(0)  # nobody waits for millions of objects to be freed
+
+
+def run(case, how, count):
+    """Start one and take what it tells."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", case, how, str(count)],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
+    )  # fmt: skip
+    if done.returncode or not done.stdout.strip():
+        return {"failed": (done.stderr.strip().splitlines() or ["no output"])[-1][:80]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# -- what one access costs -------------------------------------------------------------------------------------------------
+
+
+def per_item(read, places):
+    began = time.perf_counter()
+    for place in places:
+        read(place)
+    return (time.perf_counter() - began) / len(places)
+
+
+def access(count):
+    """Shuffled reads of one item, and the time that sharing takes; medians of five, interleaved."""
+    places = list(range(count))
+    random.Random(0).shuffle(places)
+    places = places[: min(count, 500_000)]
+    rows = []
+    strings = [path_of(number) for number in range(count)]
+    dicts = [annotation_of(number) for number in range(min(count, 200_000))]
+    few = [place % len(dicts) for place in places[:100_000]]
+    texts = sum(map(len, strings)) / 1e6
+    began = time.perf_counter()
+    shared = unjam.SharedList(strings)
+    strings_share = time.perf_counter() - began
+    began = time.perf_counter()
+    records = unjam.SharedList(dicts)
+    dicts_share = time.perf_counter() - began
+    contenders = {
+        "strings: list": (strings.__getitem__, places, None),
+        "strings: SharedList": (shared.__getitem__, places, f"{texts / strings_share:,.0f} MB/s"),
+        "strings: pickled by hand": (PickledInArray(strings[: len(dicts)]).__getitem__, few, None),
+        "dicts: list, all values read": (lambda place: list(dicts[place].values()), few, None),
+        "dicts: SharedList": (records.__getitem__, few, f"{records.nbytes / 1e6 / dicts_share:,.0f} MB/s"),
+        "dicts: pickled by hand": (PickledInArray(dicts).__getitem__, few, None),
+    }
+    try:
+        import pyarrow as pa
+    except ImportError:
+        pass
+    else:
+        column = pa.array(strings)
+        contenders["strings: pyarrow"] = (lambda place: column[place].as_py(), few, None)
+        table_ = pa.Table.from_pylist(dicts)
+        contenders["dicts: pyarrow"] = (lambda place: table_.slice(place, 1).to_pylist()[0], few[:5000], None)
+    times = {name: [] for name in contenders}
+    for _ in range(5):
+        for name, (read, where, _) in contenders.items():
+            times[name].append(per_item(read, where))
+    medians = {name: sorted(found)[2] for name, found in times.items()}
+    for name, (_, _, speed) in contenders.items():
+        base = medians["strings: list" if name.startswith("strings") else "dicts: list, all values read"]
+        rows.append([name, f"{medians[name] * 1e9:,.0f} ns", f"{medians[name] / base:.1f}x", speed or ""])
+    table("One item, shuffled", ["", "time", "to a list's", "time to share"], rows)
+
+
+# -- the tables ------------------------------------------------------------------------------------------------------------
+
+CASES = {
+    "strings": (5_000_000, ["torch fork", "torch spawn", "torch fork, pickled by hand", "unjam, as it is", "unjam, SharedList"]),
+    "dicts": (1_000_000, ["torch fork", "torch spawn", "torch fork, pickled by hand", "unjam, as it is", "unjam, SharedList"]),
+    "array": (1_000_000, ["torch fork", "unjam, as it is", "unjam, SharedArray"]),
+}  # fmt: skip
+TITLES = {
+    "strings": "{:,} short strings, {} workers, two shuffled epochs",
+    "dicts": "{:,} dicts like COCO's annotations, {} workers, two shuffled epochs",
+    "array": "{:,} rows of 1,024 float32, {} workers, one shuffled epoch",
+}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--one", nargs=3)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", choices=[*CASES, "access"])
+    asked = parser.parse_args()
+    if asked.one:
+        measure(asked.one[0], asked.one[1], int(asked.one[2]))
+    part = 10 if asked.small else 1
+    if asked.only in (None, "access"):
+        access(5_000_000 // part)
+    for case, (count, hows) in CASES.items():
+        if asked.only not in (None, case):
+            continue
+        count //= part
+        rows, rates = [], {}
+        for how in hows:
+            told = run(case, how, count)
+            if "failed" in told:
+                rows.append([how, told["failed"]])
+                continue
+            rates[how] = told["rate"]
+            base = told["after_first"]
+            copies = f"{(told['most'] - told['empty']) / (count * 4096):.2f}" if case == "array" else ""
+            rows.append([
+                how, f"{told['held'] / 1e6:,.0f} MB", f"{base / 1e6:,.0f} MB", f"{told['most'] / 1e6:,.0f} MB",
+                f"{(told['most'] - base) / base:+.1%}", f"{told['first']:.2f} s", f"{told['rate']:,.0f}/s",
+                f"{told['rate'] / rates['torch fork']:.2f}" if "torch fork" in rates else "", copies,
+            ])  # fmt: skip
+            print(" ", how, told.get("sharing", ""), flush=True)
+        head = ["", "dataset", "after the first batch", "at most", "growth", "first batch", "samples", "to torch fork"]
+        table(TITLES[case].format(count, WORKERS), [*head, "copies" if case == "array" else ""], rows)
+    if asked.only in (None, "array"):
+        print("torch spawn pickles the array into each worker: five copies; not run.")
+
+
+if __name__ == "__main__":
+    main()
