@@ -95,7 +95,7 @@ class Plan:
             (self.reseed, "every worker with seeds of its own"),
             (self.shard, "every worker takes its share only"),
             (self.whole, "drop_last=False"),
-            (bool(self.pack), f"{', '.join(self.pack)} packed into one buffer"),
+            (bool(self.pack), f"{', '.join(self.pack)} in one shared buffer"),
             (self.keep, "every batch kept"),
             (self.idle, "a slow consumer"),
             (self.persistent, "persistent_workers=True"),

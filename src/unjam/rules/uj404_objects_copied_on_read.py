@@ -5,7 +5,7 @@ beside it: the system then copies the page. As the epoch goes on every worker ge
 
 Why: lists and dicts of strings, tuples or dicts are millions of small objects. One large array or buffer is not touched by reading it.
 
-How to confirm: the workers' own memory grows with the samples; with the same items packed into one buffer it does not.
+How to confirm: the workers' own memory grows with the samples; with the same items in one shared buffer it does not.
 
 How to fix: `self.items = unjam.SharedList(items)` (`SharedDict`, `SharedArray`) keeps them once in shared memory, for any loader. unjam's own DataLoader
 does it by itself for lists, dicts and tuples of plain values that workers only read (`share_dataset="auto"`). Otherwise one numpy array, or a
@@ -36,6 +36,9 @@ def detect(case: Case) -> Finding | None:
     as_is = case.as_is
     if crowd is None or not case.forked or as_is is None:
         return None
+    left = crowd.facts.get("left_alone", "")
+    if case.loader.shares and not left:
+        return None  # it is kept once; see UJ410
     each = growth(as_is)
     workers = case.loader.num_workers
     length = case.loader.length or crowd.facts["count"]
@@ -44,7 +47,6 @@ def detect(case: Case) -> Finding | None:
         return None
     packed = as_is.plan.changed(pack=(crowd.path,))
     trial = case.tried(packed)
-    left = crowd.facts.get("left_alone", "")
     gone = trial is not None and trial.fine and growth(trial) < each * 0.4
     if trial is not None and trial.fine and not gone:
         return None

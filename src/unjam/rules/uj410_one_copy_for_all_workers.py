@@ -29,7 +29,7 @@ def detect(case: Case) -> Finding | None:
     """Large containers in the dataset of one of unjam's loaders."""
     loader = case.loader
     crowds = [part for part in case.kinds("objects") if part.facts["nbytes"] >= LARGE]
-    if loader.driver != "unjam" or not loader.num_workers or not crowds:
+    if not loader.shares or not loader.num_workers or not crowds:
         return None
     shared = [part for part in crowds if not part.facts.get("left_alone")]
     left = [part for part in crowds if part.facts.get("left_alone")]
