@@ -23,14 +23,12 @@ from unjam.sharing.dicts import SharedDict, make_dict
 from unjam.sharing.lists import SharedList
 from unjam.sharing.lists import make as make_list
 from unjam.sharing.private import Stand
-from unjam.sharing.walking import Slot, estimate, is_array, slots
+from unjam.sharing.walking import FEWEST, Slot, estimate, is_array, slots
 from unjam.statistics import SharedPart, Sharing
 from unjam.worker.spec import Cargo
 
 # containers that take less, as Python's objects, are left where they are without a word
 LARGE = 16 << 20
-# a look at what a container may weigh costs something; with fewer items than this it is no crowd of objects
-FEWEST = 100
 
 
 @dataclass(slots=True)

@@ -91,7 +91,8 @@ class SharedArray:
         return self._array
 
     def __getitem__(self, index: Any) -> Any:
-        return self._array[index]
+        # numbers that numpy does not know are rows of a tensor
+        return self.tensor()[index] if self._head["tensor"] else self._array[index]
 
     def __len__(self) -> int:
         return len(self._array)

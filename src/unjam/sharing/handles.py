@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import inspect
+import operator
 import os
 import threading
 import weakref
@@ -19,18 +20,25 @@ from collections.abc import Callable
 from multiprocessing import util
 from typing import Any
 
-_lock = threading.RLock()
+# every one that there is, and those that are open in this process
+_all: weakref.WeakSet[PerWorker] = weakref.WeakSet()
+_open: weakref.WeakSet[PerWorker] = weakref.WeakSet()
+_closes_at_end: set[int] = set()
 
 
 def _after_fork() -> None:
-    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
-    _lock = threading.RLock()
+    """What was inherited is the parent's: nobody here may close it, nor flush it, nor may the interpreter when it ends."""
+    for one in list(_open):
+        if one._handle is not None:  # noqa: SLF001 - one of our own
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one._handle))  # noqa: SLF001 - as above
+    _open.clear()
+    for one in list(_all):
+        # a thread of the parent may have held the lock
+        vars(one).update(_handle=None, _pid=-1, _lock=threading.RLock())
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-# what this process has opened, to be closed when it ends
-_open: weakref.WeakSet[PerWorker] = weakref.WeakSet()
 
 
 class _Weakly:
@@ -52,85 +60,114 @@ class PerWorker:
     def __init__(
         self, how: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any], close: Callable[[Any], Any] | None
     ) -> None:
-        # _others: for a function with arguments, one for each; _of: for a method, one for each object
-        vars(self).update(_how=how, _args=args, _named=named, _close=close, _pid=-1, _handle=None, _others={}, _of={})
+        # _others: of a function with arguments, one for each; of a method, one for each object
+        vars(self).update(
+            _how=how, _args=args, _named=named, _close=close, _pid=-1, _handle=None, _others={}, _lock=threading.RLock()
+        )  # fmt: skip
         if inspect.isfunction(how):
             vars(self).update(__doc__=how.__doc__, __module__=how.__module__)
+        _all.add(self)
 
     # -- the handle ----------------------------------------------------------------------------------------------------
 
     def _here(self) -> Any:
         """This process's own handle."""
         if self._pid != os.getpid():
-            with _lock:
+            with self._lock:
                 if self._pid != os.getpid():
-                    self._leave_to_parent()
                     made = self._how(*(one() if type(one) is _Weakly else one for one in self._args), **self._named)
                     vars(self).update(_handle=made, _pid=os.getpid())
                     _remember(self)
         return self._handle
 
-    def _leave_to_parent(self) -> None:
-        """What was inherited is the parent's: nobody here may close it, nor may the interpreter when it ends."""
-        if self._handle is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._handle))
-        vars(self)["_handle"] = None
-
     def _shut(self) -> None:
+        """Close what is open here, and forget it: the next use opens anew."""
         handle, mine = self._handle, self._pid == os.getpid()
-        vars(self).update(_handle=None, _pid=-1)
         if not mine or handle is None:
             return
-        how = self._close or getattr(handle, "close", None)
-        if how is not None:
-            with contextlib.suppress(Exception):  # the process ends; there is nobody to tell
-                how(handle) if self._close is not None else how()
+        vars(self).update(_handle=None, _pid=-1)
+        _open.discard(self)
+        if self._close is not None:
+            self._close(handle)
+        elif callable(getattr(handle, "close", None)):
+            handle.close()
+
+    def close(self) -> None:
+        """Close this process's handle, if it has one."""
+        self._shut()
+
+    def _one_for(self, key: Any, *args: Any, **named: Any) -> PerWorker:
+        one: PerWorker | None = self._others.get(key)
+        if one is None:
+            with self._lock:
+                one = self._others.get(key)
+                if one is None:
+                    one = self._others[key] = PerWorker(self._how, args, named, self._close)
+        return one
 
     # -- as a decorator ------------------------------------------------------------------------------------------------
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        one = self._of.get(id(instance))
-        if one is None:
-            with _lock:
-                one = self._of[id(instance)] = PerWorker(self._how, (_Weakly(instance),), {}, self._close)
-                with contextlib.suppress(TypeError):  # an object that nobody can watch keeps its handle
-                    weakref.finalize(instance, self._of.pop, id(instance), None).atexit = False
-        return one._here()
+        if instance is None or self._args or self._named:
+            return self  # of a class, or an attribute of a class that knows how to open itself
+        known = id(instance) in self._others
+        one = self._one_for(id(instance), _Weakly(instance))
+        if not known:
+            with contextlib.suppress(TypeError):  # an object that nobody can watch keeps its handle
+                weakref.finalize(instance, self._others.pop, id(instance), None).atexit = False
+        return one._here()  # noqa: SLF001 - one of our own
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """The handle itself, or the one for these arguments; what can be called is called."""
-        if not self._args and not self._named and (args or named) and _takes(self._how, args, named):
-            key = (args, tuple(sorted(named.items())))
-            with _lock:
-                one = self._others.get(key)
-                if one is None:
-                    one = self._others[key] = PerWorker(self._how, args, named, self._close)
-            return one._here()
+        """Without arguments the handle itself; with arguments, those of the function that opens, or of the handle."""
+        if not self._args and not self._named and (args or named) and _needs_arguments(self._how):
+            bound = inspect.signature(self._how).bind(*args, **named)
+            bound.apply_defaults()
+            key = tuple((name, type(value), value) for name, value in bound.arguments.items())
+            return self._one_for(key, *args, **named)._here()  # noqa: SLF001 - one of our own
         handle = self._here()
-        return handle(*args, **named) if args or named or callable(handle) else handle
+        return handle(*args, **named) if args or named else handle
 
     # -- as the handle -------------------------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
+        if name.startswith("__") and name.endswith("__") and name not in _ASKED_FOR:
             raise AttributeError(name)
         return getattr(self._here(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._here(), name, value)
 
-    def __enter__(self) -> Any:
-        # the handle stays this process's: `with` does not close it
-        return self._here()
+    def __delattr__(self, name: str) -> None:
+        delattr(self._here(), name)
 
-    def __exit__(self, *_: object) -> None:
-        return None
+    def __enter__(self) -> Any:
+        return self._here().__enter__()
+
+    def __exit__(self, *error: object) -> Any:
+        handle = self._here()
+        answer = handle.__exit__(*error)
+        if getattr(handle, "closed", False) is True:
+            vars(self).update(_handle=None, _pid=-1)  # `with` has closed it: the next use opens anew
+        return answer
+
+    def __eq__(self, other: object) -> Any:
+        return self is other or self._here() == (other._here() if isinstance(other, PerWorker) else other)
+
+    def __ne__(self, other: object) -> Any:
+        return self is not other and self._here() != (other._here() if isinstance(other, PerWorker) else other)
+
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         state = "open in this process" if self._pid == os.getpid() else "not opened in this process"
         return f"per_worker({getattr(self._how, '__qualname__', self._how)!s}, {state})"
+
+    def __del__(self) -> None:
+        try:
+            if vars(self).get("_close") is not None:  # what has no `close` of its own is closed by nobody else
+                self._shut()
+        except Exception:  # noqa: BLE001, S110 - at the interpreter's end nothing can be relied on
+            pass
 
     def __reduce__(self) -> Any:
         name = getattr(self._how, "__qualname__", "")
@@ -140,11 +177,12 @@ class PerWorker:
                 return name  # a function of a module, under this decorator: by name, as functions are
         return by_value(self)
 
-    def __deepcopy__(self, memo: Any) -> PerWorker:
-        return PerWorker(self._how, self._args, self._named, self._close)
-
     def __copy__(self) -> PerWorker:
-        return PerWorker(self._how, self._args, self._named, self._close)
+        how = self.__reduce__()
+        return self if isinstance(how, str) else PerWorker(*how[1])
+
+    def __deepcopy__(self, memo: Any) -> PerWorker:
+        return self.__copy__()
 
 
 def by_value(one: PerWorker) -> Any:
@@ -152,54 +190,52 @@ def by_value(one: PerWorker) -> Any:
     return PerWorker, tuple(vars(one)[name] for name in ("_how", "_args", "_named", "_close"))
 
 
+# what others ask an object for by its name
+_ASKED_FOR = {"__array__", "__array_interface__", "__fspath__", "__length_hint__", "__dlpack__", "__dlpack_device__"}
+_BUILTIN = {"len": len, "iter": iter, "next": next, "int": int, "float": float, "bool": bool, "reversed": reversed}
+
+
 def _forward(name: str) -> Callable[..., Any]:
+    apply: Any = _BUILTIN.get(name) or getattr(operator, name, None) or getattr(operator, f"__{name}__")
+
     def forwarded(self: PerWorker, *values: Any) -> Any:
-        import operator  # noqa: PLC0415 - only these
+        return apply(self._here(), *values)
 
-        handle = self._here()
-        method = getattr(type(handle), name, None)
-        if method is None:
-            return getattr(operator, name.strip("_"), lambda *_: _lacks(handle, name))(handle, *values)
-        return method(handle, *values)
-
-    forwarded.__name__ = name
+    forwarded.__name__ = f"__{name}__"
     return forwarded
 
 
-def _lacks(handle: Any, name: str) -> Any:
-    raise TypeError(f"{type(handle).__name__} has no {name}")
+for _name in (
+    "len", "iter", "next", "reversed", "int", "float", "bool", "getitem", "setitem", "delitem", "contains", "lt", "le", "gt", "ge", "add",
+    "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "neg", "pos", "abs", "invert", "index",
+):  # fmt: skip
+    setattr(PerWorker, f"__{_name}__", _forward(_name))
 
 
-for _name in ("getitem", "setitem", "delitem", "contains", "len", "iter", "next", "bool", "lt", "le", "gt", "ge"):
-    setattr(PerWorker, f"__{_name}__", _forward(f"__{_name}__"))
-
-
-def _truth(self: PerWorker) -> bool:
-    return bool(self._here())
-
-
-PerWorker.__bool__ = _truth  # type: ignore[attr-defined] # it is made above
-
-
-def _takes(function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+def _needs_arguments(function: Callable[..., Any]) -> bool:
+    """Whether it cannot be called without arguments: then those of a call are meant for it."""
     try:
-        inspect.signature(function).bind(*args, **named)
-    except (TypeError, ValueError):
+        inspect.signature(function).bind()
+    except TypeError:
+        return True
+    except ValueError:  # some builtins do not tell
         return False
-    return True
+    return False
 
 
 def _remember(one: PerWorker) -> None:
     _open.add(one)
-    # multiprocessing's own children end without Python's atexit, but not without this
-    util.Finalize(None, _shut_all, args=(os.getpid(),), exitpriority=100)
+    if os.getpid() not in _closes_at_end:
+        _closes_at_end.add(os.getpid())
+        # multiprocessing's own children end without Python's atexit, but not without this
+        util.Finalize(None, _shut_all, args=(os.getpid(),), exitpriority=100)
 
 
 def _shut_all(pid: int) -> None:
     if pid == os.getpid():
         for one in list(_open):
-            one._shut()  # noqa: SLF001 - one of our own
-        _open.clear()
+            with contextlib.suppress(Exception):  # the process ends; there is nobody to tell
+                one._shut()  # noqa: SLF001 - one of our own
 
 
 def per_worker(
@@ -211,9 +247,9 @@ def per_worker(
     by default its own `close()`.
 
     As an attribute it takes the place of the handle: `self.file = per_worker(h5py.File, path)`, and the rest of the code stays as it
-    is; called without arguments it gives the handle itself. As a decorator of a method it is an attribute that is opened on
-    first use; of a function, a function that opens once for each process and for each arguments. It can be pickled, and what was
-    opened stays where it is.
+    is; called without arguments it gives the handle itself, for code that asks for its type. As a decorator of a method it is an
+    attribute that is opened on first use; of a function that needs arguments, a function that opens once for each process and for
+    each arguments. It can be pickled, and what was opened stays where it is.
     """
     if not callable(open_fn):
         raise TypeError(

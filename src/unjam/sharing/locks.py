@@ -1,7 +1,14 @@
 """A lock between processes that the kernel releases when its holder dies.
 
 `multiprocessing.Lock` is a number in shared memory: a worker that is killed while it holds it takes it along, and everybody waits for ever. A
-lock on a file is the kernel's: it ends with the process. It also knows who holds it.
+lock on an open file is the kernel's: it ends when the file is closed, and a process that dies closes its files.
+
+NOTE [ Turns ]
+
+Each `acquire` opens the lock's file anew, so threads exclude each other as processes do, and nothing is open between two uses. Nobody is told
+when a lock becomes free, so one asks again every few milliseconds; whoever takes and releases it in a loop would always be
+first. So there are two bytes: who wants the lock takes the turn first and holds it until he has the lock, and so the next in turn
+is not overtaken. The holder writes its name into the file, for those who wait in vain.
 """
 
 from __future__ import annotations
@@ -21,115 +28,145 @@ from typing import Any
 
 from unjam.errors import LockTimeoutError
 
-# struct flock as the kernel has it on 64-bit Linux: type, whence, start, length, process
-_FLOCK = "hhqqi4x"
+# struct flock as the kernel has it on 64-bit Linux: type, whence, start, length, process; and the command for locks of open files
+_FLOCK, _OFD_SETLK = "hhqqi4x", 37
+_LOCK, _TURN = 0, 1
 # seconds between two tries, at first and at most
-SOON, LATER = 0.0005, 0.02
+SOON, LATER = 0.0005, 0.01
+# the note lies behind the two bytes
+_NOTE_AT, _NOTE_BYTES = 16, 496
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# a process has one descriptor of a lock's file: closing a second one would release the lock
-_files: dict[str, _File] = {}
+# what this process holds: path -> descriptor, thread, line
+_held: dict[str, tuple[int, int, str]] = {}
 
 
-class _File:
-    """The lock's file in this process, and the lock between its threads."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self.pid = os.getpid()
-        self.threads = threading.Lock()
-        self.holder: tuple[int, str] | None = None
+def _after_fork() -> None:
+    """A child has a copy of the descriptor, and so would keep the lock if its parent died."""
+    for fd, _, _ in _held.values():
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    _held.clear()
 
 
-def _file(path: str) -> _File:
-    known = _files.get(path)
-    if known is not None and known.pid != os.getpid():
-        os.close(known.fd)
-        known = None
-    if known is None:
-        # in a forked child: a new description, and a lock between threads that nobody of the parent holds
-        known = _files[path] = _File(path)
-    return known
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class InterprocessLock:
-    """What `interprocess_lock` makes. Use it with `with`; it is not reentrant."""
+    """What `interprocess_lock` makes. Use it with `with`; it is not reentrant. `path`: the lock's own file."""
 
-    def __init__(self, path: str, timeout: float) -> None:
+    def __init__(self, path: str, timeout: float, named: bool = True) -> None:  # noqa: FBT001, FBT002 - called by pickle
         self.path = path
         self.timeout = timeout
+        self._named = named
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:  # noqa: FBT001, FBT002 - multiprocessing's
         """Take the lock. Past the time that it may take `LockTimeoutError` says who holds it; not blocking: False."""
         most = self.timeout if timeout is None else timeout
-        file, began, pause = _file(self.path), time.monotonic(), SOON
-        pausing = select.poll()
-        if file.holder is not None and file.holder[0] == threading.get_ident():
-            raise RuntimeError(
-                f"this thread holds {self.path} already (taken at {file.holder[1]}): it would wait for itself"
-            )
-        if not file.threads.acquire(blocking=block, timeout=max(0.0, most) if block else -1):
+        mine = _held.get(self.path)
+        if mine is not None and mine[1] == threading.get_ident():
             if not block:
                 return False
-            raise self._late(
-                most, f"another thread of this process, at {file.holder[1] if file.holder else 'an unknown line'}"
-            )
+            raise RuntimeError(f"this thread holds {self.path} already (taken at {mine[2]}): it would wait for itself")
+        until, has_turn, pause, pausing = time.monotonic() + most, False, SOON, select.poll()
+        fd = self._open()
         try:
             while True:
-                try:
-                    fcntl.lockf(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if not block:
-                        file.threads.release()
-                        return False
-                if time.monotonic() - began >= most:
-                    raise self._late(most, self.holder() or "a process that cannot be seen from here")
+                has_turn = has_turn or _take(fd, _TURN)
+                if has_turn and _take(fd, _LOCK):
+                    if self._is_there(fd):
+                        break
+                    # somebody has removed the file: what is locked now is nobody's
+                    os.close(fd)
+                    fd, has_turn = self._open(), False
+                    continue
+                if not block:
+                    os.close(fd)
+                    return False
+                if time.monotonic() >= until:
+                    raise self._late(most, fd)
                 pausing.poll(pause * 1000)
                 pause = min(LATER, pause * 2)
+            _free(fd, _TURN)
             line = _line()
-            os.pwrite(file.fd, f"{os.getpid()} {time.time():.3f} {line}\n".encode().ljust(512), 0)
-            file.holder = (threading.get_ident(), line)
+            note = f"{os.getpid()} {_started(os.getpid())} {time.time():.3f} {line}"
+            with contextlib.suppress(OSError):  # a full disk; the note is for others to read
+                os.pwrite(fd, note.encode()[:_NOTE_BYTES].ljust(_NOTE_BYTES), _NOTE_AT)
+            _held[self.path] = (fd, threading.get_ident(), line)
         except BaseException:
-            if file.threads.locked():
-                file.threads.release()
+            if _held.get(self.path, (-1,))[0] != fd:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
             raise
         return True
 
     def release(self) -> None:
         """Give it back."""
-        file = _file(self.path)
-        if file.holder is None:
+        mine = _held.get(self.path)
+        if mine is None:
             raise RuntimeError(f"{self.path} is not held by this process")
-        file.holder = None
-        fcntl.lockf(file.fd, fcntl.LOCK_UN)
-        file.threads.release()
+        # in this order: a signal handler that raises in between leaves a name for a lock that is free, not the other way round
+        os.close(mine[0])
+        _held.pop(self.path, None)
 
     def holder(self) -> str:
         """Who holds it now, in words; empty: nobody."""
-        file = _file(self.path)
-        if file.holder is not None:
-            return f"this process, at {file.holder[1]}"
-        if sys.platform != "linux":
-            return "somebody" if file.threads.locked() else ""
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file.fd, fcntl.F_GETLK, asked))
-        if kind == fcntl.F_UNLCK:
+        mine = _held.get(self.path)
+        if mine is not None:
+            same = mine[1] == threading.get_ident()
+            return f"{'this thread' if same else 'another thread of this process'}, taken at {mine[2]}"
+        try:
+            fd = self._open()
+        except OSError:
             return ""
-        written = os.pread(file.fd, 512, 0).decode(errors="replace").split(maxsplit=2)
-        said, since, line = [*written, "", "", ""][:3]
-        words = f"process {pid}{_command(pid)}"
-        if said == str(pid):
-            with contextlib.suppress(ValueError):
-                words += f", for {max(0.0, time.time() - float(since)):.1f} s, taken at {line.strip()}"
-        return words
+        try:
+            return "" if _take(fd, _LOCK) else self._who(fd)
+        finally:
+            os.close(fd)
 
     def locked(self) -> bool:
         """Whether anybody holds it."""
         return bool(self.holder())
 
-    def _late(self, seconds: float, holder: str) -> LockTimeoutError:
-        return LockTimeoutError(f"waited {seconds:g} s for the lock {self.path}; it is held by {holder}")
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        try:
+            return os.open(self.path, flags)
+        except FileNotFoundError:
+            if not self._named:
+                raise FileNotFoundError(f"{self.path} is gone: the process that made this lock has ended") from None
+        fd = os.open(self.path, flags | os.O_CREAT, 0o666)
+        with contextlib.suppress(OSError):  # whoever may write the folder may use the lock, whatever the umask
+            os.fchmod(fd, 0o666)
+        return fd
+
+    def _is_there(self, fd: int) -> bool:
+        here = os.fstat(fd)
+        try:
+            there = os.stat(self.path)
+        except OSError:
+            return False
+        return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+    def _who(self, fd: int) -> str:
+        said, began, since, line = [
+            *os.pread(fd, _NOTE_BYTES, _NOTE_AT).decode(errors="replace").split(maxsplit=3),
+            "",
+            "",
+            "",
+            "",
+        ][:4]
+        if not said.isdigit() or _started(int(said)) != began:
+            return "a process that cannot be seen from here"
+        with contextlib.suppress(ValueError):
+            held = max(0.0, time.time() - float(since))
+            return f"process {said}{_command(int(said))}, for {held:.1f} s, taken at {line.strip()}"
+        return f"process {said}"
+
+    def _late(self, seconds: float, fd: int) -> LockTimeoutError:
+        mine = _held.get(self.path)
+        who = f"another thread of this process, taken at {mine[2]}" if mine else self._who(fd)
+        return LockTimeoutError(f"waited {seconds:g} s for the lock {self.path}; it is held by {who}")
 
     def __enter__(self) -> InterprocessLock:  # noqa: PYI034 - Python 3.10 has no Self
         self.acquire(timeout=self.timeout)
@@ -142,7 +179,24 @@ class InterprocessLock:
         return f"interprocess_lock({self.path!r}, timeout={self.timeout:g})"
 
     def __reduce__(self) -> Any:
-        return InterprocessLock, (self.path, self.timeout)
+        return InterprocessLock, (self.path, self.timeout, self._named)
+
+
+def _take(fd: int, byte: int) -> bool:
+    """Lock one byte of an open file, if it is free now."""
+    try:
+        if sys.platform == "linux":
+            fcntl.fcntl(fd, _OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
+        elif byte == _LOCK:  # elsewhere there are no turns
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _free(fd: int, byte: int) -> None:
+    if sys.platform == "linux":
+        fcntl.fcntl(fd, _OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
 
 
 def _command(pid: int) -> str:
@@ -151,6 +205,15 @@ def _command(pid: int) -> str:
             return f" ({comm.read().strip()})"
     except OSError:
         return ""
+
+
+def _started(pid: int) -> str:
+    """When a process began, in the kernel's count: with its number, its name for ever."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "-"
 
 
 def _line() -> str:
@@ -163,26 +226,25 @@ def _line() -> str:
 def interprocess_lock(path: str | os.PathLike[str] | None = None, *, timeout: float = 60.0) -> InterprocessLock:
     """Lock out other processes, for the rare real need (several that write one file): `with lock: ...`.
 
-    path: a file that stands for the lock; processes that name the same file share it, whether they are related or not. None: a new one, for
-    this process and those that get it from it, by fork or by pickle. timeout: seconds that `acquire` waits before
-    `LockTimeoutError` names the holder.
+    path: what is protected, or any name; the lock's own file is beside it, with `.lock` at the end. Processes that name the same path share it,
+    whether they are related or not. None: a new lock, for this process and those that get it from it, by fork or by pickle.
+    timeout: seconds that `acquire` waits before `LockTimeoutError` names the holder.
 
     When its holder dies, however it dies, the kernel releases it.
     """
-    if not timeout > 0:
+    if not isinstance(timeout, (int, float)) or not timeout > 0:  # type: ignore[redundant-expr] # whoever has no types
         raise ValueError(f"timeout should be a positive number of seconds, but got timeout={timeout!r}")
     if path is None:
-        name = f"unjam-{os.getuid()}-{os.getpid()}-{secrets.token_hex(4)}.lock"
-        made = os.path.join(tempfile.gettempdir(), name)
-        _file(made)
-        util.Finalize(None, _remove, args=(made, os.getpid()), exitpriority=0)
-        return InterprocessLock(made, timeout)
+        made = os.path.join(tempfile.gettempdir(), f"unjam-{os.getuid()}-{os.getpid()}-{secrets.token_hex(4)}.lock")
+        os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        # below zero: after multiprocessing has waited for its children
+        util.Finalize(None, _remove, args=(made, os.getpid()), exitpriority=-100)
+        return InterprocessLock(made, timeout, named=False)
     where = os.path.realpath(os.fspath(path))
-    if not os.path.isdir(os.path.dirname(where)):
-        raise FileNotFoundError(
-            f"interprocess_lock({os.fspath(path)!r}): the folder {os.path.dirname(where)} does not exist"
-        )
-    return InterprocessLock(where, timeout)
+    folder = os.path.dirname(where)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"interprocess_lock({os.fspath(path)!r}): the folder {folder} does not exist")
+    return InterprocessLock(where if where.endswith(".lock") else f"{where}.lock", timeout)
 
 
 def _remove(path: str, pid: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -20,20 +22,24 @@ _ARROW = (".arrow", ".feather", ".ipc")
 # safetensors' names of types; those that numpy does not know are read as numbers of the same size
 _SAFE = {
     "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U64": "u8", "U32": "u4",
-    "U16": "u2", "U8": "u1", "BOOL": "?", "F8_E4M3": "u1", "F8_E5M2": "u1",
+    "U16": "u2", "U8": "u1", "BOOL": "?", "C64": "c8", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E4M3FNUZ": "u1", "F8_E5M2FNUZ": "u1",
 }  # fmt: skip
-_AS_TORCH = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
+_AS_TORCH = {
+    "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+}  # fmt: skip
 
 
 class Mapped:
     """The rows of a file. Each process maps it for itself, on first use; it travels as its path."""
 
-    def __init__(self, path: str, open_rows: Callable[[], Any], made: tuple[Any, ...]) -> None:
+    def __init__(self, path: str, rows: Any, made: tuple[Any, ...]) -> None:
         self.path = path
-        self._open = open_rows
         self._made = made
-        self._rows = open_rows()
-        self._count = len(self._rows)
+        self._rows = rows
+        self._count = len(rows)
+        # what another process must find there too
+        self.form = (self._count, str(getattr(rows, "dtype", "")), tuple(getattr(rows, "shape", ()))[1:])
 
     def __len__(self) -> int:
         return self._count
@@ -42,20 +48,20 @@ class Mapped:
         place = index + self._count if index < 0 else index
         if not 0 <= place < self._count:
             raise IndexError(f"row {index} of {self._count} in {self.path}")
-        return self._rows[place]
+        return as_sample(self._rows[place])
 
     def __repr__(self) -> str:
         return f"mapped({self.path!r}, {self._count:,} rows)"
 
     def __reduce__(self) -> Any:
-        return _again, (self._count, *self._made)
+        return _again, (self.form, *self._made)
 
 
-def _again(count: int, path: str, dtype: Any, shape: Any) -> Mapped:
+def _again(form: tuple[Any, ...], path: str, dtype: Any, shape: Any) -> Mapped:
     rows = mapped(path, dtype=dtype, shape=shape)
-    if len(rows) != count:
+    if rows.form != form:
         raise RuntimeError(
-            f"{path} has {len(rows)} rows here and had {count} where it was mapped: it has been written to since"
+            f"{path} is {rows.form} here and was {form} where it was mapped: it has been written to since"
         )
     return rows
 
@@ -63,32 +69,39 @@ def _again(count: int, path: str, dtype: Any, shape: Any) -> Mapped:
 def mapped(path: str | os.PathLike[str], *, dtype: Any = None, shape: tuple[int, ...] | None = None) -> Mapped:
     """The rows of a .npy, .bin (with `dtype`, and `shape` of the whole or of one row after -1), .safetensors, .arrow or shared file.
 
-    Rows of arrays are tensors, single numbers are Python's; a row of a file with several columns is a dict.
+    Rows are copies: tensors, or what Python has for texts and dates; a row of a file with several columns is a dict.
     """
     where = os.path.abspath(os.fspath(path))
     kind = os.path.splitext(where)[1].lower()
     if not os.path.isfile(where):
         raise FileNotFoundError(f"mapped({os.fspath(path)!r}): there is no such file")
+    try:
+        return Mapped(where, _rows_of(where, kind, dtype, shape), (where, dtype, shape))
+    except (ValueError, OSError, EOFError, KeyError, UnicodeDecodeError) as error:
+        if where in str(error):
+            raise
+        raise ValueError(f"{where} cannot be mapped: {error}") from error
+
+
+def _rows_of(where: str, kind: str, dtype: Any, shape: tuple[int, ...] | None) -> Any:
+    if _is_ours(where):
+        return _ours(where)
     if kind == ".npy":
-        opens: Callable[[], Any] = lambda: _npy(where)  # noqa: E731 - one of several
-    elif kind in _RAW:
+        return _npy(where)
+    if kind in _RAW:
         if dtype is None:
             raise ValueError(
                 f"{where} holds bytes only: say what they are, mapped(path, dtype='float32', shape=(-1, 3, 32, 32))"
             )
-        opens = lambda: _raw(where, dtype, shape)  # noqa: E731 - as above
-    elif kind == ".safetensors":
-        opens = lambda: _safetensors(where)  # noqa: E731 - as above
-    elif kind in _ARROW:
-        opens = lambda: _Table(where)  # noqa: E731 - as above
-    elif _is_ours(where):
-        opens = lambda: _ours(where)  # noqa: E731 - as above
-    else:
-        raise ValueError(
-            f"{where} cannot be mapped: .npy, .bin, .safetensors and .arrow files can, and those that SharedList(path=...) and its "
-            f"like wrote{_hint(kind)}"
-        )
-    return Mapped(where, opens, (where, dtype, shape))
+        return _raw(where, dtype, shape)
+    if kind == ".safetensors":
+        return _safetensors(where)
+    if kind in _ARROW:
+        return _Table(where)
+    raise ValueError(
+        f"{where} cannot be mapped: .npy, .bin, .safetensors and .arrow files can, and those that SharedList(path=...) and its "
+        f"like wrote{_hint(kind)}"
+    )
 
 
 def _hint(kind: str) -> str:
@@ -113,12 +126,10 @@ class MappedDataset(Dataset[Any]):
             )
         self.columns = [_column(one) for one in files] if files else {key: _column(one) for key, one in named.items()}
         self.transform = transform
-        lengths = {getattr(one, "path", type(one).__name__): len(one) for one in self._each()}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(
-                "the files have different numbers of rows: " + ", ".join(f"{k}: {v}" for k, v in lengths.items())
-            )
-        self._count = next(iter(lengths.values()))
+        lengths = [(getattr(one, "path", type(one).__name__), len(one)) for one in self._each()]
+        if len({count for _, count in lengths}) > 1:
+            raise ValueError("the files have different numbers of rows: " + ", ".join(f"{k}: {v}" for k, v in lengths))
+        self._count = lengths[0][1]
 
     def _each(self) -> Any:
         return self.columns.values() if isinstance(self.columns, dict) else self.columns
@@ -142,15 +153,21 @@ def _column(one: Any) -> Any:
 
 
 def _row(column: Any, index: int) -> Any:
-    return _as_sample(column[index])
+    return as_sample(column[index])
 
 
-def _as_sample(row: Any) -> Any:
+def as_sample(row: Any) -> Any:
     """A copy of a row, as training wants it: writable, and independent of the file."""
-    kind = type(row).__module__.partition(".")[0]
-    if kind == "numpy":
-        return row.item() if row.ndim == 0 else torch.from_numpy(row.copy())
-    return row
+    if isinstance(row, torch.Tensor):
+        return row.clone()
+    if type(row).__module__.partition(".")[0] != "numpy":
+        return row
+    if row.dtype.kind not in "biufc" or row.dtype.itemsize > 16:  # texts, dates, records: torch has no tensors of these
+        return row.item() if row.ndim == 0 else row.tolist()
+    import numpy as np  # noqa: PLC0415 - it is there
+
+    native = np.array(row, row.dtype.newbyteorder("="), copy=True)
+    return torch.from_numpy(native)
 
 
 # -- the files -----------------------------------------------------------------------------------------------------------
@@ -159,6 +176,9 @@ def _as_sample(row: Any) -> Any:
 def _npy(path: str) -> Any:
     import numpy as np  # noqa: PLC0415 - optional, as in torch
 
+    with open(path, "rb") as file:
+        if file.read(6) != b"\x93NUMPY":
+            raise ValueError(f"{path} is no .npy file")
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if array.ndim == 0:
         raise ValueError(f"{path} holds a single number, not rows")
@@ -168,11 +188,13 @@ def _npy(path: str) -> Any:
 def _raw(path: str, dtype: Any, shape: tuple[int, ...] | None) -> Any:
     import numpy as np  # noqa: PLC0415 - optional, as in torch
 
-    kind = np.dtype(dtype)
+    kind = np.dtype(str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype)
     size = os.path.getsize(path)
     if size % kind.itemsize:
         raise ValueError(f"{path} has {size} bytes, which are no whole number of {kind} ({kind.itemsize} bytes each)")
-    array = np.memmap(path, kind, "r")
+    array: Any = np.memmap(path, kind, "r") if size else np.empty(0, kind)
+    if shape == ():
+        raise ValueError(f"{path}: shape=() is a single number, not rows")
     try:
         return array if shape is None else array.reshape(shape)
     except ValueError as error:
@@ -209,11 +231,13 @@ class _Tensors:
     """The tensors of a file, row by row."""
 
     def __init__(self, path: str, tensors: dict[str, tuple[Any, torch.dtype | None]]) -> None:
-        lengths = {name: array.shape[0] if array.ndim else 0 for name, (array, _) in tensors.items()}
-        if not lengths or len(set(lengths.values())) > 1:
-            raise ValueError(f"{path}: its tensors have different numbers of rows: {lengths}")
+        lengths = {name: array.shape[0] if array.ndim else "a single number" for name, (array, _) in tensors.items()}
+        if len(set(lengths.values())) != 1 or "a single number" in lengths.values():
+            raise ValueError(
+                f"{path}: a dataset's tensors have the same number of rows, but it holds {lengths or 'none'}"
+            )
         self._tensors = tensors
-        self._count = next(iter(lengths.values()))
+        self._count = int(next(iter(lengths.values())))
 
     def __len__(self) -> int:
         return self._count
@@ -223,7 +247,7 @@ class _Tensors:
         for name, (array, kind) in self._tensors.items():
             row = array[index]
             if kind is None:
-                sample[name] = _as_sample(row)
+                sample[name] = as_sample(row)
             else:
                 sample[name] = torch.from_numpy(row.reshape(-1).copy()).view(kind).reshape(row.shape)
         return sample
@@ -239,16 +263,26 @@ class _Table:
             raise ImportError(f"{path} needs pyarrow: pip install 'unjam[arrow]'") from error
         source = pa.memory_map(path)
         try:
-            self._table = pa.ipc.open_file(source).read_all()
+            file = pa.ipc.open_file(source)
+            batches = [file.get_batch(place) for place in range(file.num_record_batches)]
         except pa.ArrowInvalid:
             source.seek(0)
-            self._table = pa.ipc.open_stream(source).read_all()
+            try:
+                batches = list(pa.ipc.open_stream(source))
+            except (pa.ArrowInvalid, OSError) as error:
+                raise ValueError(f"{path} is no Arrow file: {error}") from error
+        self._batches = [batch for batch in batches if batch.num_rows]
+        # where each one ends: a row is found by halving, however many there are
+        self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
 
     def __len__(self) -> int:
-        return int(self._table.num_rows)
+        return int(self._ends[-1]) if self._ends else 0
 
     def __getitem__(self, index: int) -> Any:
-        return {name: self._table.column(name)[index].as_py() for name in self._table.column_names}
+        place = bisect.bisect_right(self._ends, index)
+        batch = self._batches[place]
+        row = index - (self._ends[place - 1] if place else 0)
+        return {name: column[row].as_py() for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
 def _is_ours(path: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from unjam.sharing.arrays import SharedArray
+from unjam.sharing.columns import is_plain
 from unjam.sharing.dicts import SharedDict
 from unjam.sharing.lists import SharedList
 
@@ -17,6 +18,8 @@ log = logging.getLogger("unjam")
 
 # what is smaller is not worth it
 LARGE = 1 << 20
+# what has fewer items than this is no crowd of objects
+FEWEST = 100
 # a container with more items than this is not searched for smaller ones inside
 MOST_PARTS = 1000
 DEEPEST = 12
@@ -148,7 +151,10 @@ def share(obj: Any, *, least: int = LARGE) -> Any:
 def _is_large(value: Any, least: int) -> bool:
     if is_array(value):
         return bool(value.nbytes >= least)
-    return type(value) in (list, tuple, dict) and estimate(value) >= least
+    if type(value) not in (list, tuple, dict) or len(value) < FEWEST or estimate(value) < least:
+        return False
+    # a few objects are looked into: it is their arrays that are large
+    return len(value) > MOST_PARTS or is_plain(value) is None
 
 
 def _shared(value: Any) -> Any:
