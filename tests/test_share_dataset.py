@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import os
 import random
 import time
@@ -43,13 +45,19 @@ class Catalogue(Dataset):
         return self.known[path], self.labels[index], len(self.same), sum(box["box"]), box["tags"][0], random.random()
 
 
+def plain(batch):
+    if isinstance(batch, list):
+        return [plain(part) for part in batch]
+    return batch.tolist() if torch.is_tensor(batch) else batch
+
+
 def batches(dataset, **options):
     options = {"batch_size": 50, "num_workers": 2, **options}
     torch.manual_seed(0)
     loader = unjam.DataLoader(dataset, **options)
     found = []
     for _ in range(options.pop("epochs", 1)):
-        found += [[part.tolist() if torch.is_tensor(part) else part for part in batch] for batch in loader]
+        found += [plain(batch) for batch in loader]
     return found, loader.statistics().sharing
 
 
@@ -85,7 +93,7 @@ def test_a_worker_has_no_copy():
                 self.paths[index],
             ]
 
-    found, _ = batches(Asks())
+    found, _ = batches(Asks(), share_dataset=True)
     assert found[0][0][0] == "StandingList"
     assert found[0][1][0] == "StandingList"
     assert found[0][2] == [True] * 50
@@ -119,7 +127,7 @@ ACTIONS = {
     "pop": lambda d, i: d.paths.pop(),
     "reverse": lambda d, i: d.paths.reverse(),
     "shuffle": lambda d, i: random.Random(i).shuffle(d.paths),
-    "delete a slice": lambda d, i: d.paths.__delitem__(slice(-3, None)),
+    "delete a slice": lambda d, i: d.paths.__delitem__(slice(-1, None)),
     "a dict's item": lambda d, i: d.known.__setitem__("new", i),
     "a dict's pop": lambda d, i: d.known.pop(next(iter(d.known))),
     "a dict's update": lambda d, i: d.known.update(new=3),
@@ -134,8 +142,9 @@ ACTIONS = {
 @pytest.mark.parametrize("late", [0, 100])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_write_stays_with_its_worker(action, late):
-    expected, _ = batches(Changes(action, late), share_dataset=False)
-    found, sharing = batches(Changes(action, late))
+    some = {"sampler": range(0, COUNT, 5), "batch_size": 20}
+    expected, _ = batches(Changes(action, late), share_dataset=False, **some)
+    found, sharing = batches(Changes(action, late), **some)
     assert found == expected
     if action != "another list":
         told = [part.path for part in sharing.left_alone] + [part.path for part in sharing.shared if part.note]
@@ -156,14 +165,14 @@ def test_what_workers_wrote_to_is_not_shared_again():
     loader = unjam.DataLoader(dataset, batch_size=50, num_workers=1)
     for _ in loader:
         pass
-    assert "a worker has a copy of its own" in next(
+    assert "a worker has a copy of its own: " in next(
         p.note for p in loader.statistics().sharing.shared if p.path == "dataset.paths"
     )
     for _ in loader:
         pass
     (left,) = loader.statistics().sharing.left_alone
     assert left.path == "dataset.paths"
-    assert "a worker wrote to it" in left.note
+    assert "writes to it" in left.note
 
 
 def test_what_the_program_changes_between_epochs():
@@ -231,7 +240,7 @@ FINE = {
     "random": lambda d, i: random.Random(i).sample(d.paths, 2),
     "sorted": lambda d, i: sorted(d.labels[:10], reverse=True),
     "joined": lambda d, i: "".join(d.paths[i : i + 2]),
-    "unpacked": lambda d, i: (lambda first, *rest: (first, len(rest)))(*d.paths),
+    "unpacked": lambda d, i: len([*d.paths, *d.known]),
     "membership": lambda d, i: (d.paths[i] in d.known, "x" in d.known, 17.0 in d.labels),
     "a dict of it": lambda d, i: len({**d.known, "x": 1}),
     "views": lambda d, i: (sum(d.known.values()), next(iter(d.known.items())), len(d.known.keys())),
@@ -304,6 +313,108 @@ def test_what_is_not_plain_is_left_alone_and_named():
     assert "left alone: dataset.objects (list of 3,001" in str(sharing)
 
 
+class Aliased(Catalogue):
+    """The same dicts under two names."""
+
+    def __init__(self, late=0):
+        super().__init__()
+        self.by_id = {box["id"]: box for box in self.boxes}
+        self.late = late
+        self.calls = 0
+
+    def __getitem__(self, index):
+        self.calls += 1
+        if self.calls > self.late:
+            self.boxes[index]["seen"] = 1
+        return self.by_id[index].get("seen", 0)
+
+
+def test_items_that_others_hold_are_left_alone():
+    expected, _ = batches(Aliased(100), share_dataset=False)
+    found, sharing = batches(Aliased(100))
+    assert found == expected
+    left = {part.path: part.note for part in sharing.left_alone}
+    assert set(left) == {"dataset.boxes", "dataset.by_id"}
+    assert all("held somewhere else too" in note for note in left.values())
+
+
+class Counted(IterableDataset):
+    """Workers take turns by a counter that they share."""
+
+    def __init__(self, counter):
+        self.lines = [f"line {i:020d}" for i in range(COUNT)]
+        self.counter = counter
+
+    def __iter__(self):
+        while True:
+            with self.counter.get_lock():
+                mine, self.counter.value = self.counter.value, self.counter.value + 1
+            if mine >= COUNT:
+                return
+            yield self.lines[mine]
+
+
+def test_what_belongs_to_several_processes_is_not_tried():
+    found, sharing = batches(Counted(multiprocessing.Value("i", 0)), multiprocessing_context="fork")
+    assert sum(len(batch) for batch in found) == COUNT
+    assert "dataset.counter" in sharing.left_alone[0].note
+
+
+class Rare(Catalogue):
+    """Needs a real list, but not in the samples of the dry run."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def __getitem__(self, index):
+        if index % 700 == 699:
+            return HOWS[self.how](self, index)
+        return 0
+
+    def collate(self, samples):
+        if sum(samples) > 0 and self.how == "json":
+            json.dumps(self.known)
+        return samples
+
+
+@pytest.mark.parametrize("how", ["json", "list's own method"])
+@pytest.mark.parametrize("method", [None, "fork"])
+def test_a_real_one_where_nothing_else_will_do(how, method):
+    dataset = Rare(how)
+    options = {"multiprocessing_context": method, "collate_fn": dataset.collate}
+    expected, _ = batches(dataset, share_dataset=False, **options)
+    found, sharing = batches(dataset, **options)
+    assert found == expected
+    assert "needs a real one (TypeError" in next(part.note for part in sharing.shared if part.path == "dataset.paths")
+
+
+def test_a_failure_that_is_not_ours_is_told_as_it_is():
+    class Bad(Catalogue):
+        def __getitem__(self, index):
+            if index == 1000:
+                raise TypeError("my own")
+            return len(self.paths[index])
+
+    with pytest.raises(TypeError, match="my own"):
+        batches(Bad())
+
+
+def test_items_that_would_have_to_be_rebuilt_each_time():
+    dataset = Catalogue()
+    dataset.by_class = {number: [f"{i:020d}" for i in range(500)] for number in range(100)}
+    _, sharing = batches(dataset)
+    assert [part.path for part in sharing.left_alone] == ["dataset.by_class"]
+    assert "its items are large" in sharing.left_alone[0].note
+
+
+def test_sets_have_an_order():
+    dataset = Catalogue()
+    dataset.tags = [{"t": {i, i + 8}} for i in range(COUNT)]
+    _, sharing = batches(dataset)
+    assert "holds a set" in sharing.left_alone[0].note
+
+
 class Stream(IterableDataset):
     def __init__(self):
         self.lines = [f"line {i:020d}" for i in range(COUNT)]
@@ -353,7 +464,11 @@ class Fails(Catalogue):
 )  # fmt: skip
 def test_a_dry_run_that_fails(how, said, tmp_path, monkeypatch):
     monkeypatch.setenv("UNJAM_TEST_MARK", str(tmp_path / "mark"))
-    _, sharing = batches(Fails(how), on_error="skip")
+    loader = unjam.DataLoader(Fails(how), batch_size=50, num_workers=2, on_error="skip")
+    with contextlib.suppress(unjam.TooManyErrorsError):
+        for _ in loader:
+            pass
+    sharing = loader.statistics().sharing
     if said:
         assert not sharing.shared
         assert all(said in part.note for part in sharing.left_alone)

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unjam
-from unjam.sharing import columns, lists, walking
+from unjam.sharing import buffer, columns, lists, walking
 
 
 @dataclass
@@ -32,6 +32,17 @@ class Sample:
 
 
 Point = namedtuple("Point", "x y")
+
+
+@pytest.fixture(autouse=True)
+def no_loans(monkeypatch):
+    """What was pickled is kept for no longer than it is held."""
+    monkeypatch.setattr(buffer, "LENT_SECONDS", -1.0)
+    yield
+    buffer._lent.clear()
+    buffer._end_loans()
+
+
 ITEMS = {
     "ints": ([3, 1, 2, -5, 0], lists.Words),
     "floats": ([0.5, -0.0, math.inf], lists.Words),
@@ -249,6 +260,22 @@ def test_a_program_that_is_no_child_opens_it_while_its_owner_lives(tmp_path):
     assert "let go of" in done.stderr
 
 
+def make_one(count):
+    return unjam.SharedList(str(i) for i in range(count))
+
+
+def test_what_nobody_holds_any_more_while_it_is_on_its_way(monkeypatch):
+    monkeypatch.setattr(buffer, "LENT_SECONDS", 30.0)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply_async(look, (make_one(10), 7)).get(timeout=30)[1:] == ("7", 10)
+        assert pool.apply_async(make_one, (10,)).get(timeout=30) == [str(i) for i in range(10)]
+    monkeypatch.setattr(buffer, "LENT_SECONDS", -1.0)
+    gc.collect()
+    assert not buffer._lent
+    gc.collect()
+    assert buffer._end_loans not in gc.callbacks
+
+
 def test_in_one_process_it_is_mapped_once():
     shared = unjam.SharedList(["a"])
     again = pickle.loads(pickle.dumps(shared))
@@ -436,4 +463,4 @@ def test_what_is_plain():
     recursive.append(recursive)
     for odd in (np.float32(1), bytearray(), Point(1, 2), Sample("a", ()), len, int, recursive):
         assert columns.is_plain({"x": [odd]}) is not None, odd
-    assert columns.is_plain("bytearray is a word") is not None  # in doubt, no
+    assert columns.is_plain("bytearray is a word") is None

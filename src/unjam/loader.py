@@ -58,7 +58,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     profile: find out which transform and which line the time goes to; `statistics().profile` tells.
     share_dataset: large lists, dicts and tuples of plain values in the dataset's attributes lie once in memory that all workers read,
         in place of a copy in each; this process keeps its own. "auto": where a dry run of some samples shows that workers only
-        read them; True: without one; False: never. Who writes to one gets a copy of its own, as after a fork.
+        read them; True: without one, and also where items have other holders or sets an order, since you say that nothing writes;
+        False: never. Who writes to one gets a copy of its own, as after a fork.
         `statistics().sharing` tells what was shared, what that saves, and what was left alone and why.
     """
 

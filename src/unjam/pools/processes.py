@@ -344,8 +344,8 @@ class ProcessPool:
                 self._learnt.imported.update(imported)
                 hand.prepared = True
                 return Arrival(ev.Ready(hand.number))
-            case messages.Copied(path, line):
-                self._learnt.copied[path] = line
+            case messages.Copied(path, reason):
+                self._learnt.copied[path] = reason
                 return None
             case messages.Farewell():
                 hand.said_farewell = True

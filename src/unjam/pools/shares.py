@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from unjam.sharing.columns import PLAINLY, NotPlain
+from unjam.sharing.columns import PLAINLY
 from unjam.sharing.dicts import SharedDict, make_dict
+from unjam.sharing.exact import tied
 from unjam.sharing.lists import SharedList
 from unjam.sharing.lists import make as make_list
 from unjam.sharing.private import Stand
@@ -27,13 +28,17 @@ from unjam.sharing.walking import FEWEST, Slot, estimate, is_array, slots
 from unjam.statistics import SharedPart, Sharing
 from unjam.worker.spec import Cargo
 
+# an item that takes more is no item of a crowd
+LARGEST_ITEM = 8 << 10
+# items that may have a second holder: a variable of a loop that is over
+FORGIVEN = 2
 # containers that take less, as Python's objects, are left where they are without a word
 LARGE = 16 << 20
 
 
 @dataclass(slots=True)
 class Learnt:
-    """What workers told of themselves: packages that they had to import, and containers that they copied, with the line that wrote."""
+    """What workers told of themselves: packages that they had to import, and containers that they copied, with the reason."""
 
     imported: set[str] = field(default_factory=set)
     copied: dict[str, str] = field(default_factory=dict)
@@ -49,6 +54,7 @@ class _Entry:
     stand: Stand | None = None
     before: Any = None
     reason: str = ""
+    tasted: bool = False
 
 
 class Shares:
@@ -56,12 +62,12 @@ class Shares:
 
     def __init__(self, mode: bool | str = "auto") -> None:  # noqa: FBT001 - it is the option
         self.mode = mode
-        self.tasted = False
         self._entries: dict[int, _Entry] = {}
         self._arrays: list[tuple[str, int]] = []
         self._places: list[Slot] = []
         self._workers = 0
-        self._why_not = ""
+        # the path of something that other processes have a part in: a dry run would take from it
+        self.between_processes = ""
 
     def survey(self, cargo: Cargo, workers: int) -> bool:
         """Look at the dataset, and write what is new to buffers. Whether there is anything that could be shared."""
@@ -69,9 +75,11 @@ class Shares:
         if self.mode is False:
             return False
         kept, self._entries = self._entries, {}
-        self._arrays, self._places = [], []
+        self._arrays, self._places, self.between_processes = [], [], ""
         for slot in slots(cargo.dataset, "dataset"):
             value = slot.value
+            if not self.between_processes and _is_between_processes(value):
+                self.between_processes = slot.path
             if is_array(value):
                 if value.nbytes >= LARGE and all(path != slot.path for path, _ in self._arrays):
                     self._arrays.append((slot.path, value.nbytes))
@@ -88,7 +96,6 @@ class Shares:
                 return known
             if known.before is not None and known.before.holds(value):
                 return known
-            self.tasted = self.tasted and known.stand is None
         weight = estimate(value)
         if weight < LARGE:
             return None
@@ -98,16 +105,42 @@ class Shares:
             return entry
         try:
             made: Any = make_dict(value, plain_only=True) if type(value) is dict else make_list(value, plain_only=True)
-        except NotPlain as odd:
-            entry.reason = str(odd)
-        except TypeError as error:  # a key without a hash that every process agrees on
-            entry.reason = str(error)
-        except MemoryError as error:
+        except (
+            TypeError,
+            MemoryError,
+        ) as error:  # not plain; a key without a hash that every process agrees on; too much
             entry.reason = str(error)
         else:
-            entry.stand = Stand(slot.path, made, type(value).__name__)
-            entry.before = Before(value, made)
+            entry.reason = self._against(value, made)
+            if not entry.reason:
+                entry.stand = Stand(slot.path, made, type(value).__name__)
+                entry.before = Before(value, made)
         return entry
+
+    def _against(self, value: Any, made: Any) -> str:
+        """What speaks against sharing a container that can be: to read it would be slow, or it would mean something else."""
+        if not made.mutable:
+            return ""
+        each = made.nbytes // max(1, len(value))
+        if each > LARGEST_ITEM:
+            return f"its items are large ({each // 1024} KB each), and each would be rebuilt when it is read"
+        if self.mode is True:
+            return ""
+        return tied(value.values() if isinstance(value, dict) else value, FORGIVEN)
+
+    @property
+    def tasted(self) -> bool:
+        """Whether the dry run has seen everything that would be shared."""
+        return all(entry.tasted for entry in self._entries.values() if entry.stand is not None)
+
+    def taste(self, problem: str, spoilt: dict[str, str]) -> None:
+        """What the dry run says: why nothing may be shared, and why some may not, by path."""
+        for entry in self._entries.values():
+            entry.tasted = True
+        for path, reason in spoilt.items():
+            self.leave(reason, path)
+        if problem:
+            self.leave(problem)
 
     def leave(self, reason: str, path: str | None = None) -> None:
         """Do not share a container, or any."""
@@ -117,8 +150,8 @@ class Shares:
 
     def obey(self, learnt: Learnt) -> None:
         """What workers wrote to is not shared with the next ones."""
-        for path, line in learnt.copied.items():
-            self.leave(f"a worker wrote to it ({line})", path)
+        for path, reason in learnt.copied.items():
+            self.leave(reason, path)
 
     def by_identity(self) -> dict[int, Stand]:
         """What goes in the place of which object."""
@@ -143,8 +176,8 @@ class Shares:
                 continue
             nbytes = entry.stand.shared.nbytes
             saved = max(0, entry.weight * self._workers - nbytes)
-            line = learnt.copied.get(entry.path, "")
-            note = f"a worker has a copy of its own, because {line} wrote to it" if line else ""
+            reason = learnt.copied.get(entry.path, "")
+            note = f"a worker has a copy of its own: {reason}" if reason else ""
             shared.append(SharedPart(entry.path, kind, count, nbytes, saved, note))
         arrays = [
             SharedPart(path, "array", 0, nbytes, nbytes * max(0, self._workers - 1), "")
@@ -154,6 +187,14 @@ class Shares:
 
     def __reduce__(self) -> Any:
         return Shares, (self.mode,)
+
+
+def _is_between_processes(value: Any) -> bool:
+    """Locks, queues, counters, sockets: what one process takes, the others do not have."""
+    kind = type(value)
+    if kind.__module__ == "torch" and kind.__name__ == "Tensor":
+        return bool(value.device.type == "cpu" and value.is_shared())
+    return kind.__module__.partition(".")[0] in ("multiprocessing", "socket", "_socket", "_multiprocessing")
 
 
 class Before:

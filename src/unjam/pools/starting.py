@@ -125,18 +125,26 @@ def _ship_sharing(cargo: Cargo, specs: list[WorkerSpec], cache: ShipCache, *, wi
         cache.payload = payload
         _preload(cache)
         begin = BeginFrame(World.here(), payload, tracker_fd(), adopted=True)
-        if _taste(shares, dry_run(ServerNursery(), begin, specs[0], cargo)):
+        between = any(name.partition(".")[0] in ("multiprocessing", "socket") for name in payload.modules)
+        if _taste(shares, ServerNursery(), begin, specs[0], cargo, between=between):
             payload = _ship(cargo, None, within=within, stands=shares.by_identity())
     return payload
 
 
-def _taste(shares: Shares, tasted: Tasted) -> bool:
+def _taste(
+    shares: Shares, nursery: Nursery, begin: BeginFrame, spec: WorkerSpec, cargo: Cargo, *, between: bool = False
+) -> bool:
     """Leave alone what the dry run speaks against; whether there was any."""
-    shares.tasted = True
-    for path, reason in tasted.spoilt.items():
-        shares.leave(reason, path)
-    if tasted.problem:
-        shares.leave(tasted.problem)
+    if shares.between_processes or between:
+        what = shares.between_processes or "something in the dataset"
+        tasted = Tasted(
+            0,
+            f"{what} belongs to several processes, and a dry run would take from it (share_dataset=True does without)",
+            {},
+        )
+    else:
+        tasted = dry_run(nursery, begin, spec, cargo)
+    shares.taste(tasted.problem, tasted.spoilt)
     return bool(tasted.spoilt or tasted.problem)
 
 
@@ -170,7 +178,7 @@ def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCac
         shares.obey(cache.learnt)
         cargo.stands = shares.by_place()
         if cargo.stands and not shares.tasted and shares.mode == "auto":
-            _taste(shares, dry_run(nursery, begin, by_name[0], cargo))
+            _taste(shares, nursery, begin, by_name[0], cargo)
             cargo.stands = shares.by_place()
     return ProcessPool(nursery, by_name, begin, cache.learnt)
 

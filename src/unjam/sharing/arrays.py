@@ -53,7 +53,9 @@ class SharedArray:
         """A new array that `fill` writes into: it is called with each piece, as a numpy array, and the index of its first row."""
         import numpy as np  # noqa: PLC0415 - optional, as in torch
 
-        whole, kind = (shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype)
+        whole, kind = (int(shape),) if not isinstance(shape, (tuple, list)) else tuple(shape), np.dtype(dtype)
+        if not whole:
+            raise ValueError("shape=() is a single number; there is nothing to fill in pieces")
         writer = Writer(path)
         row = kind.itemsize * int(np.prod(whole[1:], dtype=np.int64))
         rows = max(1, PIECE // max(1, row))
@@ -132,8 +134,8 @@ def _arithmetic(name: str) -> Any:
 
 for _name in (
     "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv", "mod", "rmod", "pow", "rpow",
-    "matmul", "rmatmul", "neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge", "bool", "int", "float", "and", "or",
-    "xor", "lshift", "rshift",
+    "matmul", "rmatmul", "neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge", "bool", "int", "float", "index", "and", "or",
+    "xor", "lshift", "rshift", "rand", "ror", "rxor", "rlshift", "rrshift", "divmod", "rdivmod", "round", "format",
 ):  # fmt: skip
     setattr(SharedArray, f"__{_name}__", _arithmetic(f"__{_name}__"))
 SharedArray.__hash__ = None  # type: ignore[assignment] # as an array's
@@ -147,12 +149,18 @@ def _as_numpy(array: Any) -> tuple[Any, str | None]:
     if isinstance(array, SharedArray):
         return array.numpy(), array._head["tensor"]  # noqa: SLF001 - of the same class
     if isinstance(array, torch.Tensor):
-        array = array.detach().cpu()
+        if array.layout is not torch.strided or array.is_quantized or array.is_nested:
+            raise TypeError(
+                f"a {'quantized' if array.is_quantized else array.layout} tensor cannot be shared as an array; SharedList can"
+            )
+        array = array.detach().cpu().resolve_conj().resolve_neg()
         try:
             return array.numpy(), None
         except TypeError:  # bfloat16 and the like
-            same = {1: torch.uint8, 2: torch.int16}[array.element_size()]
+            same = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[array.element_size()]
             return array.contiguous().view(same).numpy(), str(array.dtype).removeprefix("torch.")
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("a masked array has a mask, which an array has not: share .data and .mask")
     return np.asarray(array), None
 
 
@@ -165,13 +173,22 @@ def _view(buffer: Buffer, head: dict[str, Any]) -> Any:
     import numpy as np  # noqa: PLC0415 - optional, as in torch
 
     descr = head["dtype"]
-    if isinstance(descr, list):  # a structured type; json has no tuples
-        descr = [tuple(tuple(part) if isinstance(part, list) else part for part in field) for field in descr]
-    dtype, shape = np.dtype(descr), tuple(head["shape"])
+    dtype, shape = np.lib.format.descr_to_dtype(_with_tuples(descr)), tuple(head["shape"])
     count = int(np.prod(shape, dtype=np.int64))
     if not count:
         return np.empty(shape, dtype)
     return np.frombuffer(buffer.private().owner(), dtype, count).reshape(shape)
+
+
+def _with_tuples(descr: Any) -> Any:
+    """Json has no tuples: in a structured type a field is one, and so are its shape and its two names."""
+    if not isinstance(descr, list):
+        return descr
+    fields = []
+    for name, kind, *shape in descr:
+        names = tuple(name) if isinstance(name, list) else name
+        fields.append((names, _with_tuples(kind), *(tuple(one) for one in shape)))
+    return fields
 
 
 def open_array(buffer: Buffer, head: dict[str, Any]) -> SharedArray:

@@ -11,12 +11,14 @@ forked from somebody who has it, gets the one mapping that is there.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import mmap
 import os
 import secrets
 import struct
 import tempfile
+import time
 import weakref
 from multiprocessing import context as mp_context
 from multiprocessing import reduction
@@ -89,7 +91,30 @@ class Buffer:
         if mp_context.get_spawning_popen() is not None:
             return _from_descriptor, (self.name, self.size, reduction.DupFd(self._fd))
         status = os.fstat(self._fd)
+        _lend(self)
         return _from_process, (self.name, self.size, os.getpid(), int(self._fd), (status.st_dev, status.st_ino))
+
+
+# a reference may be on its way to a queue's or a pool's other end while nobody here holds what it refers to
+_lent: list[tuple[float, Buffer]] = []
+LENT_SECONDS = 30.0
+
+
+def _lend(buffer: Buffer) -> None:
+    """Keep a buffer for a while."""
+    _end_loans()
+    _lent.append((time.monotonic(), buffer))
+    if _end_loans not in gc.callbacks:
+        gc.callbacks.append(_end_loans)
+
+
+def _end_loans(*_: Any) -> None:
+    """Called by the garbage collector too, as there is no thread to do it."""
+    now = time.monotonic()
+    while _lent and now - _lent[0][0] > LENT_SECONDS:
+        _lent.pop(0)
+    if not _lent and _end_loans in gc.callbacks:
+        gc.callbacks.remove(_end_loans)
 
 
 def _from_descriptor(name: str, size: int, descriptor: Any) -> Buffer:
@@ -123,8 +148,8 @@ def _open(path: str, name: str, size: int) -> Buffer:
         fd = OwnedFd(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         raise GoneError(f"{path}, where shared items lie, cannot be opened here ({error.strerror})") from error
-    if os.fstat(fd).st_size != size:
-        raise GoneError(f"{path} is not the file that was shared: it has another size")
+    if _file_name(fd) != name or os.fstat(fd).st_size != size:
+        raise GoneError(f"{path} is not the file that was shared: it has been written anew")
     return Buffer(fd, size, name, path)
 
 
@@ -140,9 +165,13 @@ def open_file(path: str | os.PathLike[str]) -> tuple[Buffer, dict[str, Any]]:
         length = int.from_bytes(tail[:8], "little")
         file.seek(size - 16 - length)
         head = json.loads(file.read(length))
-    status = os.stat(where)
-    name = f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}"
+        name = _file_name(file.fileno())
     return _known.get(name) or _open(where, name, size), head
+
+
+def _file_name(fd: int) -> str:
+    status = os.fstat(fd)
+    return f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}"
 
 
 class Writer:

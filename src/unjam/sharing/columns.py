@@ -18,6 +18,7 @@ import io
 import itertools
 import marshal
 import pickle
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -231,7 +232,7 @@ class _ObjectPickler(pickle.Pickler):
         self._column = column
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type) or callable(obj):
+        if isinstance(obj, (type, types.FunctionType)):
             module = getattr(obj, "__module__", None)
             if module in ("__main__", "__mp_main__", None) or "<locals>" in getattr(obj, "__qualname__", ""):
                 return known_object, (self._column.number(obj),)
@@ -268,11 +269,12 @@ def tensor_from(array_: Any) -> Any:
 
 
 class _Scales:
-    """A file that only looks for the one type that pickle knows and marshal would change."""
+    """A file that only looks for the one type that pickle knows and marshal would change: its name, which may be a text's too."""
+
+    suspects = False
 
     def write(self, data: bytes) -> int:
-        if b"bytearray" in data:
-            raise _Odd("bytearray")
+        self.suspects = self.suspects or b"bytearray" in data
         return len(data)
 
 
@@ -287,7 +289,8 @@ class _PlainPickler(pickle.Pickler):
 
 def is_plain(value: Any) -> str | None:
     """None if it consists of Python's own values only, exactly; otherwise the type that it has and that is not one."""
-    pickler = _PlainPickler(_Scales(), 4)
+    scales = _Scales()
+    pickler = _PlainPickler(scales, 4)
     pickler.fast = True
     try:
         pickler.dump(value)
@@ -295,7 +298,15 @@ def is_plain(value: Any) -> str | None:
         return str(odd)
     except (ValueError, RecursionError):
         return "value that holds itself"
-    return None
+    return "bytearray" if scales.suspects and _has_bytearray(value) else None
+
+
+def _has_bytearray(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_bytearray, value)) or any(map(_has_bytearray, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(map(_has_bytearray, value))
+    return isinstance(value, bytearray)
 
 
 def check_plain(chunk: list[Any]) -> None:

@@ -17,17 +17,26 @@ from unjam.sharing.buffer import Buffer, Writer, open_file
 from unjam.sharing.columns import write_column
 from unjam.sharing.lists import SharedList, open_list, read_beside, write_beside
 
-_MASK = (1 << 62) - 1
+_MASK = (1 << 64) - 1
+
+
+def _mixed(number: int) -> int:
+    """Every bit of a number in every bit of the answer: the table looks at the last ones only."""
+    number &= _MASK
+    number = (number ^ number >> 33) * 0xFF51AFD7ED558CCD & _MASK
+    return number ^ number >> 29
 
 
 def stable_hash(key: Any) -> int:
     """A hash that is equal for equal keys, in every process; TypeError for keys that have none."""
     if isinstance(key, str):
-        return zlib.crc32(key.encode("utf-8", "surrogatepass")) * 0x9E3779B1 & _MASK
-    if isinstance(key, (bytes, bytearray)):
-        return zlib.crc32(key) * 0x9E3779B1 & _MASK
+        return _mixed(zlib.crc32(key.encode("utf-8", "surrogatepass")))
+    if isinstance(key, bytes):
+        return _mixed(zlib.crc32(key))
+    if type(key).__module__ == "numpy" and hasattr(key, "item"):
+        return stable_hash(key.item())
     if isinstance(key, Number) and key.__hash__ is not None:
-        return hash(key) * 0x9E3779B97F4A7C15 >> 7 & _MASK
+        return _mixed(hash(key))
     if key is None:
         return 1
     if isinstance(key, tuple):
@@ -83,6 +92,7 @@ class SharedDict(Mapping[Any, Any]):
     def place(self, key: Any) -> int:
         """A key's place among the pairs, or -1."""
         if not self._count:
+            hash(key)  # as a dict would say
             return -1
         try:
             slot = stable_hash(key) & self._mask
@@ -157,6 +167,9 @@ class _Keys(KeysView[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iter(self._mapping._keys)  # noqa: SLF001 - a view of it
 
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(self._mapping._keys)  # noqa: SLF001 - as above
+
 
 class _Values(ValuesView[Any]):
     _mapping: SharedDict
@@ -199,8 +212,7 @@ def make_dict(
     while slots < len(keys) * 2:
         slots *= 2
     table = _table(keys, slots)
-    writer, column, odd = write_column(writer, keys, open_list)
-    assert not odd, "keys are plain, or have no stable hash"
+    writer, column, _ = write_column(writer, keys, open_list, plain_only=True)
     head = {"keys": column, "values": values, "count": len(keys), "slots": slots, "table": writer.align()}
     writer.write(table)
     whole = {"what": "dict", "dict": head, **(write_beside(writer, beside) if path is not None else {})}

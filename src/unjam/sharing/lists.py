@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from unjam.sharing import columns
 from unjam.sharing.buffer import Buffer, Writer, open_file
+from unjam.sharing.exact import exactly
 
 # items that are decoded together while iterating
 STRIDE = 4096
@@ -60,8 +61,8 @@ class SharedList(Sequence[Any]):
         raise NotImplementedError
 
     def same(self, index: int, item: Any) -> bool:
-        """Whether an item is what lies at an index: in doubt, no."""
-        return bool(item == self._get(index))
+        """Whether an item is exactly what lies at an index."""
+        return exactly(item, self._get(index))
 
     def __len__(self) -> int:
         return self._count
@@ -269,7 +270,7 @@ def _same(value: Any, written: bytes) -> bool:
     try:
         if marshal.dumps(value, columns.PLAINLY) == written:
             return True
-        return bool(value == marshal.loads(written))  # noqa: S302 - sets have no order
+        return exactly(value, marshal.loads(written))  # noqa: S302 - what marshal writes in two ways
     except ValueError:  # something that is not plain was put into it
         return False
 

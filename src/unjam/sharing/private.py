@@ -22,20 +22,23 @@ from unjam.sharing.dicts import SharedDict
 from unjam.sharing.lists import SharedList
 from unjam.sharing.remembered import Items, Journal, journals, news
 
+_PYTHONS = os.path.dirname(os.__file__)
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Standing:
     """What a standing list, tuple and dict have in common."""
 
-    __slots__ = ("_copy", "_items", "journal", "path", "shared")
+    __slots__ = ("_copy", "_items", "_original", "journal", "path", "shared")
     _stands_for: type
     _items: Items
 
-    def __init__(self, path: str, shared: Any) -> None:
+    def __init__(self, path: str, shared: Any, original: Any = None) -> None:
         self.path = path
         self.shared = shared
         self._copy: Any = None
+        # in a forked worker the container itself, which others may hold too: who writes, writes to it
+        self._original = original
         self.journal = journals.setdefault(path, Journal())
 
     def _whole(self) -> Any:
@@ -58,6 +61,10 @@ class Standing:
             return self._stands_for(self._whole())
         return self._in_part(self.journal.read)
 
+    def become(self, real: Any) -> None:
+        """From now on it is what a real container is."""
+        self._copy = real
+
     def _in_part(self, read: set[Any]) -> Any:
         raise NotImplementedError
 
@@ -65,10 +72,14 @@ class Standing:
         """The copy of this process, made at the first write."""
         if self._copy is None:
             if not self.journal.written:
-                self.journal.written = _line()
+                self.journal.written = f"{_line()} writes to it"
                 news.append((self.path, self.journal.written))
-            self._copy = self._materialise()
+            self._copy = self._take_back() if self._original is not None else self._materialise()
         return self._copy
+
+    def _take_back(self) -> Any:
+        """The container itself, with the items that were changed meanwhile."""
+        return self._original
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # wherever a worker sends it, it is what it stands for
@@ -84,11 +95,18 @@ class Standing:
 
 
 def _line() -> str:
-    """The line of the program that is running."""
+    """The line of the program that is running: the nearest that is none of ours, and none of a library's if there is one."""
     frame: Any = sys._getframe(1)  # noqa: SLF001 - the way to ask who calls
-    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+    first = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_HERE):
+            here = f"{file}:{frame.f_lineno}"
+            first = first or here
+            if not file.startswith((_PYTHONS, "<frozen")) and "site-packages" not in file:
+                return here
         frame = frame.f_back
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return first
 
 
 class StandingSequence(Standing):
@@ -97,14 +115,20 @@ class StandingSequence(Standing):
     __slots__ = ("_count", "_plain")
     shared: SharedList
 
-    def __init__(self, path: str, shared: SharedList) -> None:
-        super().__init__(path, shared)
+    def __init__(self, path: str, shared: SharedList, original: Any = None) -> None:
+        super().__init__(path, shared, original)
         self._items = Items(shared, self.journal)
         self._plain = not shared.mutable
         self._count = len(shared)
 
     def _materialise(self) -> Any:
         return self._stands_for(self._items)
+
+    def _take_back(self) -> Any:
+        for place, item in self._items.changed().items():
+            if self._stands_for is list:
+                self._original[place] = item
+        return self._original
 
     def _in_part(self, read: set[Any]) -> Any:
         part: list[Any] = [None] * len(self.shared)
@@ -176,12 +200,21 @@ class StandingDict(Standing):
     __class__ = property(lambda _: dict)  # see the note
     __hash__ = None  # type: ignore[assignment] # as a dict's
 
-    def __init__(self, path: str, shared: SharedDict) -> None:
-        super().__init__(path, shared)
+    def __init__(self, path: str, shared: SharedDict, original: Any = None) -> None:
+        super().__init__(path, shared, original)
         self._items = Items(shared._values, self.journal)  # noqa: SLF001 - made for this
 
     def _materialise(self) -> Any:
         return dict(zip(self.shared, self._items, strict=True))
+
+    def _take_back(self) -> Any:
+        changed = self._items.changed()
+        if changed:
+            keys = list(self.shared)
+            self._original.update({keys[place]: item for place, item in changed.items()})
+        return self._original
+
+    fromkeys = dict.fromkeys
 
     def _in_part(self, read: set[Any]) -> Any:
         return dict.fromkeys(self.shared) | {key: self[key] for key in read if key in self.shared}
@@ -241,12 +274,18 @@ class _ValuesNow(ValuesView[Any]):
     def __iter__(self) -> Iterator[Any]:
         return self._mapping.each()
 
+    def __reversed__(self) -> Iterator[Any]:
+        return (self._mapping[key] for key in reversed(self._mapping))
+
 
 class _ItemsNow(ItemsView[Any, Any]):
     _mapping: StandingDict
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return zip(self._mapping, self._mapping.each(), strict=True)
+
+    def __reversed__(self) -> Iterator[tuple[Any, Any]]:
+        return ((key, self._mapping[key]) for key in reversed(self._mapping))
 
 
 # -- everything else that a list, a tuple and a dict can do -------------------------------------------------------------------
@@ -319,10 +358,10 @@ for _standing in (StandingList, StandingTuple, StandingDict):
         setattr(_standing, _name, _writing(_kind, _name))
 
 
-def stand_for(path: str, shared: SharedList | SharedDict, kind: str) -> Any:
+def stand_for(path: str, shared: SharedList | SharedDict, kind: str, original: Any = None) -> Any:
     """What hangs in a worker's dataset in place of a container."""
     standing: dict[str, Any] = {"list": StandingList, "tuple": StandingTuple, "dict": StandingDict}
-    return standing[kind](path, shared)
+    return standing[kind](path, shared, original)
 
 
 class Stand:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from unjam.sharing.exact import ATOMS, tied
 from unjam.sharing.lists import SharedList
 
 # items that are remembered after they were read
 REMEMBERED = 64
-_CHANGEABLE = (dict, list, tuple, set)
 
 
 class Journal:
@@ -40,28 +41,45 @@ def copied() -> list[tuple[str, str]]:
     return told
 
 
+# the items of every container of this process, for the end of a batch
+_everyones: weakref.WeakSet[Items] = weakref.WeakSet()
+
+
+def batch_over() -> list[tuple[str, str]]:
+    """Forget items that are not held any more; the containers that were copied since the last question: path and line."""
+    for items in _everyones:
+        if items.holds_many:
+            items.sweep()
+    return copied()
+
+
 class Items:
     """Items by their place: shared ones, those that are remembered, and those that are this process's own."""
 
-    __slots__ = ("_own", "_recent", "_shared", "_sweep_at", "journal")
+    __slots__ = ("__weakref__", "_changed", "_held", "_recent", "_shared", "_sweep_at", "journal")
 
     def __init__(self, shared: SharedList, journal: Journal) -> None:
         self._shared = shared
-        self._own: dict[int, Any] = {}
         # in the order in which they were read
         self._recent: dict[int, Any] = {}
+        # those that somebody held when their turn to be forgotten came, and those that are not what was shared
+        self._held: dict[int, Any] = {}
+        self._changed: dict[int, Any] = {}
         self._sweep_at = REMEMBERED
         self.journal = journal
+        _everyones.add(self)
 
     def get(self, place: int) -> Any:
         """The item at a place."""
         recent = self._recent
         if place in recent:
             return recent[place]
-        if place in self._own:
-            return self._own[place]
+        if place in self._changed:
+            return self._changed[place]
+        if place in self._held:
+            return self._held[place]
         item = self._shared._get(place)  # noqa: SLF001 - it is an index
-        if type(item) not in _CHANGEABLE:
+        if type(item) in ATOMS:
             return item
         recent[place] = item
         if len(recent) > REMEMBERED:
@@ -69,29 +87,45 @@ class Items:
         return item
 
     def _let_go(self, place: int) -> None:
-        """Forget an item that nobody has changed and nobody holds."""
+        """Forget an item that nobody has changed and nobody holds, nor a part of it."""
         item = self._recent.pop(place)
-        changed = not self._shared.same(place, item)
-        # otherwise referred to by this name and by the question itself
-        if changed or sys.getrefcount(item) > 2:
-            self._own[place] = item
-            if changed and not self.journal.changed:
-                self.journal.changed = "an item of it is changed in place"
-        if len(self._own) > self._sweep_at:
-            self._sweep()
-            self._sweep_at = max(REMEMBERED, 2 * len(self._own))
+        if not self._shared.same(place, item):
+            self._keep(place, item)
+        elif sys.getrefcount(item) > 2 or tied(item.values() if type(item) is dict else item):
+            self._held[place] = item
+            if len(self._held) > self._sweep_at:
+                self.sweep()
 
-    def _sweep(self) -> None:
+    def _keep(self, place: int, item: Any) -> None:
+        self._changed[place] = item
+        if not self.journal.changed:
+            self.journal.changed = "an item of it is changed in place"
+
+    @property
+    def holds_many(self) -> bool:
+        """Whether a look at what is held may be worth it."""
+        return len(self._held) > REMEMBERED
+
+    def sweep(self) -> None:
         """Items that were held when their turn came, and are not any more."""
-        for place in list(self._own):
-            item = self._own.pop(place)
-            if sys.getrefcount(item) > 2 or not self._shared.same(place, item):
-                self._own[place] = item
+        held, self._held = self._held, {}
+        while held:
+            place, item = held.popitem()
+            if not self._shared.same(place, item):
+                self._keep(place, item)
+            elif sys.getrefcount(item) > 2 or tied(item.values() if type(item) is dict else item):
+                self._held[place] = item
+        self._sweep_at = max(REMEMBERED, 2 * len(self._held))
 
     def look(self) -> None:
         """Whether anything that is remembered was changed."""
         while self._recent:
             self._let_go(next(iter(self._recent)))
+        self.sweep()
+
+    def changed(self) -> dict[int, Any]:
+        """What differs from the shared items, or may soon: by place."""
+        return {**self._held, **self._recent, **self._changed}
 
     def __iter__(self) -> Iterator[Any]:
         return map(self.get, range(len(self._shared))) if self._shared.mutable else iter(self._shared)

@@ -6,12 +6,14 @@ import logging
 import pickle
 import sys
 import types
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 from unjam.sharing.arrays import SharedArray
 from unjam.sharing.columns import is_plain
 from unjam.sharing.dicts import SharedDict
+from unjam.sharing.exact import ATOMS
 from unjam.sharing.lists import SharedList
 
 log = logging.getLogger("unjam")
@@ -23,6 +25,7 @@ FEWEST = 100
 # a container with more items than this is not searched for smaller ones inside
 MOST_PARTS = 1000
 DEEPEST = 12
+MOST_OBJECTS = 100_000
 _SAMPLED = 64
 
 
@@ -97,12 +100,12 @@ class Slot:
 def slots(root: Any, name: str) -> Iterator[Slot]:
     """Every place below an object, the parts of large containers left out; each object once, nearest first."""
     seen = {id(root)}
-    queue: list[tuple[Any, str, int]] = [(root, name, 0)]
+    queue: deque[tuple[Any, str, int]] = deque([(root, name, 0)])
     while queue:
-        obj, path, depth = queue.pop(0)
+        obj, path, depth = queue.popleft()
         for slot in _parts(obj, path):
             yield slot
-            if id(slot.value) in seen or depth >= DEEPEST:
+            if id(slot.value) in seen or depth >= DEEPEST or len(seen) > MOST_OBJECTS:
                 continue
             seen.add(id(slot.value))
             queue.append((slot.value, slot.path, depth + 1))
@@ -113,9 +116,12 @@ def _parts(obj: Any, path: str) -> Iterator[Slot]:
         return
     if type(obj) in (list, dict) and len(obj) <= MOST_PARTS:
         for key, value in list(obj.items() if isinstance(obj, dict) else enumerate(obj)):
-            yield Slot(obj, key, f"{path}[{key!r}]", value)
+            if type(value) not in ATOMS:
+                yield Slot(obj, key, f"{path}[{key!r}]", value)
     elif type(obj) is tuple and len(obj) <= MOST_PARTS:
         for place, value in enumerate(obj):
+            if type(value) in ATOMS:
+                continue
             # nothing can be hung into a tuple, but what hangs below it can be reached
             yield Slot(None, place, f"{path}[{place}]", value)
     try:
@@ -124,7 +130,8 @@ def _parts(obj: Any, path: str) -> Iterator[Slot]:
         return
     if isinstance(attributes, dict):
         for key, value in list(attributes.items()):
-            yield Slot(attributes, key, f"{path}.{key}", value)
+            if type(value) not in ATOMS:
+                yield Slot(attributes, key, f"{path}.{key}", value)
 
 
 def share(obj: Any, *, least: int = LARGE) -> Any:
@@ -158,15 +165,12 @@ def _is_large(value: Any, least: int) -> bool:
 
 
 def _shared(value: Any) -> Any:
-    if not is_array(value):
-        try:
+    try:
+        if not is_array(value):
             return SharedDict(value) if type(value) is dict else SharedList(value)
-        except (
-            TypeError,
-            AttributeError,
-            pickle.PicklingError,
-        ) as error:  # what cannot be pickled, or found in another process
-            log.warning("share() leaves a %s of %d items alone: %s", type(value).__name__, len(value), error)
-            return value
-    shared = SharedArray(value)
+        shared = SharedArray(value)
+    except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
+        # what cannot be pickled, or found in another process
+        log.warning("share() leaves a %s of %d items alone: %s", type(value).__name__, len(value), error)
+        return value
     return shared.tensor() if type(value).__name__ == "Tensor" else shared

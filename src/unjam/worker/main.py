@@ -25,7 +25,7 @@ from torch.utils.data.graph_settings import apply_random_seed
 from unjam.engine.deadlines import LOOK_AROUND
 from unjam.engine.policy import Decision
 from unjam.errors import place
-from unjam.sharing.remembered import copied
+from unjam.sharing.remembered import batch_over
 from unjam.transport import classes, collating, memory
 from unjam.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.transport.packing import Packer
@@ -34,6 +34,7 @@ from unjam.transport.slots import Arena
 from unjam.worker import hygiene, messages, shipping, tasting
 from unjam.worker.exceptions import record
 from unjam.worker.fetching import Fetcher, make_fetcher
+from unjam.worker.forgiving import forgiving, forgiving_collate
 from unjam.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, Surrender
 from unjam.worker.mending import Identity, Mender
 from unjam.worker.settings import is_installed
@@ -174,8 +175,8 @@ class Worker:
         plain = collating.is_default(cargo.collate_fn)
         self._mender = Mender(spec.policy, identity, cargo.dataset, self, plain=plain)
         return make_fetcher(
-            cargo.dataset,
-            cargo.collate_fn,
+            cargo.dataset if spec.iterable else forgiving(cargo.dataset),
+            cargo.collate_fn if plain else forgiving_collate(cargo.dataset, cargo.collate_fn),
             iterable=spec.iterable,
             batched=spec.auto_collation,
             drop_last=spec.drop_last,
@@ -242,8 +243,8 @@ class Worker:
             return
         finally:
             batch = None
-        for path, line in copied():
-            self._tell(messages.Copied(path, line))
+        for path, reason in batch_over():
+            self._tell(messages.Copied(path, reason))
         retired, self._arena.retired = tuple(self._arena.retired), []
         job.stamps.append(time.monotonic_ns())
         self._page.beat(Stage.SEND, job.batch)

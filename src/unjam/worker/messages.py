@@ -177,10 +177,10 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """This worker now has a copy of its own of a container that was shared, because `line` wrote to it."""
+    """This worker now has a copy of its own of a container that was shared."""
 
     path: str
-    line: str
+    reason: str
 
 
 # every message between a parent and its worker

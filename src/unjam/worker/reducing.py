@@ -47,6 +47,10 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
         self._known: dict[type, Any] = {}
         super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._keep)
 
+    def let_go(self) -> None:
+        """A pickler refers to itself, and stays until the garbage collector comes: what it found must not."""
+        self.buffers, self.fds = [], []
+
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
         if not raw.readonly:
@@ -98,6 +102,11 @@ class StandingPickler(ShippingPickler):
     def __init__(self, file: io.BytesIO, stands: Mapping[int, Any]) -> None:
         self._stands = stands
         super().__init__(file)
+
+    def let_go(self) -> None:
+        """See `ShippingPickler`."""
+        super().let_go()
+        self._stands = {}
 
     def persistent_id(self, obj: Any) -> Any:
         """What stands for an object, if anything does; pickle writes it in its place."""

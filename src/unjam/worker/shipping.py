@@ -136,7 +136,9 @@ def dump(cargo: object, stands: Mapping[int, Any] | None = None) -> Dumped:
     pickler = StandingPickler(stream, stands) if stands else ShippingPickler(stream)
     with as_if_spawning(pickler):
         pickler.dump(cargo)
-    return Dumped(stream.getbuffer(), pickler.buffers, pickler.fds, pickler.modules)
+    dumped = Dumped(stream.getbuffer(), pickler.buffers, pickler.fds, pickler.modules)
+    pickler.let_go()
+    return dumped
 
 
 # -- placing -----------------------------------------------------------------------------------------------------------

@@ -89,4 +89,4 @@ class Cargo:
             made: dict[int, Any] = {}
             for holder, key, stand in self.stands:
                 _attic.append(holder[key])
-                holder[key] = made.setdefault(id(stand), stand_for(stand.path, stand.shared, stand.kind))
+                holder[key] = made.setdefault(id(stand), stand_for(stand.path, stand.shared, stand.kind, holder[key]))

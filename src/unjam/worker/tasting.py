@@ -2,11 +2,12 @@
 
 NOTE [ Dry run ]
 
-A process that is made like a worker loads some samples three times with the same random numbers: with what stands for the containers; with
-real ones, that have the items which were read; and as at first. A container that was written to, or whose items were changed, is left
+A process that is made like a worker loads some samples twice with the same random numbers: with what stands for the containers, and with
+real ones that have the items which were read. A container that was written to, or whose items were changed, is left
 alone. If the samples with real containers are others (or come where none came before), the standing ones are not good enough for
-this code, and none is shared. A dataset that does not give the same sample twice cannot be compared; then what was read
-and written decides.
+this code, and none is shared. Where they differ, the sample is loaded a third time, as at first: a dataset that does not give
+the same sample twice cannot be compared, and what was read and written decides. A dataset that has a part in something that belongs to several
+processes (a counter, a queue) is not tried: what the dry run took, the workers would not have.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any
 
 from unjam.sharing.private import Standing
 from unjam.sharing.remembered import journals
-from unjam.sharing.walking import slots
+from unjam.transport.collating import is_default
 from unjam.worker.digest import digest
+from unjam.worker.forgiving import standing_slots
 from unjam.worker.spec import Cargo, WorkerSpec, seed_batch
 
 # samples, and seconds after which no further one is begun
@@ -44,26 +46,25 @@ def taste(cargo: Cargo, spec: WorkerSpec, indices: tuple[Any, ...]) -> Tasted:
     for index in tries:
         for journal in journals.values():
             journal.read = set()
-        once = _load(cargo.dataset, index, spec)
+        once = _load(cargo, index, spec)
         real = _put_real(cargo.dataset)
-        with_real = _load(cargo.dataset, index, spec)
+        with_real = _load(cargo, index, spec)
         for slot, standing in real:
             slot.put(standing)
-        again = _load(cargo.dataset, index, spec)
         came += not with_real.startswith("!") or not once.startswith("!")
-        if once != with_real and once == again:
+        if once != with_real and once == _load(cargo, index, spec):
             problem = _words(once, with_real)
             break
         if came >= SAMPLES or time.monotonic() - began > ENOUGH:
             break
     spoilt = {}
-    for standing in _standing(cargo.dataset):
+    for standing in {id(one): one for _, one in standing_slots(cargo.dataset)}.values():
         standing.look()
         journal = standing.journal
         if journal.written:
-            spoilt[standing.path] = f"the dataset's code writes to it ({journal.written})"
+            spoilt[standing.path] = journal.written
         elif journal.changed:
-            spoilt[standing.path] = f"the dataset's code changes it: {journal.changed}"
+            spoilt[standing.path] = journal.changed
     if not came and not problem:
         problem = "no sample came in the dry run"
     return Tasted(came, problem, spoilt)
@@ -77,35 +78,34 @@ def _be_quiet() -> None:
     os.close(nowhere)
 
 
-def _load(dataset: Any, index: Any, spec: WorkerSpec) -> str:
-    """A sample's content in short; of an exception, its words after an exclamation mark."""
+def _load(cargo: Cargo, index: Any, spec: WorkerSpec) -> str:
+    """A sample's content in short, and its batch's; of an exception, its words after an exclamation mark."""
+    dataset = cargo.dataset
     seed_batch(spec.base_seed)
     try:
         if spec.iterable:
-            return "|".join(digest(sample)[0] for sample in itertools.islice(iter(dataset), SAMPLES))
-        if callable(getattr(dataset, "__getitems__", None)):
-            return digest(dataset.__getitems__([index]))[0]
-        return digest(dataset[index])[0]
+            samples = list(itertools.islice(iter(dataset), SAMPLES))
+        elif callable(getattr(dataset, "__getitems__", None)):
+            samples = dataset.__getitems__([index])
+        else:
+            samples = [dataset[index]]
+        found = digest(samples)[0]
+        if not is_default(cargo.collate_fn):
+            found += digest(cargo.collate_fn(samples if spec.auto_collation else samples[0]))[0]
+        return found
     except Exception as error:  # noqa: BLE001 - the user's code; that it fails is an answer
         return f"!{type(error).__name__}: {error}"
 
 
-def _standing(dataset: Any) -> list[Standing]:
-    found = {id(slot.value): slot.value for slot in slots(dataset, "dataset") if issubclass(type(slot.value), Standing)}
-    return list(found.values())
-
-
 def _put_real(dataset: Any) -> list[tuple[Any, Standing]]:
     """Hang real containers in the place of the standing ones: whole, or with those items only that were read."""
-    done, made = [], {}
-    for slot in list(slots(dataset, "dataset")):
-        standing = slot.value
-        if slot.holder is not None and issubclass(type(standing), Standing):
-            if id(standing) not in made:
-                made[id(standing)] = standing.real()
-            done.append((slot, standing))
-            slot.put(made[id(standing)])
-    return done
+    made: dict[int, Any] = {}
+    places = standing_slots(dataset)
+    for slot, standing in places:
+        if id(standing) not in made:
+            made[id(standing)] = standing.real()
+        slot.put(made[id(standing)])
+    return places
 
 
 def _words(once: str, real: str) -> str:
