@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import torch
-from harness import table
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset
 
 import unjam
+from harness import table
 
 WORKERS, BATCH = 4, 2048
 
@@ -219,12 +219,20 @@ def access(count):
     began = time.perf_counter()
     shared = unjam.SharedList(strings)
     strings_share = time.perf_counter() - began
+    longer = [f"imagenet/train/n{number % 1000:08d}/n{number % 1000:08d}_{number}.JPEG" for number in range(count // 5)]
+    began = time.perf_counter()
+    unjam.SharedList(longer)
+    longer_share = sum(map(len, longer)) / 1e6 / (time.perf_counter() - began)
     began = time.perf_counter()
     records = unjam.SharedList(dicts)
     dicts_share = time.perf_counter() - began
     contenders = {
         "strings: list": (strings.__getitem__, places, None),
-        "strings: SharedList": (shared.__getitem__, places, f"{texts / strings_share:,.0f} MB/s"),
+        "strings: SharedList": (
+            shared.__getitem__,
+            places,
+            f"{texts / strings_share:,.0f} MB/s of text; {longer_share:,.0f} of paths",
+        ),
         "strings: pickled by hand": (PickledInArray(strings[: len(dicts)]).__getitem__, few, None),
         "dicts: list, all values read": (lambda place: list(dicts[place].values()), few, None),
         "dicts: SharedList": (records.__getitem__, few, f"{records.nbytes / 1e6 / dicts_share:,.0f} MB/s"),
@@ -278,16 +286,16 @@ def main():
     for case, (count, hows) in CASES.items():
         if asked.only not in (None, case):
             continue
-        count //= part
+        size = count // part
         rows, rates = [], {}
         for how in hows:
-            told = run(case, how, count)
+            told = run(case, how, size)
             if "failed" in told:
                 rows.append([how, told["failed"]])
                 continue
             rates[how] = told["rate"]
             base = told["after_first"]
-            copies = f"{(told['most'] - told['empty']) / (count * 4096):.2f}" if case == "array" else ""
+            copies = f"{(told['most'] - told['empty']) / (size * 4096):.2f}" if case == "array" else ""
             rows.append([
                 how, f"{told['held'] / 1e6:,.0f} MB", f"{base / 1e6:,.0f} MB", f"{told['most'] / 1e6:,.0f} MB",
                 f"{(told['most'] - base) / base:+.1%}", f"{told['first']:.2f} s", f"{told['rate']:,.0f}/s",
@@ -295,7 +303,7 @@ def main():
             ])  # fmt: skip
             print(" ", how, told.get("sharing", ""), flush=True)
         head = ["", "dataset", "after the first batch", "at most", "growth", "first batch", "samples", "to torch fork"]
-        table(TITLES[case].format(count, WORKERS), [*head, "copies" if case == "array" else ""], rows)
+        table(TITLES[case].format(size, WORKERS), [*head, "copies" if case == "array" else ""], rows)
     if asked.only in (None, "array"):
         print("torch spawn pickles the array into each worker: five copies; not run.")
 

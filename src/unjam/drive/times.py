@@ -19,6 +19,8 @@ from unjam.statistics import SlowSample, StageTimes, Stalls
 PER_OCTAVE = 16
 BUCKETS = 64 * PER_OCTAVE
 COUNT_EVERY = 1024
+# and sooner where batches are large: what waits to be counted takes memory
+COUNT_BYTES = 1 << 19
 # stamps at the end of a batch: collating begins, packing begins, done
 TAIL = 3
 MOST_SLOW = 20
@@ -81,6 +83,7 @@ class Times:
 
     def __init__(self) -> None:
         self._pending: list[tuple[int, Any, bytes, int]] = []
+        self._waiting = 0
         self._stages = {stage: Histogram() for stage in STAGES}
         self._waited = Histogram()
         self._slow: list[tuple[int, str, int]] = []
@@ -89,7 +92,8 @@ class Times:
     def batch(self, number: int, index: Any, stamps: bytes, waited: int) -> None:
         """A batch was delivered: its number in its epoch, its indices, its stamps, how long the consumer waited for it."""
         self._pending.append((number, index, stamps, waited))
-        if len(self._pending) >= COUNT_EVERY:
+        self._waiting += len(stamps)
+        if len(self._pending) >= COUNT_EVERY or self._waiting >= COUNT_BYTES:
             self._count()
 
     def stages(self) -> dict[str, StageTimes]:
@@ -116,6 +120,7 @@ class Times:
     def _count(self) -> None:
         waits = torch.tensor([waited for _, _, _, waited in self._pending], dtype=torch.int64)
         self._waited.add(waits)
+        self._waiting = 0
         kept = [len(entry[2]) > TAIL * 8 for entry in self._pending]
         pending, self._pending = [entry for entry in self._pending if len(entry[2]) > TAIL * 8], []
         if not pending:

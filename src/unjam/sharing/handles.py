@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import inspect
 import operator
 import os
+import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable
 from multiprocessing import util
@@ -31,6 +34,7 @@ def _after_fork() -> None:
     for one in list(_open):
         if one._handle is not None:  # noqa: SLF001 - one of our own
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(one._handle))  # noqa: SLF001 - as above
+            vars(one)["_parents"] = True
     _open.clear()
     for one in list(_all):
         # a thread of the parent may have held the lock
@@ -62,7 +66,8 @@ class PerWorker:
     ) -> None:
         # _others: of a function with arguments, one for each; of a method, one for each object
         vars(self).update(
-            _how=how, _args=args, _named=named, _close=close, _pid=-1, _handle=None, _others={}, _lock=threading.RLock()
+            _how=how, _args=args, _named=named, _close=close, _pid=-1, _handle=None, _others={}, _lock=threading.RLock(),
+            _parents=False,
         )  # fmt: skip
         if inspect.isfunction(how):
             vars(self).update(__doc__=how.__doc__, __module__=how.__module__)
@@ -75,10 +80,21 @@ class PerWorker:
         if self._pid != os.getpid():
             with self._lock:
                 if self._pid != os.getpid():
-                    made = self._how(*(one() if type(one) is _Weakly else one for one in self._args), **self._named)
-                    vars(self).update(_handle=made, _pid=os.getpid())
+                    vars(self).update(_handle=self._opened(), _pid=os.getpid())
                     _remember(self)
         return self._handle
+
+    def _opened(self) -> Any:
+        try:
+            return self._how(*(one() if type(one) is _Weakly else one for one in self._args), **self._named)
+        except Exception as error:
+            if self._parents and hasattr(error, "add_note"):
+                # lmdb, for one, remembers in the child what its parent has open
+                error.add_note(
+                    "the process that this one was forked from has it open, and some libraries refuse to open it once more then: "
+                    "call .close() on it there before the workers start"
+                )
+            raise
 
     def _shut(self) -> None:
         """Close what is open here, and forget it: the next use opens anew."""
@@ -164,7 +180,8 @@ class PerWorker:
 
     def __del__(self) -> None:
         try:
-            if vars(self).get("_close") is not None:  # what has no `close` of its own is closed by nobody else
+            # nobody else closes what has no `close` of its own, nor a file that nobody else holds: its entry, and the question
+            if vars(self).get("_close") is not None or sys.getrefcount(vars(self)["_handle"]) <= 2:
                 self._shut()
         except Exception:  # noqa: BLE001, S110 - at the interpreter's end nothing can be relied on
             pass
@@ -187,7 +204,38 @@ class PerWorker:
 
 def by_value(one: PerWorker) -> Any:
     """How it is pickled where nobody knows it by name."""
-    return PerWorker, tuple(vars(one)[name] for name in ("_how", "_args", "_named", "_close"))
+    known = vars(one)
+    return PerWorker, (_as_attribute(known["_how"]), known["_args"], known["_named"], known["_close"])
+
+
+class _Attribute:
+    """Something that calls itself by a name under which nobody finds it (lmdb.open, for one), by a name under which it is found."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._place = (module, name)
+
+    def __reduce__(self) -> Any:
+        return _attribute, self._place
+
+
+def _attribute(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def _as_attribute(how: Any) -> Any:
+    if not isinstance(how, (type, types.BuiltinFunctionType)):
+        return how
+    found: Any = sys.modules.get(str(how.__module__))
+    for part in how.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is how:
+        return how
+    for other, loaded in list(sys.modules.items()):
+        if hasattr(loaded, "__dict__") and not other.startswith("_"):
+            for alias, value in list(vars(loaded).items()):
+                if value is how and alias.isidentifier():
+                    return _Attribute(other, alias)
+    return how
 
 
 # what others ask an object for by its name
