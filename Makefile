@@ -40,6 +40,7 @@ bench: setup  ## torch and unjam interleaved; prints ratios
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/timing.py
 	$(BIN)/python benchmarks/tune.py
+	$(BIN)/python benchmarks/memory.py
 
 simulate: setup  ## 100,000 schedules through the engine
 	UNJAM_SCHEDULES=100000 $(BIN)/python -m pytest tests/test_engine_simulation.py --timeout=3600 -q

@@ -14,6 +14,7 @@ import pickle
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -258,6 +259,78 @@ def access(count):
     table("One item, shuffled", ["", "time", "to a list's", "time to share"], rows)
 
 
+# -- an array in memory, and the same in its file ------------------------------------------------------------------------------
+
+
+class InMemory(Dataset):
+    """As in many a tutorial: everything is read when the dataset is made."""
+
+    def __init__(self, path):
+        self.data = np.load(path)
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        return torch.from_numpy(self.data[index])
+
+
+LAZY = {
+    "in memory, torch fork": (InMemory, TorchLoader, "fork"),
+    "in memory, torch spawn": (InMemory, TorchLoader, "spawn"),
+    "mapped, torch fork": (unjam.MappedDataset, TorchLoader, "fork"),
+    "mapped, torch spawn": (unjam.MappedDataset, TorchLoader, "spawn"),
+    "mapped, unjam": (unjam.MappedDataset, unjam.DataLoader, None),
+}
+
+
+def measure_lazy(how, path):
+    """In a process of its own."""
+    make, loader, method = LAZY[how]
+    if method is None:
+        list(unjam.DataLoader(range(8), num_workers=1))
+    empty, began = summed_pss(), time.perf_counter()
+    data = make(path)
+    made = time.perf_counter() - began
+    iterator = iter(
+        loader(data, batch_size=4, num_workers=WORKERS, multiprocessing_context=method, persistent_workers=True)
+    )
+    next(iterator)
+    first = time.perf_counter() - began - made
+    for _ in iterator:
+        pass
+    own = sum(_anonymous(process.pid) for process in (psutil.Process(), *psutil.Process().children(recursive=True)))
+    print(json.dumps({"made": made, "first": first, "pss": summed_pss() - empty, "own": own}), flush=True)
+    os._exit(0)
+
+
+def _anonymous(pid):
+    """Memory that belongs to a process and could not be given back to the system by dropping pages of files."""
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+
+
+def lazy(rows):
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/x.npy"
+        np.save(path, np.ones((rows, 1024, 1024), np.float32))
+        found = []
+        for how in LAZY:
+            done = subprocess.run(
+                [sys.executable, __file__, "--one", "lazy", how, path],
+                capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
+            )  # fmt: skip
+            told = json.loads(done.stdout.splitlines()[-1]) if done.stdout.strip() else None
+            if told is None:
+                found.append([how, (done.stderr.strip().splitlines() or ["no output"])[-1][:80]])
+                continue
+            found.append([
+                how, f"{told['made']:.2f} s", f"{told['first']:.2f} s", f"{told['own'] / 1e6:,.0f} MB", f"{told['pss'] / 1e6:,.0f} MB",
+            ])  # fmt: skip
+    head = ["", "made in", "first batch", "memory of its own", "with mapped pages"]
+    table(f"An array of {rows * 4} MB, {WORKERS} workers, one epoch", head, found)
+
+
 # -- the tables ------------------------------------------------------------------------------------------------------------
 
 CASES = {
@@ -276,13 +349,17 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", nargs=3)
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--only", choices=[*CASES, "access"])
+    parser.add_argument("--only", choices=[*CASES, "access", "lazy"])
     asked = parser.parse_args()
+    if asked.one and asked.one[0] == "lazy":
+        measure_lazy(*asked.one[1:])
     if asked.one:
         measure(asked.one[0], asked.one[1], int(asked.one[2]))
     part = 10 if asked.small else 1
     if asked.only in (None, "access"):
         access(5_000_000 // part)
+    if asked.only in (None, "lazy"):
+        lazy(100 // part)
     for case, (count, hows) in CASES.items():
         if asked.only not in (None, case):
             continue

@@ -10,20 +10,15 @@ start of workers a container is compared with what was written, since the progra
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import marshal
 import operator
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from unjam.sharing.columns import PLAINLY
 from unjam.sharing.dicts import SharedDict, make_dict
-from unjam.sharing.exact import tied
+from unjam.sharing.exact import Ties
 from unjam.sharing.lists import SharedList
 from unjam.sharing.lists import make as make_list
-from unjam.sharing.private import Stand
+from unjam.sharing.standing import Stand
 from unjam.sharing.walking import FEWEST, Slot, estimate, is_array, slots
 from unjam.statistics import SharedPart, Sharing
 from unjam.worker.spec import Cargo
@@ -63,7 +58,7 @@ class Shares:
     def __init__(self, mode: bool | str = "auto") -> None:  # noqa: FBT001 - it is the option
         self.mode = mode
         self._entries: dict[int, _Entry] = {}
-        self._arrays: list[tuple[str, int]] = []
+        self._arrays: dict[int, tuple[str, int]] = {}
         self._places: list[Slot] = []
         self._workers = 0
         # the path of something that other processes have a part in: a dry run would take from it
@@ -75,14 +70,16 @@ class Shares:
         if self.mode is False:
             return False
         kept, self._entries = self._entries, {}
-        self._arrays, self._places, self.between_processes = [], [], ""
+        self._arrays, self._places, self.between_processes = {}, [], ""
         for slot in slots(cargo.dataset, "dataset"):
             value = slot.value
             if not self.between_processes and _is_between_processes(value):
                 self.between_processes = slot.path
             if is_array(value):
-                if value.nbytes >= LARGE and all(path != slot.path for path, _ in self._arrays):
-                    self._arrays.append((slot.path, value.nbytes))
+                # of one that is not contiguous each worker gets a copy
+                whole = value.is_contiguous() if hasattr(value, "is_contiguous") else value.flags.forc
+                if value.nbytes >= LARGE and whole:
+                    self._arrays.setdefault(id(value), (slot.path, value.nbytes))
             elif type(value) in (list, dict, tuple) and len(value) >= FEWEST:
                 entry = self._entries.get(id(value)) or self._look(value, slot, kept.get(id(value)))
                 if entry is not None:
@@ -103,15 +100,18 @@ class Shares:
         if slot.holder is None:
             entry.reason = "it hangs in a tuple"
             return entry
+        # whoever says so himself need not be told
+        ties = None if self.mode is True else Ties(FORGIVEN)
         try:
-            made: Any = make_dict(value, plain_only=True) if type(value) is dict else make_list(value, plain_only=True)
+            make: Any = make_dict if type(value) is dict else make_list
+            made = make(value, plain_only=True, ties=ties)
         except (
             TypeError,
             MemoryError,
         ) as error:  # not plain; a key without a hash that every process agrees on; too much
             entry.reason = str(error)
         else:
-            entry.reason = self._against(value, made)
+            entry.reason = self._against(value, made) or ("" if ties is None or not made.mutable else ties.reason)
             if not entry.reason:
                 entry.stand = Stand(slot.path, made, type(value).__name__)
                 entry.before = Before(value, made)
@@ -124,9 +124,7 @@ class Shares:
         each = made.nbytes // max(1, len(value))
         if each > LARGEST_ITEM:
             return f"its items are large ({each // 1024} KB each), and each would be rebuilt when it is read"
-        if self.mode is True:
-            return ""
-        return tied(value.values() if isinstance(value, dict) else value, FORGIVEN)
+        return ""
 
     @property
     def tasted(self) -> bool:
@@ -181,7 +179,7 @@ class Shares:
             shared.append(SharedPart(entry.path, kind, count, nbytes, saved, note))
         arrays = [
             SharedPart(path, "array", 0, nbytes, nbytes * max(0, self._workers - 1), "")
-            for path, nbytes in self._arrays
+            for path, nbytes in self._arrays.values()
         ]
         return Sharing(tuple(shared + arrays), tuple(left))
 
@@ -201,30 +199,18 @@ class Before:
     """A container as it was when it was written to a buffer."""
 
     def __init__(self, container: Any, shared: SharedList | SharedDict) -> None:
-        self._items: Any = None
-        self._names: list[bytes] = []
-        if not shared.mutable:
-            # who holds the very same objects, none of which can change, holds the same
-            self._items = (tuple(container), tuple(container.values()) if isinstance(container, dict) else ())
-        else:
-            self._names = list(_names(container))
+        self._shared = shared
+        # who holds the very same objects, none of which can change, holds the same; keys cannot change in any case
+        self._keys = tuple(container) if isinstance(container, dict) or not shared.mutable else ()
+        self._values = tuple(container.values()) if isinstance(container, dict) and not shared.mutable else ()
 
     def holds(self, container: Any) -> bool:
         """Whether it is still the same."""
-        if self._items is None:
-            return all(itertools.starmap(operator.eq, itertools.zip_longest(self._names, _names(container))))
-        keys, values = self._items
-        if len(keys) != len(container) or not all(map(operator.is_, keys, container)):
+        is_dict = isinstance(container, dict)
+        if len(container) != len(self._shared):
             return False
-        return not isinstance(container, dict) or all(map(operator.is_, values, container.values()))
-
-
-def _names(container: Any) -> Iterator[bytes]:
-    """A name for each few thousand items, by their content."""
-    items = iter(container.items() if isinstance(container, dict) else container)
-    while chunk := list(itertools.islice(items, 4096)):
-        try:
-            data = marshal.dumps(chunk, PLAINLY)
-        except ValueError:  # something that is not plain was put into it
-            data = b""
-        yield hashlib.blake2b(data, digest_size=16).digest() if data else b""
+        if self._keys and not all(map(operator.is_, self._keys, container)):
+            return False
+        if self._shared.mutable:
+            return self._shared.column.holds(container.values() if is_dict else container)
+        return not is_dict or all(map(operator.is_, self._values, container.values()))

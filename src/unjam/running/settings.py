@@ -94,6 +94,13 @@ def _lives(pid: int) -> bool:
     return True
 
 
+def _sharing(text: str) -> bool | str:
+    kinds: dict[str, bool | str] = {"auto": "auto", "true": True, "false": False}
+    if text.lower() not in kinds:
+        raise ValueError(text)
+    return kinds[text.lower()]
+
+
 OPTION_KINDS: dict[str, Any] = {
     "on_error": str,
     "retries": int,
@@ -106,6 +113,7 @@ OPTION_KINDS: dict[str, Any] = {
     "worker_threads": int,
     "memory_budget": int,
     "profile": lambda text: {"True": True, "False": False}[text],
+    "share_dataset": _sharing,
 }
 
 

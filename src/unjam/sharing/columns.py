@@ -25,9 +25,10 @@ from typing import Any
 import torch
 
 from unjam.sharing.buffer import Writer
+from unjam.sharing.exact import Ties
 
 # items that are looked at together: at first, and at most; and the bytes that they should not exceed
-FIRST, MOST, MOST_BYTES = 256, 1 << 14, 8 << 20
+FIRST, MOST, MOST_BYTES = 256, 1 << 14, 1 << 19
 # the version of marshal that writes a value the same way however often it is referred to
 PLAINLY = 2
 
@@ -325,23 +326,26 @@ Reopen = Callable[[Any, dict[str, Any], list[Any]], Iterable[Any]]
 
 
 def write_column(
-    writer: Writer, items: Iterable[Any], reopen: Reopen, *, plain_only: bool = False
+    writer: Writer, items: Iterable[Any], reopen: Reopen, *, plain_only: bool = False, ties: Ties | None = None
 ) -> tuple[Writer, dict[str, Any], list[Any]]:
-    """Write items as a column of the narrowest layout that takes them all.
+    """Write items as a column of the narrowest layout that takes them all. `ties` sees them as they go by.
 
     The answer: the writer that has it (another one, if an iterator's items had to be written anew), the column's head, and the
     classes and functions that lie beside it. `reopen` reads a column back.
     """
-    return _write(writer, items, reopen, _PLAIN if plain_only else (*_PLAIN, _Objects), plain_only=plain_only)
+    layouts = _PLAIN if plain_only else (*_PLAIN, _Objects)
+    return _write(writer, items, reopen, layouts, plain_only=plain_only, ties=ties)
 
 
 def _write(
-    writer: Writer, items: Iterable[Any], reopen: Reopen, layouts: Any, *, plain_only: bool
+    writer: Writer, items: Iterable[Any], reopen: Reopen, layouts: Any, *, plain_only: bool, ties: Ties | None
 ) -> tuple[Writer, dict[str, Any], list[Any]]:
     source = iter(items)
     began, done = writer.align(), 0
     column: Any = None
     for chunk in _chunks(items if type(items) in (list, tuple) else source, writer):
+        if ties is not None and not ties.reason:
+            ties.look(chunk)
         if column is None:
             column, layouts = _begin(chunk, writer, layouts, plain_only=plain_only)
             done = len(chunk)
@@ -355,10 +359,10 @@ def _write(
             writer.back_to(before)
             if source is not items:  # it can be begun again
                 writer.back_to(began)
-                return _write(writer, items, reopen, layouts, plain_only=plain_only)
+                return _write(writer, items, reopen, layouts, plain_only=plain_only, ties=ties)
             head = column.finish(writer)
             anew = itertools.chain(reopen(writer.peek(), head, getattr(column, "known", [])), chunk, source)
-            return _write(writer.again(), anew, reopen, layouts, plain_only=plain_only)
+            return _write(writer.again(), anew, reopen, layouts, plain_only=plain_only, ties=ties)
         done += len(chunk)
     if column is None:
         return writer, {"layout": "words", "kind": "q", "at": 0, "count": 0}, []

@@ -15,6 +15,7 @@ from typing import Any
 
 from unjam.sharing.buffer import Buffer, Writer, open_file
 from unjam.sharing.columns import write_column
+from unjam.sharing.exact import Ties
 from unjam.sharing.lists import SharedList, open_list, read_beside, write_beside
 
 _MASK = (1 << 64) - 1
@@ -147,6 +148,11 @@ class SharedDict(Mapping[Any, Any]):
         return f"SharedDict({self._count:,} {self._values.words}, {self.nbytes / 1e6:,.1f} MB)"
 
     @property
+    def column(self) -> SharedList:
+        """The values."""
+        return self._values
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the buffer, which exists once."""
         return self._buffer.size
@@ -202,11 +208,12 @@ def make_dict(
     path: str | os.PathLike[str] | None = None,
     *,
     plain_only: bool = False,
+    ties: Ties | None = None,
 ) -> SharedDict:
     """Write pairs to a new buffer."""
     if not isinstance(pairs, Mapping):
         pairs = dict(pairs) if isinstance(pairs, (list, tuple)) else _Streamed(pairs)
-    writer, values, beside = write_column(Writer(path), pairs.values(), open_list, plain_only=plain_only)
+    writer, values, beside = write_column(Writer(path), pairs.values(), open_list, plain_only=plain_only, ties=ties)
     keys = list(pairs)
     slots = 8
     while slots < len(keys) * 2:

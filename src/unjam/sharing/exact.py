@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -24,40 +25,61 @@ def exactly(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def tied(values: Iterable[Any], forgiven: int = 0) -> str:
-    """Why plain values mean more than their content: a list or dict in them has a second holder, or a set has an order; else nothing.
+TIED = "a list or dict in it is held somewhere else too, where a change would have to be seen (share_dataset=True, if there is none)"
+
+
+class Ties:
+    """Why plain values mean more than their content: a list or dict in them has a second holder, or a set has an order.
 
     forgiven: as many second holders do not count; a variable of a loop that is over holds the last item.
     """
-    found = _Found(forgiven)
-    _look(values, found)
-    return found.reason
 
-
-class _Found:
-    __slots__ = ("left", "reason")
-
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, forgiven: int = 0) -> None:
+        self._forgiven = forgiven
         self.reason = ""
 
+    def look(self, chunk: list[Any]) -> None:
+        """Look at some values, which only their container and this list hold."""
+        level, usual = chunk, _ALONE_IN_TWO_LISTS
+        while not self.reason and not ATOMS.issuperset(map(type, level)):
+            level = [value for value in level if type(value) not in ATOMS]
+            dicts = [value for value in level if type(value) is dict]
+            lists = [value for value in level if type(value) is list]
+            tuples = [value for value in level if type(value) is tuple]
+            if len(dicts) + len(lists) + len(tuples) != len(level):
+                odd = set(map(type, level)) - {dict, list, tuple}
+                self.reason = f"it holds a {odd.pop().__name__}, whose order would be another"
+                return
+            for some in (dicts, lists):
+                self._forgiven -= sum(map(usual.__lt__, map(sys.getrefcount, some)))
+            if self._forgiven < 0:
+                self.reason = TIED
+            # one level deeper, all of them together; nobody but their container holds these
+            deeper = itertools.chain(map(dict.values, dicts), lists, tuples)
+            level, usual = list(itertools.chain.from_iterable(deeper)), _ALONE_IN_TWO_LISTS - 1
 
-def _look(values: Iterable[Any], found: _Found) -> None:
+
+def _references_of_one() -> int:
+    """How many references a value has that only its container and two lists of some hold, as `Ties` counts them."""
+    container: list[list[int]] = [[], []]
+    chunk = list(container)
+    level = list(chunk)
+    some = [value for value in level if type(value) is list]
+    return max(map(sys.getrefcount, some))
+
+
+def held_inside(values: Iterable[Any]) -> bool:
+    """Whether a list or dict among them, or in one of them, has a second holder; of one item."""
     for value in values:
         kind = type(value)
         if kind in ATOMS:
             continue
-        if kind is dict or kind is list:
-            if sys.getrefcount(value) > _ALONE:
-                found.left -= 1
-                if found.left < 0:
-                    found.reason = f"a {kind.__name__} in it is held somewhere else too, where a change would have to be seen (share_dataset=True, if there is none)"
-                    return
-        elif kind is not tuple:
-            found.reason = f"it holds a {kind.__name__}, whose order would be another"
-            return
+        if (kind is list or kind is dict) and sys.getrefcount(value) > _ALONE:
+            return True
         inner = value.values() if kind is dict else value
-        if not ATOMS.issuperset(map(type, inner)):
-            _look(inner, found)
-            if found.reason:
-                return
+        if not ATOMS.issuperset(map(type, inner)) and held_inside(inner):
+            return True
+    return False
+
+
+_ALONE_IN_TWO_LISTS = _references_of_one()

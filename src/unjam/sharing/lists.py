@@ -13,10 +13,12 @@ from typing import Any, ClassVar
 
 from unjam.sharing import columns
 from unjam.sharing.buffer import Buffer, Writer, open_file
-from unjam.sharing.exact import exactly
+from unjam.sharing.comparing import hold, same
+from unjam.sharing.exact import Ties, exactly
 
 # items that are decoded together while iterating
 STRIDE = 4096
+_NOTHING = object()
 
 
 class SharedList(Sequence[Any]):
@@ -64,6 +66,11 @@ class SharedList(Sequence[Any]):
         """Whether an item is exactly what lies at an index."""
         return exactly(item, self._get(index))
 
+    def holds(self, items: Iterable[Any]) -> bool:
+        """Whether these are exactly the items, in this order."""
+        pairs = itertools.zip_longest(items, self, fillvalue=_NOTHING)
+        return all(itertools.starmap(exactly, pairs))
+
     def __len__(self) -> int:
         return self._count
 
@@ -93,6 +100,11 @@ class SharedList(Sequence[Any]):
 
     def __repr__(self) -> str:
         return f"SharedList({self._count:,} {self.words}, {self.nbytes / 1e6:,.1f} MB)"
+
+    @property
+    def column(self) -> SharedList:
+        """The items of a list are one column, those of a dict two."""
+        return self
 
     @property
     def nbytes(self) -> int:
@@ -148,6 +160,10 @@ class _Ended(SharedList):
         places = self._buffer.words(self._head["ends"], self._count + 1)
         self._bytes = self._buffer.bytes
         self._starts, self._ends = places[:-1], places[1:]
+
+    def parts(self) -> tuple[Any, memoryview, memoryview]:
+        """The bytes, and where each item begins and ends."""
+        return self._bytes, self._starts, self._ends
 
     def raw(self, index: int) -> bytes:
         """An item's bytes."""
@@ -245,7 +261,16 @@ class Records(_Ended):
 
     def same(self, index: int, item: Any) -> bool:
         """See `SharedList`."""
-        return tuple(item) == self._keys and _same(tuple(item.values()), self.raw(index))
+        return tuple(item) == self._keys and same(tuple(item.values()), self.raw(index))
+
+    def holds(self, items: Iterable[Any]) -> bool:
+        """See `SharedList`."""
+        return hold(self.parts(), items, self._rows)
+
+    def _rows(self, chunk: list[Any]) -> list[Any] | None:
+        if set(map(type, chunk)) != {dict} or not all(map(self._keys.__eq__, map(tuple, chunk))):
+            return None
+        return [tuple(item.values()) for item in chunk]
 
 
 class Values(_Ended):
@@ -263,16 +288,11 @@ class Values(_Ended):
 
     def same(self, index: int, item: Any) -> bool:
         """See `SharedList`."""
-        return _same(item, self.raw(index))
+        return same(item, self.raw(index))
 
-
-def _same(value: Any, written: bytes) -> bool:
-    try:
-        if marshal.dumps(value, columns.PLAINLY) == written:
-            return True
-        return exactly(value, marshal.loads(written))  # noqa: S302 - what marshal writes in two ways
-    except ValueError:  # something that is not plain was put into it
-        return False
+    def holds(self, items: Iterable[Any]) -> bool:
+        """See `SharedList`."""
+        return hold(self.parts(), items, lambda chunk: chunk)
 
 
 class Objects(_Ended):
@@ -343,9 +363,15 @@ def open_list(buffer: Buffer, head: dict[str, Any], beside: list[Any]) -> Shared
     return shared
 
 
-def make(items: Iterable[Any], path: str | os.PathLike[str] | None = None, *, plain_only: bool = False) -> SharedList:
+def make(
+    items: Iterable[Any],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    plain_only: bool = False,
+    ties: Ties | None = None,
+) -> SharedList:
     """Write items to a new buffer."""
-    writer, head, beside = columns.write_column(Writer(path), items, open_list, plain_only=plain_only)
+    writer, head, beside = columns.write_column(Writer(path), items, open_list, plain_only=plain_only, ties=ties)
     whole = {"what": "list", "column": head, **(write_beside(writer, beside) if path is not None else {})}
     return open_list(writer.finish(whole), head, beside)
 

@@ -64,6 +64,15 @@ class Standing:
     def become(self, real: Any) -> None:
         """From now on it is what a real container is."""
         self._copy = real
+        self._take_time()
+
+    def record(self) -> None:
+        """From now on the journal says which items were read."""
+        self.journal.read = set()
+        self._take_time()
+
+    def _take_time(self) -> None:
+        """Nothing may be read past the copy, or past the journal."""
 
     def _in_part(self, read: set[Any]) -> Any:
         raise NotImplementedError
@@ -74,7 +83,7 @@ class Standing:
             if not self.journal.written:
                 self.journal.written = f"{_line()} writes to it"
                 news.append((self.path, self.journal.written))
-            self._copy = self._take_back() if self._original is not None else self._materialise()
+            self.become(self._take_back() if self._original is not None else self._materialise())
         return self._copy
 
     def _take_back(self) -> Any:
@@ -356,23 +365,3 @@ for _standing in (StandingList, StandingTuple, StandingDict):
         setattr(_standing, _name, _reading(_kind, _name))
     for _name in _WRITES[_kind]:
         setattr(_standing, _name, _writing(_kind, _name))
-
-
-def stand_for(path: str, shared: SharedList | SharedDict, kind: str, original: Any = None) -> Any:
-    """What hangs in a worker's dataset in place of a container."""
-    standing: dict[str, Any] = {"list": StandingList, "tuple": StandingTuple, "dict": StandingDict}
-    return standing[kind](path, shared, original)
-
-
-class Stand:
-    """On its way to a worker: there it is what stands for the container."""
-
-    __slots__ = ("kind", "path", "shared")
-
-    def __init__(self, path: str, shared: SharedList | SharedDict, kind: str) -> None:
-        self.path = path
-        self.shared = shared
-        self.kind = kind
-
-    def __reduce__(self) -> Any:
-        return stand_for, (self.path, self.shared, self.kind)

@@ -191,7 +191,7 @@ class Server:
                 os.dup2(fd, standard)
                 os.close(fd)
             _name_thread(f"unjam-worker-{request.worker}")
-            gc.unfreeze()
+            # what the server holds stays frozen: a collection that looked at it would copy it into every worker
             self._program.run(socket.socket(fileno=channel), None)
             code = 0
         except BaseException:  # noqa: BLE001 - the last frame of this process; the report goes to stderr

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import _utils
 
 from unjam.engine.policy import Policy
-from unjam.sharing.private import Stand, stand_for
+from unjam.sharing.standing import Stand, stand_for
 
 _attic: list[Any] = []
 

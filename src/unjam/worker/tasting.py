@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from unjam.sharing.private import Standing
-from unjam.sharing.remembered import journals
 from unjam.transport.collating import is_default
 from unjam.worker.digest import digest
 from unjam.worker.forgiving import standing_slots
@@ -44,8 +43,8 @@ def taste(cargo: Cargo, spec: WorkerSpec, indices: tuple[Any, ...]) -> Tasted:
     problem, came, began = "", 0, time.monotonic()
     tries: Any = itertools.repeat(None, 1) if spec.iterable else indices
     for index in tries:
-        for journal in journals.values():
-            journal.read = set()
+        for _, standing in standing_slots(cargo.dataset):
+            standing.record()
         once = _load(cargo, index, spec)
         real = _put_real(cargo.dataset)
         with_real = _load(cargo, index, spec)
