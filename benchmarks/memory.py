@@ -7,6 +7,7 @@ the first batch and then all the time; what is told is the largest growth. `pyth
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -126,13 +127,17 @@ def contender(case, how, count):
 def summed_pss():
     """Of this process and all that it started, workers of the fork server too."""
     me = psutil.Process()
+    children = me.children(recursive=True)
     total = 0
-    for process in (me, *me.children(recursive=True)):
-        try:
-            with open(f"/proc/{process.pid}/smaps_rollup") as file:
-                total += next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
-        except (OSError, StopIteration):
-            continue
+    for child in children:  # what one of them maps while another is read would count twice
+        with contextlib.suppress(psutil.Error):
+            child.suspend()
+    for process in (me, *children):
+        with contextlib.suppress(OSError, StopIteration), open(f"/proc/{process.pid}/smaps_rollup") as file:
+            total += next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
+    for child in children:
+        with contextlib.suppress(psutil.Error):
+            child.resume()
     return total
 
 

@@ -94,7 +94,7 @@ def test_a_worker_has_no_copy():
             ]
 
     found, _ = batches(Asks(), share_dataset=True)
-    assert found[0][0][0] == "StandingList"
+    assert found[0][0][0] == "_QuickTexts"
     assert found[0][1][0] == "StandingList"
     assert found[0][2] == [True] * 50
 

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unjam
-from unjam.sharing import buffer, columns, lists, walking
+from unjam.sharing import buffer, lists, plain, walking
 
 
 @dataclass
@@ -458,9 +458,9 @@ def test_an_estimate_is_not_far_off():
 
 
 def test_what_is_plain():
-    assert columns.is_plain([{"a": (1, 2.5, None, b"x", {1}, frozenset())}]) is None
+    assert plain.is_plain([{"a": (1, 2.5, None, b"x", {1}, frozenset())}]) is None
     recursive = []
     recursive.append(recursive)
     for odd in (np.float32(1), bytearray(), Point(1, 2), Sample("a", ()), len, int, recursive):
-        assert columns.is_plain({"x": [odd]}) is not None, odd
-    assert columns.is_plain("bytearray is a word") is None
+        assert plain.is_plain({"x": [odd]}) is not None, odd
+    assert plain.is_plain("bytearray is a word") is None

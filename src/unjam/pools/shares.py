@@ -100,7 +100,7 @@ class Shares:
         if slot.holder is None:
             entry.reason = "it hangs in a tuple"
             return entry
-        # whoever says so himself need not be told
+        # whoever says so himself need not be told what else holds its items
         ties = None if self.mode is True else Ties(FORGIVEN)
         try:
             make: Any = make_dict if type(value) is dict else make_list
@@ -111,7 +111,7 @@ class Shares:
         ) as error:  # not plain; a key without a hash that every process agrees on; too much
             entry.reason = str(error)
         else:
-            entry.reason = self._against(value, made) or ("" if ties is None or not made.mutable else ties.reason)
+            entry.reason = self._against(value, made)
             if not entry.reason:
                 entry.stand = Stand(slot.path, made, type(value).__name__)
                 entry.before = Before(value, made)

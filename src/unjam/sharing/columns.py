@@ -25,21 +25,13 @@ from typing import Any
 import torch
 
 from unjam.sharing.buffer import Writer
-from unjam.sharing.exact import Ties
+from unjam.sharing.exact import Ties, depth_of
+from unjam.sharing.plain import NotPlain, check_plain
 
 # items that are looked at together: at first, and at most; and the bytes that they should not exceed
 FIRST, MOST, MOST_BYTES = 256, 1 << 14, 1 << 19
 # the version of marshal that writes a value the same way however often it is referred to
 PLAINLY = 2
-
-
-class NotPlain(TypeError):
-    """An item that is no plain value; `place` is its index and `kind` the type that is not plain."""
-
-    def __init__(self, place: int, kind: str) -> None:
-        super().__init__(f"item {place} holds a {kind}")
-        self.place = place
-        self.kind = kind
 
 
 class Misfit(Exception):
@@ -154,16 +146,21 @@ class _Records:
             raise Misfit
         self._keys = tuple(first[0])
         self._ends = _Ends()
+        # how deeply the values under each key are nested: 0 is a number or a string
+        self._depths = [0] * len(self._keys)
 
     def add(self, chunk: list[Any], writer: Writer) -> None:
         if set(map(type, chunk)) != {dict} or not all(map(self._keys.__eq__, map(tuple, chunk))):
             raise Misfit
         check_plain(chunk)
-        rows = [marshal.dumps(tuple(item.values()), PLAINLY) for item in chunk]
+        values = [tuple(item.values()) for item in chunk]
+        for place, column in enumerate(zip(*values, strict=True)):
+            self._depths[place] = max(self._depths[place], depth_of(column))
+        rows = [marshal.dumps(row, PLAINLY) for row in values]
         self._ends.lengths(map(len, rows), writer.write(b"".join(rows)))
 
     def finish(self, writer: Writer) -> dict[str, Any]:
-        return self._ends.finish(writer, layout="records", keys=list(self._keys))
+        return self._ends.finish(writer, layout="records", keys=list(self._keys), depths=self._depths)
 
 
 class _Values:
@@ -266,59 +263,6 @@ def tensor_from(array_: Any) -> Any:
     return torch.from_numpy(array_ if array_.flags.writeable else array_.copy())
 
 
-# -- plain ---------------------------------------------------------------------------------------------------------------
-
-
-class _Scales:
-    """A file that only looks for the one type that pickle knows and marshal would change: its name, which may be a text's too."""
-
-    suspects = False
-
-    def write(self, data: bytes) -> int:
-        self.suspects = self.suspects or b"bytearray" in data
-        return len(data)
-
-
-class _Odd(Exception):
-    pass
-
-
-class _PlainPickler(pickle.Pickler):
-    def reducer_override(self, obj: Any) -> Any:
-        raise _Odd(type(obj).__qualname__ if not isinstance(obj, type) else "class")
-
-
-def is_plain(value: Any) -> str | None:
-    """None if it consists of Python's own values only, exactly; otherwise the type that it has and that is not one."""
-    scales = _Scales()
-    pickler = _PlainPickler(scales, 4)
-    pickler.fast = True
-    try:
-        pickler.dump(value)
-    except _Odd as odd:
-        return str(odd)
-    except (ValueError, RecursionError):
-        return "value that holds itself"
-    return "bytearray" if scales.suspects and _has_bytearray(value) else None
-
-
-def _has_bytearray(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_bytearray, value)) or any(map(_has_bytearray, value.values()))
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return any(map(_has_bytearray, value))
-    return isinstance(value, bytearray)
-
-
-def check_plain(chunk: list[Any]) -> None:
-    """Raise `NotPlain` for the first item that is not."""
-    if is_plain(chunk) is not None:
-        for place, item in enumerate(chunk):
-            kind = is_plain(item)
-            if kind is not None:
-                raise NotPlain(place, kind)
-
-
 # -- writing -------------------------------------------------------------------------------------------------------------
 
 _PLAIN: tuple[Callable[[list[Any]], Any], ...] = (_Words, _Texts, _Rows, _Records, _Values)
@@ -344,8 +288,10 @@ def _write(
     began, done = writer.align(), 0
     column: Any = None
     for chunk in _chunks(items if type(items) in (list, tuple) else source, writer):
-        if ties is not None and not ties.reason:
+        if ties is not None:
             ties.look(chunk)
+            if ties.reason:
+                raise TypeError(ties.reason)
         if column is None:
             column, layouts = _begin(chunk, writer, layouts, plain_only=plain_only)
             done = len(chunk)

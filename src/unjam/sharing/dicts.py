@@ -13,10 +13,11 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Va
 from numbers import Number
 from typing import Any
 
+from unjam.sharing.beside import read_beside, write_beside
 from unjam.sharing.buffer import Buffer, Writer, open_file
 from unjam.sharing.columns import write_column
 from unjam.sharing.exact import Ties
-from unjam.sharing.lists import SharedList, open_list, read_beside, write_beside
+from unjam.sharing.lists import SharedList, open_list
 
 _MASK = (1 << 64) - 1
 

@@ -47,9 +47,10 @@ class Ties:
             lists = [value for value in level if type(value) is list]
             tuples = [value for value in level if type(value) is tuple]
             if len(dicts) + len(lists) + len(tuples) != len(level):
-                odd = set(map(type, level)) - {dict, list, tuple}
-                self.reason = f"it holds a {odd.pop().__name__}, whose order would be another"
-                return
+                odd = set(map(type, level)) & {set, frozenset}
+                if odd:
+                    self.reason = f"it holds a {odd.pop().__name__}, whose order would be another"
+                    return
             for some in (dicts, lists):
                 self._forgiven -= sum(map(usual.__lt__, map(sys.getrefcount, some)))
             if self._forgiven < 0:
@@ -68,6 +69,25 @@ def _references_of_one() -> int:
     return max(map(sys.getrefcount, some))
 
 
+def depth_of(values: Iterable[Any]) -> int:
+    """How deeply plain values are nested: 0 for numbers and strings, 1 for lists of these."""
+    depth, level = 0, list(values)
+    while not ATOMS.issuperset(map(type, level)):
+        depth += 1
+        inner = [value for value in level if type(value) not in ATOMS]
+        level = [one for value in inner for one in (value.values() if type(value) is dict else value)]
+    return depth
+
+
+def is_held(value: Any, depth: int) -> bool:
+    """Whether a value of this depth has a second holder, or a part of it; its container, this name and the question hold it."""
+    if sys.getrefcount(value) > _HELD_BY_A_CALL:
+        return type(value) not in ATOMS and type(value) is not tuple
+    if depth > 1 and type(value) not in ATOMS:
+        return held_inside(value.values() if type(value) is dict else value)
+    return False
+
+
 def held_inside(values: Iterable[Any]) -> bool:
     """Whether a list or dict among them, or in one of them, has a second holder; of one item."""
     for value in values:
@@ -83,3 +103,15 @@ def held_inside(values: Iterable[Any]) -> bool:
 
 
 _ALONE_IN_TWO_LISTS = _references_of_one()
+
+
+def _references_in_a_call(value: Any) -> int:
+    return sys.getrefcount(value)
+
+
+def _references_of_an_entry() -> int:
+    entry: dict[str, list[int]] = {"x": []}
+    return _references_in_a_call(entry["x"])
+
+
+_HELD_BY_A_CALL = _references_of_an_entry()

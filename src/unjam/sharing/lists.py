@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from unjam.sharing import columns
+from unjam.sharing.beside import read_beside, write_beside
 from unjam.sharing.buffer import Buffer, Writer, open_file
 from unjam.sharing.comparing import hold, same
-from unjam.sharing.exact import Ties, exactly
+from unjam.sharing.exact import Ties, exactly, held_inside, is_held
 
 # items that are decoded together while iterating
 STRIDE = 4096
@@ -65,6 +66,10 @@ class SharedList(Sequence[Any]):
     def same(self, index: int, item: Any) -> bool:
         """Whether an item is exactly what lies at an index."""
         return exactly(item, self._get(index))
+
+    def held(self, item: Any) -> bool:
+        """Whether somebody else holds a part of an item that is as it was written."""
+        return held_inside(item.values() if type(item) is dict else item)
 
     def holds(self, items: Iterable[Any]) -> bool:
         """Whether these are exactly the items, in this order."""
@@ -247,13 +252,14 @@ class Rows(SharedList):
 class Records(_Ended):
     """Dicts with the same keys."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_deep", "_keys")
     mutable = True
     words = "dicts"
 
     def _begin(self) -> None:
         super()._begin()
         self._keys = tuple(self._head["keys"])
+        self._deep = [(key, depth) for key, depth in zip(self._keys, self._head["depths"], strict=True) if depth]
 
     def _get(self, index: int) -> Any:
         values = marshal.loads(self._bytes[self._starts[index] : self._ends[index]])  # noqa: S302 - written by us
@@ -266,6 +272,10 @@ class Records(_Ended):
     def holds(self, items: Iterable[Any]) -> bool:
         """See `SharedList`."""
         return hold(self.parts(), items, self._rows)
+
+    def held(self, item: Any) -> bool:
+        """See `SharedList`."""
+        return any(is_held(item[key], depth) for key, depth in self._deep)
 
     def _rows(self, chunk: list[Any]) -> list[Any] | None:
         if set(map(type, chunk)) != {dict} or not all(map(self._keys.__eq__, map(tuple, chunk))):
@@ -374,22 +384,3 @@ def make(
     writer, head, beside = columns.write_column(Writer(path), items, open_list, plain_only=plain_only, ties=ties)
     whole = {"what": "list", "column": head, **(write_beside(writer, beside) if path is not None else {})}
     return open_list(writer.finish(whole), head, beside)
-
-
-def write_beside(writer: Writer, beside: list[Any]) -> dict[str, Any]:
-    """Keep the classes that a file's items need in the file too: by value, since another program may open it."""
-    if not beside:
-        return {}
-    import cloudpickle  # noqa: PLC0415 - rarely needed
-
-    data = cloudpickle.dumps(beside)
-    return {"beside": [writer.write(data), len(data)]}
-
-
-def read_beside(buffer: Buffer, head: dict[str, Any]) -> list[Any]:
-    """What `write_beside` wrote."""
-    if "beside" not in head:
-        return []
-    at, length = head["beside"]
-    found: list[Any] = pickle.loads(buffer.bytes[at : at + length])
-    return found

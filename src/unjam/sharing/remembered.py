@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from unjam.sharing.exact import ATOMS, held_inside
+from unjam.sharing.exact import ATOMS
 from unjam.sharing.lists import SharedList
 
 # items that are remembered after they were read
-REMEMBERED = 64
+REMEMBERED = 32
 
 
 class Journal:
@@ -91,7 +91,7 @@ class Items:
         item = self._recent.pop(place)
         if not self._shared.same(place, item):
             self._keep(place, item)
-        elif sys.getrefcount(item) > 2 or held_inside(item.values() if type(item) is dict else item):
+        elif sys.getrefcount(item) > 2 or self._shared.held(item):
             self._held[place] = item
             if len(self._held) > self._sweep_at:
                 self.sweep()
@@ -113,7 +113,7 @@ class Items:
             place, item = held.popitem()
             if not self._shared.same(place, item):
                 self._keep(place, item)
-            elif sys.getrefcount(item) > 2 or held_inside(item.values() if type(item) is dict else item):
+            elif sys.getrefcount(item) > 2 or self._shared.held(item):
                 self._held[place] = item
         self._sweep_at = max(REMEMBERED, 2 * len(self._held))
 

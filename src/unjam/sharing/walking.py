@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from unjam.sharing.arrays import SharedArray
-from unjam.sharing.columns import is_plain
 from unjam.sharing.dicts import SharedDict
 from unjam.sharing.exact import ATOMS
 from unjam.sharing.lists import SharedList
+from unjam.sharing.plain import is_plain
 
 log = logging.getLogger("unjam")
 
