@@ -217,8 +217,8 @@ def _cannot_ship(cargo: Cargo, error: BaseException, method: str | None) -> Cann
             text = (
                 f"{culprit.path} cannot be sent to a worker{how}: it is a {culprit.type_name}\n"
                 f"  {culprit.reason}\n"
-                f"help: make it in the worker: open or create {culprit.path} on first use in __getitem__, or in "
-                f"worker_init_fn, and leave it None in __init__; or pass multiprocessing_context='fork'"
+                f"help: make it in the worker: unjam.per_worker(what opens it, its arguments) in place of {culprit.path}; or open or "
+                f"create it on first use in __getitem__; or pass multiprocessing_context='fork'"
             )
             problem = CannotShipError(text, path=culprit.path, type_name=culprit.type_name)
             problem.__cause__ = error
