@@ -10,7 +10,10 @@ start of workers a container is compared with what was written, since the progra
 
 from __future__ import annotations
 
+import logging
 import operator
+import os
+import stat
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +25,8 @@ from unjam.sharing.standing import Stand
 from unjam.sharing.walking import FEWEST, Slot, estimate, is_array, slots
 from unjam.statistics import SharedPart, Sharing
 from unjam.worker.spec import Cargo
+
+log = logging.getLogger("unjam")
 
 # an item that takes more is no item of a crowd
 LARGEST_ITEM = 8 << 10
@@ -69,6 +74,14 @@ class Shares:
         self._workers = workers
         if self.mode is False:
             return False
+        try:
+            return self._survey(cargo)
+        except Exception as error:  # noqa: BLE001 - objects of the user's, some of which cannot be looked at
+            log.debug("the dataset could not be looked at, and nothing of it is shared: %r", error)
+            self._entries, self._places = {}, []
+            return False
+
+    def _survey(self, cargo: Cargo) -> bool:
         kept, self._entries = self._entries, {}
         self._arrays, self._places, self.between_processes = {}, [], ""
         for slot in slots(cargo.dataset, "dataset"):
@@ -85,6 +98,8 @@ class Shares:
                 if entry is not None:
                     self._entries[id(value)] = entry
                     self._places.append(slot)
+                    if slot.holder is None:
+                        entry.stand, entry.before, entry.reason = None, None, "it hangs in a tuple"
         return any(entry.stand is not None for entry in self._entries.values())
 
     def _look(self, value: Any, slot: Slot, known: _Entry | None) -> _Entry | None:
@@ -97,18 +112,13 @@ class Shares:
         if weight < LARGE:
             return None
         entry = _Entry(value, slot.path, weight)
-        if slot.holder is None:
-            entry.reason = "it hangs in a tuple"
-            return entry
         # whoever says so himself need not be told what else holds its items
         ties = None if self.mode is True else Ties(FORGIVEN)
         try:
             make: Any = make_dict if type(value) is dict else make_list
             made = make(value, plain_only=True, ties=ties)
-        except (
-            TypeError,
-            MemoryError,
-        ) as error:  # not plain; a key without a hash that every process agrees on; too much
+        except (TypeError, MemoryError, OSError) as error:
+            # not plain; a key without a hash that every process agrees on; too much; no descriptor left
             entry.reason = str(error)
         else:
             entry.reason = self._against(value, made)
@@ -191,8 +201,24 @@ def _is_between_processes(value: Any) -> bool:
     """Locks, queues, counters, sockets: what one process takes, the others do not have."""
     kind = type(value)
     if kind.__module__ == "torch" and kind.__name__ == "Tensor":
-        return bool(value.device.type == "cpu" and value.is_shared())
-    return kind.__module__.partition(".")[0] in ("multiprocessing", "socket", "_socket", "_multiprocessing")
+        try:
+            return bool(value.is_shared())
+        except (RuntimeError, NotImplementedError):  # sparse, quantized: they have no such storage
+            return False
+    if kind.__module__.partition(".")[0] in (
+        "multiprocessing",
+        "socket",
+        "_socket",
+        "_multiprocessing",
+        "ctypes",
+        "subprocess",
+    ):
+        return True
+    try:
+        mode = os.fstat(value.fileno()).st_mode
+    except Exception:  # noqa: BLE001 - no file, or a closed one
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
 
 class Before:

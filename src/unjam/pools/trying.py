@@ -7,7 +7,9 @@ import dataclasses
 import os
 import pickle
 import select
+import stat
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from unjam.engine.deadlines import DRY_RUN, OBEY_KILL
@@ -24,6 +26,29 @@ from unjam.worker.tasting import Tasted
 def dry_run(nursery: Nursery, begin: BeginFrame, spec: WorkerSpec, cargo: Cargo) -> Tasted:
     """Start a process like a worker, let it load some samples, and end it."""
     spec = dataclasses.replace(spec, tastes=_indices(cargo.dataset, spec), profile=False)
+    with _files_kept_in_place():
+        return _run(nursery, begin, spec)
+
+
+@contextlib.contextmanager
+def _files_kept_in_place() -> Iterator[None]:
+    """A forked process shares the position of every open file: what it reads would be missing for the workers."""
+    places = {}
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        with contextlib.suppress(OSError, ValueError):
+            fd = int(name)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                places[fd] = os.lseek(fd, 0, os.SEEK_CUR)
+    try:
+        yield
+    finally:
+        for fd, place in places.items():
+            with contextlib.suppress(OSError):
+                if os.lseek(fd, 0, os.SEEK_CUR) != place:
+                    os.lseek(fd, place, os.SEEK_SET)
+
+
+def _run(nursery: Nursery, begin: BeginFrame, spec: WorkerSpec) -> Tasted:
     try:
         ((process, sock),) = nursery.deliver([spec.worker])
     except CannotStartError as error:

@@ -75,6 +75,8 @@ class SharedArray:
 
     def numpy(self) -> Any:
         """The array, read-only, over the shared memory."""
+        if self._head["tensor"]:
+            raise TypeError(f"numpy has no {self._head['tensor']}: use .tensor()")
         return self._array
 
     def tensor(self) -> Any:
@@ -88,9 +90,10 @@ class SharedArray:
         return self._torch
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 - numpy's signature
-        if copy or (dtype is not None and dtype != self._array.dtype):
-            return self._array.astype(dtype or self._array.dtype)
-        return self._array
+        array = self.numpy()
+        if copy or (dtype is not None and dtype != array.dtype):
+            return array.astype(dtype or array.dtype)
+        return array
 
     def __getitem__(self, index: Any) -> Any:
         # numbers that numpy does not know are rows of a tensor
@@ -100,18 +103,19 @@ class SharedArray:
         return len(self._array)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._array)
+        return iter(self.tensor() if self._head["tensor"] else self._array)
 
     def __contains__(self, value: object) -> bool:
-        return value in self._array
+        return value in (self.tensor() if self._head["tensor"] else self._array)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(self._array, name)
+        return getattr(self.tensor() if self._head["tensor"] else self._array, name)
 
     def __repr__(self) -> str:
-        return f"SharedArray({self.shape}, {self._head['tensor'] or self.dtype}, {self.nbytes / 1e6:,.1f} MB)"
+        kind = self._head["tensor"] or self._array.dtype
+        return f"SharedArray({self._array.shape}, {kind}, {self._array.nbytes / 1e6:,.1f} MB)"
 
     def __reduce__(self) -> Any:
         return open_array, (self._buffer, self._head)
@@ -147,7 +151,7 @@ def _as_numpy(array: Any) -> tuple[Any, str | None]:
     import torch  # noqa: PLC0415 - as everywhere in unjam, but not needed to be imported first
 
     if isinstance(array, SharedArray):
-        return array.numpy(), array._head["tensor"]  # noqa: SLF001 - of the same class
+        return array._array, array._head["tensor"]  # noqa: SLF001 - of the same class
     if isinstance(array, torch.Tensor):
         if array.layout is not torch.strided or array.is_quantized or array.is_nested:
             raise TypeError(

@@ -61,7 +61,8 @@ class Buffer:
     def bytes(self) -> Any:
         """The content; its slices are `bytes`."""
         if self._maps is None:
-            self._maps = mmap.mmap(self._fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ)
+            # private: many kernels refuse to share what is sealed, even to read; pages that nobody writes to are one for all
+            self._maps = mmap.mmap(self._fd, self.size, mmap.MAP_PRIVATE, mmap.PROT_READ)
             if self.present:
                 with contextlib.suppress(OSError, ValueError):  # kernels before 5.14 do not know it
                     self._maps.madvise(POPULATE_READ)
@@ -185,7 +186,8 @@ class Writer:
 
     def _create(self) -> int:
         if self._path is not None:
-            fd, self._temporary = tempfile.mkstemp(prefix=".unjam-", dir=os.path.dirname(self._path))
+            self._temporary = os.path.join(os.path.dirname(self._path), f".unjam-{secrets.token_hex(8)}")
+            fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             self._discard = weakref.finalize(self, _unlink, self._temporary)
             return fd
         if hasattr(os, "memfd_create") and not os.environ.get(PORTABLE_VARIABLE):
@@ -252,7 +254,6 @@ class Writer:
         text = json.dumps(head).encode()
         self.write(text)
         self.write(len(text).to_bytes(8, "little") + MAGIC)
-        os.chmod(self._temporary, 0o666 & ~_umask())
         os.replace(self._temporary, self._path)
         self._discard.detach()
         return open_file(self._path)[0]
@@ -261,9 +262,3 @@ class Writer:
 def _unlink(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

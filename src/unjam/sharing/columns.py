@@ -19,7 +19,7 @@ import itertools
 import marshal
 import pickle
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, ValuesView
 from typing import Any
 
 import torch
@@ -285,6 +285,8 @@ def _write(
     writer: Writer, items: Iterable[Any], reopen: Reopen, layouts: Any, *, plain_only: bool, ties: Ties | None
 ) -> tuple[Writer, dict[str, Any], list[Any]]:
     source = iter(items)
+    if not isinstance(items, (list, tuple, dict, range, ValuesView)):
+        items = source  # an object may give what it iterates once only, though it is no iterator itself
     began, done = writer.align(), 0
     column: Any = None
     for chunk in _chunks(items if type(items) in (list, tuple) else source, writer):

@@ -9,8 +9,6 @@ from typing import Any
 
 # what cannot be changed, and holds nothing
 ATOMS = frozenset({str, bytes, int, float, bool, complex, type(None)})
-# references to a value that is looked at in a loop: its container's, the loop's, the question's
-_ALONE = 3
 
 
 def exactly(one: Any, other: Any) -> bool:
@@ -22,6 +20,8 @@ def exactly(one: Any, other: Any) -> bool:
         return list(one) == list(other) and all(map(exactly, one.values(), other.values()))
     if kind is list or kind is tuple:
         return len(one) == len(other) and all(map(exactly, one, other))
+    if kind is float or kind is complex:
+        return repr(one) == repr(other)  # one that is no number equals itself here, and zero is not minus zero
     return bool(one == other)
 
 
@@ -81,11 +81,17 @@ def depth_of(values: Iterable[Any]) -> int:
 
 def is_held(value: Any, depth: int) -> bool:
     """Whether a value of this depth has a second holder, or a part of it; its container, this name and the question hold it."""
-    if sys.getrefcount(value) > _HELD_BY_A_CALL:
-        return type(value) not in ATOMS and type(value) is not tuple
+    if sys.getrefcount(value) > _HELD_BY_A_CALL and _can_change(value):
+        return True
     if depth > 1 and type(value) not in ATOMS:
         return held_inside(value.values() if type(value) is dict else value)
     return False
+
+
+def _can_change(value: Any) -> bool:
+    """Not an atom, nor a tuple of atoms."""
+    kind = type(value)
+    return kind not in ATOMS and (kind is not tuple or not ATOMS.issuperset(map(type, value)))
 
 
 def held_inside(values: Iterable[Any]) -> bool:
@@ -94,7 +100,7 @@ def held_inside(values: Iterable[Any]) -> bool:
         kind = type(value)
         if kind in ATOMS:
             continue
-        if (kind is list or kind is dict) and sys.getrefcount(value) > _ALONE:
+        if sys.getrefcount(value) > _ALONE and _can_change(value):
             return True
         inner = value.values() if kind is dict else value
         if not ATOMS.issuperset(map(type, inner)) and held_inside(inner):
@@ -115,3 +121,21 @@ def _references_of_an_entry() -> int:
 
 
 _HELD_BY_A_CALL = _references_of_an_entry()
+
+
+def _references_in_a_loop() -> int:
+    container: list[list[int]] = [[]]
+    for value in container:
+        return sys.getrefcount(value)
+    return 0
+
+
+def _references_of_a_popped() -> int:
+    entry: dict[int, list[int]] = {0: []}
+    item = entry.pop(0)
+    return sys.getrefcount(item)
+
+
+# references that are none of the user's; how many there are is for the interpreter to say
+_ALONE = _references_in_a_loop()
+POPPED = _references_of_a_popped()

@@ -36,16 +36,18 @@ SOON, LATER = 0.0005, 0.01
 # the note lies behind the two bytes
 _NOTE_AT, _NOTE_BYTES = 16, 496
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# what this process holds: path -> descriptor, thread, line
+# what this process holds: path -> descriptor, thread, line; and the descriptors of those who wait
 _held: dict[str, tuple[int, int, str]] = {}
+_waiting: set[int] = set()
 
 
 def _after_fork() -> None:
     """A child has a copy of the descriptor, and so would keep the lock if its parent died."""
-    for fd, _, _ in _held.values():
+    for fd in {*_waiting, *(fd for fd, _, _ in _held.values())}:
         with contextlib.suppress(OSError):
             os.close(fd)
     _held.clear()
+    _waiting.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -70,6 +72,7 @@ class InterprocessLock:
             raise RuntimeError(f"this thread holds {self.path} already (taken at {mine[2]}): it would wait for itself")
         until, has_turn, pause, pausing = time.monotonic() + most, False, SOON, select.poll()
         fd = self._open()
+        _waiting.add(fd)
         try:
             while True:
                 has_turn = has_turn or _take(fd, _TURN)
@@ -77,11 +80,13 @@ class InterprocessLock:
                     if self._is_there(fd):
                         break
                     # somebody has removed the file: what is locked now is nobody's
-                    os.close(fd)
-                    fd, has_turn = self._open(), False
+                    _close(fd)
+                    fd, has_turn = -1, False
+                    fd = self._open()
+                    _waiting.add(fd)
                     continue
                 if not block:
-                    os.close(fd)
+                    _close(fd)
                     return False
                 if time.monotonic() >= until:
                     raise self._late(most, fd)
@@ -93,10 +98,10 @@ class InterprocessLock:
             with contextlib.suppress(OSError):  # a full disk; the note is for others to read
                 os.pwrite(fd, note.encode()[:_NOTE_BYTES].ljust(_NOTE_BYTES), _NOTE_AT)
             _held[self.path] = (fd, threading.get_ident(), line)
+            _waiting.discard(fd)
         except BaseException:
-            if _held.get(self.path, (-1,))[0] != fd:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
+            if fd >= 0 and _held.get(self.path, (-1,))[0] != fd:
+                _close(fd)
             raise
         return True
 
@@ -105,9 +110,10 @@ class InterprocessLock:
         mine = _held.get(self.path)
         if mine is None:
             raise RuntimeError(f"{self.path} is not held by this process")
-        # in this order: a signal handler that raises in between leaves a name for a lock that is free, not the other way round
-        os.close(mine[0])
-        _held.pop(self.path, None)
+        # first the name, since the next thread writes its own there as soon as the lock is free
+        _waiting.add(mine[0])
+        del _held[self.path]
+        _close(mine[0])
 
     def holder(self) -> str:
         """Who holds it now, in words; empty: nobody."""
@@ -135,10 +141,7 @@ class InterprocessLock:
         except FileNotFoundError:
             if not self._named:
                 raise FileNotFoundError(f"{self.path} is gone: the process that made this lock has ended") from None
-        fd = os.open(self.path, flags | os.O_CREAT, 0o666)
-        with contextlib.suppress(OSError):  # whoever may write the folder may use the lock, whatever the umask
-            os.fchmod(fd, 0o666)
-        return fd
+        return os.open(self.path, flags | os.O_CREAT, 0o666)
 
     def _is_there(self, fd: int) -> bool:
         here = os.fstat(fd)
@@ -197,6 +200,17 @@ def _take(fd: int, byte: int) -> bool:
 def _free(fd: int, byte: int) -> None:
     if sys.platform == "linux":
         fcntl.fcntl(fd, _OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
+    elif byte == _LOCK:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _close(fd: int) -> None:
+    """Let go of a lock, and of its file: a child that was forked meanwhile may have a copy of the descriptor, which would keep it."""
+    with contextlib.suppress(OSError):
+        for byte in (_LOCK, _TURN):
+            _free(fd, byte)
+    _waiting.discard(fd)
+    os.close(fd)
 
 
 def _command(pid: int) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from unjam.sharing.exact import ATOMS
+from unjam.sharing.exact import ATOMS, POPPED
 from unjam.sharing.lists import SharedList
 
 # items that are remembered after they were read
 REMEMBERED = 32
+# batches after which what somebody held is looked at again
+SWEEP_EVERY = 64
 
 
 class Journal:
@@ -47,16 +50,15 @@ _everyones: weakref.WeakSet[Items] = weakref.WeakSet()
 
 def batch_over() -> list[tuple[str, str]]:
     """Forget items that are not held any more; the containers that were copied since the last question: path and line."""
-    for items in _everyones:
-        if items.holds_many:
-            items.sweep()
+    for items in list(_everyones):
+        items.batch_over()
     return copied()
 
 
 class Items:
     """Items by their place: shared ones, those that are remembered, and those that are this process's own."""
 
-    __slots__ = ("__weakref__", "_changed", "_held", "_recent", "_shared", "_sweep_at", "journal")
+    __slots__ = ("__weakref__", "_batches", "_changed", "_held", "_lock", "_recent", "_shared", "_sweep_at", "journal")
 
     def __init__(self, shared: SharedList, journal: Journal) -> None:
         self._shared = shared
@@ -66,11 +68,18 @@ class Items:
         self._held: dict[int, Any] = {}
         self._changed: dict[int, Any] = {}
         self._sweep_at = REMEMBERED
+        self._batches = 0
+        # several threads of a worker may read
+        self._lock = threading.RLock()
         self.journal = journal
         _everyones.add(self)
 
     def get(self, place: int) -> Any:
         """The item at a place."""
+        with self._lock:
+            return self._get(place)
+
+    def _get(self, place: int) -> Any:
         recent = self._recent
         if place in recent:
             return recent[place]
@@ -91,37 +100,43 @@ class Items:
         item = self._recent.pop(place)
         if not self._shared.same(place, item):
             self._keep(place, item)
-        elif sys.getrefcount(item) > 2 or self._shared.held(item):
+        elif sys.getrefcount(item) > POPPED or self._shared.held(item):
             self._held[place] = item
             if len(self._held) > self._sweep_at:
-                self.sweep()
+                self._sweep()
 
     def _keep(self, place: int, item: Any) -> None:
         self._changed[place] = item
         if not self.journal.changed:
             self.journal.changed = "an item of it is changed in place"
 
-    @property
-    def holds_many(self) -> bool:
-        """Whether a look at what is held may be worth it."""
-        return len(self._held) > REMEMBERED
+    def batch_over(self) -> None:
+        """Look at what is held, now and then."""
+        self._batches += 1
+        if len(self._held) > REMEMBERED and self._batches % SWEEP_EVERY == 0:
+            self.sweep()
 
     def sweep(self) -> None:
         """Items that were held when their turn came, and are not any more."""
+        with self._lock:
+            self._sweep()
+
+    def _sweep(self) -> None:
         held, self._held = self._held, {}
         while held:
             place, item = held.popitem()
             if not self._shared.same(place, item):
                 self._keep(place, item)
-            elif sys.getrefcount(item) > 2 or self._shared.held(item):
+            elif sys.getrefcount(item) > POPPED or self._shared.held(item):
                 self._held[place] = item
         self._sweep_at = max(REMEMBERED, 2 * len(self._held))
 
     def look(self) -> None:
         """Whether anything that is remembered was changed."""
-        while self._recent:
-            self._let_go(next(iter(self._recent)))
-        self.sweep()
+        with self._lock:
+            while self._recent:
+                self._let_go(next(iter(self._recent)))
+            self._sweep()
 
     def changed(self) -> dict[int, Any]:
         """What differs from the shared items, or may soon: by place."""

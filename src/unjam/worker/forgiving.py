@@ -7,9 +7,12 @@ If it comes, they stay; if it does not, it was not their fault, and they go.
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils.data import Dataset
 
 from unjam.sharing.private import Standing
@@ -20,6 +23,7 @@ SUSPICIOUS = (TypeError, AttributeError, AssertionError)
 # failures of a worker that are looked at this way: a dataset whose every other sample fails is not loaded twice
 MOST_TRIES = 3
 _tries = 0
+_FAILED = object()
 
 
 def standing_slots(dataset: Any) -> list[tuple[Slot, Standing]]:
@@ -69,12 +73,11 @@ def _load(dataset: Any, load: Callable[[], Any]) -> Any:
     try:
         return load()
     except SUSPICIOUS as error:
-        if not _worth_it():
+        places = standing_slots(dataset) if _worth_it() else []
+        loaded = _with_real(places, load, error) if places else _FAILED
+        if loaded is _FAILED:
             raise
-        places = standing_slots(dataset)
-        if not places:
-            raise
-        return _with_real(places, load, error)
+        return loaded
 
 
 def _worth_it() -> bool:
@@ -89,15 +92,32 @@ def _with_real(places: list[tuple[Slot, Standing]], load: Callable[[], Any], err
         if id(standing) not in real:
             real[id(standing)] = standing.real()
         slot.put(real[id(standing)])
+    draws = _Draws()
     try:
         loaded = load()
     except Exception:  # noqa: BLE001 - whatever it is, the first error is the one to tell
         for slot, standing in places:
             slot.put(standing)
-        raise error from None
+        draws.put_back()  # the next sample draws what it would have drawn
+        return _FAILED
     for _, standing in places:
         if not standing.journal.written:
             standing.journal.written = reason = f"the dataset's code needs a real one ({type(error).__name__}: {error})"
             news.append((standing.path, reason))
         standing.become(real[id(standing)])
     return loaded
+
+
+class _Draws:
+    """Where the random numbers are at this moment."""
+
+    def __init__(self) -> None:
+        numpy = sys.modules.get("numpy")
+        self._python, self._torch = random.getstate(), torch.get_rng_state()
+        self._numpy = None if numpy is None else numpy.random.get_state()
+
+    def put_back(self) -> None:
+        random.setstate(self._python)
+        torch.set_rng_state(self._torch)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)

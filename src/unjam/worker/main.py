@@ -60,6 +60,8 @@ def run(sock: socket.socket, cargo: Cargo | None) -> None:
     begin: messages.Begin = first.message
     fds += first.fds
     worker = Worker(begin.spec, channel, fds[:2])
+    if begin.spec.tastes is not None:
+        tasting.be_quiet()
     try:
         worker.prepare(begin, cargo, fds[2:])
         if begin.spec.tastes is None:

@@ -39,7 +39,6 @@ class Tasted:
 
 def taste(cargo: Cargo, spec: WorkerSpec, indices: tuple[Any, ...]) -> Tasted:
     """Load some samples. See NOTE [ Dry run ]."""
-    _be_quiet()
     problem, came, began = "", 0, time.monotonic()
     tries: Any = itertools.repeat(None, 1) if spec.iterable else indices
     for index in tries:
@@ -69,7 +68,7 @@ def taste(cargo: Cargo, spec: WorkerSpec, indices: tuple[Any, ...]) -> Tasted:
     return Tasted(came, problem, spoilt)
 
 
-def _be_quiet() -> None:
+def be_quiet() -> None:
     """What the dataset prints would be seen twice."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
