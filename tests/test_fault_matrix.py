@@ -81,9 +81,7 @@ def test_once(phase, way, method, persistent, tmp_path):
     [
         ("loading", "spawn"),
         ("getitem", "spawn"),
-        ("send", "spawn"),
         ("init", "forkserver"),
-        ("collate", "forkserver"),
         ("pickle", "forkserver"),
     ],
 )

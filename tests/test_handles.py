@@ -30,7 +30,7 @@ import unjam
 LOADERS = [
     pytest.param(loader, method, id=f"{name}-{method}")
     for name, loader in (("torch", TorchLoader), ("unjam", unjam.DataLoader))
-    for method in ("fork", "spawn", "forkserver", None)
+    for method in ("fork", "forkserver" if name == "torch" else "spawn", None)
     if not (name == "torch" and method is None)
 ]
 

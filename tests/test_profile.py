@@ -314,7 +314,7 @@ def test_the_slowest_samples_are_named(workers):
     assert done.stalls.batches >= 1
     assert 0.05 < done.stalls.seconds < 1
     assert sum(count for _, count in done.stages["getitem"].spread) == 400
-    assert done.stages["getitem"].p50 < done.stages["getitem"].p99 <= done.stages["getitem"].longest
+    assert done.stages["getitem"].p50 <= done.stages["getitem"].p99 < done.stages["getitem"].longest
     assert "waited" in str(done)
 
 

@@ -279,8 +279,9 @@ def tuned(folder, name, *options):
     return json.loads(done.stdout)
 
 
+@pytest.mark.alone  # it measures: what else runs would be measured too
 def test_samples_that_wait_get_workers(folder):
-    told = tuned(folder, "waits", "--budget", "7")
+    told = tuned(folder, "waits", "--budget", "6")
     rates = {rung["words"]: rung["rate"] for rung in told["rungs"]}
     assert told["choice"]["workers"] >= 3
     assert rates["unjam, 4 workers"] > 2.5 * rates["unjam, no workers"]
@@ -288,6 +289,7 @@ def test_samples_that_wait_get_workers(folder):
     assert set(told["where_time_goes"]) >= {"fetch", "collate"}
 
 
+@pytest.mark.alone  # it measures: what else runs would be measured too
 def test_the_step_is_learnt_from_the_program(folder):
     page = folder / "tune.html"
     done = run(folder, "program.py", "--steps", "15", "--budget", "4", "--json", "steps.json", "--html", page)
@@ -298,25 +300,29 @@ def test_the_step_is_learnt_from_the_program(folder):
     assert "Waits" in page.read_text()
 
 
+@pytest.mark.alone  # it measures: what else runs would be measured too
 def test_a_setting_that_dies(folder):
-    told = tuned(folder, "dies", "--budget", "12")
+    told = tuned(folder, "dies", "--budget", "8")
     assert told["choice"]["workers"] == 1
     assert any("unjam, 2 workers" in note for note in told["notes"]), told["notes"]
 
 
+@pytest.mark.alone  # it measures: what else runs would be measured too
 def test_an_iterable_that_does_not_divide_itself(folder):
-    told = tuned(folder, "stream", "--budget", "6")
+    told = tuned(folder, "stream", "--budget", "4")
     assert told["choice"]["workers"] <= 1
     assert any("every worker would give every sample" in note for note in told["notes"])
 
 
+@pytest.mark.alone  # it measures: what else runs would be measured too
 def test_short_epochs_are_measured_whole(folder):
-    told = tuned(folder, "short", "--budget", "6")
+    told = tuned(folder, "short", "--budget", "5")
     rates = {rung["words"]: rung["rate"] for rung in told["rungs"]}
     # 64 samples of 3 ms: two processors make no more than 667 a second, however many batches lie ready at the beginning
     assert max(rates.values()) < 900, rates
 
 
+@pytest.mark.alone  # it measures: what else runs would be measured too
 def test_things_that_are_no_batches(folder):
     told = tuned(folder, "single", "--budget", "5", "--step-ms", "20")  # 50 a second; one process makes 300
     assert told["enough"]
@@ -333,6 +339,7 @@ def test_a_loader_of_unjams_own_keeps_its_policies(folder):
     assert not told["notes"] or not any("raised" in note for note in told["notes"] if note.startswith("unjam"))
 
 
+@pytest.mark.alone  # it measures: what else runs would be measured too
 def test_a_budget_is_kept_and_a_cut_ladder_is_told(folder):
     began = time.monotonic()
     told = tuned(folder, "slow", "--budget", "4")
@@ -340,6 +347,7 @@ def test_a_budget_is_kept_and_a_cut_ladder_is_told(folder):
     assert any("--budget" in note for note in told["notes"]), told["notes"]
 
 
+@pytest.mark.alone  # it measures: what else runs would be measured too
 def test_a_lock_that_all_share(folder):
     told = tuned(folder, "locked", "--budget", "7")
     assert told["choice"]["workers"] <= 2

@@ -214,6 +214,8 @@ def _is_between_processes(value: Any) -> bool:
         "subprocess",
     ):
         return True
+    if not hasattr(kind, "fileno"):  # asked of its type: an object may do something when it is asked itself
+        return False
     try:
         mode = os.fstat(value.fileno()).st_mode
     except Exception:  # noqa: BLE001 - no file, or a closed one

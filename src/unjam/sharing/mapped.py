@@ -31,7 +31,7 @@ _AS_TORCH = {
 
 
 class Mapped:
-    """The rows of a file. Each process maps it for itself, on first use; it travels as its path."""
+    """The rows of a file. Each process maps it for itself; it travels as its path."""
 
     def __init__(self, path: str, rows: Any, made: tuple[Any, ...]) -> None:
         self.path = path

@@ -50,6 +50,7 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
     def let_go(self) -> None:
         """A pickler refers to itself, and stays until the garbage collector comes: what it found must not."""
         self.buffers, self.fds = [], []
+        self.clear_memo()
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
