@@ -67,7 +67,7 @@ def shared_paths(sharing):
 
 @pytest.mark.parametrize(
     ("method", "mode"),
-    [(None, "auto"), ("fork", "auto"), ("spawn", "auto"), (None, True), ("fork", True)],
+    [(None, "auto"), ("fork", "auto"), ("forkserver", "auto"), (None, True), ("fork", True)],
 )
 def test_the_batches_are_the_same(method, mode):
     expected, nothing = batches(Catalogue(), share_dataset=False, multiprocessing_context=method)
