@@ -27,6 +27,7 @@ from multiprocessing import util
 from typing import Any
 
 from unjam.errors import LockTimeoutError
+from unjam.sharing.calling import calling_line
 
 # struct flock as the kernel has it on 64-bit Linux: type, whence, start, length, process; and the command for locks of open files
 _FLOCK, _OFD_SETLK = "hhqqi4x", 37
@@ -35,7 +36,6 @@ _LOCK, _TURN = 0, 1
 SOON, LATER = 0.0005, 0.01
 # the note lies behind the two bytes
 _NOTE_AT, _NOTE_BYTES = 16, 496
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # what this process holds: path -> descriptor, thread, line; and the descriptors of those who wait
 _held: dict[str, tuple[int, int, str]] = {}
 _waiting: set[int] = set()
@@ -93,7 +93,7 @@ class InterprocessLock:
                 pausing.poll(pause * 1000)
                 pause = min(LATER, pause * 2)
             _free(fd, _TURN)
-            line = _line()
+            line = calling_line()
             note = f"{os.getpid()} {_started(os.getpid())} {time.time():.3f} {line}"
             with contextlib.suppress(OSError):  # a full disk; the note is for others to read
                 os.pwrite(fd, note.encode()[:_NOTE_BYTES].ljust(_NOTE_BYTES), _NOTE_AT)
@@ -228,13 +228,6 @@ def _started(pid: int) -> str:
             return stat.read().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return "-"
-
-
-def _line() -> str:
-    frame: Any = sys._getframe(1)  # noqa: SLF001 - the way to ask who calls
-    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
-        frame = frame.f_back
-    return "an unknown line" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def interprocess_lock(path: str | os.PathLike[str] | None = None, *, timeout: float = 60.0) -> InterprocessLock:

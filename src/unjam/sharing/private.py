@@ -13,17 +13,14 @@ real thing beside it comes first; see `unjam.worker.tasting`.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, ItemsView, Iterator, MutableMapping, MutableSequence, Sequence, ValuesView
 from typing import Any
 
+from unjam.sharing.calling import calling_line
 from unjam.sharing.dicts import SharedDict
 from unjam.sharing.lists import SharedList
 from unjam.sharing.remembered import Items, Journal, journals, news
-
-_PYTHONS = os.path.dirname(os.__file__)
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Standing:
@@ -81,7 +78,7 @@ class Standing:
         """The copy of this process, made at the first write."""
         if self._copy is None:
             if not self.journal.written:
-                self.journal.written = f"{_line()} writes to it"
+                self.journal.written = f"{calling_line()} writes to it"
                 news.append((self.path, self.journal.written))
             self.become(self._take_back() if self._original is not None else self._materialise())
         return self._copy
@@ -101,21 +98,6 @@ class Standing:
         import copy  # noqa: PLC0415 - rarely needed
 
         return copy.deepcopy(self._whole(), memo)
-
-
-def _line() -> str:
-    """The line of the program that is running: the nearest that is none of ours, and none of a library's if there is one."""
-    frame: Any = sys._getframe(1)  # noqa: SLF001 - the way to ask who calls
-    first = ""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(_HERE):
-            here = f"{file}:{frame.f_lineno}"
-            first = first or here
-            if not file.startswith((_PYTHONS, "<frozen")) and "site-packages" not in file:
-                return here
-        frame = frame.f_back
-    return first
 
 
 class StandingSequence(Standing):

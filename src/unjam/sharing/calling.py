@@ -1,0 +1,25 @@
+"""Which line of the program is running."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+_PYTHONS = os.path.dirname(os.__file__)
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def calling_line() -> str:
+    """The line of the program that is running: the nearest that is none of ours, and none of a library's if there is one."""
+    frame: Any = sys._getframe(1)  # noqa: SLF001 - the way to ask who calls
+    first = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_HERE):
+            here = f"{file}:{frame.f_lineno}"
+            first = first or here
+            if not file.startswith((_PYTHONS, "<frozen")) and "site-packages" not in file:
+                return here
+        frame = frame.f_back
+    return first or "an unknown line"
