@@ -23,6 +23,7 @@ FLOORS = {
     "pools": 5,
     "statistics": 0,
     "allowance": 0,
+    "whose": 0,
     "options": 1,
     "rules": 2,
     "report": 3,

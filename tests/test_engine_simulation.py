@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from unjam.engine import actions as act
 from unjam.engine import events as ev
+from unjam.engine.config import Config
 from unjam.engine.elastic import ElasticMachine
-from unjam.engine.machine import Config, Machine
+from unjam.engine.machine import Machine
 
 SCHEDULES = int(os.environ.get("UNJAM_SCHEDULES", "1500"))
 MOST_STEPS = 3000

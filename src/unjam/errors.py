@@ -33,10 +33,11 @@ class UnjamError(Exception):
 class CannotShipError(UnjamError, TypeError):
     """Something in the dataset cannot be sent to a worker; `path` says where it hangs."""
 
-    def __init__(self, text: str, *, path: str = "", type_name: str = "") -> None:
+    def __init__(self, text: str, *, path: str = "", type_name: str = "", cure: str = "") -> None:
         super().__init__(text)
         self.path = path
         self.type_name = type_name
+        self.cure = cure
 
 
 class CannotStartError(UnjamError, RuntimeError):

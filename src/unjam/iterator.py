@@ -35,10 +35,9 @@ from unjam.drive.alone import Alone, InlineSurroundings
 from unjam.drive.court import Court
 from unjam.drive.elastic import ElasticFeed
 from unjam.drive.feed import Feed
-from unjam.drive.guard import Guard
 from unjam.drive.options import CannotLoad, Options
 from unjam.drive.pinning import Pinner
-from unjam.engine.machine import Config
+from unjam.engine.config import Config
 from unjam.engine.policy import Decision, Policy
 from unjam.pools.processes import ProcessPool
 from unjam.pools.starting import fork_instead, open_pool
@@ -115,7 +114,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
     def _open(self, loader: Any) -> None:
         """Make a pool and a feed for it; at first, and again where an error ended the ones before."""
         own = own_of(loader)
-        cargo = Cargo(None, self._dataset, self._collate_fn, self._worker_init_fn, additions())
+        cargo = Cargo(self._dataset, self._collate_fn, self._worker_init_fn, additions())
         specs = [self._spec(number, own) for number in range(self._num_workers)]
         # kept for a second start: see _fall_back
         self._plan = (cargo, specs, loader.multiprocessing_context, own._ship_cache)  # noqa: SLF001 - made for this
@@ -146,19 +145,8 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             self._feed = Feed(pool, config, *parts, self._pacer)
         else:
             self._feed = ElasticFeed(config, self._pacer, parts=(pool, *parts))
-            if self._pacer.limits.fewest == 0:
-                self._alone = self._make_alone(court)
-                self._feed.lend(self._alone)
         # at the interpreter's end the pools are closed by one function of their own
         weakref.finalize(self, self._feed.close).atexit = False
-
-    def _make_alone(self, court: Court) -> Alone:
-        """Who makes batches while there is no worker."""
-        pin = (self._pin_memory_device,) if self._pin_memory else None
-        alone = Alone(_fetcher_here(self, court), self._options, court, self._recorder, pin)
-        alone.guard = Guard(self._dataset)
-        _profile_here(self, alone)
-        return alone
 
     def _spec(self, number: int, own: Any) -> WorkerSpec:
         return WorkerSpec(

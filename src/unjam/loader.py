@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from unjam.drive import adopted
-from unjam.drive.pacing import Pacer, divides_itself, first_size
+from unjam.drive.pacing import Pacer, first_size
 from unjam.drive.recorder import Recorder
 from unjam.errors import SampleError
 from unjam.options import DEFAULTS, AutoWorkers, OnError, check_options
@@ -148,7 +148,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._ship_cache = cache_for(share_dataset)
         self._pacer: Pacer | None = None
         if isinstance(num_workers, AutoWorkers):
-            self._pacer = _pacer(self, num_workers, prefetch_factor, sample_timeout)
+            self._pacer = _pacer(self, num_workers, prefetch_factor)
         path = None if error_log is None else os.path.abspath(os.fspath(error_log))
         self._recorder = Recorder(path, max_errors, type(dataset).__qualname__, profile=profile)
 
@@ -177,21 +177,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return {**vars(self), "_iterator": None, "_recorder": copy.copy(self._recorder)}
 
 
-def _pacer(
-    loader: torch.utils.data.DataLoader[Any], start: int, depth: int | None = None, sample_timeout: float | None = None
-) -> Pacer | None:
+def _pacer(loader: torch.utils.data.DataLoader[Any], start: int, depth: int | None = None) -> Pacer | None:
     live = not isinstance(loader.dataset, IterableDataset)
     if not live and not isinstance(loader, DataLoader):
         return None
-    # here nothing is prepared by a worker_init_fn, nothing can stop a sample, and there is no worker to ask about
-    needs = (
-        loader.worker_init_fn is not None
-        or loader.timeout
-        or sample_timeout is not None
-        or divides_itself(loader.dataset)
-    )
-    fewest = 1 if needs or not live else 0
-    return Pacer(live=live, start=start, depth=depth, fewest=fewest)
+    return Pacer(live=live, start=start, depth=depth)
 
 
 def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> _BaseDataLoaderIter:
@@ -220,7 +210,7 @@ def adopt(
     in_order = getattr(loader, "in_order", True)
     own["in_order"] = in_order
     if auto and pacer is None:
-        pacer = _pacer(loader, first_size(loader.dataset, iterable=False), sample_timeout=own["sample_timeout"])
+        pacer = _pacer(loader, first_size(loader.dataset, iterable=False))
     adopted.keep(
         loader,
         types.SimpleNamespace(**own, _recorder=recorder, _ship_cache=cache_for(own["share_dataset"]), _pacer=pacer),

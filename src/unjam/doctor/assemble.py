@@ -203,12 +203,14 @@ class _Story:
             return file.read()
 
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_TRIALS_OWN = {os.path.join(_HERE, name) for name in ("sandbox.py", "tracking.py", "instrument.py", "subject.py")}
+
+
 def _inside(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The calls inside the trial: what called the doctor is not part of it."""
     for place, frame in enumerate(frames):
-        if frame.file.replace("\\", "/").endswith(
-            ("/doctor/sandbox.py", "/doctor/tracking.py", "/doctor/instrument.py", "/doctor/subject.py")
-        ):
+        if frame.file in _TRIALS_OWN:
             return frames[:place]
     return frames
 

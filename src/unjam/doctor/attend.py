@@ -22,8 +22,8 @@ from unjam.evidence.scene import Doing, Process, Scene, Thread
 from unjam.evidence.spy import Refused, Spied
 from unjam.evidence.stacks import Frame
 from unjam.evidence.table import Entry, Rest, entry, environment, processor_time, rank_in, thread_ids, turns
-from unjam.evidence.trial import is_users
 from unjam.transport.room import available_memory, oom_kills
+from unjam.whose import is_users
 
 # seconds that a look lasts at least, and where a process computes and it is not plain yet whether it gets on
 SHORT, LONG = 1.5, 2.6

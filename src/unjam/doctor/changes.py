@@ -50,9 +50,10 @@ def ease(plan: Plan, inventory: Inventory) -> str:
 def ease_worker(plan: Plan, inventory: Inventory) -> None:
     """In a worker, before its first sample."""
     if plan.threads:
-        from unjam.worker.hygiene import cap_threads  # noqa: PLC0415 - imports torch
+        from unjam.worker import hygiene  # noqa: PLC0415 - imports torch
 
-        cap_threads(plan.threads, loaded_elsewhere=True)
+        hygiene.cap_threads(plan.threads, loaded_elsewhere=True, forked=True)
+        hygiene.switch_off_opencv_threads()
     if plan.reopen:
         reopen(inventory)
 

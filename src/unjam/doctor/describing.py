@@ -6,7 +6,7 @@ import pickle
 import traceback
 from typing import Any
 
-from unjam.evidence.trial import is_users
+from unjam.whose import is_users
 
 
 def described(error: BaseException) -> dict[str, Any]:

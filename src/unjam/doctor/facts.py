@@ -20,8 +20,9 @@ from unjam.evidence import forking, variables
 from unjam.evidence.case import Crossing, LoaderFacts, ThreadFacts, World
 from unjam.evidence.source import class_place, where_set
 from unjam.evidence.stacks import Frame
-from unjam.evidence.trial import Place, is_users
+from unjam.evidence.trial import Place
 from unjam.transport.room import available_memory
+from unjam.whose import is_users
 from unjam.worker.unshippable import Culprit, find_culprit
 
 LIBRARY_OF = {"OPENCV": "cv2"}

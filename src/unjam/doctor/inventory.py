@@ -21,8 +21,8 @@ from typing import Any
 from unjam.doctor.randomness import is_generator
 from unjam.evidence.case import Part
 from unjam.evidence.source import where_set
-from unjam.evidence.trial import is_users
 from unjam.sharing.plain import is_plain
+from unjam.whose import is_users
 
 DEEPEST = 7
 MOST_OBJECTS = 20_000

@@ -76,7 +76,7 @@ def measure(loader: Any, rung: Rung, seconds: float, until: float, *, profile: b
     if not rung.workers:
         from unjam.worker.hygiene import cap_threads  # noqa: PLC0415 - a pool of threads does not survive a fork
 
-        cap_threads(1, loaded_elsewhere=True)
+        cap_threads(1, loaded_elsewhere=True, forked=True)
     if rung.driver == "unjam" and rung.workers and not _warm:
         # the fork server starts once for a program, not for each setting
         _warm.append(True)

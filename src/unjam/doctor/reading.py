@@ -11,7 +11,8 @@ from typing import Any
 from unjam.doctor.inventory import names_in, walk
 from unjam.evidence import source
 from unjam.evidence.case import Reading
-from unjam.evidence.trial import Place, is_users
+from unjam.evidence.trial import Place
+from unjam.whose import is_users
 
 MOST_FUNCTIONS = 400
 

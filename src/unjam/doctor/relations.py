@@ -10,7 +10,7 @@ from unjam.evidence import holding
 from unjam.evidence.owners import Owners, file_lock_holder, file_lock_holders, pipes_keep_time
 from unjam.evidence.scene import Holder, Process, Thread
 from unjam.evidence.table import entry
-from unjam.evidence.trial import is_users
+from unjam.whose import is_users
 
 
 def with_ends(process: Process, owners: Owners) -> Process:

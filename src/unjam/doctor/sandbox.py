@@ -85,7 +85,7 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
     if not plan.workers and not plan.in_place:
         from unjam.worker.hygiene import cap_threads  # noqa: PLC0415 - as above
 
-        cap_threads(1, loaded_elsewhere=True)  # as in confine(), for everybody else's pools
+        cap_threads(1, loaded_elsewhere=True, forked=True)  # as in confine(), for everybody else's pools
     kept: list[Any] = []
     places = offsets()
     until = time.monotonic() + plan.seconds

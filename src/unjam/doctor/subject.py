@@ -202,10 +202,14 @@ class Subject:
             pickle.dump((case, tuple((f, a, b, at, done) for f, a, b, at, _, done in tries)), file)
 
 
+def _is_doctors(file: str) -> bool:
+    return file.startswith(os.path.dirname(os.path.abspath(__file__)) + os.sep)
+
+
 def _of_program(error: BaseException) -> str:
     """A traceback without the calls that run the program."""
     trace = error.__traceback__
-    while trace is not None and "/unjam/doctor/" in trace.tb_frame.f_code.co_filename.replace("\\", "/"):
+    while trace is not None and _is_doctors(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))
 
@@ -226,7 +230,7 @@ def _requests(control: Connection) -> Iterator[Any]:
 
 def _outside(frame: FrameType | None) -> FrameType | None:
     """The first call that is not of the catch itself."""
-    while frame is not None and "/unjam/doctor/" in frame.f_code.co_filename.replace("\\", "/"):
+    while frame is not None and _is_doctors(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 

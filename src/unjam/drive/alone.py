@@ -8,12 +8,9 @@ from typing import Any
 
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from unjam.drive.aside import Aside
 from unjam.drive.court import Court
 from unjam.drive.drawing import Drawer
-from unjam.drive.guard import Guard
 from unjam.drive.options import Options
-from unjam.drive.pacing import Pacer
 from unjam.drive.recorder import Recorder
 from unjam.drive.settling import settle, settle_end
 from unjam.drive.turns import Turn
@@ -52,17 +49,10 @@ class Alone:
         self._pin = pin
         # what was drawn and not made yet: a Ctrl-C in between must not lose it
         self._held: Work | None = None
-        self._aside = Aside()
-        self.drawer = Drawer(options, spares=court.policy.may_replace)
+        self._drawer = Drawer(options, spares=court.policy.may_replace)
         self.turn = Turn()
         self._number = 0
-        # which epoch and which batch of it is next, where somebody else counts too
-        self.claim: Callable[[], tuple[int, int]] = self._count
-        # what loading changed in the dataset; see `Guard`
-        self.guard: Guard | None = None
-        self.harms = ""
         self.closed = False
-        self.pacer: Pacer | None = None
         self.profiler = recorder.profiler
         self.transforms: Transforms | None = None
 
@@ -71,35 +61,30 @@ class Alone:
         self.turn.take(lambda: self.closed)
         self._court.function = function
         try:
-            return self.make_next(draw)
+            return self._next(draw)
         finally:
             self._court.function = None
             self.turn.give_back()
-
-    def begin(self) -> None:
-        """An epoch begins, where there are several."""
-        self._held = None
 
     def close(self) -> None:
         """There will be no more."""
         self.closed = True
         self._held = None
 
-    def make_next(self, draw: Callable[[], Any]) -> Any:
-        """The same, for whoever has taken the turn already."""
+    def _next(self, draw: Callable[[], Any]) -> Any:
         begun = time.monotonic_ns()
         while not self.closed:
             if self._held is None:
                 try:
                     index = draw()
-                    epoch, number = self.claim()
-                    self._held = self.drawer.work(number, number, epoch, index)
+                    self._held = self._drawer.work(self._number, self._number, 0, index)
+                    self._number += 1
                 except StopIteration:
                     break
             work = self._held
             data, empty, raises = None, False, False
             try:
-                data = self._make(work) if work.seed is None else self._aside.make(work.seed, lambda: self._make(work))  # noqa: B023 - called at once
+                data = self._make(work)
             except IterableEnded as end:
                 self.close()
                 failures = self._job.failures
@@ -111,8 +96,6 @@ class Alone:
                 raises = isinstance(outcome, Surrender)
                 empty = not raises
             self._held, job = None, self._job
-            if self.guard is not None:
-                self.harms = self.guard.look() or self.harms
             if job.failures or empty or raises:
                 problem = settle(self._court, self._recorder, work.batch, job.failures, empty=empty, raises=raises)
                 if isinstance(problem, TooManyErrorsError):
@@ -131,8 +114,6 @@ class Alone:
                 data = pin_memory(data, *self._pin)
                 now = time.monotonic_ns()
             self._recorder.delivered(work, facts, now - begun)
-            if self.pacer is not None:
-                self.pacer.delivered(facts, now - begun, now)
             return data
         problem = self._recorder.ended()
         raise problem or StopIteration
@@ -140,7 +121,3 @@ class Alone:
     def _make(self, work: Work) -> Any:
         self._job = Job(work.batch, work.number, work.index, work.spares, batched=work.batched)
         return self._fetcher.fetch(self._job)
-
-    def _count(self) -> tuple[int, int]:
-        self._number += 1
-        return 0, self._number - 1

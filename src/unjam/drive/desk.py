@@ -13,7 +13,7 @@ from unjam.drive.recorder import Recorder
 from unjam.engine import actions as act
 from unjam.engine import events as ev
 from unjam.engine.actions import Reason
-from unjam.engine.machine import Config
+from unjam.engine.config import Config
 from unjam.engine.policy import Decision
 from unjam.errors import LoaderTimeoutError, SampleTimeoutError, UnjamError, WorkerDiedError
 from unjam.pools.loads import Missing

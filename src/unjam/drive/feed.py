@@ -26,8 +26,9 @@ from unjam.drive.turns import Turn
 from unjam.drive.watch import Watch
 from unjam.engine import actions as act
 from unjam.engine import events as ev
+from unjam.engine.config import Config
 from unjam.engine.deadlines import LOOK_AGAIN
-from unjam.engine.machine import Config, Machine
+from unjam.engine.machine import Machine
 from unjam.errors import SampleError, TooManyErrorsError
 from unjam.pools.protocol import Arrival, Asked, Load, Pool, Work
 
@@ -56,7 +57,7 @@ class Feed:
         self._todo: deque[act.Action] = deque()
         self._outcome: act.Deliver | act.End | act.GiveUp | None = None
         self.drawer = Drawer(options, spares=court.policy.may_replace and not config.iterable)
-        self._first_of_epoch = self._made_here = 0
+        self._first_of_epoch = 0
         self._epochs = 0
         self._delivered = 0
         # until the first batch has come, what was drawn in this epoch
@@ -356,7 +357,7 @@ class Feed:
 
     def _number(self, batch: int) -> int:
         """Which batch of its epoch this is."""
-        return batch - self._first_of_epoch + self._made_here
+        return batch - self._first_of_epoch
 
     def _judge(self, action: act.Judge, worker: int, batch: int) -> ev.Event | None:
         """Ask the policy about a sample that ended its worker; see `Desk.judge`."""

@@ -58,15 +58,12 @@ class _Stretch:
 
 
 class Pacer:
-    """`live`: the workers' number may change within an epoch. `depth`: the user's `prefetch_factor`, kept as it is.
+    """`live`: the workers' number may change within an epoch. `depth`: the user's `prefetch_factor`, kept as it is."""
 
-    `fewest`: 0 where the consumer may make batches itself.
-    """
-
-    def __init__(self, *, live: bool, start: int, depth: int | None, fewest: int = 1) -> None:
-        self._settings = (live, start, depth, fewest)
+    def __init__(self, *, live: bool, start: int, depth: int | None) -> None:
+        self._settings = (live, start, depth)
         self._live = live
-        limits = dataclasses.replace(_limits(), fewest=fewest)
+        limits = _limits()
         start = min(start, limits.workers)
         self.pace = Pace(Setting(start, depth or 2), limits, adapts_depth=depth is None)
         self.wanted: Setting | None = None
@@ -96,7 +93,7 @@ class Pacer:
         """An epoch begins."""
         self._pool_ref = weakref.ref(pool)
         self.wanted = None
-        self._now = _Stretch(max(1, self.setting.workers), self.setting.workers + 2)
+        self._now = _Stretch(self.setting.workers, self.setting.workers + 2)
 
     def end(self) -> None:
         """An epoch is over; where sizes change between epochs only, it was one window."""
@@ -157,7 +154,7 @@ class Pacer:
             return
         self.wanted = after
         # what is under way under the other setting has to go through first
-        self._now = _Stretch(max(1, after.workers), max(before.workers, after.workers) + 2)
+        self._now = _Stretch(after.workers, max(before.workers, after.workers) + 2)
 
     def _all_ready(self) -> bool:
         pool = self._pool
@@ -190,15 +187,6 @@ class Pacer:
         limits = self.pace.limits
         if room < limits.workers:
             self.pace.limits = dataclasses.replace(limits, workers=max(1, room), because="memory")
-
-    def keep_workers(self, because: str) -> None:
-        """Loading in this process changes something: there is to be a worker at least, from now on."""
-        if self.pace.limits.fewest:
-            return
-        self.pace.limits = dataclasses.replace(self.pace.limits, fewest=1)
-        self.pace.forbid_none(because)
-        self.wanted = self.pace.setting
-        self._now = _Stretch(self.setting.workers, self.setting.workers + 2)
 
     def report(self) -> Auto:
         """For `statistics()`."""
@@ -247,8 +235,8 @@ def _usual(stamps: list[bytes]) -> float:
     return statistics.median(took) / 1e9 if took else math.nan
 
 
-def _anew(live: bool, start: int, depth: int | None, fewest: int) -> Pacer:  # noqa: FBT001 - from __reduce__
-    return Pacer(live=live, start=start, depth=depth, fewest=fewest)
+def _anew(live: bool, start: int, depth: int | None) -> Pacer:  # noqa: FBT001 - from __reduce__
+    return Pacer(live=live, start=start, depth=depth)
 
 
 def _limits() -> Limits:

@@ -15,6 +15,7 @@ from collections import Counter
 from typing import Any
 
 from unjam.statistics import LineTime, Profile, TransformTime
+from unjam.transport import channel
 from unjam.transport.page import Stage
 
 # seconds between two looks on average, at one worker each
@@ -93,12 +94,12 @@ class Profiler:
         from unjam.evidence import stacks  # noqa: PLC0415 - only when somebody wants a profile
 
         stack = stacks.main_stack(text)
-        waits = stack is not None and any(frame.file.endswith("unjam/transport/channel.py") for frame in stack.frames)
+        waits = stack is not None and any(frame.file == channel.__file__ for frame in stack.frames)
         if stack is not None and not waits:  # it came to its end meanwhile
             self._note(stage, [(frame.file, frame.line or 0, frame.function) for frame in stack.frames])
 
     def _note(self, stage: str, frames: list[tuple[str, int, str]]) -> None:
-        from unjam.evidence.trial import is_users  # noqa: PLC0415 - as above
+        from unjam.whose import is_users  # noqa: PLC0415 - as above
 
         self._looks += 1
         inner = frames[0] if frames else ("", 0, "")

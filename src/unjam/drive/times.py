@@ -1,7 +1,8 @@
 """Times of every sample and batch, kept as they come and counted a thousand batches at a time.
 
 The hot path appends one pair to a list. Counting is done over many batches at once, so that it costs a fraction of a
-microsecond for each sample.
+microsecond for each sample. It is done with numpy, because torch's operations depend on the mode that the consumer is in
+(inference, default device, fake tensors) and show up in its profiles.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from unjam.errors import short
 from unjam.statistics import SlowSample, StageTimes, Stalls
@@ -28,22 +30,24 @@ MOST_SLOW = 20
 SLOW_TIMES, SLOW_LEAST = 10, 2_000_000
 STAGES = ("getitem", "collate", "pickle")
 
+Whole = NDArray[np.int64]
+
 
 @dataclass(slots=True)
 class Histogram:
     """Durations in nanoseconds."""
 
-    counts: torch.Tensor = field(default_factory=lambda: torch.zeros(BUCKETS, dtype=torch.int64))
+    counts: Whole = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
     total: int = 0
     longest: int = 0
     slowest: str = ""
 
-    def add(self, durations: torch.Tensor) -> int | None:
+    def add(self, durations: Whole) -> int | None:
         """Count; return where the longest so far is, if it is among these."""
-        if not durations.numel():
+        if not durations.size:
             return None
-        buckets = (durations.clamp(min=1).double().log2() * PER_OCTAVE).long().clamp(max=BUCKETS - 1)
-        self.counts += torch.bincount(buckets, minlength=BUCKETS)
+        buckets = np.minimum((np.log2(np.maximum(durations, 1)) * PER_OCTAVE).astype(np.int64), BUCKETS - 1)
+        self.counts += np.bincount(buckets, minlength=BUCKETS)
         self.total += int(durations.sum())
         at = int(durations.argmax())
         if int(durations[at]) > self.longest:
@@ -56,8 +60,8 @@ class Histogram:
         count = int(self.counts.sum())
         if not count:
             return StageTimes()
-        halves = self.counts.view(-1, PER_OCTAVE).sum(1)
-        spread = tuple((2.0 ** (at + 1) / 1e9, int(halves[at])) for at in halves.nonzero().flatten().tolist())
+        halves = self.counts.reshape(-1, PER_OCTAVE).sum(1)
+        spread = tuple((2.0 ** (at + 1) / 1e9, int(halves[at])) for at in halves.nonzero()[0].tolist())
         return StageTimes(
             count,
             self.total / 1e9,
@@ -71,10 +75,10 @@ class Histogram:
 
     def percentile(self, part: float) -> float:
         """The time that this part of all takes at most; 0 where nothing was counted."""
-        reached = self.counts.cumsum(0)
+        reached = self.counts.cumsum()
         if not int(reached[-1]):
             return 0.0
-        bucket = int(torch.searchsorted(reached, math.ceil(part * int(reached[-1]))))
+        bucket = int(np.searchsorted(reached, math.ceil(part * int(reached[-1]))))
         return min(2 ** ((bucket + 0.5) / PER_OCTAVE), self.longest) / 1e9
 
 
@@ -118,26 +122,26 @@ class Times:
         return self._stalls
 
     def _count(self) -> None:
-        waits = torch.tensor([waited for _, _, _, waited in self._pending], dtype=torch.int64)
+        waits = np.array([waited for _, _, _, waited in self._pending], np.int64)
         self._waited.add(waits)
         self._waiting = 0
         kept = [len(entry[2]) > TAIL * 8 for entry in self._pending]
         pending, self._pending = [entry for entry in self._pending if len(entry[2]) > TAIL * 8], []
         if not pending:
             return
-        waits = waits[torch.tensor(kept)]
-        joined = bytearray(b"".join(entry[2] for entry in pending))
-        stamps = torch.frombuffer(joined, dtype=torch.int64)
-        took = stamps[1:] - stamps[:-1]
-        ends = torch.tensor([len(entry[2]) // 8 for entry in pending]).cumsum(0)
-        starts = torch.cat([torch.zeros(1, dtype=torch.int64), ends[:-1]])
-        samples = torch.ones(len(took), dtype=torch.bool)
+        waits = waits[np.array(kept, bool)]
+        stamps = np.frombuffer(b"".join(entry[2] for entry in pending), np.int64)
+        took = np.diff(stamps)
+        lengths = np.array([len(entry[2]) // 8 for entry in pending], np.int64)
+        ends = lengths.cumsum()
+        starts = ends - lengths
+        samples = np.ones(len(took), bool)
         for back in range(1, TAIL + 1):
             within = ends - back
             samples[within[within < len(took)]] = False
-        places = samples.nonzero().squeeze(1)
+        places = samples.nonzero()[0]
         durations = took[places]
-        owners = torch.searchsorted(ends, places, right=True)
+        owners = np.searchsorted(ends, places, side="right")
         self._stages["getitem"].add(durations)
         self._remember(durations, places - starts[owners], owners, pending)
         self._attribute(durations, owners, waits)
@@ -146,11 +150,13 @@ class Times:
             if at is not None:
                 self._stages[stage].slowest = f"batch {pending[at][0]}"
 
-    def _remember(self, durations: torch.Tensor, positions: torch.Tensor, owners: torch.Tensor, pending: Any) -> None:
+    def _remember(self, durations: Whole, positions: Whole, owners: Whole, pending: Any) -> None:
         """Keep the slowest, by name."""
         least = self._slow[-1][0] if len(self._slow) == MOST_SLOW else 0
-        values, at = durations.topk(min(MOST_SLOW, len(durations)))
-        for value, place in zip(values.tolist(), at.tolist(), strict=True):
+        most = min(MOST_SLOW, len(durations))
+        at = np.argpartition(-durations, most - 1)[:most]
+        at = at[np.argsort(-durations[at], kind="stable")]
+        for value, place in zip(durations[at].tolist(), at.tolist(), strict=True):
             if value <= least:
                 break
             entry = pending[int(owners[place])]
@@ -161,12 +167,13 @@ class Times:
             alone = not first[1].startswith("batch ")
             self._stages["getitem"].slowest = f"sample {first[1]} (batch {first[2]})" if alone else first[1]
 
-    def _attribute(self, durations: torch.Tensor, owners: torch.Tensor, waits: torch.Tensor) -> None:
+    def _attribute(self, durations: Whole, owners: Whole, waits: Whole) -> None:
         """The consumer's waiting for a batch with a slow sample is that sample's doing, as far as it was slow."""
         usual = int(self._stages["getitem"].percentile(0.5) * 1e9)
         slow = max(usual * SLOW_TIMES, SLOW_LEAST)
-        longest = torch.zeros(len(waits), dtype=torch.int64).scatter_reduce(0, owners, durations, "amax")
-        stalled = torch.minimum(waits, longest - usual)[longest > slow]
+        longest = np.zeros(len(waits), np.int64)
+        np.maximum.at(longest, owners, durations)
+        stalled = np.minimum(waits, longest - usual)[longest > slow]
         stalled = stalled[stalled > 0]
         self._stalls = Stalls(
             self._stalls.batches + len(stalled), self._stalls.seconds + int(stalled.sum()) / 1e9, slow / 1e9

@@ -11,9 +11,6 @@ Which worker makes a batch depends on time here, so it must not matter: a batch 
 gets batches by number as always, and random numbers belong to the batch (`Work.seed`), not to the worker. Two runs deliver
 the same, however differently they grew.
 
-With no worker at all the machine draws nothing: the consumer makes its batches itself, once those under way have come, and
-asks the machine again when there is a worker.
-
 Iterables divide their samples by the number of workers, so that number cannot change under them: they run on the plain
 machine, with sizes that change between epochs only.
 """
@@ -40,7 +37,7 @@ class ElasticMachine(Machine):
 
     def __post_init__(self) -> None:
         Machine.__post_init__(self)
-        self.size = max(0, min(self.size, self.config.workers))
+        self.size = max(1, min(self.size, self.config.workers))
         self.depth = max(1, min(self.depth, self.config.depth))
 
     def handle(self, event: ev.Event) -> list[Action]:
@@ -59,7 +56,7 @@ class ElasticMachine(Machine):
         return todo + self._dismiss() if self.leaving and not isinstance(event, ev.Drew) else todo
 
     def _resized(self, event: ev.Resized) -> list[Action]:
-        self.size = max(0, min(event.workers, len(self.workers)))
+        self.size = max(1, min(event.workers, len(self.workers)))
         self.depth = max(1, min(event.depth, self.config.depth))
         todo: list[Action] = []
         for number, record in enumerate(self.workers):
@@ -117,7 +114,7 @@ class ElasticMachine(Machine):
         return number - sum(1 for other in self.workers[:number] if other.retired) < self.size
 
     def _awaits_worker(self) -> bool:
-        if self.sampler_ended or not self.size or any(record.active for record in self.workers):
+        if self.sampler_ended or any(record.active for record in self.workers):
             return False
         return any(record.alive and record.dismissed for record in self.workers)
 
@@ -132,11 +129,6 @@ class ElasticMachine(Machine):
         chosen = min(owed, key=lambda n: (owed[n], (n - turn) % count))
         self.turn = (chosen + 1) % count
         return chosen
-
-    @property
-    def rests(self) -> bool:
-        """Whether there is to be no worker, and nothing is under way."""
-        return self.size == 0 and not self.ledger.entries and not self.drawing
 
     def _draw(self) -> list[Action]:
         # by what is under way now, not by what was delivered: the allowance changes

@@ -56,6 +56,14 @@ class Ledger:
         """The batches `worker` still owes, oldest first."""
         return sorted(b for b, e in self.entries.items() if e.worker == worker and e.where is Where.AT_WORKER)
 
+    def next_from(self, workers: set[int], *, in_order: bool) -> int | None:
+        """Which of these workers has the batch that is delivered next, if one has it."""
+        for batch in sorted(self.entries)[: 1 if in_order else None]:
+            entry = self.entries[batch]
+            if entry.where is Where.AT_WORKER and entry.worker in workers:
+                return entry.worker
+        return None
+
     def owes(self, worker: int, batch: int) -> bool:
         """Whether `worker` still owes `batch` (a result that nobody waits for is stale)."""
         entry = self.entries.get(batch)

@@ -28,32 +28,9 @@ from unjam.engine import actions as act
 from unjam.engine import events as ev
 from unjam.engine.actions import Action, Reason
 from unjam.engine.blame import Blame
+from unjam.engine.config import Config
 from unjam.engine.events import Cause
 from unjam.engine.ledger import Entry, Ledger, Where, WorkerRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """What a machine needs to know of its loader."""
-
-    workers: int
-    depth: int
-    in_order: bool = True
-    iterable: bool = False
-    keeps_workers: bool = False
-    budget: int | None = None
-    restarts: bool = True
-    convict_after: int = 2
-    max_restarts: int = 1000
-    # ends in a row before the first sample: of a worker that never was ready, of one that was and is being replaced
-    unborn_at_first: int = 3
-    unborn_later: int = 10
-    continue_most: int = 3
-
-    @property
-    def most_in_flight(self) -> int:
-        """The most batches between sampler and consumer."""
-        return max(1, self.depth * self.workers)
 
 
 @dataclass(slots=True)
@@ -76,6 +53,8 @@ class Machine:
     retired: int = 0
     largest: int = 0
     turn: int = 0
+    # workers whose dataset or `worker_init_fn` raised
+    unready: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.workers = [WorkerRecord() for _ in range(self.config.workers)]
@@ -96,6 +75,7 @@ class Machine:
     def _begin(self, _: ev.Began) -> list[Action]:
         todo: list[Action] = [act.Drop(batch) for batch in sorted(self.ledger.entries)]
         self.ledger.entries.clear()
+        self.unready.clear()
         self.due = self.drawn
         self.turn = self.restarts = 0
         self.sampler_ended = self.over = self.wanting = self.drawing = False
@@ -189,13 +169,15 @@ class Machine:
     def _advance(self) -> list[Action]:
         """Deliver what is due if somebody wants it, ask the sampler for what may be under way, or end the epoch."""
         if self.over:
-            if self.wanting:
-                self.wanting = False
-                return [act.End()]
-            return []
+            wanted, self.wanting = self.wanting, False
+            return [act.End()] if wanted else []
         ready = self._deliverable() if self.wanting else None
         if ready is not None:
             return self._deliver(ready)
+        if self.unready and self.wanting:
+            worker = self.ledger.next_from(self.unready, in_order=self.config.in_order)
+            if worker is not None:
+                return self._give_up(Reason.UNREADY, worker)
         draw = self._draw()
         if draw:
             return draw
@@ -248,6 +230,7 @@ class Machine:
     def _ready(self, event: ev.Ready) -> list[Action]:
         record = self.workers[event.worker]
         record.alive, record.was_ready, record.stillborn = True, True, 0
+        self.unready.discard(event.worker)
         return []
 
     def _goodbye(self, event: ev.Goodbye) -> list[Action]:
@@ -255,7 +238,9 @@ class Machine:
         return []
 
     def _unready(self, event: ev.Unready) -> list[Action]:
-        return self._give_up(Reason.UNREADY, event.worker)
+        # raised in the place of its first batch, so that what comes before does not depend on time
+        self.unready.add(event.worker)
+        return self._advance()
 
     def _died(self, event: ev.Death) -> list[Action]:
         worker = event.worker

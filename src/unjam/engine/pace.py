@@ -5,7 +5,6 @@ NOTE [ Pace ]
 A window is a stretch of batches under one setting. What it can say:
 
     the consumer hardly waits                     enough; fewer workers, if they idle
-    a batch takes longer to cross than to make    no workers: the consumer makes it itself
     it waits, and workers idle                    batches are stuck behind a slow one: run further ahead
     it waits, and the workers are busy            more workers; where that gained nothing, back to where it was
 
@@ -29,8 +28,6 @@ TOO_MUCH = 0.15
 WORTH, KEEP = 1.06, 0.97
 # workers that make batches for less than this part of their time idle
 IDLE = 0.8
-# seconds: batches that are made so quickly are worth a try without workers, if that looks no slower than by this factor
-QUICK_BATCH, IN_A_CROWD = 0.01, 2.2
 # windows in a row that must agree before a settled pace is opened again
 IN_A_ROW = 3
 # a rate that fell below this part of the settled one has changed
@@ -86,13 +83,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the machine allows. `because`: what it is that allows no more workers, in words. `fewest`: 0 or 1."""
+    """What the machine allows. `because`: what it is that allows no more workers, in words."""
 
     workers: int
     depth: int
     processors: int
     because: str = "the limit"
-    fewest: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +134,6 @@ class Pace:
             self._experiment(window)
         return self.setting
 
-    def forbid_none(self, because: str) -> None:
-        """There may be no setting without workers any more."""
-        if not self.setting.workers:
-            self.setting = Setting(max(1, min(2, self.limits.workers)), self.setting.depth)
-        self.settled, self._trying, self._base, self.base_rate = False, "", None, 0.0
-        self._closed.discard("more")
-        self.why = f"loading in the training process would change {because}"
-
     # -- experiments ---------------------------------------------------------------------------------------------------
 
     def _experiment(self, window: Window) -> None:
@@ -156,7 +144,7 @@ class Pace:
         elif self._passed(tried, window, *base):
             verdict = "kept"
             self._base = (self.setting, window)
-            self._closed |= {"more": {"fewer", "none"}, "fewer": {"more"}, "none": {"more", "deeper"}}.get(tried, set())
+            self._closed |= {"more": {"fewer"}, "fewer": {"more"}}.get(tried, set())
         else:
             verdict = "taken back"
             self._closed.add(tried)
@@ -169,9 +157,7 @@ class Pace:
         self._next(window)
 
     def _passed(self, tried: str, now: Window, was: Setting, before: Window) -> bool:
-        workers = self.setting.workers
-        # who makes batches without workers is quick or not; how busy it was says nothing
-        gain = now.gain(before, workers, was.workers) if workers and was.workers else now.rate / (before.rate or 1.0)
+        gain = now.gain(before, self.setting.workers, was.workers)
         if tried in ("more", "deeper"):
             return now.waited <= ENOUGH < before.waited or gain >= WORTH
         if before.waited <= ENOUGH:
@@ -185,13 +171,12 @@ class Pace:
             if direction in self._closed:
                 continue
             if direction == "fewer" and window.waited <= ENOUGH:
-                size = max(min(1, workers), min(workers - 1, math.ceil(window.busy * workers * 1.25)))
+                size = max(1, min(workers - 1, math.ceil(window.busy * workers * 1.25)))
                 wanted = Setting(size, depth)
             else:
                 wanted = {
-                    "none": Setting(0, depth),
-                    "more": Setting(max(1, min(workers * 2, self.limits.workers)), depth),
-                    "fewer": Setting(max(min(1, workers), workers // 2), depth),
+                    "more": Setting(min(workers * 2, self.limits.workers), depth),
+                    "fewer": Setting(max(1, workers // 2), depth),
                     "deeper": Setting(workers, min(depth * 2, self.limits.depth)),
                 }[direction]
             if wanted != self.setting:
@@ -202,27 +187,14 @@ class Pace:
         self._settle(window)
 
     def _worth_trying(self, window: Window) -> list[str]:
-        alone = ["none"] if self._could_be_alone(window) else []
         if window.waited <= ENOUGH:
             idles = window.busy * self.setting.workers * 1.25 <= self.setting.workers - 1
-            return [*alone, "fewer"] if idles else alone
+            return ["fewer"] if idles else []
         deeper = ["deeper"] if self.adapts_depth else []
         # running further ahead can win what workers idle, no more; twice the workers twice of what they do
         if window.busy < IDLE / 2:
-            return [*alone, *deeper, "more", "fewer"]
-        return [*alone, "more", *(deeper if window.busy < 0.95 else ()), "fewer"]
-
-    def _could_be_alone(self, window: Window) -> bool:
-        """Whether the consumer, making its batches itself, would be as quick."""
-        if self.limits.fewest or not self.setting.workers or not window.batches:
-            return False
-        took = window.seconds / window.batches
-        making = window.busy * self.setting.workers * took
-        training = took * (1 - min(1.0, window.waited))
-        if making <= ENOUGH * (training + making) or training + making <= took * 0.9:
-            return True
-        # where workers and consumer share processors, a batch takes longer to make in a worker than it would here: try it
-        return making < QUICK_BATCH and training + making <= took * IN_A_CROWD
+            return [*deeper, "more", "fewer"]
+        return ["more", *(deeper if window.busy < 0.95 else ()), "fewer"]
 
     def _settle(self, window: Window) -> None:
         self.settled, self._trying, self.base_rate = True, "", 0.0
@@ -230,8 +202,6 @@ class Pace:
         self.why = self._reason(window)
 
     def _reason(self, window: Window) -> str:
-        if not self.setting.workers:
-            return f"making a batch takes less than fetching it from a worker; it takes {window.waited:.0%} of the time"
         if window.waited <= ENOUGH:
             return f"the training waits for data {window.waited:.0%} of its time"
         slower = 1.0

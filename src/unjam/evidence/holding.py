@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from unjam.evidence.source import tree_of
 from unjam.evidence.stacks import Frame
-from unjam.evidence.trial import Place, is_users
+from unjam.evidence.trial import Place
+from unjam.whose import is_users
 
 
 def wanted(frame: Frame) -> list[str]:

@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from unjam.whose import is_users
+
 VERSION = 1
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _LAST_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
@@ -79,11 +81,11 @@ class Incident:
         """The line of code: the innermost one that the traceback or the stack names, outside of installed packages."""
         if self.traceback:
             frames = [(m["file"], m["line"]) for m in _LAST_FRAME.finditer(self.traceback)]
-            own = [frame for frame in frames if not _is_library(frame[0])]
+            own = [frame for frame in frames if is_users(frame[0])]
             file, line = (own or [("", "")])[-1]
             return f"{file}:{line}" if file else ""
         for match in _LAST_FRAME.finditer(self.stack):
-            if not _is_library(match["file"]):
+            if is_users(match["file"]):
                 return f"{match['file']}:{match['line']}"
         return ""
 
@@ -97,12 +99,6 @@ class Incident:
             end = self.signal or f"exit status {self.exit_code}"
             return f"worker ended: {end}{' (out of memory)' if self.memory else ''}"
         return self.kind
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith("<") or any(
-        part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python", "/unjam/")
-    )
 
 
 def plain(value: Any) -> Any:

@@ -8,9 +8,13 @@ from collections.abc import Mapping
 
 from unjam.evidence.scene import Doing
 from unjam.evidence.stacks import Frame
-from unjam.evidence.trial import Sync, is_users
+from unjam.evidence.trial import Sync
+from unjam.whose import is_pythons, is_users
 
 Values = tuple[Mapping[str, str], ...]
+
+# packages of Python's own among the files below
+_PYTHONS = ("multiprocessing/", "concurrent/")
 
 _POOLS = (("multiprocessing/pool.py", "worker"), ("concurrent/futures/process.py", "_process_worker"))
 # calls of a library in which a main process waits for its workers, by file and function
@@ -32,7 +36,10 @@ _INLINE = ("torch/utils/data/_utils/fetch.py", "unjam/worker/fetching.py")
 
 def named(frame: Frame, file: str, *functions: str) -> bool:
     """Whether a call is of this library's file, and of one of these functions."""
-    return frame.file.replace("\\", "/").endswith(file) and (not functions or frame.function in functions)
+    if functions and frame.function not in functions:
+        return False
+    path = "/" + frame.file.replace("\\", "/")
+    return path.endswith("/" + file) and (not file.startswith(_PYTHONS) or is_pythons(frame.file))
 
 
 def at(frames: tuple[Frame, ...], file: str, *functions: str) -> int:
@@ -59,7 +66,7 @@ def worker_doing(frames: tuple[Frame, ...], values: Values) -> Doing | None:
     for file, function in _POOLS:
         loop = at(frames, file, function)
         if loop >= 0:
-            inner = [f for f in frames[:loop] if not _is_standard(f.file)]
+            inner = [f for f in frames[:loop] if not is_pythons(f.file)]
             return Doing("pool", "task" if inner else "idle")
     if at(frames, "unjam/worker/main.py") >= 0:
         fetch = at(frames, "unjam/worker/fetching.py")
@@ -152,16 +159,18 @@ def main_doing(frames: tuple[Frame, ...], values: Values) -> Doing:
         found = _library_call(frame) or found  # the outermost tells most
     if found is not None:
         return found
-    outer = next((f for f in frames if not _is_standard(f.file)), None)
+    outer = next((f for f in frames if not is_pythons(f.file)), None)
     return Doing("", "elsewhere", through=outer.function if outer else "")
 
 
 def _library_call(frame: Frame) -> Doing | None:
     if named(frame, "torch/utils/data/dataloader.py", "_shutdown_workers", "__del__"):
         return Doing("torch", "stopping")
-    if any(named(frame, file, function) for file, function in _WAITS):
-        loader = "torch" if "torch/" in frame.file else "unjam" if "unjam/" in frame.file else "pool"
-        return Doing(loader, "waits", through=f"{os.path.basename(frame.file)}:{frame.function}")
+    for file, function in _WAITS:
+        if named(frame, file, function):
+            package = file.partition("/")[0]
+            loader = package if package in ("torch", "unjam") else "pool"
+            return Doing(loader, "waits", through=f"{os.path.basename(frame.file)}:{frame.function}")
     if named(frame, "torch/utils/data/dataloader.py", "__init__"):
         return Doing("torch", "starting")
     if named(frame, "multiprocessing/process.py", "join") or named(frame, "multiprocessing/pool.py", "join"):
@@ -182,11 +191,6 @@ def collective(frames: tuple[Frame, ...]) -> str:
     return found
 
 
-def _is_standard(file: str) -> bool:
-    file = file.replace("\\", "/")
-    return ("/lib/python3" in file or file.startswith("<frozen")) and "/site-packages/" not in file
-
-
 # -- what a line waits for ---------------------------------------------------------------------------------------------
 
 # the function of the standard library that the user's code called: (file, functions) -> kind
@@ -199,35 +203,41 @@ _KINDS = (
     ("multiprocessing/pool.py", (), "future"),
     ("multiprocessing/process.py", ("join",), "child"),
     ("multiprocessing/popen_fork.py", (), "child"),
-    ("/queue.py", ("get", "put"), "queue"),
-    ("/queue.py", ("join",), "queue"),
-    ("/threading.py", ("join",), "thread"),
-    ("/threading.py", ("wait", "wait_for"), "event"),
-    ("/threading.py", ("acquire", "__enter__"), "lock"),
+    ("queue.py", ("get", "put"), "queue"),
+    ("queue.py", ("join",), "queue"),
+    ("threading.py", ("join",), "thread"),
+    ("threading.py", ("wait", "wait_for"), "event"),
+    ("threading.py", ("acquire", "__enter__"), "lock"),
     ("concurrent/futures/_base.py", (), "future"),
     ("concurrent/futures/thread.py", (), "executor"),
     ("concurrent/futures/process.py", (), "executor"),
     ("asyncio/", (), "loop"),
-    ("/subprocess.py", (), "child"),
+    ("subprocess.py", (), "child"),
 )
 
 
 def sync_of(frames: tuple[Frame, ...], values: Values) -> Sync | None:
     """What of Python's own the innermost user's line waits in: a queue, a future, an event; None: nothing of these."""
     for n, frame in enumerate(frames):
-        if not _is_standard(frame.file):
+        if not is_pythons(frame.file):
             return None
-        outside = n + 1 >= len(frames) or not _is_standard(frames[n + 1].file)
+        outside = n + 1 >= len(frames) or not is_pythons(frames[n + 1].file)
         if not outside:
             continue
         for file, functions, kind in _KINDS:
-            if file in frame.file.replace("\\", "/") and (not functions or frame.function in functions):
+            if _is_file(frame.file, file) and (not functions or frame.function in functions):
                 own = (values[n].get("self", "") if n < len(values) else "").partition(" at ")[0].strip("<")
-                between = "multiprocessing" in frame.file
+                between = file.startswith("multiprocessing/")
                 facts = {"kind": _by_class(own, kind), "between_processes": between, "call": frame.function}
                 return Sync(own or os.path.basename(frame.file), own, facts)
         return None
     return None
+
+
+def _is_file(path: str, file: str) -> bool:
+    """Whether a path of Python's own is this file, or (`asyncio/`) lies in this folder."""
+    path = path.replace("\\", "/")
+    return f"/{file}" in path if file.endswith("/") else path.endswith(f"/{file}")
 
 
 def _by_class(own: str, kind: str) -> str:

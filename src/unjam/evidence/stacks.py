@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
+
+from unjam.whose import HERE, is_ours
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _THREAD = re.compile(
@@ -63,7 +66,8 @@ def main_stack(text: str) -> Stack | None:
 def user_part(stack: Stack) -> Stack:
     """Without unjam's own calls at the outer end."""
     frames = list(stack.frames)
-    while frames and "/unjam/" in frames[-1].file.replace("\\", "/"):
+    while frames and is_ours(frames[-1].file):
         frames.pop()
-    cut = next((at for at, frame in enumerate(frames) if frame.file.endswith("/unjam/worker/fetching.py")), len(frames))
+    fetching = os.path.join(HERE, "worker", "fetching.py")
+    cut = next((at for at, frame in enumerate(frames) if frame.file == fetching), len(frames))
     return Stack(tuple(frames[:cut]) or stack.frames, stack.current)

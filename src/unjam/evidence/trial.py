@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
 from unjam.evidence.stacks import Frame
+from unjam.whose import is_ours, is_users
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,6 @@ def users_place(frame: FrameType | None) -> Place | None:
             return Place(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None
-
-
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen")
-# of unjam itself, wherever it is installed; the rules' own programs are a user's
-_OURS = re.compile(r"/unjam/(?!rules/uj|rules/programs)(\w+/)*\w+\.py$")
-
-
-def is_users(file: str) -> bool:
-    """Whether a file is the user's own."""
-    file = file.replace("\\", "/")
-    if any(mark in file for mark in _LIBRARIES) or _OURS.search(file):
-        return False
-    return not file.startswith("<") or "ipynb" in file or file.startswith(("<stdin>", "<ipython-input"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +180,13 @@ class End:
     index: str
     frames: tuple[Frame, ...] = ()
     out_of_memory: bool = False
+
+    @property
+    def by_our_own(self) -> bool:
+        """Whether the innermost call that is no library's is unjam's: then it was no sample's doing."""
+        return next(
+            (is_ours(frame.file) for frame in self.frames if is_ours(frame.file) or is_users(frame.file)), False
+        )
 
     @property
     def place(self) -> Place | None:

@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 
+from unjam.whose import is_installed, is_ours
+
 # read by a library when it is loaded; setting one is sensible whether the library is there or not
 KNOWN = {
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
@@ -56,7 +58,7 @@ def _modules() -> list[str]:
     found = []
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
-        if isinstance(path, str) and path.endswith(".py") and "/unjam/" not in path and "-packages" in path:
+        if isinstance(path, str) and path.endswith(".py") and not is_ours(path) and is_installed(path):
             found.append(path)
     return found
 

@@ -69,9 +69,9 @@ class ForkServer:
         """Whether this process started it and it still runs."""
         return self._owner == os.getpid() and not self._channel.closed and self._process.poll() is None
 
-    def preload(self, packages: Iterable[str]) -> None:
-        """Import packages in the server, where that is safe."""
-        new = tuple(sorted(set(packages) - self._preloaded))
+    def preload(self, modules: Iterable[str]) -> None:
+        """Import installed modules in the server, in this order, where that is safe."""
+        new = tuple(name for name in modules if name not in self._preloaded)
         if not new:
             return
         with self._alone():

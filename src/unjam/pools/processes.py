@@ -340,10 +340,12 @@ class ProcessPool:
             case messages.Drained(batch, cut_short):
                 end = ev.Exhausted(hand.number, batch, cut_short=cut_short)
                 return Arrival(end, Missing(envelope.data, raises=False))
-            case messages.Prepared(imported):
-                self._learnt.imported.update(imported)
+            case messages.Prepared():
                 hand.prepared = True
                 return Arrival(ev.Ready(hand.number))
+            case messages.Imported():
+                self._learnt.imported |= dict.fromkeys(bytes(envelope.data).decode().split("\n"))
+                return None
             case messages.Copied(path, reason):
                 self._learnt.copied[path] = reason
                 return None

@@ -38,9 +38,9 @@ LARGE = 16 << 20
 
 @dataclass(slots=True)
 class Learnt:
-    """What workers told of themselves: packages that they had to import, and containers that they copied, with the reason."""
+    """What workers told of themselves: modules that they had to import, in order, and containers that they copied, with the reason."""
 
-    imported: set[str] = field(default_factory=set)
+    imported: dict[str, None] = field(default_factory=dict)
     copied: dict[str, str] = field(default_factory=dict)
 
 

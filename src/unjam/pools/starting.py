@@ -4,8 +4,9 @@ NOTE [ Start method ]
 
 With no `multiprocessing_context` ("auto") workers come from unjam's fork server and get the dataset by value, so that
 none of the training process's threads and locks is copied. Where something cannot be sent, and only then, they are
-forked from the training process, if the audit finds that safe at this moment; it is said once. If it is not safe, the
-error names the attribute. The same holds for a dataset so large that a second copy of it would not fit into memory.
+forked from the training process, as torch's are; what it is, what the risk is now and how to remove it is said once. A
+freeze that follows is explained like any other. A dataset so large that a second copy of it would not fit into memory is
+forked only where the audit finds that safe.
 
 A context that the user gives is obeyed: `fork` forks, `spawn` and `forkserver` start processes multiprocessing's way;
 these too get the dataset by value, once for all workers.
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib.util
 import logging
 import multiprocessing
 import os
@@ -31,7 +31,7 @@ from unjam.pools.registry import close_all
 from unjam.pools.shares import Learnt, Shares
 from unjam.pools.trying import dry_run
 from unjam.transport.room import available_memory
-from unjam.worker import settings, shipping
+from unjam.worker import shipping
 from unjam.worker.spec import Cargo, WorkerSpec
 from unjam.worker.tasting import Tasted
 from unjam.worker.world import World, tracker_fd
@@ -48,11 +48,21 @@ class ShipCache:
     """The last payload of a loader, used again while its content is the same. Never travels itself."""
 
     payload: shipping.Payload | None = None
-    # among them, installed packages that workers had to import themselves: next time the server does it once for all
+    # among them, installed modules that workers had to import themselves: next time the server does it once for all
     learnt: Learnt = field(default_factory=Learnt)
     shares: Shares = field(default_factory=Shares)
     # a worker could not rebuild what it was sent: do not try again
     must_fork: bool = False
+
+    # the last thing that could not be sent, and what pickling said: looking for it takes a while
+    problem: tuple[str, CannotShipError] | None = None
+
+    def problem_of(self, cargo: Cargo, error: BaseException) -> CannotShipError:
+        """What cannot be sent, looked for once."""
+        said = f"{type(error).__name__}: {error}"
+        if self.problem is None or self.problem[0] != said:
+            self.problem = said, _cannot_ship(cargo, error, None)
+        return self.problem[1]
 
     def __reduce__(self) -> Any:
         return cache_for, (self.shares.mode,)
@@ -75,7 +85,7 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
     method = None if context is None else context.get_start_method()
     if method == "fork":
         return _forking(cargo, specs, context, cache)
-    if cache.must_fork and method is None and _fork_is_safe():
+    if cache.must_fork and method is None:
         return _forking(cargo, specs, multiprocessing.get_context("fork"), cache)
     try:
         cache.payload = _ship_sharing(cargo, specs, cache, within=_room() if method is None else None)
@@ -92,7 +102,7 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
         cache.payload = _ship_sharing(cargo, specs, cache, within=None)
     except Exception as error:
         if method is None:
-            return _fall_back(cargo, specs, _cannot_ship(cargo, error, method), cache)
+            return _fall_back(cargo, specs, cache.problem_of(cargo, error), cache)
         raise _cannot_ship(cargo, error, method) from error
     nursery: Nursery = ServerNursery() if method is None else ContextNursery(context, None)
     if method is None:
@@ -118,16 +128,16 @@ def _ship_sharing(cargo: Cargo, specs: list[WorkerSpec], cache: ShipCache, *, wi
     shares = cache.shares
     cargo.stands = ()
     if not shares.survey(cargo, len(specs)):
-        return _ship(cargo, cache.payload, within=within)
+        return shipping.ship(cargo, cache.payload, within=within, with_state=True)
     shares.obey(cache.learnt)
-    payload = _ship(cargo, cache.payload, within=within, stands=shares.by_identity())
+    payload = shipping.ship(cargo, cache.payload, within=within, stands=shares.by_identity(), with_state=True)
     if shares.by_identity() and not shares.tasted and shares.mode == "auto":
         cache.payload = payload
         _preload(cache)
         begin = BeginFrame(World.here(), payload, tracker_fd(), adopted=True)
         between = any(name.partition(".")[0] in ("multiprocessing", "socket") for name in payload.modules)
         if _taste(shares, ServerNursery(), begin, specs[0], cargo, between=between):
-            payload = _ship(cargo, None, within=within, stands=shares.by_identity())
+            payload = shipping.ship(cargo, None, within=within, stands=shares.by_identity(), with_state=True)
     return payload
 
 
@@ -150,27 +160,12 @@ def _taste(
 
 def _preload(cache: ShipCache) -> None:
     assert cache.payload is not None, "nothing was shipped"
-    packages = _packages(cache.payload.modules) | cache.learnt.imported
-    forkserver.with_server(lambda server: server.preload(packages))
-
-
-def _ship(
-    cargo: Cargo, previous: shipping.Payload | None, *, within: int | None, stands: dict[int, Any] | None = None
-) -> shipping.Payload:
-    found = settings.collect()
-    try:
-        cargo.settings = settings.Carrier(found)
-        return shipping.ship(cargo, previous, within=within, stands=stands)
-    except shipping.TooLarge:
-        raise
-    except Exception:  # noqa: BLE001 - whatever a user's variable raises when it is pickled
-        # settings are a help and must not stand in the way
-        cargo.settings = settings.Carrier(settings.scalars(found))
-        return shipping.ship(cargo, previous, within=within, stands=stands)
+    # what workers imported before comes in their order
+    names = [*cache.learnt.imported, *sorted(cache.payload.modules - cache.learnt.imported.keys())]
+    forkserver.with_server(lambda server: server.preload(names))
 
 
 def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCache) -> ProcessPool:
-    cargo.settings = None  # a forked worker has them
     by_name = [spec.by_name() for spec in specs]
     nursery, begin, shares = ContextNursery(context, cargo), BeginFrame(None, None, None, adopted=False), cache.shares
     cargo.stands = ()
@@ -190,19 +185,18 @@ def _fork_is_safe() -> bool:
 
 
 def _fall_back(cargo: Cargo, specs: list[WorkerSpec], problem: CannotShipError, cache: ShipCache) -> ProcessPool:
+    if "fork" not in multiprocessing.get_all_start_methods():
+        raise problem
     from unjam.pools.audit import fork_now  # noqa: PLC0415 - only when something cannot be sent
 
     verdict = fork_now()
-    if "fork" not in multiprocessing.get_all_start_methods() or not verdict.safe:
-        reasons = "; ".join(verdict.reasons) or "this system cannot fork"
-        raise CannotShipError(
-            f"{problem}\n  forking instead is not safe now: {reasons}", path=problem.path, type_name=problem.type_name
-        ) from problem.__cause__
+    risk = "fork was found safe now" if verdict.safe else f"the risk: {'; '.join(verdict.reasons)}\n{problem.cure}"
     _tell_once(
         problem.path,
-        "%s (%s) cannot be sent to a worker, so the workers are forked from this process; fork was found safe now",
+        "%s (%s) cannot be sent to a worker, so the workers are forked from this process, as torch's are; %s",
         problem.path,
         problem.type_name,
+        risk,
     )
     return _forking(cargo, specs, multiprocessing.get_context("fork"), cache)
 
@@ -214,52 +208,43 @@ def _cannot_ship(cargo: Cargo, error: BaseException, method: str | None) -> Cann
         culprit = find_culprit(name, getattr(cargo, name), _attempt)
         if culprit is not None:
             how = "" if method is None else f" by {method}"
-            text = (
-                f"{culprit.path} cannot be sent to a worker{how}: it is a {culprit.type_name}\n"
-                f"  {culprit.reason}\n"
-                f"help: make it in the worker: unjam.per_worker(what opens it, its arguments) in place of {culprit.path}; or open or "
-                f"create it on first use in __getitem__; or pass multiprocessing_context='fork'"
-            )
-            problem = CannotShipError(text, path=culprit.path, type_name=culprit.type_name)
-            problem.__cause__ = error
-            return problem
-    problem = CannotShipError(
-        f"the dataset cannot be sent to a worker: {type(error).__name__}: {error}\n"
+            text = f"{culprit.path} cannot be sent to a worker{how}: it is a {culprit.type_name}\n  {culprit.reason}"
+            if culprit.between_processes:
+                cure = (
+                    f"help: {culprit.path} is shared between processes; one that is made by multiprocessing.get_context('spawn') can be "
+                    "sent, and multiprocessing_context='fork' says that forking is meant"
+                )
+            else:
+                cure = (
+                    f"help: make it in the worker: unjam.per_worker(what opens it, its arguments) in place of {culprit.path}; or open or "
+                    "create it on first use in __getitem__; or pass multiprocessing_context='fork'"
+                )
+            return _problem(text, cure, culprit.path, culprit.type_name, error)
+    return _problem(
+        f"the dataset cannot be sent to a worker: {type(error).__name__}: {error}",
         "help: pass multiprocessing_context='fork', or make what is missing importable in another process",
-        path="the dataset",
-        type_name=type(error).__name__,
+        "the dataset",
+        type(error).__name__,
+        error,
     )
-    problem.__cause__ = error
+
+
+def _problem(text: str, cure: str, path: str, type_name: str, error: BaseException) -> CannotShipError:
+    problem = CannotShipError(f"{text}\n{cure}", path=path, type_name=type_name, cure=cure)
+    problem.__cause__ = error.with_traceback(None)  # it may be kept, and frames hold everything
     return problem
 
 
 def _attempt(part: object) -> None:
     """Send and rebuild, here: some things can be pickled but not unpickled."""
     payload = shipping.ship(part)
-    shipping.receive(payload.fd, payload.manifest, [os.dup(fd) for fd in payload.extra_fds])
+    shipping.receive(payload.fd, payload.manifest, [os.dup(fd) for fd in payload.extra_fds], here=True)
 
 
 def _room() -> int | None:
     """How large a payload may be: a second copy of the dataset's arrays, and the workers need memory too."""
     left = available_memory()
     return None if left is None else max(1 << 30, int(left * LARGEST_SHARE))
-
-
-def _packages(modules: frozenset[str]) -> set[str]:
-    """The installed packages among the modules that a payload refers to."""
-    return {top for top in {name.partition(".")[0] for name in modules} if _installed(top)}
-
-
-@functools.cache
-def _installed(package: str) -> bool:
-    if package in ("__main__", "__mp_main__", "builtins", "unjam", ""):
-        return False
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError, AttributeError):
-        return False
-    origin = None if spec is None else spec.origin
-    return origin is not None and settings.is_installed(origin)
 
 
 def _tell_once(key: str, text: str, *values: Any) -> None:

@@ -102,11 +102,11 @@ def gone_words(changed: Trial | None) -> tuple[str, ...]:
 
 
 def ended(case: Case) -> list[tuple[Trial, End]]:
-    """The processes that went without a goodbye, with workers first."""
+    """The processes that went without a goodbye, with workers first; none that unjam's own code has ended."""
     found = []
     for trial in (case.as_is, case.compared, case.alone):
         if trial is not None:
-            found += [(trial, end) for end in trial.ends]
+            found += [(trial, end) for end in trial.ends if not end.by_our_own]
     return found
 
 

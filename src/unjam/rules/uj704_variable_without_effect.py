@@ -8,7 +8,7 @@ nothing. OMP_NUM_THREADS and its like are read when the library is loaded: setti
 
 How to confirm: the name does not occur in any library or module of the process; the pool's size is not the one asked for.
 
-How to fix: the call that does it (`cv2.setNumThreads(1)`, `threadpoolctl.threadpool_limits(1)`, `torch.set_num_threads(1)`), or the right variable
+How to fix: the call that does it (`cv2.setNumThreads(0)`, `threadpoolctl.threadpool_limits(1)`, `torch.set_num_threads(1)`), or the right variable
 before the first import.
 
 Limits: only variables with THREADS in their name are looked at. A library that is loaded later may read one.
@@ -36,7 +36,7 @@ def detect(case: Case) -> Finding | None:
         title = f"{name}={idle[name]} has no effect: nothing in this process reads a variable of that name"
         evidence: tuple[str, ...] = ("the name occurs in none of the libraries and modules that are loaded",)
         help_text = (
-            "cv2.setNumThreads(1) in worker_init_fn, or OPENCV_FOR_THREADS_NUM=1 before Python starts"
+            "cv2.setNumThreads(0) in worker_init_fn, or OPENCV_FOR_THREADS_NUM=1 before Python starts"
             if name.startswith("OPENCV")
             else "drop it, or call threadpoolctl.threadpool_limits(1)"
         )

@@ -19,10 +19,10 @@ def close(settings: Settings) -> None:
     records = Records.here(settings)
     if records.pid != os.getpid() or not any(one.iterators for one in records.all) or _is_worker():
         return
-    facts = gather(records, settings)
-    records.all = []
     interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
     try:
+        facts = gather(records, settings)
+        records.all = []
         _write(facts, settings)
     except Exception as error:  # noqa: BLE001 - the program has done its work; its exit code is its own
         sys.stderr.write(f"unjam: the summary could not be written: {type(error).__name__}: {error}\n")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
-_PYTHONS = os.path.dirname(os.__file__)
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from unjam.whose import is_installed, is_ours
 
 
 def calling_line() -> str:
@@ -16,10 +14,10 @@ def calling_line() -> str:
     first = ""
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_HERE):
+        if not is_ours(file):
             here = f"{file}:{frame.f_lineno}"
             first = first or here
-            if not file.startswith((_PYTHONS, "<frozen")) and "site-packages" not in file:
+            if not is_installed(file):
                 return here
         frame = frame.f_back
     return first or "an unknown line"

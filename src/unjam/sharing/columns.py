@@ -22,6 +22,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, ValuesView
 from typing import Any
 
+import numpy as np
 import torch
 
 from unjam.sharing.buffer import Writer
@@ -79,8 +80,8 @@ class _Ends:
             self._ends.append(began)
         counted = array.array("q", list(lengths))  # faster than from an iterator
         counted[0] += self._ends[-1]
-        sums = torch.frombuffer(counted, dtype=torch.int64)
-        torch.cumsum(sums, 0, out=sums)
+        sums = np.frombuffer(counted, np.int64)
+        np.cumsum(sums, out=sums)
         self._ends += counted
 
     def finish(self, writer: Writer, **facts: Any) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _stack(arena: Arena, batch: Any, collate_fn_map: Any) -> Any:
     first = batch[0]
     if first.is_nested or first.layout is not torch.strided:
         return torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # it knows what to say
-    if first.device.type != "cpu":
+    if first.device.type != "cpu" or first.is_quantized:
         return torch.stack(batch, 0)
     size = (len(batch), *first.shape)
     out = None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import mmap
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +35,19 @@ class Inherited:
     def detach(self) -> int:
         """The descriptor in this process."""
         return _inherited[self.place]
+
+
+def shared_bytes(place: int, offset: int, nbytes: int) -> memoryview:
+    """Memory that the parent shares with other processes, by a descriptor that came with the payload."""
+    shift = offset % mmap.ALLOCATIONGRANULARITY
+    mapping = mmap.mmap(_inherited[place], shift + nbytes, offset=offset - shift)
+    os.close(_inherited[place])
+    return memoryview(mapping)[shift:]
+
+
+def namespace_of(module: str) -> dict[str, Any]:
+    """The variables of a module of the program's."""
+    return vars(importlib.import_module(module))
 
 
 def storage_of(memory: Any) -> torch.UntypedStorage:

@@ -7,11 +7,18 @@ each, and a pool that was started before a fork is dead after it: calling into i
 every pool it can reach: torch's by API, BLAS and OpenMP through threadpoolctl, OpenCV by API as soon as it is imported,
 and libraries not loaded yet by the variables that they read when they are loaded. Only variables that a library really
 reads are listed; OpenCV reads no variable with OPENMP in its name.
+
+In a child of a process that has used its pools, a call that resizes a pool may join threads that are not there. Tried in such
+children, library by library: `torch.set_num_threads(1)` is safe (torch's own workers call it); to lower the number of OpenMP's and
+OpenBLAS's threads is safe, and without it scikit-learn's and torch's OpenMP wait for ever; `cv2.setNumThreads(1)` crashes
+or waits for ever (OpenCV 5.0), also after the parent has set 0; `cv2.setNumThreads(0)` is safe, and so is using OpenCV as it is. So a
+forked worker leaves an OpenCV that its parent had imported alone, as torch's does.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 import torch
 
@@ -38,12 +45,27 @@ def thread_environment(threads: int) -> dict[str, str]:
     return dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
-def cap_threads(threads: int, *, loaded_elsewhere: bool) -> None:
-    """Cap every pool in this process. `loaded_elsewhere`: libraries were loaded before the variables were set."""
+def cap_threads(threads: int, *, loaded_elsewhere: bool, forked: bool) -> None:
+    """Cap every pool in this process.
+
+    `loaded_elsewhere`: libraries were loaded before the variables were set. `forked`: from a process that may have used their pools.
+    """
     torch.set_num_threads(threads)
     os.environ.update(thread_environment(threads))
     if loaded_elsewhere:
-        import threadpoolctl  # noqa: PLC0415 - milliseconds, and only needed after a fork of the parent
+        _lower_pools(threads)
+    if not forked or "cv2" not in sys.modules:
+        after_import("cv2", lambda cv2: cv2.setNumThreads(threads))
 
-        threadpoolctl.threadpool_limits(threads)
-    after_import("cv2", lambda cv2: cv2.setNumThreads(threads))
+
+def switch_off_opencv_threads() -> None:
+    """The one call of OpenCV's that was seen to do no harm in a forked child; see NOTE [ One compute thread ]."""
+    after_import("cv2", lambda cv2: cv2.setNumThreads(0))
+
+
+def _lower_pools(threads: int) -> None:
+    import threadpoolctl  # noqa: PLC0415 - milliseconds, and only needed where libraries are loaded already
+
+    for library in threadpoolctl.ThreadpoolController().lib_controllers:
+        if library.num_threads > threads:  # to raise the number may start threads
+            library.set_num_threads(threads)

@@ -37,7 +37,7 @@ from unjam.worker.fetching import Fetcher, make_fetcher
 from unjam.worker.forgiving import forgiving, forgiving_collate
 from unjam.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, Surrender
 from unjam.worker.mending import Identity, Mender
-from unjam.worker.settings import is_installed
+from unjam.worker.reach import is_installed_module
 from unjam.worker.spec import Cargo, WorkerSpec, seed_batch
 from unjam.worker.transforms import Transforms
 from unjam.worker.world import use_tracker
@@ -104,6 +104,7 @@ class Worker:
         self._exhausted = False
         self._handler: Any = None
         self._transforms: Transforms | None = None
+        self._modules: set[str] = set()
 
     # -- preparing ---------------------------------------------------------------------------------------------------
 
@@ -111,13 +112,13 @@ class Worker:
         """Settle, load, seed, and say so; a failure is told, and the worker waits to be dismissed."""
         self._arm()
         self._page.beat(Stage.LOADING, -1)
-        known = set(sys.modules)
+        self._modules = set(sys.modules)
         try:
             if begin.has_tracker:
                 use_tracker(fds.pop(1))
             if begin.home is not None:
                 begin.home.settle(self._spec.worker, adopted=begin.adopted)
-            self._settle(adopted=begin.adopted)
+            self._settle(adopted=begin.adopted, forked=cargo is not None)
             if cargo is None:
                 assert begin.manifest is not None, "a worker without a cargo needs a manifest"
                 cargo = shipping.receive(fds[0], begin.manifest, fds[1:])
@@ -129,7 +130,8 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - user code runs in here; whatever it raises is the answer
             self._tell_unready(error, "before its first sample")
             return
-        self._tell(messages.Prepared(_packages(set(sys.modules) - known)))
+        self._tell_imports()
+        self._tell(messages.Prepared())
 
     def _arm(self) -> None:
         """Make stacks readable without ptrace, from the first moment on."""
@@ -138,13 +140,13 @@ class Worker:
         self._page.words[ARMED] = 1
         self._handler = signal.getsignal(STACK_SIGNAL)
 
-    def _settle(self, *, adopted: bool) -> None:
+    def _settle(self, *, adopted: bool, forked: bool) -> None:
         """Keep Ctrl-C for the parent, cap the threads."""
         # a handler, not SIG_IGN: programs that the dataset runs keep the default
         signal.signal(signal.SIGINT, lambda *_: None)
         if self._spec.threads is not None:
             # the fork server sets the variables before it loads anything; nobody else does
-            hygiene.cap_threads(self._spec.threads, loaded_elsewhere=not adopted)
+            hygiene.cap_threads(self._spec.threads, loaded_elsewhere=not adopted, forked=forked)
 
     def _initialise(self, cargo: Cargo) -> None:
         spec = self._spec
@@ -262,6 +264,8 @@ class Worker:
             job.told(),
             b"" if self._transforms is None else self._transforms.take(),
         )
+        if len(sys.modules) != len(self._modules):
+            self._tell_imports()  # before the batch, which may be the last
         self._tell(made, packed.data)
 
     def _resume(self, message: messages.Resume) -> None:
@@ -321,6 +325,14 @@ class Worker:
                 raise ChannelClosed("asked to stop")
             self._channel.poll(LOOK_AROUND.seconds, write=True)
 
+    def _tell_imports(self) -> None:
+        """Name the installed modules that were imported since the last time, so that the fork server can do it next time."""
+        loaded = list(sys.modules.items())
+        names = [name for name, module in loaded if name not in self._modules and is_installed_module(module)]
+        self._modules = {name for name, _ in loaded}
+        if names:
+            self._tell(messages.Imported(), "\n".join(names).encode())
+
     def _tell_unready(self, error: BaseException, when: str) -> None:
         loading = self._page.read().stage is Stage.LOADING
         failed = self._bare(error, None, f"raised {when}")
@@ -345,16 +357,6 @@ class Worker:
 def _job(task: messages.Task, data: bytes, *, batched: bool) -> Job:
     index, spares = pickle.loads(data) if task.with_spares else (pickle.loads(data), ())
     return Job(task.batch, task.number, index, spares, task.verdicts or {}, batched=batched)
-
-
-def _packages(modules: set[str]) -> tuple[str, ...]:
-    """The installed top-level packages among modules that were imported here."""
-    found = set()
-    for name in {module.partition(".")[0] for module in modules}:
-        path = getattr(sys.modules.get(name), "__file__", None)
-        if path and is_installed(path) and not name.startswith("_"):
-            found.add(name)
-    return tuple(sorted(found))
 
 
 def warm_up() -> None:

@@ -79,9 +79,12 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The worker has its dataset; `imported` are third-party packages it had to import itself."""
+    """The worker has its dataset."""
 
-    imported: tuple[str, ...]
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The worker had to import installed modules itself; their names, in order, are the frame's data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,7 @@ LANGUAGE = (
     Carry,
     Leave,
     Prepared,
+    Imported,
     NewSlot,
     Made,
     Carried,

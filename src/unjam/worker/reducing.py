@@ -7,10 +7,12 @@ import functools
 import io
 import os
 import pickle
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import context as mp_context
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -24,12 +26,25 @@ from unjam.sharing.handles import PerWorker, by_value
 from unjam.transport import packing, unpacking
 from unjam.transport.memory import OwnedFd, address_of
 from unjam.worker import arrivals
+from unjam.worker.reach import MAIN, file_of, imports_of, uses_globals
 from unjam.worker.sharedmaps import SharedMaps
 
 # buffers are placed at multiples of this; smaller ones stay in the stream
 ALIGNMENT = 64
 _LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
 _UNKNOWN = object()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBytes:
+    """A piece of memory that processes share: the place of its descriptor, where in it, how much."""
+
+    place: int
+    offset: int
+    nbytes: int
+
+    def __reduce__(self) -> Any:
+        return arrivals.shared_bytes, (self.place, self.offset, self.nbytes)
 
 
 class CannotShip(Exception):
@@ -39,11 +54,12 @@ class CannotShip(Exception):
 class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
     """See NOTE [ By value ]."""
 
-    def __init__(self, file: io.BytesIO) -> None:
+    def __init__(self, file: io.BytesIO, maps: SharedMaps | None = None) -> None:
         self.buffers: list[pickle.PickleBuffer] = []
         self.fds: list[OwnedFd] = []
+        # those of everything that was met, by name
         self.modules: set[str] = set()
-        self.maps = SharedMaps()
+        self.maps = maps or SharedMaps()
         self._known: dict[type, Any] = {}
         super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._keep)
 
@@ -68,6 +84,11 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
                 f"it holds {nbytes} bytes of memory that is shared between processes; a worker would get a copy"
             )
 
+    def shared(self, address: int, nbytes: int) -> SharedBytes | None:
+        """Memory that other processes can write to, if it can be handed over."""
+        found = self.maps.descriptor(address) if self.maps.writable_shared(address) else None
+        return None if found is None else SharedBytes(self.inherit(found[0]), found[1], nbytes)
+
     def inherit(self, fd: int) -> int:
         """Take a descriptor along; return its place among the worker's."""
         self.fds.append(OwnedFd(os.dup(fd)))
@@ -83,13 +104,16 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
             reduced = reduce(self, obj)
             if reduced is not NotImplemented:
                 return reduced
-        return super().reducer_override(obj)
+        reduced = super().reducer_override(obj)
+        return _in_its_module(obj, reduced) if kind is types.FunctionType else reduced
 
     def _meet(self, kind: type) -> Callable[[ShippingPickler, Any], Any] | None:
         """How objects of this type are reduced, and which package they will need over there."""
         self.modules.add(kind.__module__)
         if issubclass(kind, (type, types.FunctionType)):
             return _note_module
+        if issubclass(kind, types.ModuleType):
+            return _note_itself
         for kinds, reduce in _reducers():
             if issubclass(kind, kinds):
                 return reduce
@@ -122,9 +146,40 @@ def _multiprocessings_own(kind: type) -> Callable[[Any], Any] | None:
     return reduce
 
 
+def _in_its_module(function: types.FunctionType, reduced: Any) -> Any:
+    """A lambda or local function of a module that the worker can import uses that module's variables, not copies of them."""
+    if not isinstance(reduced, tuple) or len(reduced) != 6 or not isinstance(reduced[1][0], types.CodeType):
+        return reduced  # it goes by name
+    make, (code, _, *rest), (attributes, slots), *unused, restore = reduced
+    name = function.__globals__.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) and name not in MAIN else None
+    importable = file_of(module) and getattr(module, "__spec__", None) is not None
+    if not importable or vars(module) is not function.__globals__ or not uses_globals(code, function.__globals__):
+        return reduced
+    namespace = ModuleNamespace(str(name))
+    return make, (code, namespace, *rest), (attributes, {**slots, "__globals__": {}}), *unused, restore
+
+
+class ModuleNamespace:
+    """The variables of a module, which is imported where this is rebuilt."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> Any:
+        return arrivals.namespace_of, (self.name,)
+
+
 def _note_module(pickler: ShippingPickler, obj: Any) -> Any:
     if isinstance(obj.__module__, str):
         pickler.modules.add(obj.__module__)
+        if obj.__module__ in MAIN and isinstance(obj, types.FunctionType):
+            pickler.modules.update(imports_of(obj.__code__, ""))
+    return NotImplemented
+
+
+def _note_itself(pickler: ShippingPickler, module: types.ModuleType) -> Any:
+    pickler.modules.add(module.__name__)
     return NotImplemented
 
 
@@ -144,7 +199,7 @@ def _reduce_tensor(_: ShippingPickler, tensor: torch.Tensor) -> Any:
     return arrivals.tensor_of, (tensor.untyped_storage(), tensor.dtype, *place, tensor.requires_grad)
 
 
-def _reduce_storage(_: ShippingPickler, storage: torch.UntypedStorage) -> Any:
+def _reduce_storage(pickler: ShippingPickler, storage: torch.UntypedStorage) -> Any:
     if storage.device.type != "cpu":
         return NotImplemented
     if storage.is_shared():
@@ -153,6 +208,9 @@ def _reduce_storage(_: ShippingPickler, storage: torch.UntypedStorage) -> Any:
         return reductions.reduce_storage(storage)
     if storage.nbytes() == 0:
         return arrivals.storage_of, (b"",)
+    shared = pickler.shared(storage.data_ptr(), storage.nbytes())
+    if shared is not None:
+        return arrivals.storage_of, (shared,)
     raw: Any = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
     raw.storage = storage
     return arrivals.storage_of, (pickle.PickleBuffer(raw),)
@@ -163,12 +221,8 @@ def _reduce_typed(_: ShippingPickler, storage: torch.storage.TypedStorage) -> An
 
 
 def _reduce_lock(_: ShippingPickler, lock: Any) -> Any:
+    # held or not: nobody in the worker could release it
     is_plain = isinstance(lock, _LOCK_TYPES[0])
-    free = lock.acquire(blocking=False)
-    if free:
-        lock.release()
-    if not free or (not is_plain and "count=0" not in repr(lock)):
-        raise CannotShip("it is a lock that is held now; a worker would wait for it for ever")
     return (threading.Lock if is_plain else threading.RLock), ()
 
 
@@ -222,11 +276,15 @@ def _reduce_array(pickler: ShippingPickler, array: Any) -> Any:
         mode = "r+" if base.mode == "w+" else base.mode
         place = (os.path.abspath(filename), mode, base.offset + shift)
         return arrivals.memmap_of, (*place, type(array), array.dtype, array.shape, array.strides)
-    if array.nbytes and array.flags.writeable:
-        pickler.refuse_shared(address, array.nbytes)
-    if array.size == 0 or array.dtype.hasobject or not forward or type(array).__module__ != "numpy":
-        return NotImplemented
+    can_move = array.size and not array.dtype.hasobject and forward and type(array).__module__ == "numpy"
     span = array.itemsize + sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
+    if array.nbytes and array.flags.writeable:
+        shared = pickler.shared(address, span) if can_move else None
+        if shared is not None:
+            return arrivals.windows_of, (shared, array.dtype, array.shape, array.strides)
+        pickler.refuse_shared(address, array.nbytes)
+    if not can_move:
+        return NotImplemented
     if span >= array.nbytes:
         return NotImplemented
     raw: Any = (ctypes.c_ubyte * span).from_address(address)

@@ -29,20 +29,22 @@ from unjam.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.worker.lifeline import ParentSight, die_with_parent
 
 _STATE_VARIABLE = "UNJAM_SERVER_STATE"
+# how often the server starts over because an import started a thread, before it imports nothing more
+MOST_STARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Preload:
-    """Import these packages, if that is safe, so that workers need not."""
+    """Import these modules, if that is safe, so that workers need not."""
 
-    packages: tuple[str, ...]
+    modules: tuple[str, ...]
     path: tuple[str, ...]
     environ: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Preloaded:
-    """The server is ready to fork, with the packages or, for those in `refused`, without."""
+    """The server is ready to fork, with the modules or, for those in `refused`, without."""
 
     refused: tuple[str, ...]
 
@@ -209,8 +211,8 @@ class Server:
         # libraries read it when they are imported, as they did in the parent
         os.environ.update(request.environ)
         try:
-            for name in request.packages:
-                if name in self._tried or name in sys.modules:
+            for name in request.modules:
+                if name in self._tried or name in sys.modules or self._is_refused(name):
                     continue
                 self._tried.add(name)
                 with contextlib.suppress(
@@ -223,6 +225,12 @@ class Server:
             sys.path[:] = before
         gc.freeze()
         self._answer(Preloaded(tuple(sorted(self._refused))))
+
+    def _is_refused(self, name: str) -> bool:
+        """Whether a module starts threads, or lies in one that does."""
+        if len(self._refused) >= MOST_STARTS:
+            return True  # each time costs seconds: whoever imports them all ends with the same threads
+        return any(name == one or name.startswith(one + ".") for one in self._refused)
 
     def _start_over(self, culprit: str) -> None:
         """Replace this program by a fresh one that will not import `culprit`; it answers the request."""

@@ -8,10 +8,10 @@ notebook travel, and a class of `__main__` that comes back in a batch is the par
 worker that writes to one gets its own copy of that page, as after a fork.
 
 Some things mean more than their bytes, and keep their meaning:
-- memory shared between processes (`share_memory_()`, memory maps of files, multiprocessing's queues and locks of a
-  spawn context) stays shared; shared memory that cannot be handed over makes the object unshippable, because a silent
-  copy would be worse than an error;
-- an unlocked `threading.Lock` arrives as a new unlocked lock: that is all a fork would give;
+- memory shared between processes (`share_memory_()`, memory maps of files, arrays over a `multiprocessing.Array`, multiprocessing's
+  queues and locks of a spawn context) stays shared; shared memory that this process has no descriptor of makes the
+  object unshippable, because a silent copy would be worse than an error;
+- a `threading.Lock` arrives as a new lock, unlocked, also where a thread holds it now: nobody in the worker could release it;
 - a file open for reading arrives open, at the same position, with an offset of its own.
 """
 
@@ -29,8 +29,9 @@ import cloudpickle
 
 from unjam.transport import memory
 from unjam.transport.memory import OwnedFd, address_of, create, same_bytes
-from unjam.worker import arrivals
+from unjam.worker import arrivals, module_state, reach
 from unjam.worker.reducing import ALIGNMENT, CannotShip, ShippingPickler, StandingPickler, as_if_spawning
+from unjam.worker.sharedmaps import SharedMaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Manifest:
 
     size: int
     stream: tuple[int, int]
+    # the state of the modules that the object's code can reach, see `module_state`
+    state: tuple[int, int]
     buffers: tuple[tuple[int, int, bool], ...]
     # whether something stands in the place of containers
     stands: bool = False
@@ -52,6 +55,7 @@ class Payload:
     manifest: Manifest
     mapping: memory.Mapping
     extra_fds: list[OwnedFd] = field(default_factory=list)
+    # installed modules that a worker will need
     modules: frozenset[str] = frozenset()
 
 
@@ -69,14 +73,18 @@ def ship(
     *,
     within: int | None = None,
     stands: Mapping[int, Any] | None = None,
+    with_state: bool = False,
 ) -> Payload:
     """Pickle `cargo` into memory; give back `previous` itself if it holds the very same bytes.
 
     Raises `TooLarge`, before any memory is taken, if more than `within` bytes would be. `stands`: by identity, what goes in the place of
-    containers.
+    containers. `with_state`: the state of the modules that its code can reach goes along, see NOTE [ Module state ].
     """
     _main_by_value()
     dumped = dump(cargo, stands)
+    reached = reach.reach(dumped.modules)
+    if with_state:
+        dumped.state = _dump_state(reached, dumped.buffers)
     manifest = _plan(dumped, stands=bool(stands))
     if previous is not None and _unchanged(dumped, manifest, previous):
         return previous
@@ -87,7 +95,27 @@ def ship(
     content = mapping.view()
     for (start, length), view in _places(manifest, dumped):
         content[start : start + length] = view
-    return Payload(fd, manifest, mapping, dumped.fds, frozenset(dumped.modules))
+    return Payload(fd, manifest, mapping, dumped.fds, frozenset(reached.installed))
+
+
+def _dump_state(reached: reach.Reached, buffers: list[pickle.PickleBuffer]) -> bytes:
+    """The state of the reached modules; its buffers go behind those of the object itself."""
+    maps = SharedMaps()
+
+    def pack(value: Any) -> module_state.Packed:
+        stream = io.BytesIO()
+        pickler = ShippingPickler(stream, maps)
+        try:
+            pickler.dump(value)
+            if pickler.fds:
+                raise CannotShip("it holds a descriptor")
+            first = len(buffers)
+            buffers.extend(pickler.buffers)
+            return module_state.Packed(stream.getvalue(), first, len(pickler.buffers))
+        finally:
+            pickler.let_go()
+
+    return pickle.dumps(module_state.collect(reached, pack), pickle.HIGHEST_PROTOCOL)
 
 
 def _main_by_value() -> None:
@@ -97,17 +125,25 @@ def _main_by_value() -> None:
         cloudpickle.register_pickle_by_value(main)
 
 
-def receive(fd: int, manifest: Manifest, fds: list[int]) -> Any:
-    """Rebuild what was shipped, its arrays over a private mapping of the shared bytes."""
+def receive(fd: int, manifest: Manifest, fds: list[int], *, here: bool = False) -> Any:
+    """Rebuild what was shipped, its arrays over a private mapping of the shared bytes.
+
+    `here`: in the process that shipped it, where its classes exist already.
+    """
     content = memory.Mapping(fd, max(manifest.size, 1), private=True).view()
     start, length = manifest.stream
     views = []
     for at, nbytes, readonly in manifest.buffers:
         view = content[at : at + nbytes]
         views.append(view.toreadonly() if readonly else view)
+    start_of_state, length_of_state = manifest.state
+    if length_of_state:
+        # before anything is imported
+        module_state.expect(pickle.loads(content[start_of_state : start_of_state + length_of_state]), views)
     with arrivals.descriptors(fds):
-        if manifest.stands:
-            return _StandingUnpickler(io.BytesIO(content[start : start + length]), buffers=views).load()
+        if manifest.stands or here:
+            unpickler = _KeepingUnpickler if here else _StandingUnpickler
+            return unpickler(io.BytesIO(content[start : start + length]), buffers=views).load()
         return pickle.loads(content[start : start + length], buffers=views)
 
 
@@ -115,6 +151,14 @@ class _StandingUnpickler(pickle.Unpickler):
     def persistent_load(self, stands: Any) -> Any:
         """What stands for a container has been rebuilt already."""
         return stands
+
+
+class _KeepingUnpickler(_StandingUnpickler):
+    """Leaves the program's own classes as they are: cloudpickle would lay copies of their methods over them."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return (lambda kind, _: kind) if name == "_class_setstate" else found
 
 
 # -- pickling ----------------------------------------------------------------------------------------------------------
@@ -128,6 +172,7 @@ class Dumped:
     buffers: list[pickle.PickleBuffer]
     fds: list[OwnedFd]
     modules: set[str]
+    state: bytes = b""
 
 
 def dump(cargo: object, stands: Mapping[int, Any] | None = None) -> Dumped:
@@ -145,18 +190,21 @@ def dump(cargo: object, stands: Mapping[int, Any] | None = None) -> Dumped:
 
 
 def _plan(dumped: Dumped, *, stands: bool) -> Manifest:
-    at = dumped.stream.nbytes
+    state = (dumped.stream.nbytes, len(dumped.state))
+    at = sum(state)
     buffers = []
     for buffer in dumped.buffers:
         raw = buffer.raw()
         at = -(-at // ALIGNMENT) * ALIGNMENT
         buffers.append((at, raw.nbytes, raw.readonly))
         at += raw.nbytes
-    return Manifest(at, (0, dumped.stream.nbytes), tuple(buffers), stands)
+    return Manifest(at, (0, dumped.stream.nbytes), state, tuple(buffers), stands)
 
 
 def _places(manifest: Manifest, dumped: Dumped) -> Iterator[tuple[tuple[int, int], memoryview]]:
     yield manifest.stream, dumped.stream
+    if dumped.state:
+        yield manifest.state, memoryview(dumped.state)
     for (start, length, _), buffer in zip(manifest.buffers, dumped.buffers, strict=True):
         yield (start, length), buffer.raw()
 

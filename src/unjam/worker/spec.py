@@ -52,11 +52,11 @@ class WorkerSpec:
         return seed
 
 
-def seed_batch(seed: int, *, numpy: bool = True) -> None:
+def seed_batch(seed: int) -> None:
     """Seed for one batch, where its random numbers must not depend on who makes it."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
-    loaded = sys.modules.get("numpy") if numpy else None
+    loaded = sys.modules.get("numpy")
     if loaded is not None:
         loaded.random.seed(seed & 0xFFFFFFFF)
 
@@ -70,12 +70,11 @@ def batch_seed(base: int, epoch: int, number: int) -> int:
 
 @dataclass(slots=True)
 class Cargo:
-    """The user's objects that a worker works with; they travel by `shipping`. `settings` is first, see `Carrier`.
+    """The user's objects that a worker works with; they travel by `shipping`.
 
     stands: for a forked worker, what it hangs into its dataset in place of large containers: (holder, key, what).
     """
 
-    settings: Any
     dataset: Any
     collate_fn: Any
     worker_init_fn: Any

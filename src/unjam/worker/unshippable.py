@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from unjam.worker.sharedmaps import SharedMaps
+
 # a structure deeper than this is reported at this depth
 DEEPEST = 40
 # parts of one container that are tried; a million equal items need not all be
@@ -32,6 +34,8 @@ class Culprit:
     path: str
     type_name: str
     reason: str
+    # it is meant to be shared: a queue, a lock, memory that several processes write to
+    between_processes: bool = False
 
 
 def find_culprit(
@@ -58,7 +62,18 @@ def find_culprit(
                 break
         else:
             break
-    return Culprit(path, _type_name(found), reason)
+    return Culprit(path, _type_name(found), reason, _is_between_processes(found))
+
+
+def _is_between_processes(obj: Any) -> bool:
+    """Whether an object, or what an array looks at, belongs to several processes."""
+    homes = {kind.__module__.partition(".")[0] for kind in type(obj).__mro__}
+    if homes & {"multiprocessing", "_multiprocessing"}:
+        return True
+    address = getattr(obj, "__array_interface__", {}).get("data", (0,))[0] if "numpy" in homes else 0
+    if "torch" in homes and hasattr(obj, "data_ptr"):
+        address = obj.data_ptr()
+    return bool(address) and SharedMaps().writable_shared(address)
 
 
 def _why(part: object, attempt: Callable[[object], None]) -> str | None:

@@ -1,0 +1,141 @@
+"""Differences that README.md and docs/ state, by name. Each is asked about one difference at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fuzz.compare import Difference, is_error
+from fuzz.program import Program
+from fuzz.sides import hangs_torch
+
+Predicate = Callable[[Program, Difference, dict, dict], bool]
+
+
+@dataclass(frozen=True)
+class OnPurpose:
+    """A difference that is meant."""
+
+    name: str
+    reason: str
+    holds: Predicate
+
+
+def explain(program: Program, difference: Difference, torchs: dict, ours: dict) -> OnPurpose | None:
+    """The entry that states this difference."""
+    return next((one for one in ON_PURPOSE if one.holds(program, difference, torchs, ours)), None)
+
+
+_CAUGHT = re.compile(r"Caught (\w+) in (?:DataLoader worker process \d+|pin memory thread)")
+
+
+def _words(error: dict) -> str:
+    return error["words"].strip("'")
+
+
+def _own_type(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    one, other = difference.torchs, difference.ours
+    if not (is_error(one) and is_error(other)):
+        return False
+    caught = _CAUGHT.search(one["words"])
+    if caught is None or caught[1] != other["error"] or other["cause"] != "RemoteTraceback":
+        return False
+    # KeyError shows its message quoted, in torch's text twice
+    text = one["words"].replace("\\", "")
+    return _words(other).replace("\\", "") in text
+
+
+def _notes(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """Without workers: the same exception, with notes."""
+    one, other = difference.torchs, difference.ours
+    if not (is_error(one) and is_error(other)) or not other["notes"]:
+        return False
+    return {**one, "notes": []} == {**other, "notes": []}
+
+
+def _cannot_collate(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    one, other = difference.torchs, difference.ours
+    if not (is_error(one) and is_error(other)) or other["error"] != "CannotCollateError":
+        return False
+    caught = _CAUGHT.search(one["words"])
+    kind = caught[1] if caught else one["error"]
+    default = any(not plan.collate for plan in program.loaders)
+    return default and kind in ("RuntimeError", "TypeError", "AttributeError", "KeyError", "NotImplementedError")
+
+
+def _mixed(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    ragged = any(plan.data.ragged and not plan.collate for plan in program.loaders)
+    return ragged and is_error(difference.ours) and difference.ours["error"] == "CannotCollateError"
+
+
+def _unpicklable(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    sure = any(hangs_torch(plan) for plan in program.loaders)
+    return sure and difference.path == ("end",) and difference.torchs == "hung" and difference.ours == "came to its end"
+
+
+def _torch_hangs(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """For another cause, mostly a worker that ended; the machine may also have been too slow for torch."""
+    return difference.path == ("end",) and difference.torchs == "hung" and difference.ours == "came to its end"
+
+
+def _stacks_more(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """Torch stacks into shared memory in a worker, which fails for views that are conjugated or negated lazily."""
+    lazy = any(not {"tensor conj", "tensor neg"}.isdisjoint(plan.data.leaves) for plan in program.loaders)
+    words = difference.torchs["words"] if is_error(difference.torchs) else ""
+    return lazy and "doesn't correspond to a device" in words and "batch" in (difference.ours or {})
+
+
+def _fails_with(program: Program, *kinds: str) -> bool:
+    return any(plan.failure is not None and plan.failure.kind in kinds for plan in program.loaders)
+
+
+def _stop_iteration(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """Torch ends the epoch there; we raise, and what follows in that action is more than torch gave."""
+    places = {plan.failure.place for plan in program.loaders if plan.failure is not None}
+    if (
+        not _fails_with(program, "stop iteration")
+        or places.isdisjoint(("getitem", "collate"))
+        or "seen" not in difference.path
+    ):
+        return False
+    step = ours["seen"][difference.path[1]]
+    return any(is_error(item) and "raised StopIteration" in item["words"] for item in step.get("found", []))
+
+
+def _system_exit(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """Torch's worker ends and with it the epoch; ours raises an error that names SystemExit, and goes on."""
+    if not _fails_with(program, "system exit") or "seen" not in difference.path:
+        return False
+    step = ours["seen"][difference.path[1]]
+    return any(is_error(item) and "SystemExit" in item["words"] for item in step.get("found", []))
+
+
+def _ships_more(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """Torch cannot send a lambda, a lock or a local class by spawn; we can."""
+    plans = [plan for plan in program.loaders if plan.workers and plan.method in ("spawn", "forkserver")]
+    return bool(plans) and is_error(difference.torchs) and "pickle" in difference.torchs["words"].lower()
+
+
+ON_PURPOSE = (
+    OnPurpose(
+        "exceptions keep their type",
+        "a worker's exception arrives as itself, its traceback as its cause; torch makes a new one with the traceback as text",
+        _own_type,
+    ),
+    OnPurpose("exceptions have notes", "the same exception, with notes that name the sample", _notes),
+    OnPurpose(
+        "collate names the sample",
+        "where default collate fails, CannotCollateError names the odd sample",
+        _cannot_collate,
+    ),
+    OnPurpose("collate refuses mixtures", "dtypes, keys, words and sequences that differ are an error", _mixed),
+    OnPurpose("torch hangs on what cannot be pickled", "unjam raises or delivers", _unpicklable),
+    OnPurpose("torch hangs", "unjam comes to its end; torch waits for a worker that is gone", _torch_hangs),
+    OnPurpose(
+        "unjam stacks lazy views", "torch's own collate fails on them in a worker, and works without", _stacks_more
+    ),
+    OnPurpose("StopIteration is an error", "torch ends the epoch in silence", _stop_iteration),
+    OnPurpose("SystemExit in a worker is an error that names it", "torch loses the worker and the epoch", _system_exit),
+    OnPurpose("unjam sends more", "what torch cannot pickle for spawn or forkserver travels by value", _ships_more),
+)
