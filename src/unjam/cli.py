@@ -13,7 +13,7 @@ try:
     from rich.console import Console
     from typer.core import TyperCommand
 except ImportError as missing:
-    raise SystemExit(f"the command needs {missing.name}: pip install 'unjam[cli]'") from missing
+    raise SystemExit(f"the command needs {missing.name}: pip install {missing.name}") from missing
 
 from unjam import __version__
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import time
 import weakref
 from typing import Any
 
@@ -85,9 +86,10 @@ class InlineIterator(_SingleProcessDataLoaderIter):
 
 
 class WorkersIterator(_MultiProcessingDataLoaderIter):
-    """`num_workers` > 0."""
+    """`num_workers` > 0. `begun`: when it was asked for, in nanoseconds of the machine's clock."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, begun: int) -> None:
+        self._begun = begun
         _BaseDataLoaderIter.__init__(self, loader)
         self._prefetch_factor = loader.prefetch_factor
         self._in_order = own_of(loader).in_order
@@ -123,7 +125,9 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         if self._pacer is not None and not self._iterable:
             self._options = dataclasses.replace(self._options, seed=int(self._base_seed))
         self._function = _function(loader)
-        self._use(open_pool(*self._plan))
+        pool = open_pool(*self._plan)
+        pool.made_in = time.monotonic_ns() - self._begun
+        self._use(pool)
 
     def _use(self, pool: ProcessPool) -> None:
         restarts, max_restarts = self._deaths
@@ -173,6 +177,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             self._feed.turn.check_idle()
         _BaseDataLoaderIter._reset(self, loader, first_iter)  # noqa: SLF001 - the part that is not about processes
         if self._feed.closed:
+            self._begun = time.monotonic_ns()
             self._open(loader)  # an error ended the workers; they are persistent, so the next epoch has new ones
         self._feed.begin(self._next_index, self._shared_seed)
 
@@ -274,7 +279,7 @@ def _expected(loader: Any) -> int | None:
         if loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler:
             return len(loader.sampler)
         return None
-    except (TypeError, NotImplementedError, AttributeError):
+    except Exception:  # noqa: BLE001 - user code, which torch never asks here: whatever it raises, nothing is known
         return None
 
 

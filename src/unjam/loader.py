@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import os
 import sys
+import time
 import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -186,13 +187,14 @@ def _pacer(loader: torch.utils.data.DataLoader[Any], start: int, depth: int | No
 
 def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> _BaseDataLoaderIter:
     """An epoch of unjam's own loader, or of one of torch's that was adopted."""
+    begun = time.monotonic_ns()
     from unjam import iterator  # noqa: PLC0415 - nothing is needed before the first epoch
 
     own: Any = adopted.find(loader) or loader
     if loader.num_workers == 0 and own._pacer is None:  # noqa: SLF001 - made for this
         return iterator.InlineIterator(loader)
     loader.check_worker_number_rationality()
-    return iterator.WorkersIterator(loader)
+    return iterator.WorkersIterator(loader, begun)
 
 
 def adopt(

@@ -179,6 +179,7 @@ class Statistics:
     """Totals since the loader was made.
 
     failed: samples that ended in an exception, however it was dealt with; `skipped`, `replaced`, `retried` say how.
+    starting: seconds that unjam itself took to start workers: to send the dataset, to start the fork server, to import.
     waited: the time that the consumer spent waiting for batches.
     slowest: the slowest samples, the worst first. stalls: what slow samples cost.
     restarts: workers that took a dead one's place. incidents: everything that went wrong, by kind.
@@ -197,6 +198,7 @@ class Statistics:
     empty_batches: int = 0
     restarts: int = 0
     workers: int = 0
+    starting: float = 0.0
     waited: StageTimes = field(default_factory=StageTimes)
     stages: dict[str, StageTimes] = field(default_factory=dict)
     slowest: tuple[SlowSample, ...] = ()

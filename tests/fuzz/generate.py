@@ -66,7 +66,7 @@ def _failure(draw, data, workers):
     if workers:
         places.append("init")
     # what torch never recovers from costs seconds each time
-    slow = ("local", "unpicklable")
+    slow = ["local"]
     quick = [kind for kind in parts.ERRORS if kind not in slow]
     kind = _rarely(draw, 12, slow, draw(st.sampled_from(quick)))
     return Failure(draw(st.sampled_from(places)), kind, draw(st.integers(0, 6)))

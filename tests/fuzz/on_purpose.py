@@ -46,6 +46,15 @@ def _own_type(program: Program, difference: Difference, torchs: dict, ours: dict
     return _words(other).replace("\\", "") in text
 
 
+def _words_only(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """The exception holds what cannot be pickled, so that only its class's name and its words arrive."""
+    one, other = difference.torchs, difference.ours
+    if not (is_error(one) and is_error(other)) or not _fails_with(program, "unpicklable"):
+        return False
+    caught = _CAUGHT.search(one["words"])
+    return caught is not None and other["error"] == "RemoteError" and f".{caught[1]}: " in other["words"]
+
+
 def _notes(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
     """Without workers: the same exception, with notes."""
     one, other = difference.torchs, difference.ours
@@ -122,6 +131,11 @@ ON_PURPOSE = (
         "exceptions keep their type",
         "a worker's exception arrives as itself, its traceback as its cause; torch makes a new one with the traceback as text",
         _own_type,
+    ),
+    OnPurpose(
+        "exceptions that cannot be pickled arrive as words",
+        "RemoteError names the class and has its words; torch raises another of the class with the traceback as text",
+        _words_only,
     ),
     OnPurpose("exceptions have notes", "the same exception, with notes that name the sample", _notes),
     OnPurpose(

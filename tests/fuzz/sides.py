@@ -188,5 +188,5 @@ def hangs_torch(plan) -> bool:
     """Whether torch waits for ever: an exception or a batch that cannot be pickled."""
     if not plan.workers:
         return False
-    error = plan.failure is not None and plan.failure.kind in ("unpicklable", "local")
+    error = plan.failure is not None and plan.failure.kind == "local"
     return error or plan.collate == "unpicklable" or not UNPICKLABLE.isdisjoint(plan.data.leaves)

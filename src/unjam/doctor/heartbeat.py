@@ -6,9 +6,10 @@ Needs no right to trace the process, only to see its descriptors.
 from __future__ import annotations
 
 import os
+import stat
 
 from unjam.evidence.scene import Doing
-from unjam.transport.page import PAGE_BYTES, Beat, Page, Stage
+from unjam.transport.page import PAGE_BYTES, Beat, Stage, read_beat
 
 _STAGES = {
     Stage.STARTING: "start", Stage.LOADING: "start", Stage.INIT: "init", Stage.IDLE: "idle", Stage.GETITEM: "sample",
@@ -22,11 +23,13 @@ def beat_of(pid: int) -> Beat | None:
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
             if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/memfd:unjam-page"):
-                fd = os.open(f"/proc/{pid}/fd/{name}", os.O_RDWR | os.O_CLOEXEC)
+                fd = os.open(f"/proc/{pid}/fd/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
                 try:
-                    return Page(fd).read() if os.fstat(fd).st_size >= PAGE_BYTES else None
+                    # read, not mapped: its owner may make it shorter at any moment
+                    data = os.pread(fd, PAGE_BYTES, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
                 finally:
                     os.close(fd)
+                return read_beat(memoryview(data).cast("q")) if len(data) == PAGE_BYTES else None
     except (OSError, ValueError):
         return None
     return None

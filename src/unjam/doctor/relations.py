@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import replace
@@ -46,7 +47,10 @@ def silence(process: Process, everyone: list[Process], owners: Owners) -> float 
     other = {
         one.pid for one in everyone if one.main == process.main and (one.role == "worker") == (process.role == "main")
     }
-    written = [os.stat(f"/proc/{process.pid}/fd/{fd}").st_mtime for fd in owners.incoming(process.pid, other)]
+    written = []
+    for fd in owners.incoming(process.pid, other):
+        with contextlib.suppress(OSError):  # it was closed meanwhile, or the process has ended
+            written.append(os.stat(f"/proc/{process.pid}/fd/{fd}").st_mtime)
     return max(0.0, time.time() - max(written)) if written else None
 
 

@@ -30,7 +30,7 @@ from unjam.engine.config import Config
 from unjam.engine.deadlines import LOOK_AGAIN
 from unjam.engine.machine import Machine
 from unjam.errors import SampleError, TooManyErrorsError
-from unjam.pools.protocol import Arrival, Asked, Load, Pool, Work
+from unjam.pools.protocol import Arrival, Asked, Facts, Load, Pool, Work
 
 # batches over recycled memory that the consumer may hold; later ones are copied into ordinary memory
 MOST_HELD = 4
@@ -172,12 +172,7 @@ class Feed:
                         raise problem
                     if load.empty:
                         continue
-                    now = time.monotonic_ns()
-                    waited = now - begun
-                    self._recorder.delivered(work, facts, waited)
-                    if self._pacer is not None:
-                        self._pacer.delivered(facts, waited, now)
-                    self._watch.rest(waited / 1e9)
+                    self._count(work, facts, begun)
                     return data
                 case act.GiveUp():
                     self._outcome = None
@@ -191,6 +186,15 @@ class Feed:
                         raise problem
                     raise StopIteration
         raise StopIteration
+
+    def _count(self, work: Work, facts: Facts, begun: int) -> None:
+        now = time.monotonic_ns()
+        self._recorder.delivered(work, facts, now - begun)
+        if self._delivered == 1:
+            self._recorder.starts.append(self.pool.started_in() / 1e9)
+        if self._pacer is not None:
+            self._pacer.delivered(facts, now - begun, now)
+        self._watch.rest((now - begun) / 1e9)
 
     def _resize(self, pacer: Pacer, draw: Callable[[], Any]) -> None:
         wanted, pacer.wanted = pacer.wanted, None
@@ -351,13 +355,9 @@ class Feed:
             raise failed
 
     def _draw(self, batch: int, draw: Callable[[], Any]) -> None:
-        work = self._work[batch] = self.drawer.work(batch, self._number(batch), self._epochs, draw())
+        work = self._work[batch] = self.drawer.work(batch, batch - self._first_of_epoch, self._epochs, draw())
         if self._delivered == 0:
             self._drawn.append(list(work.index) if type(work.index) is list else work.index)
-
-    def _number(self, batch: int) -> int:
-        """Which batch of its epoch this is."""
-        return batch - self._first_of_epoch
 
     def _judge(self, action: act.Judge, worker: int, batch: int) -> ev.Event | None:
         """Ask the policy about a sample that ended its worker; see `Desk.judge`."""
@@ -394,7 +394,5 @@ class Feed:
 
     def _owed(self) -> list[tuple[int, Work]]:
         """What has not come yet, the oldest first, and from whom."""
-        entries = sorted(self._machine.ledger.entries.items())
-        return [
-            (e.worker, self._work[batch]) for batch, e in entries if batch in self._work and batch not in self._loads
-        ]
+        known, loads, entries = self._work, self._loads, self._machine.ledger.entries
+        return [(e.worker, known[n]) for n, e in sorted(entries.items()) if n in known and n not in loads]

@@ -54,6 +54,8 @@ class Recorder:
         self._pool: weakref.ref[Any] | None = None
         self._workers = 0
         self._log_works = True
+        # seconds that each set of workers took until one could load
+        self.starts: list[float] = []
         self.auto: Callable[[], Auto] | None = None
         self.profiler = Profiler() if profile else None
 
@@ -162,6 +164,7 @@ class Recorder:
             retried=totals["retried"],
             empty_batches=totals["empty_batches"],
             restarts=totals["restarts"],
+            starting=sum(self.starts),
             workers=self._workers if auto is None else auto.workers,
             waited=self.times.waited(),
             stages=self.times.stages(),

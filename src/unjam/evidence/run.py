@@ -72,6 +72,7 @@ class LoaderRun:
     restarts: int = 0
     loaders: int = 1  # how many were made at this line
     starts: tuple[float, ...] = ()  # making an iterator and getting its first batch, for each epoch
+    own_starts: tuple[float, ...] = ()  # what unjam itself took of that, for each set of workers
     waited: float = 0.0  # for all other batches
     trained: float = 0.0  # between getting one batch and asking for the next
     sampling: float = 0.0

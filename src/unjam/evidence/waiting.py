@@ -6,9 +6,11 @@ name of the place are known, and the words say less.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import stat
 import struct
+import sys
 from dataclasses import dataclass
 
 from unjam.evidence import calls
@@ -211,9 +213,10 @@ def _peer(pid: int, inode: str) -> str:
 def _address(text: str, size: int) -> str:
     host, _, port = text.partition(":")
     if size == 4:
-        parts = [str(int(host[at : at + 2], 16)) for at in (6, 4, 2, 0)]
-        return f"{'.'.join(parts)}:{int(port, 16)}"
-    return f"[{host.lower()}]:{int(port, 16)}"
+        return f"{ipaddress.IPv4Address(int(host, 16).to_bytes(4, sys.byteorder))}:{int(port, 16)}"
+    # four words, each as this machine keeps it
+    words = [int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, 32, 8)]
+    return f"[{ipaddress.IPv6Address(b''.join(words))}]:{int(port, 16)}"
 
 
 def read_text(path: str) -> str:

@@ -6,8 +6,10 @@ was forked from one that has a server starts its own.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -48,7 +50,7 @@ class ForkServer:
         self._refused: set[str] = set()
         self._preloaded: set[str] = set()
         mine, theirs = pair()
-        with theirs:
+        with theirs, _interrupts_blocked():
             self._process = subprocess.Popen(
                 [os.fsdecode(spawn.get_executable() or sys.executable), *server.command_line(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -179,6 +181,13 @@ def shared() -> ForkServer:
         _starting.release()
 
 
+def start_early() -> None:
+    """Start this process's server before it is needed, where a processor is free for it; imports nothing of torch here."""
+    if (os.cpu_count() or 1) > 1 and sys.platform != "win32":
+        shared()
+        atexit.register(shut_down)
+
+
 def with_server(use: Callable[[ForkServer], T]) -> T:
     """Use this process's server; if it was killed meanwhile, a new one, once."""
     try:
@@ -198,6 +207,16 @@ def shut_down() -> None:
 def server_pid() -> int | None:
     """The process number of this process's server, if it runs."""
     return _current.pid if _current is not None and _current.usable else None
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C reaches every process of the terminal; the server blocks it from its first instruction, until it ignores it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _after_fork_in_child() -> None:

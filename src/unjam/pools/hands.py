@@ -12,7 +12,7 @@ from typing import Any
 
 from unjam.engine.actions import Reason
 from unjam.engine.deadlines import GLANCE, TAKE_STACK, Deadline
-from unjam.transport.channel import MOST_FDS, Channel
+from unjam.transport.channel import MOST_FDS, Channel, ChannelClosed
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping, OwnedFd
 from unjam.transport.page import Page, Stage
@@ -33,6 +33,8 @@ class Hand:
     sentinel: int
     said_farewell: bool = False
     prepared: bool = False
+    # when it had its dataset, in nanoseconds of the machine's clock; 0: not yet
+    ready_at: int = 0
     stop_reason: Reason | None = None
     killed_at: float | None = None
     stack_read: int = 0
@@ -49,6 +51,13 @@ class Hand:
         text = data if end < 0 else data[:end]
         self.stack_read += len(text)
         return text.decode("utf-8", "replace")
+
+
+def post(hand: Hand, message: object, data: bytes = b"", fds: tuple[int, ...] = ()) -> None:
+    """Say something to a worker. A channel that breaks belongs to one that is gone: its sentinel says so."""
+    with contextlib.suppress(ChannelClosed, OSError):
+        if not hand.channel.closed:
+            hand.channel.post(message, data, fds)
 
 
 def glance(hand: Hand) -> tuple[Stage, str] | None:

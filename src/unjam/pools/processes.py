@@ -18,25 +18,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import pickle
 import select
 import signal
 import time
 from collections import deque
 from typing import Any
 
-from unjam.engine import events as ev
 from unjam.engine.actions import Reason
 from unjam.engine.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
 from unjam.errors import CannotStartError
 from unjam.pools.births import Nursery
 from unjam.pools.ends import MemoryWitness, await_ends, death_of, ending_of
-from unjam.pools.hands import BeginFrame, Hand, glance, introduce, sentinel_of, take_stack
-from unjam.pools.loads import BatchLoad, Missing, dump_index
-from unjam.pools.protocol import Arrival, Asked, Ending, Work
+from unjam.pools.hands import BeginFrame, Hand, glance, introduce, post, sentinel_of, take_stack
+from unjam.pools.loads import dump_index
+from unjam.pools.protocol import Arrival, Ending, Work
+from unjam.pools.reading import understand
 from unjam.pools.registry import open_pools
 from unjam.pools.shares import Learnt
-from unjam.transport.channel import Channel, ChannelClosed, Envelope
+from unjam.transport.channel import Channel, ChannelClosed
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping, OwnedFd
 from unjam.transport.page import Beat, Page, Stage
@@ -65,6 +64,10 @@ class ProcessPool:
         self.arrivals: deque[Arrival] = deque()
         self.processes: list[Any] = []
         self._learnt = learnt
+        # nanoseconds on the machine's clock: when the first worker was asked for, when one had its dataset
+        self._launched = self._ready_at = 0
+        # how long it took to make this pool: to send the dataset, to start the fork server
+        self.made_in = 0
         open_pools.add(self)
 
     # -- the protocol ------------------------------------------------------------------------------------------------
@@ -86,7 +89,7 @@ class ProcessPool:
                 return  # an action may be done twice, but an iterable gives its samples once
             work.sent_to = hand.process.pid
             task = messages.Task(work.batch, work.number, bool(work.spares), work.verdicts or None, work.seed)
-            self._post(hand, task, work.packed)
+            post(hand, task, work.packed)
 
     def resume(self, shared_seed: int | None) -> None:
         """See `Pool`."""
@@ -94,7 +97,7 @@ class ProcessPool:
         # whoever is started from now on begins with this epoch
         self._specs = [dataclasses.replace(spec, shared_seed=shared_seed) for spec in self._specs]
         for hand in self._hands.values():
-            self._post(hand, messages.Resume(shared_seed))
+            post(hand, messages.Resume(shared_seed))
 
     def stop(self, worker: int, reason: Reason) -> None:
         """See `Pool`."""
@@ -107,7 +110,7 @@ class ProcessPool:
             hand.killed_at = time.monotonic()
             self._killed.append(hand)
         else:
-            self._post(hand, messages.Leave())
+            post(hand, messages.Leave())
 
     def wait(self, seconds: float) -> None:
         """See `Pool`."""
@@ -148,7 +151,7 @@ class ProcessPool:
         """See `Pool`."""
         hand = self._hands.get(worker)
         if hand is not None:
-            self._post(hand, messages.Verdict(decision))
+            post(hand, messages.Verdict(decision))
 
     def let_go_on(self, worker: int) -> None:
         """See `Pool`."""
@@ -184,6 +187,10 @@ class ProcessPool:
             hands = list(self._hands.values())
             return glance(hands[turn % len(hands)])
         return None
+
+    def started_in(self) -> int:
+        """See `Pool`."""
+        return self.made_in + max(0, self._ready_at - self._launched)
 
     def memory(self) -> tuple[int, int]:
         """See `Pool`."""
@@ -239,6 +246,7 @@ class ProcessPool:
         if not self._waiting_to_start:
             return
         numbers = list(self._waiting_to_start)
+        self._launched = self._launched or time.monotonic_ns()
         born = dict(zip(numbers, self._nursery.deliver(numbers), strict=True))
         try:
             for number in numbers:
@@ -287,12 +295,6 @@ class ProcessPool:
 
     # -- talking -----------------------------------------------------------------------------------------------------
 
-    def _post(self, hand: Hand, message: object, data: bytes = b"", fds: tuple[int, ...] = ()) -> None:
-        # a channel that breaks belongs to a worker that is gone: its sentinel says so
-        with contextlib.suppress(ChannelClosed, OSError):
-            if not hand.channel.closed:
-                hand.channel.post(message, data, fds)
-
     def _flush(self, hand: Hand) -> None:
         with contextlib.suppress(ChannelClosed):
             hand.channel.flush()
@@ -303,7 +305,8 @@ class ProcessPool:
         while channel.arrived:
             envelope = channel.arrived[0]
             if envelope.meant is None:  # once only, should this be interrupted: a load has one slot to give back
-                envelope.meant = self._understand(hand, envelope)
+                envelope.meant = understand(hand, envelope, self._learnt)
+                self._ready_at = self._ready_at or hand.ready_at
             if envelope.meant is not None and envelope.meant not in self.arrivals:
                 self.arrivals.append(envelope.meant)
             channel.arrived.popleft().close()
@@ -318,62 +321,6 @@ class ProcessPool:
                 self._poller.unregister(fd)
         else:
             self._poller.modify(fd, select.POLLIN | (select.POLLOUT if hand.channel.unsent else 0))
-
-    def _understand(self, hand: Hand, envelope: Envelope) -> Arrival | None:
-        message = envelope.message
-        match message:
-            case messages.Made():
-                return self._made(hand, message, envelope.data)
-            case messages.NewSlot(slot, size):
-                self._new_slot(hand, slot, size, envelope)
-                return None
-            case messages.Carried(slot, generation):
-                made = hand.without_memory.pop((slot, generation))
-                return self._result(hand, made, BatchLoad(made.without_slot(), envelope.data, hand.leases))
-            case messages.Raised(batch, loading):
-                event = ev.Unready(hand.number) if batch is None else ev.Failure(hand.number, batch)
-                return Arrival(event, Missing(envelope.data, raises=True, loading=loading))
-            case messages.Emptied(batch):
-                return Arrival(ev.Result(hand.number, batch), Missing(envelope.data, raises=False))
-            case messages.Asks(batch):
-                return Arrival(Asked(hand.number, batch), Missing([pickle.loads(envelope.data)], raises=False))
-            case messages.Drained(batch, cut_short):
-                end = ev.Exhausted(hand.number, batch, cut_short=cut_short)
-                return Arrival(end, Missing(envelope.data, raises=False))
-            case messages.Prepared():
-                hand.prepared = True
-                return Arrival(ev.Ready(hand.number))
-            case messages.Imported():
-                self._learnt.imported |= dict.fromkeys(bytes(envelope.data).decode().split("\n"))
-                return None
-            case messages.Copied(path, reason):
-                self._learnt.copied[path] = reason
-                return None
-            case messages.Farewell():
-                hand.said_farewell = True
-                return Arrival(ev.Goodbye(hand.number))
-        raise AssertionError(f"a worker said {message!r}")
-
-    def _made(self, hand: Hand, made: messages.Made, data: bytes) -> Arrival | None:
-        for slot in made.retired:
-            hand.leases.retire(slot)
-        filling = made.filling
-        if filling is not None and filling.slot in hand.unmapped:
-            hand.without_memory[filling.slot, filling.generation] = made
-            self._post(hand, messages.Carry(filling.slot, filling.generation))
-            return None
-        return self._result(hand, made, BatchLoad(made, data, hand.leases))
-
-    def _result(self, hand: Hand, made: messages.Made, load: BatchLoad) -> Arrival:
-        return Arrival(ev.Result(hand.number, made.batch, made.nbytes), load)
-
-    def _new_slot(self, hand: Hand, slot: int, size: int, envelope: Envelope) -> None:
-        try:
-            if envelope.fds_lost:
-                raise OSError("no descriptor left")
-            hand.leases.add(slot, size, envelope.fds[0])
-        except OSError:
-            hand.unmapped.add(slot)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 

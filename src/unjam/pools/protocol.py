@@ -146,6 +146,9 @@ class Pool(Protocol):
     def stack(self, worker: int) -> str:
         """Where a worker is: every thread's Python stack, taken without its help."""
 
+    def started_in(self) -> int:
+        """Nanoseconds from the wish for workers until one had its dataset, without what user code took of it."""
+
     def memory(self) -> tuple[int, int]:
         """Bytes that the workers' slots span, and bytes of them in use."""
 

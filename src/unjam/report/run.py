@@ -97,6 +97,7 @@ def as_json(judged: Judged) -> str:
                     "failed": loader.failed,
                     "restarts": loader.restarts,
                     "started": round(loader.started, 4),
+                    "own_starts": [round(one, 4) for one in loader.own_starts],
                     "waited": round(loader.waited, 4),
                     "trained": round(loader.trained, 4),
                     "step": loader.step,

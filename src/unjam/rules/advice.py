@@ -59,7 +59,11 @@ def faults(loader: LoaderRun) -> list[Fault]:
     by_time = min(sum(seconds for _, seconds in loader.overdue), loader.waited - by_sample)
     rest = max(0.0, loader.waited - by_sample - by_time)
     work = loader.sampling + loader.collating + loader.packing
-    found = [Fault(loader.started, "starting: " + count(loader.epochs, "epoch"))]
+    own = min(sum(loader.own_starts), loader.started)
+    found = [
+        Fault(loader.started - own, "starting: " + count(loader.epochs, "epoch")),
+        Fault(own, "unjam's own start: " + count(len(loader.own_starts), "set") + " of workers"),
+    ]
     if odd:
         names = ", ".join(list(dict.fromkeys(sample for _, sample, _ in sorted(odd, reverse=True)))[:3])
         found.append(Fault(by_sample, f"slow samples: {names}"))
@@ -99,8 +103,10 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
     again = loader.starts[1:]
     if loader.workers and not (loader.persistent and loader.loaders == 1) and again:
         first = "the loader made once, before the loop, with " if loader.loaders > 1 else ""
+        own = sum(loader.own_starts[1:]) / len(again)
+        ours = f", {own:.2f} s of it for unjam itself" if own >= 0.05 else ""
         yield Advice(
-            f"{first}persistent_workers=True{at}: each epoch after the first waited {sum(again) / len(again):.2f} s to begin",
+            f"{first}persistent_workers=True{at}: each epoch after the first waited {sum(again) / len(again):.2f} s to begin{ours}",
             sum(again),
             "UJ604",
         )

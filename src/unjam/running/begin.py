@@ -32,6 +32,10 @@ def begin() -> None:
     after_import("torch.utils.data.dataloader", loader_is_there)
     after_import("torch.utils.data._utils.fetch", fetcher_is_there)
     atexit.register(_end, settings)
+    if os.getpid() == settings.leader and not settings.observe and not settings.launcher:
+        from unjam.pools import forkserver  # noqa: PLC0415 - without torch: it is the program's to import
+
+        forkserver.start_early()
 
 
 def _end(settings: Settings) -> None:

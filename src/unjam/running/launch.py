@@ -50,6 +50,7 @@ def launch(
         began=time.time(),
         command=" ".join([*(["-m", module] if module else []), *program]),
         auto=auto,
+        launcher=not module and not os.path.exists(program[0]),
     )
     settings = dataclasses.replace(settings, **files)  # type: ignore[arg-type] # names of files
     settings = with_folder(settings)

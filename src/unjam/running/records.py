@@ -257,10 +257,12 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
     overdue: list[tuple[str, float]] = []
     seconds = {"sampling": 0.0, "collating": 0.0, "packing": 0.0}
     incidents: Counter[str] = Counter()
+    own: list[float] = []
     for recorder in recorders:
         done = recorder.statistics()
         totals.update(samples=done.samples, failed=done.failed, restarts=done.restarts)
         incidents.update(done.incidents)
+        own += recorder.starts
         for name, stage in (("sampling", "getitem"), ("collating", "collate"), ("packing", "pickle")):
             seconds[name] += done.stages[stage].total
         for error in recorder.errors:
@@ -284,6 +286,7 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
         **seconds,
         "failures": failures,
         "incidents": dict(incidents),
+        "own_starts": tuple(own),
         "overdue": tuple(overdue),
         "profile": profile,
         "auto": auto,

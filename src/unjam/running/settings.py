@@ -31,6 +31,7 @@ class Settings:
     began: float = 0.0
     command: str = ""
     auto: bool = False
+    launcher: bool = False  # the program only starts others: torchrun, accelerate
     stop_after: int = 0  # batches, after which the program is ended; 0: it runs to its end
 
     def environment(self) -> dict[str, str]:

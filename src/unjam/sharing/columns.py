@@ -28,6 +28,7 @@ import torch
 from unjam.sharing.buffer import Writer
 from unjam.sharing.exact import Ties, depth_of
 from unjam.sharing.plain import NotPlain, check_plain
+from unjam.stored import known_object, tensor_from
 
 # items that are looked at together: at first, and at most; and the bytes that they should not exceed
 FIRST, MOST, MOST_BYTES = 256, 1 << 14, 1 << 19
@@ -239,11 +240,6 @@ class _ObjectPickler(pickle.Pickler):
         return NotImplemented if reduce is None else reduce
 
 
-def known_object(number: int) -> Any:
-    """Never called: an unpickler finds its own table under this name."""
-    raise NotImplementedError(number)
-
-
 def _tensors(obj: Any) -> Any:
     """A plain tensor as an array; torch's own reduction would write a whole archive for each."""
     if (
@@ -257,11 +253,6 @@ def _tensors(obj: Any) -> Any:
         return tensor_from, (obj.numpy(),)
     except (TypeError, RuntimeError):  # a type that numpy does not know
         return None
-
-
-def tensor_from(array_: Any) -> Any:
-    """The tensor of an array that nobody else has."""
-    return torch.from_numpy(array_ if array_.flags.writeable else array_.copy())
 
 
 # -- writing -------------------------------------------------------------------------------------------------------------

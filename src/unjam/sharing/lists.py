@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from unjam import stored
 from unjam.sharing import columns
 from unjam.sharing.beside import read_beside, write_beside
 from unjam.sharing.buffer import Buffer, Writer, open_file
@@ -322,8 +323,11 @@ class _Loader(pickle.Unpickler):
         self._beside = beside
 
     def find_class(self, module: str, name: str) -> Any:
-        if name == "known_object" and module == columns.__name__:
+        # by name: files that an earlier version wrote have another module of ours there
+        if module.startswith("unjam.") and name == stored.known_object.__name__:
             return self._beside.__getitem__
+        if module.startswith("unjam.") and name == stored.tensor_from.__name__:
+            return stored.tensor_from
         return super().find_class(module, name)
 
 

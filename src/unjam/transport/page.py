@@ -54,6 +54,11 @@ class Beat:
         return (time.monotonic_ns() - self.since) / 1e9
 
 
+def read_beat(words: memoryview) -> Beat:
+    """The heartbeat in a page's words; ValueError for words that are no heartbeat."""
+    return Beat(Stage(words[STAGE]), words[BATCH], words[POSITION], words[SINCE], words[YIELDED], bool(words[ARMED]))
+
+
 class Page:
     """Both sides' view of the shared words."""
 
@@ -74,10 +79,7 @@ class Page:
 
     def read(self) -> Beat:
         """The worker's last sign of life."""
-        words = self.words
-        return Beat(
-            Stage(words[STAGE]), words[BATCH], words[POSITION], words[SINCE], words[YIELDED], bool(words[ARMED])
-        )
+        return read_beat(self.words)
 
     def ask_to_stop(self) -> None:
         """Tell the worker to leave at its next sample."""

@@ -20,8 +20,6 @@ from __future__ import annotations
 import os
 import sys
 
-import torch
-
 from unjam.worker.imports import after_import
 
 # read when the library is loaded or makes its first pool
@@ -50,6 +48,8 @@ def cap_threads(threads: int, *, loaded_elsewhere: bool, forked: bool) -> None:
 
     `loaded_elsewhere`: libraries were loaded before the variables were set. `forked`: from a process that may have used their pools.
     """
+    import torch  # noqa: PLC0415 - not for whoever wants the variables only
+
     torch.set_num_threads(threads)
     os.environ.update(thread_environment(threads))
     if loaded_elsewhere:

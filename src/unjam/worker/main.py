@@ -126,12 +126,14 @@ class Worker:
             cargo.take_over()
             classes.remember()
             self._page.beat(Stage.INIT, -1)
+            loaded = time.monotonic_ns()
             self._initialise(cargo)
+            now = time.monotonic_ns()
         except BaseException as error:  # noqa: BLE001 - user code runs in here; whatever it raises is the answer
             self._tell_unready(error, "before its first sample")
             return
         self._tell_imports()
-        self._tell(messages.Prepared())
+        self._tell(messages.Prepared(now, now - loaded))
 
     def _arm(self) -> None:
         """Make stacks readable without ptrace, from the first moment on."""

@@ -79,7 +79,10 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The worker has its dataset."""
+    """The worker has its dataset. `at`: when, on the machine's clock; `initialised`: what user code took of it; nanoseconds."""
+
+    at: int
+    initialised: int
 
 
 @dataclass(frozen=True, slots=True)

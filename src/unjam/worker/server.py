@@ -91,6 +91,7 @@ class Server:
         self._refused: set[str] = set(state.get("refused", ()))
         self._parent = ParentSight(os.getppid())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._wake, write = os.pipe()
         os.set_blocking(self._wake, False)
