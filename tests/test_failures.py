@@ -484,16 +484,60 @@ def test_a_collate_function_of_the_users_is_asked_who_is_to_blame(workers):
     with pytest.raises(TypeError) as caught:
         list(loader(Broken({5: None}), workers, collate_fn=collate))
     assert not isinstance(caught.value, UnjamError), "the user's own exception"
-    assert "sample 5 is None" in notes(caught.value)
-    assert "collate_fn fails on it alone" in notes(caught.value)
+    assert "unlike the others: sample 5 is None" in notes(caught.value)
+    assert "samples 4, 5, 6, 7 (batch 1" in notes(caught.value)
     assert ys(loader(Broken({5: None}), workers, collate_fn=collate, on_error="skip"))[1] == [4, 6, 7]
 
     def ragged(samples):
         return {"y": torch.tensor([s["y"] for s in samples]), "x": torch.stack([s["x"] for s in samples])}
 
+    made = loader(Broken({5: None}), workers, collate_fn=collate, on_error="skip")
+    list(made)
+    assert "collate_fn fails on it alone" in notes(made.errors[0].exception)
     made = loader(Broken({5: {"x": torch.zeros(9), "y": 5}}), workers, collate_fn=ragged, on_error="skip")
     assert ys(made)[1] == [4, 6, 7]
     assert "works without it" in notes(made.errors[0].exception)
+
+
+@WORKERS
+@pytest.mark.parametrize("what", ["collate_fn", "__getitems__"])
+def test_what_is_raised_runs_nothing_a_second_time(workers, what):
+    """Somebody's samples may count, write, or draw random numbers: the rest of the run must be as on torch."""
+
+    class Counts(Broken):
+        def __init__(self):
+            super().__init__({})
+            self.loaded = 0
+
+        def __getitem__(self, index):
+            self.loaded += 1
+            return self.loaded, torch.rand(1)
+
+        if what == "__getitems__":
+
+            def __getitems__(self, indices):
+                found = [self[i] for i in indices]
+                if self.loaded == 4:
+                    raise OSError("at the first time")
+                return found
+
+    def collate(samples):
+        if what == "collate_fn" and samples[0][0] == 1:
+            raise OSError("at the first time")
+        return samples
+
+    def run(kind):
+        torch.manual_seed(3)
+        iterator, got = iter(kind(Counts(), batch_size=4, collate_fn=collate, num_workers=workers)), []
+        while True:
+            try:
+                got.append([(n, float(x)) for n, x in next(iterator)])
+            except StopIteration:
+                return got, torch.rand(1).item()
+            except OSError:
+                got.append("failed")
+
+    assert run(DataLoader) == run(torch.utils.data.DataLoader)
 
 
 @WORKERS

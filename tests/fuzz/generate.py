@@ -32,7 +32,7 @@ def _leaves(draw, collated):
     groups = [[name for name in names if name.startswith(start)] for start in ("tensor", ("array", "scalar"))]
     groups.append([name for name in names if not name.startswith(("tensor", "array", "scalar"))])
     pick = st.sampled_from(groups).flatmap(st.sampled_from)
-    return tuple(draw(st.lists(pick, min_size=1, max_size=3)))
+    return tuple(draw(st.lists(pick, min_size=1, max_size=3 if collated else 6)))
 
 
 @st.composite
@@ -150,6 +150,14 @@ def _actions(draw, loaders):
                 found.append(Action(draw(st.sampled_from(kinds)), where, draw(st.integers(0, 3))))
             found.append(Action("some", where, draw(st.sampled_from([1, 100]))))
             found.append(Action("drop", where))
+            continue
+        if _one_in(draw, 8):
+            # the dataset is changed between two epochs
+            found += [
+                Action("iterate", where),
+                Action("epoch", where, draw(st.integers(0, 2))),
+                Action("iterate", where),
+            ]
             continue
         kind = draw(st.sampled_from(kinds))
         found.append(

@@ -56,6 +56,11 @@ def find(samples: list[Any], collate: Callable[[list[Any]], Any], *, strict: boo
     return _proven(samples, trees, _unlike(trees), collate, fresh=fresh)
 
 
+def unlike(samples: list[Any]) -> list[Odd]:
+    """The samples that look unlike the others; nothing of the user's is called."""
+    return _unlike([read(sample) for sample in samples])
+
+
 def read(sample: Any) -> dict[str, str]:
     """What lies where in a sample."""
     found: dict[str, str] = {}

@@ -141,8 +141,12 @@ def _whole(error: BaseException, dumps: Any) -> bytes | None:
         back = pickle.loads(data)
     except Exception:  # noqa: BLE001 - user classes raise anything from their reductions
         return None
-    # a constructor that takes something else may also succeed and mean another thing
-    return data if type(back).__qualname__ == type(error).__qualname__ and words_of(back) == words_of(error) else None
+    if type(back).__qualname__ != type(error).__qualname__:
+        return None
+    # a constructor that takes something else may also succeed and mean another thing; those of Python itself do not, but
+    # somebody may have changed the arguments of one that keeps its words elsewhere
+    pythons_own = type(error).__module__ == "builtins" and back.args == error.args
+    return data if pythons_own or words_of(back) == words_of(error) else None
 
 
 def _state(error: BaseException, dumps: Any) -> bytes | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from unjam.transport.page import POSITION, SINCE, STOP, YIELDED, Stage
 from unjam.worker.job import SINGLY, Emptied, Interrupted, IterableEnded, Job, Surrender
@@ -62,7 +62,7 @@ class _Collating:
         try:
             batch = self._collate(data)
         except BaseException as error:  # noqa: BLE001 - user code; the policy decides
-            batch = self._mender.collate_again(job, data, error, self._collate)
+            batch = self._mender.cannot_collate(job, data, error, self._collate)
         job.samples = len(data)
         return batch
 
@@ -97,6 +97,7 @@ class MapFetcher(_Collating):
         self._batched = batched
         self._hurries = hurries
         self._quick = 0  # batches of quick samples, in a row
+        self._at_once = gives_all_at_once(dataset)
         # torch's own class has a method that only raises
         self._indexable = getattr(type(dataset), "__getitem__", Dataset.__getitem__) is not Dataset.__getitem__
 
@@ -110,7 +111,7 @@ class MapFetcher(_Collating):
                 raise Emptied
             return self._convert(job, data[0])
         singly = job.verdicts.get(-1) == SINGLY and self._indexable
-        if getattr(self._dataset, "__getitems__", None) and not singly:
+        if self._at_once and not singly:
             return self._batch_of_anything(job, self._all_at_once(job))
         data = []
         if not self._hurries:
@@ -176,8 +177,9 @@ class MapFetcher(_Collating):
         try:
             data: Any = self._dataset.__getitems__(job.index)
         except BaseException as error:  # noqa: BLE001 - as above
-            if not self._indexable:
-                self._mender.whole(job, "getitem", error)
+            # what is to be raised is raised: nothing of the user's is run a second time for that
+            if not self._indexable or self._mender.only_raises:
+                self._mender.cannot_load(job, error)
                 raise Emptied from None
             # one of them is to blame: one by one, the same policies find it
             job.stamps.clear()
@@ -188,6 +190,14 @@ class MapFetcher(_Collating):
                 self._mender.name_one(job, error)
             self._mender.not_alone(job, error)
         return data
+
+
+def gives_all_at_once(dataset: Any) -> bool:
+    """Whether a dataset has a way of its own to load a whole batch; torch's Subset only asks for one sample after the other."""
+    kind = type(dataset)
+    if getattr(kind, "__getitems__", None) is Subset.__getitems__ and kind.__getitem__ is Subset.__getitem__:
+        return gives_all_at_once(dataset.dataset)
+    return bool(getattr(dataset, "__getitems__", None))
 
 
 class IterableFetcher(_Collating):

@@ -17,10 +17,12 @@ from typing import Any, NoReturn, Protocol
 
 from unjam.engine.deadlines import RETRY_FIRST, RETRY_MOST
 from unjam.engine.policy import Decision, Policy
-from unjam.errors import CannotCollateError, place
+from unjam.errors import place
 from unjam.transport.page import SINCE, STOP, Stage
-from unjam.worker.exceptions import add_notes, record, twin, type_name
+from unjam.worker.blaming import among, explained, looks, named_in_traceback, type_of
+from unjam.worker.exceptions import add_notes, record, twin
 from unjam.worker.job import Emptied, Failed, Interrupted, Job, Surrender
+from unjam.worker.spec import own_random_numbers
 
 # other samples that are tried in the place of one that failed
 MOST_REPLACEMENTS = 8
@@ -85,6 +87,11 @@ class Mender:
         # never set: only its bounded waiting is used
         self._pauses = threading.Event()
 
+    @property
+    def only_raises(self) -> bool:
+        """Whether every failure is raised, whatever it is."""
+        return self._policy.always is Decision.RAISE
+
     # -- one sample --------------------------------------------------------------------------------------------------
 
     def sample(
@@ -141,7 +148,7 @@ class Mender:
         spares = list(job.spares)
         dice.shuffle(mates)
         dice.shuffle(spares)
-        return [index for index in mates + spares if not _among(index, job.rejected)][:MOST_REPLACEMENTS]
+        return [index for index in mates + spares if not among(index, job.rejected)][:MOST_REPLACEMENTS]
 
     # -- a stream ----------------------------------------------------------------------------------------------------
 
@@ -185,10 +192,18 @@ class Mender:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def collate_again(
+    def cannot_collate(
         self, job: Job, data: list[Any], error: BaseException, collate: Callable[[list[Any]], Any]
     ) -> Any:
-        """The samples do not fit together: find who is different, and go on without if the policy allows."""
+        """The samples could not be put together: go on with those that can be, if the policy allows."""
+        if self.only_raises and not self._plain:
+            self.whole(job, "collate", error, looks(job, data, iterable=self._me.iterable))
+        return self._without_the_odd(job, data, error, collate)
+
+    def _without_the_odd(
+        self, job: Job, data: list[Any], error: BaseException, collate: Callable[[list[Any]], Any]
+    ) -> Any:
+        """The samples do not fit together: find who is different, and go on without."""
         from unjam.evidence import oddness  # noqa: PLC0415 - only when something fails
 
         if self._me.inline and not isinstance(error, Exception):
@@ -196,8 +211,9 @@ class Mender:
         tried: dict[int, Failed] = {}
         for _ in range(MOST_ROUNDS + self._policy.retries):
             # somebody else's function may have changed the samples before it failed: load them again
-            fresh = self._plain or self._loaded_again(job, data)
-            odd = oddness.find(data, collate, strict=self._plain, fresh=fresh)
+            with own_random_numbers():
+                fresh = self._plain or self._loaded_again(job, data)
+                odd = oddness.find(data, collate, strict=self._plain, fresh=fresh)
             if not odd:
                 self.whole(job, "collate", error)
                 raise Emptied
@@ -205,7 +221,7 @@ class Mender:
             for one in reversed(odd):
                 position = places[one.place]
                 words = one.words([f"sample {job.index_at(at)!r}" for at in places], self._me.iterable)
-                shown = _explained(error, words) if self._plain else error
+                shown = explained(error, words) if self._plain else error
                 index, tries = job.index_at(position), tried[position].tries + 1 if position in tried else 1
                 failed = self._describe(
                     job, "collate", shown, position=position, index=index, tries=tries, extra=(words,)
@@ -261,9 +277,17 @@ class Mender:
         self._replace(job, failed, found, lambda index: self._dataset[index])
         data[place_in_data:place_in_data] = found
 
-    def whole(self, job: Job, stage: str, error: BaseException) -> None:
+    def cannot_load(self, job: Job, error: BaseException) -> None:
+        """The dataset failed to give all samples at once: raise `Surrender`, or note that the batch is left out."""
+        position, words = named_in_traceback(error, self._dataset, job)
+        if position < 0 or not self.only_raises:
+            self.whole(job, "getitem", error, words)
+            return
+        self._surrender(job, self._describe(job, "getitem", error, position=position, index=job.index_at(position)))
+
+    def whole(self, job: Job, stage: str, error: BaseException, extra: tuple[str, ...] = ()) -> None:
         """The batch as a whole failed and no sample can be named: raise `Surrender`, or note that it is left out."""
-        failed = self._describe(job, stage, error)
+        failed = self._describe(job, stage, error, extra=extra)
         if self._decide(job, failed, error) in (Decision.RAISE, Decision.RETRY):
             self._surrender(job, failed)
         self._note(job, failed, Decision.SKIP)
@@ -271,7 +295,7 @@ class Mender:
     def name_one(self, job: Job, error: BaseException) -> NoReturn:
         """The dataset failed to give all samples at once, and one of them failed alone: the same way?"""
         culprit = job.failures[-1]
-        if culprit.exception is not None and _type_of(culprit.exception) != _type_of(error):
+        if culprit.exception is not None and type_of(culprit.exception) != type_of(error):
             job.failures[-1] = self._describe(job, "getitem", error)
             job.failures[-1].decision = Decision.RAISE
         raise Surrender
@@ -371,24 +395,3 @@ class Mender:
                 raise Interrupted
             self._pauses.wait(min(left, RETRY_FIRST.seconds))
         around.beat(Stage.GETITEM, job.batch, position)
-
-
-def _explained(error: BaseException, words: str) -> CannotCollateError:
-    """An error that says who, beside torch's own, which says what."""
-    better = CannotCollateError(words)
-    better.__cause__ = error
-    return better.with_traceback(error.__traceback__)
-
-
-def _among(index: Any, others: list[Any]) -> bool:
-    for other in others:
-        if index is other:
-            return True
-        with contextlib.suppress(Exception):  # indices of the user's may not compare
-            if bool(index == other):
-                return True
-    return False
-
-
-def _type_of(exception: Any) -> str:
-    return getattr(exception, "type_name", None) or type_name(type(exception))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import random
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +52,21 @@ class WorkerSpec:
 
             np.random.seed(_utils.worker._generate_state(self.base_seed, self.worker))  # noqa: NPY002, SLF001 - parity
         return seed
+
+
+@contextlib.contextmanager
+def own_random_numbers() -> Iterator[None]:
+    """Whatever is drawn inside is not drawn: the generators that torch seeds go on where they were."""
+    python, own = random.getstate(), torch.default_generator.get_state()
+    numpy = sys.modules.get("numpy")
+    theirs = None if numpy is None else numpy.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.default_generator.set_state(own)
+        if numpy is not None:
+            numpy.random.set_state(theirs)
 
 
 def seed_batch(seed: int) -> None:
