@@ -24,6 +24,7 @@ FLOORS = {
     "statistics": 0,
     "allowance": 0,
     "whose": 0,
+    "torch_private": 0,
     "stored": 0,
     "options": 1,
     "rules": 2,

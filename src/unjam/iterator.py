@@ -21,16 +21,9 @@ import time
 import weakref
 from typing import Any
 
-from torch._C._autograd import _profiler_enabled as _profiling
-from torch.utils.data import BatchSampler, IterableDataset, IterDataPipe, MapDataPipe, _DatasetKind
-from torch.utils.data import graph_settings as torch_graph
-from torch.utils.data.dataloader import (
-    _BaseDataLoaderIter,
-    _MultiProcessingDataLoaderIter,
-    _sharding_worker_init_fn,
-    _SingleProcessDataLoaderIter,
-)
+from torch.utils.data import BatchSampler, IterableDataset
 
+from unjam import torch_private as private
 from unjam.drive import adopted
 from unjam.drive.alone import Alone, InlineSurroundings
 from unjam.drive.court import Court
@@ -41,11 +34,13 @@ from unjam.drive.pinning import Pinner
 from unjam.engine.config import Config
 from unjam.engine.policy import Decision, Policy
 from unjam.pools.processes import ProcessPool
+from unjam.pools.shares import Learnt
 from unjam.pools.starting import fork_instead, open_pool
 from unjam.transport.collating import additions, checked, is_default
 from unjam.transport.room import available_memory
 from unjam.worker.fetching import Fetcher, make_fetcher
-from unjam.worker.mending import Identity, Mender
+from unjam.worker.mending import Identity
+from unjam.worker.mending_batches import Mender
 from unjam.worker.spec import Cargo, WorkerSpec
 from unjam.worker.transforms import Transforms
 
@@ -53,18 +48,18 @@ from unjam.worker.transforms import Transforms
 BUDGET_SHARE = 0.25
 
 
-class InlineIterator(_SingleProcessDataLoaderIter):
+class InlineIterator(private.InlineIterator):  # type: ignore[misc] # torch's, whatever it is
     """`num_workers=0`."""
 
     def __init__(self, loader: Any) -> None:
-        _BaseDataLoaderIter.__init__(self, loader)
+        private.BaseIterator.__init__(self, loader)
         if self._timeout != 0:
             raise AssertionError("timeout needs num_workers > 0")
-        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
-            torch_graph.apply_sharding(self._dataset, self._world_size, self._rank)
+        if isinstance(self._dataset, (private.IterDataPipe, private.MapDataPipe)):
+            private.apply_sharding(self._dataset, self._world_size, self._rank)
         own, options = own_of(loader), _options(loader)
         court = Court(options.policy)
-        fetcher = _fetcher_here(self, court)
+        fetcher = _fetcher_here(self, court, own._ship_cache.learnt)  # noqa: SLF001 - made for this
         own._recorder.begin(None, 0, options.expected)  # noqa: SLF001 - made for this
         pin = (self._pin_memory_device,) if self._pin_memory else None
         self._feed = Alone(fetcher, options, court, own._recorder, pin)  # noqa: SLF001 - made for this
@@ -75,7 +70,7 @@ class InlineIterator(_SingleProcessDataLoaderIter):
 
     def __next__(self) -> Any:
         # torch's own, without opening a profiler's range that nobody will read
-        if self._dataset_kind == _DatasetKind.Iterable or _profiling():
+        if self._dataset_kind == private.DatasetKind.Iterable or private.profiler_enabled():
             return super().__next__()
         data = self._next_data()
         self._num_yielded += 1
@@ -85,23 +80,23 @@ class InlineIterator(_SingleProcessDataLoaderIter):
         return self._feed.next(self._next_index, self._function)
 
 
-class WorkersIterator(_MultiProcessingDataLoaderIter):
+class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
     """`num_workers` > 0. `begun`: when it was asked for, in nanoseconds of the machine's clock."""
 
     def __init__(self, loader: Any, begun: int) -> None:
         self._begun = begun
-        _BaseDataLoaderIter.__init__(self, loader)
+        private.BaseIterator.__init__(self, loader)
         self._prefetch_factor = loader.prefetch_factor
         self._in_order = own_of(loader).in_order
         self._pacer = own_of(loader)._pacer  # noqa: SLF001 - made for this
         if self._pacer is None and self._prefetch_factor <= 0:
             raise AssertionError("prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter")
         self._worker_init_fn = loader.worker_init_fn
-        if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+        if isinstance(self._dataset, (private.IterDataPipe, private.MapDataPipe)):
             self._worker_init_fn = functools.partial(
-                _sharding_worker_init_fn, self._worker_init_fn, self._world_size, self._rank
+                private.sharding_worker_init_fn, self._worker_init_fn, self._world_size, self._rank
             )
-        self._iterable = self._dataset_kind == _DatasetKind.Iterable
+        self._iterable = self._dataset_kind == private.DatasetKind.Iterable
         if self._pacer is not None:
             self._make_room()
         self._open(loader)
@@ -168,21 +163,21 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         )
 
     @property
-    def _workers(self) -> list[Any]:  # type: ignore[override] # torch's is an attribute; nobody assigns it
+    def _workers(self) -> list[Any]:
         """The workers' processes; frameworks and torch's own tests look at them."""
         return self._pool.processes
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's signature
         if not first_iter:
             self._feed.turn.check_idle()
-        _BaseDataLoaderIter._reset(self, loader, first_iter)  # noqa: SLF001 - the part that is not about processes
+        private.BaseIterator._reset(self, loader, first_iter)  # noqa: SLF001 - the part that is not about processes
         if self._feed.closed:
             self._begun = time.monotonic_ns()
             self._open(loader)  # an error ended the workers; they are persistent, so the next epoch has new ones
         self._feed.begin(self._next_index, self._shared_seed)
 
     def __next__(self) -> Any:
-        if self._iterable or _profiling():
+        if self._iterable or private.profiler_enabled():
             return super().__next__()  # see InlineIterator
         data = self._next_data()
         self._num_yielded += 1
@@ -202,7 +197,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
     def _fall_back(self, problem: CannotLoad) -> None:
         """What was sent could not be rebuilt: start again with forked workers, where that is allowed and safe."""
         self._use(fork_instead(*self._plan, problem.error))
-        self._sampler_iter = itertools.chain(problem.drawn, self._sampler_iter)
+        self._sampler_iter: Any = itertools.chain(problem.drawn, self._sampler_iter)
         self._feed.begin(self._next_index, self._shared_seed)
 
     def _shutdown_workers(self) -> None:
@@ -214,13 +209,13 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
         """Not torch's: see NOTE [ The end of an iterator ]."""
 
 
-def _fetcher_here(iterator: Any, court: Court) -> Fetcher:
+def _fetcher_here(iterator: Any, court: Court, learnt: Learnt) -> Fetcher:
     """What makes batches in this process."""
-    iterable = iterator._dataset_kind == _DatasetKind.Iterable  # noqa: SLF001 - one of ours
-    around = InlineSurroundings(court.ask)
+    iterable = iterator._dataset_kind == private.DatasetKind.Iterable  # noqa: SLF001 - one of ours
+    around = InlineSurroundings(court.ask, learnt.mention)
     identity = Identity(None, int(iterator._base_seed), iterable, iterator._auto_collation, by_value=False)  # noqa: SLF001
-    plain = is_default(iterator._collate_fn)  # noqa: SLF001 - as above
-    mender = Mender(court.policy, identity, iterator._dataset, around, plain=plain)  # noqa: SLF001 - as above
+    tolerant = iterator._collate_fn if is_default(iterator._collate_fn) else None  # noqa: SLF001 - as above
+    mender = Mender(court.policy, identity, iterator._dataset, around, tolerant=tolerant)  # noqa: SLF001 - as above
     return make_fetcher(
         iterator._dataset,  # noqa: SLF001 - as above
         checked(iterator._collate_fn),  # noqa: SLF001 - as above

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import logging
 import os
 import sys
 import time
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, Sampler
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from unjam import torch_private
 from unjam.drive import adopted
 from unjam.drive.pacing import Pacer, first_size
 from unjam.drive.recorder import Recorder
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from unjam.evidence.incident import Incident
 
 T_co = TypeVar("T_co", covariant=True)
+
+log = logging.getLogger("unjam")
+# whether it was said that this torch lacks something
+_warned: list[bool] = []
 
 _TORCH_HAS_IN_ORDER = "in_order" in inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
@@ -168,9 +173,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         cache = self._ship_cache
         return dataclasses.replace(self._recorder.statistics(), sharing=cache.shares.report(cache.learnt))
 
-    def _get_iterator(self) -> _BaseDataLoaderIter:
-        if self.num_workers and sys.platform == "win32":
-            return super()._get_iterator()  # no descriptors can be passed there; torch's own way still works
+    def _get_iterator(self) -> Any:
+        if not can_open(self):
+            return super()._get_iterator()
         return open_iterator(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -185,7 +190,19 @@ def _pacer(loader: torch.utils.data.DataLoader[Any], start: int, depth: int | No
     return Pacer(live=live, start=start, depth=depth)
 
 
-def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> _BaseDataLoaderIter:
+def can_open(loader: torch.utils.data.DataLoader[Any]) -> bool:
+    """Whether an epoch can be unjam's own here; where not, torch's own way still works, and it is said once."""
+    if loader.num_workers and sys.platform == "win32":
+        return False  # no descriptors can be passed there
+    lacks = torch_private.missing()
+    if lacks and not _warned:
+        _warned.append(True)
+        named = ", ".join(lacks[:3])
+        log.warning("torch %s has no %s: its own iterator is used, without what unjam adds", torch.__version__, named)
+    return not lacks
+
+
+def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
     """An epoch of unjam's own loader, or of one of torch's that was adopted."""
     begun = time.monotonic_ns()
     from unjam import iterator  # noqa: PLC0415 - nothing is needed before the first epoch

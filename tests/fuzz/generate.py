@@ -31,6 +31,11 @@ def _leaves(draw, collated):
     # each group as often as the others: tensors matter as much as the many odd objects
     groups = [[name for name in names if name.startswith(start)] for start in ("tensor", ("array", "scalar"))]
     groups.append([name for name in names if not name.startswith(("tensor", "array", "scalar"))])
+    if not collated:
+        # what default collate refuses in workers crosses the border only here
+        groups.append(
+            ["tensor leaf with grad", "tensor parameter", "tensor coo", "tensor transposed", "array readonly"]
+        )
     pick = st.sampled_from(groups).flatmap(st.sampled_from)
     return tuple(draw(st.lists(pick, min_size=1, max_size=3 if collated else 6)))
 

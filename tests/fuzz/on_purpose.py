@@ -95,6 +95,15 @@ def _stacks_more(program: Program, difference: Difference, torchs: dict, ours: d
     return lazy and "doesn't correspond to a device" in words and "batch" in (difference.ours or {})
 
 
+def _lazy_values(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """Across torch's border such a view arrives without its conjugation or negation: other numbers than the user's."""
+    lazy = any(
+        plan.workers and plan.collate and not {"tensor conj", "tensor neg"}.isdisjoint(plan.data.leaves)
+        for plan in program.loaders
+    )
+    return lazy and "batch" in difference.path and difference.path[-1] == "bytes"
+
+
 def _fails_with(program: Program, *kinds: str) -> bool:
     return any(plan.failure is not None and plan.failure.kind in kinds for plan in program.loaders)
 
@@ -149,6 +158,7 @@ ON_PURPOSE = (
     OnPurpose(
         "unjam stacks lazy views", "torch's own collate fails on them in a worker, and works without", _stacks_more
     ),
+    OnPurpose("lazy views keep their values", "torch loses the conjugation or negation on the way", _lazy_values),
     OnPurpose("StopIteration is an error", "torch ends the epoch in silence", _stop_iteration),
     OnPurpose("SystemExit in a worker is an error that names it", "torch loses the worker and the epoch", _system_exit),
     OnPurpose("unjam sends more", "what torch cannot pickle for spawn or forkserver travels by value", _ships_more),

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data._utils.pin_memory import pin_memory
-
 from unjam.drive.court import Court
 from unjam.drive.drawing import Drawer
 from unjam.drive.options import Options
@@ -17,6 +15,7 @@ from unjam.drive.turns import Turn
 from unjam.engine.policy import Decision
 from unjam.errors import SampleError, TooManyErrorsError
 from unjam.pools.protocol import Facts, Work
+from unjam.torch_private import pin_memory
 from unjam.worker.fetching import Fetcher, NoPulse
 from unjam.worker.job import Emptied, Failed, IterableEnded, Job, Surrender
 from unjam.worker.transforms import Transforms
@@ -25,9 +24,14 @@ from unjam.worker.transforms import Transforms
 class InlineSurroundings(NoPulse):
     """What a mender needs where there is no worker: the user's function is asked directly."""
 
-    def __init__(self, decide: Callable[[int, Failed], Decision]) -> None:
+    def __init__(self, decide: Callable[[int, Failed], Decision], mention: Callable[[str], None]) -> None:
         super().__init__()
         self._decide = decide
+        self._mention = mention
+
+    def mention(self, text: str) -> None:
+        """See `Surroundings`."""
+        self._mention(text)
 
     def ask(self, job: Job, failed: Failed) -> Decision:
         """See `Surroundings`."""

@@ -12,11 +12,11 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import torch
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from unjam.engine.deadlines import LOOK_AROUND
 from unjam.engine.events import Result
 from unjam.pools.protocol import Arrival, Facts, Load
+from unjam.torch_private import pin_memory
 
 
 class Pinner:

@@ -116,7 +116,7 @@ def describe(leaf: Any) -> str:
 
 def _impossible(trees: list[dict[str, str]]) -> list[Odd]:
     """Samples with something that the default collate takes from nobody."""
-    from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: PLC0415 - only when something fails
+    from unjam.torch_private import default_collate_fn_map  # noqa: PLC0415 - only when something fails
 
     known = {f"a {kind.__module__}.{kind.__qualname__}" for kind in _kinds(default_collate_fn_map)}
     odd = []

@@ -74,6 +74,7 @@ class LoaderRun:
     starts: tuple[float, ...] = ()  # making an iterator and getting its first batch, for each epoch
     own_starts: tuple[float, ...] = ()  # what unjam itself took of that, for each set of workers
     waited: float = 0.0  # for all other batches
+    aside: bool = False  # another thread than the one that trains took its batches
     trained: float = 0.0  # between getting one batch and asking for the next
     sampling: float = 0.0
     collating: float = 0.0
@@ -117,11 +118,12 @@ class RunFacts:
     rank: str = ""
     pid: int = 0
     cpus: int = 1
+    stood: float | None = None  # seconds that the thread that trains waited, each moment once
 
     @property
     def lost(self) -> float:
         """Seconds that the training stood still."""
-        return sum(one.lost for one in self.loaders)
+        return sum(one.lost for one in self.loaders if not one.aside) if self.stood is None else self.stood
 
 
 def batch_name(number: int, indices: Sequence[Any]) -> str:

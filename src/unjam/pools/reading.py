@@ -41,6 +41,9 @@ def understand(hand: Hand, envelope: Envelope, learnt: Learnt) -> Arrival | None
         case messages.Imported():
             learnt.imported |= dict.fromkeys(bytes(envelope.data).decode().split("\n"))
             return None
+        case messages.Mentions():
+            learnt.mention(bytes(envelope.data).decode())
+            return None
         case messages.Copied(path, reason):
             learnt.copied[path] = reason
             return None

@@ -41,7 +41,15 @@ class Learnt:
     """What workers told of themselves: modules that they had to import, in order, and containers that they copied, with the reason."""
 
     imported: dict[str, None] = field(default_factory=dict)
+    mentioned: set[str] = field(default_factory=set)
     copied: dict[str, str] = field(default_factory=dict)
+
+    def mention(self, text: str) -> None:
+        """Say something once; what comes after a colon may differ from time to time."""
+        kind = text.partition(":")[0]
+        if kind not in self.mentioned:
+            self.mentioned.add(kind)
+            log.warning("%s", text)
 
 
 @dataclass(slots=True)

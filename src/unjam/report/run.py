@@ -49,8 +49,9 @@ def _loader(loader: LoaderRun, faults: tuple[Fault, ...]) -> list[str]:
     done = f"{count(loader.samples, 'sample')} in {count(loader.batches, 'batch', 'batches')}, {count(loader.epochs, 'epoch')}"
     lines = [f"  {loader.name}{place}: {done}, {how}{watched}"]
     if faults:
+        who = "a helper thread waited" if loader.aside else "waited"
         lines.append(
-            f"    waited {loader.lost:.2f} s: "
+            f"    {who} {loader.lost:.2f} s: "
             + ", ".join(f"{fault.seconds:.2f} s {fault.words}" for fault in faults[:4])
         )
     if loader.auto:

@@ -46,7 +46,8 @@ class Judged:
 
 def advise(run: RunFacts) -> Judged:
     """The faults of every loader, and the three changes that would help most."""
-    found = [advice for loader in run.loaders for advice in _advice(loader, run)]
+    # what a helper thread waits for is no time of the training's
+    found = [advice for loader in run.loaders if not loader.aside for advice in _advice(loader, run)]
     worth = [one for one in found if one.saves >= max(_MOMENT, _SHARE * run.seconds) or one.code == "UJ306"]
     best = sorted(worth, key=lambda one: -one.saves)[:3]
     return Judged(run, tuple((one, tuple(faults(one))) for one in run.loaders), tuple(best))

@@ -53,6 +53,7 @@ def gather(records: Records, settings: Settings) -> RunFacts:
         rank_in(os.environ),
         os.getpid(),
         allowance.processors(),
+        records.standing.seconds(),
     )
 
 

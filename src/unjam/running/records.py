@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import threading
 import time
 import weakref
 from array import array
@@ -19,6 +20,7 @@ from unjam.evidence.run import Failure, LoaderRun, Made, Wait, batch_name, size_
 from unjam.evidence.trial import Place, users_place
 from unjam.running import pages
 from unjam.running.settings import Settings
+from unjam.running.standing import Standing
 
 MOST_WAITS = 200_000
 MOST_MADE = 50_000
@@ -42,6 +44,7 @@ class Pass:
         """The program has its batch."""
         record = self._record
         record.batches += 1
+        record.stands(self._begun if self._first and asked - self._begun - self._opening < 10**7 else asked, got)
         record.samples += size_of(batch) if record.batch_size is not None or record.batched else 1
         if self._last:
             record.nanoseconds["trained"] += asked - self._last
@@ -66,6 +69,7 @@ class Pass:
         if self._last:
             self._record.nanoseconds["trained"] += asked - self._last
         self._record.nanoseconds["waited"] += got - asked
+        self._record.stands(asked, got)
         self._last = 0
 
     def raised(self, asked: int, got: int, error: BaseException) -> None:
@@ -78,8 +82,10 @@ class Pass:
 class Record:
     """One loader of this process."""
 
-    def __init__(self, loader: Any, place: Place | None, settings: Settings) -> None:
+    def __init__(self, loader: Any, place: Place | None, settings: Settings, standing: Standing) -> None:
         self._settings = settings
+        self._standing = standing
+        self._threads: set[int] = set()
         self.place = place
         self.kind, self.dataset = type(loader).__name__, type(loader.dataset).__qualname__
         self.workers, self.batch_size = loader.num_workers, loader.batch_size
@@ -102,6 +108,11 @@ class Record:
         self._memory: deque[tuple[int, int, int]] = deque(maxlen=MOST_READINGS)
         self._iterator: Any = None
         self.pacer: Any = None  # of the last loader that was made at this line: the next one begins where it was
+
+    def stands(self, asked: int, got: int) -> None:
+        """The thread that calls waited."""
+        self._threads.add(threading.get_ident())
+        self._standing.add(asked, got)
 
     def weigh(self, now: int) -> None:
         """How much memory each worker has of its own: what is resident and not shared."""
@@ -218,6 +229,7 @@ class Record:
             starts=tuple(one / 1e9 for one in self.starts),
             waited=seconds.get("waited", 0.0),
             trained=seconds.get("trained", 0.0),
+            aside=bool(self._threads) and self._standing.trainer() not in self._threads,
             waits=tuple(self.waits),
             made=tuple(made),
             memory=tuple(self._memory),
@@ -313,6 +325,7 @@ class Records:
         self._places: adopted.Beside[Place | None] = adopted.Beside()
         self._records: adopted.Beside[Record] = adopted.Beside()
         self.all: list[Record] = []
+        self.standing = Standing()
 
     @classmethod
     def here(cls, settings: Settings) -> Records:
@@ -336,7 +349,7 @@ class Records:
             closing.at_end_of_fork(self.settings)
         record = self._records.get(loader)
         if record is None:
-            record = Record(loader, self._places.get(loader), self.settings)
+            record = Record(loader, self._places.get(loader), self.settings, self.standing)
             # a loader that is made anew at the same line is the same loader to its user
             same = next((one for one in self.all if one.place and one.key == record.key), None)
             record = same or record

@@ -89,8 +89,10 @@ def _may_take(loader: Any, settings: Settings, record: Record) -> bool:
     if settings.observe:
         record.note = "watched (--observe)"
         return False
-    if sys.platform == "win32" and loader.num_workers:
-        record.note = "watched: no unjam workers on Windows"
+    from unjam.loader import can_open  # noqa: PLC0415 - torch is complete by now
+
+    if not can_open(loader):
+        record.note = "watched: unjam's iterator cannot run on this system, or with this torch"
         return False
     return True
 

@@ -7,54 +7,61 @@ is served as well, and no worker ever opens a segment in /dev/shm.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data._utils import collate as torch_collate
 
+from unjam import torch_private as private
 from unjam.transport.slots import Arena
 
 # smaller tensors are cheaper to stack in ordinary memory and copy; a batch of this size travels in the message
 SMALLEST_STACK = 1 << 13
 
 
-def install(arena: Arena, *, strict: bool) -> None:
+def install(arena: Arena, *, strict: bool) -> Callable[[Any], Any]:
     """Let torch's default collate in this process stack into `arena` while a batch is made.
 
-    `strict`: it is the loader's own, and refuses to mix things up. A function of the user's that calls it gets what torch gives.
+    `strict`: it is the loader's own, and refuses to mix things up. A function of the user's that calls it gets what torch gives. The
+    answer is the same collate without the refusals.
     """
-    table = torch_collate.default_collate_fn_map
-    if table.get(torch.Tensor) is not torch_collate.collate_tensor_fn:
-        return  # the user put a function of their own there
+    table = private.default_collate_fn_map
+    if table.get(torch.Tensor) is not private.collate_tensor_fn:
+        return private.default_collate  # type: ignore[no-any-return] # the user put a function of their own there
 
     def stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
         if strict:
             _same_dtype(batch)
         return _stack(arena, batch, collate_fn_map)
 
+    def stack_anything(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return _stack(arena, batch, collate_fn_map)
+
+    tolerant = {**table, torch.Tensor: stack_anything}
     table[torch.Tensor] = stack
     if strict:
         table.update(_checks())
+    return functools.partial(private.collate, collate_fn_map=tolerant)
 
 
 def is_default(collate: Any) -> bool:
     """Whether batches are put together by torch's own function."""
-    return collate is torch_collate.default_collate
+    return collate is private.default_collate
 
 
 def checked(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """For a process whose table is not ours to change: torch's own function with the checks that workers make."""
-    table = torch_collate.default_collate_fn_map
-    if not is_default(collate) or table.get(torch.Tensor) is not torch_collate.collate_tensor_fn:
+    table = private.default_collate_fn_map
+    if not is_default(collate) or table.get(torch.Tensor) is not private.collate_tensor_fn:
         return collate
 
     def stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
         _same_dtype(batch)
-        return torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+        return private.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 
     def collate_checked(batch: Any) -> Any:
-        return torch_collate.collate(batch, collate_fn_map={**table, **_checks(), torch.Tensor: stack})
+        return private.collate(batch, collate_fn_map={**table, **_checks(), torch.Tensor: stack})
 
     return collate_checked
 
@@ -63,8 +70,8 @@ def additions() -> dict[Any, Callable[..., Any]]:
     """What the user added to torch's table of collate functions."""
     return {
         kind: function
-        for kind, function in torch_collate.default_collate_fn_map.items()
-        if getattr(function, "__module__", None) not in (torch_collate.__name__, __name__)
+        for kind, function in private.default_collate_fn_map.items()
+        if getattr(function, "__module__", None) not in (private.default_collate.__module__, __name__)
     }
 
 
@@ -80,7 +87,7 @@ _known: dict[tuple[Any, ...], dict[Any, Callable[..., Any]]] = {}
 
 def _checks() -> dict[Any, Callable[..., Any]]:
     """Functions for torch's table that do as torch does, and say so where it would mix things up in silence."""
-    table = torch_collate.default_collate_fn_map
+    table = private.default_collate_fn_map
     now = (*table, *map(id, table.values()))
     if now not in _known:
         _known.clear()
@@ -94,7 +101,7 @@ def _find_checks(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[...
     taken = {kind for kind in checks for known in table if isinstance(known, type) and issubclass(kind, known)}
     found = {kind: function for kind, function in checks.items() if kind not in taken}
     for kind in (str, bytes):
-        if table.get(kind) is torch_collate.collate_str_fn:
+        if table.get(kind) is private.collate_str_fn:
             found[kind] = _collate_words
     return found
 
@@ -118,13 +125,13 @@ def _collate_sequences(batch: Any, *, collate_fn_map: Any = None) -> Any:
         map(len, batch)
     ) != {size}:
         raise RuntimeError("sequences of different lengths, or other things among sequences, in one batch")
-    return [torch_collate.collate(parts, collate_fn_map=collate_fn_map) for parts in zip(*batch, strict=True)]
+    return [private.collate(parts, collate_fn_map=collate_fn_map) for parts in zip(*batch, strict=True)]
 
 
 def _by_torch(batch: Any, collate_fn_map: Any) -> Any:
     """A subclass: torch knows how to make another of its kind."""
     rest = {kind: function for kind, function in collate_fn_map.items() if kind not in (dict, list, tuple)}
-    return torch_collate.collate(batch, collate_fn_map=rest)
+    return private.collate(batch, collate_fn_map=rest)
 
 
 def _collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -135,15 +142,13 @@ def _collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
     keys = first.keys()
     if any(sample.keys() != keys for sample in batch):
         raise KeyError("samples with different keys in one batch")
-    return {
-        key: torch_collate.collate([sample[key] for sample in batch], collate_fn_map=collate_fn_map) for key in first
-    }
+    return {key: private.collate([sample[key] for sample in batch], collate_fn_map=collate_fn_map) for key in first}
 
 
 def _stack(arena: Arena, batch: Any, collate_fn_map: Any) -> Any:
     first = batch[0]
     if first.is_nested or first.layout is not torch.strided:
-        return torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # it knows what to say
+        return private.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # it knows what to say
     if first.device.type != "cpu" or first.is_quantized:
         return torch.stack(batch, 0)
     size = (len(batch), *first.shape)

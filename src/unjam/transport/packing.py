@@ -248,4 +248,15 @@ def _reduce(sink: _Sink, obj: Any) -> Any:
         return sink.storage(obj)
     if kind is torch.storage.TypedStorage:
         return unpacking.rebuild_typed, (obj._untyped_storage, obj.dtype)  # noqa: SLF001 - the public accessor warns
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        return _reduce_array(obj)
     return NotImplemented
+
+
+def _reduce_array(array: Any) -> Any:
+    """As from torch's workers, arrays arrive writeable and in the machine's byte order."""
+    dtype = array.dtype
+    if (array.flags.writeable and dtype.isnative) or dtype.hasobject or not array.size:
+        return NotImplemented
+    order = "F" if array.flags.fnc else "C"
+    return array.astype(dtype.newbyteorder("="), order=order).__reduce_ex__(pickle.HIGHEST_PROTOCOL)

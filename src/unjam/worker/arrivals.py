@@ -104,6 +104,13 @@ def memmap_of(
     return array.view(kind)
 
 
+def archive_of(path: str, options: dict[str, Any]) -> Any:
+    """An archive of numpy's, open."""
+    import numpy as np  # noqa: PLC0415 - only where the parent had it
+
+    return np.load(path, **options)
+
+
 def windows_of(memory: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     """An array whose elements share memory with each other."""
     import numpy as np  # noqa: PLC0415 - only where the parent had it

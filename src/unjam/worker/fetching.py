@@ -14,7 +14,8 @@ from torch.utils.data import Dataset, Subset
 
 from unjam.transport.page import POSITION, SINCE, STOP, YIELDED, Stage
 from unjam.worker.job import SINGLY, Emptied, Interrupted, IterableEnded, Job, Surrender
-from unjam.worker.mending import Convicted, Mender
+from unjam.worker.mending import Convicted
+from unjam.worker.mending_batches import Mender
 
 # nanoseconds: samples quicker than this are timed by the batch, after so many batches of them in a row
 QUICK, ENOUGH_QUICK = 10_000, 16

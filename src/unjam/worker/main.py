@@ -19,9 +19,8 @@ from collections import deque
 from typing import Any
 
 import torch
-from torch.utils.data import IterDataPipe, _utils
-from torch.utils.data.graph_settings import apply_random_seed
 
+from unjam import torch_private as private
 from unjam.engine.deadlines import LOOK_AROUND
 from unjam.engine.policy import Decision
 from unjam.errors import place
@@ -36,7 +35,8 @@ from unjam.worker.exceptions import record
 from unjam.worker.fetching import Fetcher, make_fetcher
 from unjam.worker.forgiving import forgiving, forgiving_collate
 from unjam.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, Surrender
-from unjam.worker.mending import Identity, Mender
+from unjam.worker.mending import Identity
+from unjam.worker.mending_batches import Mender
 from unjam.worker.reach import is_installed_module
 from unjam.worker.spec import Cargo, WorkerSpec, seed_batch
 from unjam.worker.transforms import Transforms
@@ -105,6 +105,7 @@ class Worker:
         self._handler: Any = None
         self._transforms: Transforms | None = None
         self._modules: set[str] = set()
+        self._tolerant: Any = None
 
     # -- preparing ---------------------------------------------------------------------------------------------------
 
@@ -154,13 +155,11 @@ class Worker:
         spec = self._spec
         self._cargo = cargo
         for kind, function in cargo.collate_additions.items():
-            _utils.collate.default_collate_fn_map[kind] = function
-        collating.install(self._arena, strict=collating.is_default(cargo.collate_fn))
+            private.default_collate_fn_map[kind] = function
+        self._tolerant = collating.install(self._arena, strict=collating.is_default(cargo.collate_fn))
         seed = spec.seed_everything()
         self._reseed(spec.shared_seed)
-        _utils.worker._worker_info = _utils.worker.WorkerInfo(  # noqa: SLF001 - what get_worker_info() returns
-            id=spec.worker, num_workers=spec.workers, seed=seed, dataset=cargo.dataset
-        )
+        private.set_worker_info(id=spec.worker, num_workers=spec.workers, seed=seed, dataset=cargo.dataset)
         if cargo.worker_init_fn is not None:
             cargo.worker_init_fn(spec.worker)
         if spec.profile:
@@ -170,16 +169,16 @@ class Worker:
 
     def _reseed(self, shared_seed: int | None) -> None:
         cargo = self._cargo
-        if cargo is not None and isinstance(cargo.dataset, IterDataPipe) and shared_seed is not None:
+        if cargo is not None and isinstance(cargo.dataset, private.IterDataPipe) and shared_seed is not None:
             self._shared_rng.manual_seed(shared_seed)
-            cargo.dataset = apply_random_seed(cargo.dataset, self._shared_rng)
+            cargo.dataset = private.apply_random_seed(cargo.dataset, self._shared_rng)
 
     def _new_fetcher(self) -> Fetcher:
         cargo, spec = self._cargo, self._spec
         assert cargo is not None, "not prepared"
         identity = Identity(spec.worker, spec.base_seed, spec.iterable, spec.auto_collation, spec.by_value)
         plain = collating.is_default(cargo.collate_fn)
-        self._mender = Mender(spec.policy, identity, cargo.dataset, self, plain=plain)
+        self._mender = Mender(spec.policy, identity, cargo.dataset, self, tolerant=self._tolerant if plain else None)
         return make_fetcher(
             cargo.dataset if spec.iterable else forgiving(cargo.dataset),
             cargo.collate_fn if plain else forgiving_collate(cargo.dataset, cargo.collate_fn),
@@ -290,6 +289,10 @@ class Worker:
     def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
         """See `Surroundings`."""
         self._page.beat(stage, batch, position)
+
+    def mention(self, text: str) -> None:
+        """See `Surroundings`."""
+        self._tell(messages.Mentions(), text.encode())
 
     def start_over(self) -> None:
         """See `Surroundings`."""

@@ -172,6 +172,11 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
+class Mentions:
+    """Something that the user should know and that is no failure; the text is the frame's data."""
+
+
+@dataclass(frozen=True, slots=True)
 class Farewell:
     """The worker ends because it was asked to."""
 
@@ -200,6 +205,7 @@ LANGUAGE = (
     Leave,
     Prepared,
     Imported,
+    Mentions,
     NewSlot,
     Made,
     Carried,

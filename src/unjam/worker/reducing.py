@@ -20,9 +20,9 @@ from typing import Any
 import cloudpickle
 import torch
 from torch.multiprocessing import reductions
-from torch.utils.data.datapipes import datapipe as datapipes
 
 from unjam.sharing.handles import PerWorker, by_value
+from unjam.torch_private import PipeWrapper
 from unjam.transport import packing, unpacking
 from unjam.transport.memory import OwnedFd, address_of
 from unjam.worker import arrivals
@@ -292,6 +292,15 @@ def _reduce_array(pickler: ShippingPickler, array: Any) -> Any:
     return arrivals.windows_of, (pickle.PickleBuffer(raw), array.dtype, array.shape, array.strides)
 
 
+def _reduce_archive(_: ShippingPickler, archive: Any) -> Any:
+    """An opened `.npz`: every worker opens it anew, as with any other file."""
+    name = archive.zip.filename if archive.zip is not None else None
+    if not isinstance(name, str) or not os.path.isfile(name):
+        return NotImplemented
+    options = {"allow_pickle": archive.allow_pickle, "max_header_size": getattr(archive, "max_header_size", 10_000)}
+    return arrivals.archive_of, (os.path.abspath(name), options)
+
+
 def _reduce_cached(_: ShippingPickler, function: Any) -> Any:
     """A function under lru_cache goes by name, which a worker cannot find in `__main__`; there, it is wrapped anew."""
     if function.__module__ not in ("__main__", "__mp_main__") and "<locals>" not in function.__qualname__:
@@ -318,7 +327,7 @@ def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]
         ((io.BufferedReader, io.TextIOWrapper, io.FileIO), _reduce_file),
         (functools._lru_cache_wrapper, _reduce_cached),  # noqa: SLF001 - the type has no public name
         (PerWorker, _reduce_handle),
-        (datapipes._DataPipeSerializationWrapper, _reduce_pipe),  # noqa: SLF001 - see _reduce_pipe
+        (PipeWrapper, _reduce_pipe),
     ]
     try:
         import numpy as np  # noqa: PLC0415 - optional, as in torch
@@ -326,6 +335,7 @@ def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]
         pass
     else:
         reducers.append((np.ndarray, _reduce_array))
+        reducers.append((np.lib.npyio.NpzFile, _reduce_archive))
     return tuple(reducers)
 
 

@@ -29,6 +29,10 @@ from unjam.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.worker.lifeline import ParentSight, die_with_parent
 
 _STATE_VARIABLE = "UNJAM_SERVER_STATE"
+# variables that keep libraries from starting a thread when they are imported; each worker has the program's own again
+NO_THREADS = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false"
+}  # Arrow's allocator: pandas, scikit-learn, datasets import it
 # how often the server starts over because an import started a thread, before it imports nothing more
 MOST_STARTS = 3
 
@@ -211,6 +215,7 @@ class Server:
         sys.path[:] = request.path
         # libraries read it when they are imported, as they did in the parent
         os.environ.update(request.environ)
+        os.environ.update(NO_THREADS)
         try:
             for name in request.modules:
                 if name in self._tried or name in sys.modules or self._is_refused(name):

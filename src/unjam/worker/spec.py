@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import _utils
 
+from unjam import torch_private as private
 from unjam.engine.policy import Policy
 from unjam.sharing.standing import Stand, stand_for
 
@@ -47,10 +47,10 @@ class WorkerSpec:
         seed = self.base_seed + self.worker
         random.seed(seed)
         torch.manual_seed(seed)
-        if _utils.HAS_NUMPY:
+        if private.HAS_NUMPY:
             import numpy as np  # noqa: PLC0415 - optional, as in torch
 
-            np.random.seed(_utils.worker._generate_state(self.base_seed, self.worker))  # noqa: NPY002, SLF001 - parity
+            np.random.seed(private.generate_state(self.base_seed, self.worker))  # noqa: NPY002 - parity
         return seed
 
 

@@ -7,6 +7,7 @@ fails though all its parts can be pickled is the culprit.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import sys
 import types
@@ -50,7 +51,7 @@ def find_culprit(
         return None
     path, found, seen = name, root, {id(root)}
     for _ in range(DEEPEST):
-        for step, part in () if by_name and isinstance(found, (types.FunctionType, type)) else _parts(found):
+        for step, part in () if by_name and isinstance(found, (types.FunctionType, type)) else _askable_parts(found):
             if by_name and step.startswith(" ->"):
                 continue
             if id(part) in seen:
@@ -62,7 +63,10 @@ def find_culprit(
                 break
         else:
             break
-    return Culprit(path, _type_name(found), reason, _is_between_processes(found))
+    shared = False
+    with contextlib.suppress(Exception):  # as above: some objects cannot be asked anything
+        shared = _is_between_processes(found)
+    return Culprit(path, _type_name(found), reason, shared)
 
 
 def _is_between_processes(obj: Any) -> bool:
@@ -89,6 +93,12 @@ def _why(part: object, attempt: Callable[[object], None]) -> str | None:
 def _type_name(obj: object) -> str:
     kind = type(obj)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _askable_parts(obj: Any) -> Iterator[tuple[str, object]]:
+    """The parts of an object; of one that answers every question with an exception, as many as it gave."""
+    with contextlib.suppress(Exception):
+        yield from _parts(obj)
 
 
 def _parts(obj: Any) -> Iterator[tuple[str, object]]:

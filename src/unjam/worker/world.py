@@ -6,10 +6,8 @@ was when the server started. This is the difference, as far as a dataset can not
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import pickle
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -17,6 +15,9 @@ from multiprocessing import process, resource_tracker
 from typing import Any
 
 import torch
+
+from unjam import torch_private
+from unjam.worker import filters
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class World:
     umask: int = 0o022
     affinity: frozenset[int] | None = None
     recursion_limit: int = field(default_factory=sys.getrecursionlimit)
-    filters: list[bytes] = field(default_factory=list)
+    filters: list[filters.Filter] = field(default_factory=list)
     log_levels: dict[str, int] = field(default_factory=dict)
     log_handlers: list[HandlerPlan] = field(default_factory=list)
     torch: dict[str, Any] = field(default_factory=dict)
@@ -58,7 +59,7 @@ class World:
             directory=_working_directory(),
             umask=_umask(),
             affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-            filters=_plain_filters(),
+            filters=filters.collect(),
             log_levels=_log_levels(),
             log_handlers=_log_handlers(),
             torch=_torch_flags(),
@@ -87,7 +88,7 @@ class World:
         if self.affinity is not None:
             os.sched_setaffinity(0, self.affinity)
         sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
-        warnings.filters[:] = _unpacked(self.filters)  # type: ignore[index] # typeshed calls it a Sequence; it is a list
+        filters.use(self.filters)
         _settle_logging(self.log_levels, self.log_handlers)
         _settle_torch(self.torch)
         if self.numpy_errors is not None:
@@ -139,24 +140,6 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
-
-
-def _plain_filters() -> list[bytes]:
-    """Warning filters one by one: a category may be of a module that a worker cannot import, or not import yet."""
-    packed = []
-    for entry in warnings.filters:
-        with contextlib.suppress(Exception):
-            if getattr(entry[2], "__module__", "") not in ("__main__", "__mp_main__"):
-                packed.append(pickle.dumps(entry))
-    return packed
-
-
-def _unpacked(filters: list[bytes]) -> list[Any]:
-    entries = []
-    for entry in filters:
-        with contextlib.suppress(Exception):
-            entries.append(pickle.loads(entry))
-    return entries
 
 
 def _log_levels() -> dict[str, int]:
@@ -214,7 +197,7 @@ def _torch_flags() -> dict[str, Any]:
         "grad": torch.is_grad_enabled(),
         "sharing": torch.multiprocessing.get_sharing_strategy(),
         "warn_always": torch.is_warn_always_enabled(),
-        "print": {k: getattr(torch._tensor_str.PRINT_OPTS, k) for k in ("precision", "threshold", "linewidth")},  # noqa: SLF001
+        "print": torch_private.print_options(),
     }
 
 
@@ -225,8 +208,7 @@ def _settle_torch(flags: dict[str, Any]) -> None:
     if "dtype" in changed:
         torch.set_default_dtype(flags["dtype"])
     if changed.keys() & {"deterministic", "warn_only"}:
-        # the public function imports the compiler, two seconds in every worker
-        torch._C._set_deterministic_algorithms(flags["deterministic"], warn_only=flags["warn_only"])  # noqa: SLF001
+        torch_private.set_deterministic(flags["deterministic"], warn_only=flags["warn_only"])
     if "fill" in changed:
         torch.utils.deterministic.fill_uninitialized_memory = flags["fill"]  # type: ignore[attr-defined] # as above
     if "precision" in changed:

@@ -1,0 +1,33 @@
+"""How long the training stood still: the waiting of the thread that trains, each moment once.
+
+Some programs let helper threads take the batches, several side by side. Their waiting, added up, may be longer than the run, and is not
+the training's.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class Standing:
+    """Nanoseconds that each thread of this process waited for batches."""
+
+    def __init__(self) -> None:
+        self._waited: dict[int, int] = {}
+        self._until: dict[int, int] = {}
+
+    def add(self, asked: int, got: int) -> None:
+        """This thread waited; a wait inside of another one counts once."""
+        me = threading.get_ident()
+        begun = max(asked, self._until.get(me, 0))
+        self._waited[me] = self._waited.get(me, 0) + max(0, got - begun)
+        self._until[me] = max(got, self._until.get(me, 0))
+
+    def trainer(self) -> int:
+        """The thread that trains: the main one if it ever waited, else the one that waited most."""
+        main = threading.main_thread().ident or 0
+        return main if main in self._waited else max(self._waited, key=lambda one: self._waited[one], default=main)
+
+    def seconds(self) -> float:
+        """What the training waited."""
+        return self._waited.get(self.trainer(), 0) / 1e9
