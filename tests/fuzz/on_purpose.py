@@ -83,25 +83,17 @@ def _unpicklable(program: Program, difference: Difference, torchs: dict, ours: d
     return sure and difference.path == ("end",) and difference.torchs == "hung" and difference.ours == "came to its end"
 
 
+def _unpicklable_batch(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """The last batch of a torch worker that ends by itself: torch loses it without a word, we raise."""
+    if not any(hangs_torch(plan) for plan in program.loaders) or "seen" not in difference.path:
+        return False
+    found = ours["seen"][difference.path[1]].get("found", [])
+    return any(is_error(item) and any(note.startswith("in pickle") for note in item["notes"]) for item in found)
+
+
 def _torch_hangs(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
     """For another cause, mostly a worker that ended; the machine may also have been too slow for torch."""
     return difference.path == ("end",) and difference.torchs == "hung" and difference.ours == "came to its end"
-
-
-def _stacks_more(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
-    """Torch stacks into shared memory in a worker, which fails for views that are conjugated or negated lazily."""
-    lazy = any(not {"tensor conj", "tensor neg"}.isdisjoint(plan.data.leaves) for plan in program.loaders)
-    words = difference.torchs["words"] if is_error(difference.torchs) else ""
-    return lazy and "doesn't correspond to a device" in words and "batch" in (difference.ours or {})
-
-
-def _lazy_values(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
-    """Across torch's border such a view arrives without its conjugation or negation: other numbers than the user's."""
-    lazy = any(
-        plan.workers and plan.collate and not {"tensor conj", "tensor neg"}.isdisjoint(plan.data.leaves)
-        for plan in program.loaders
-    )
-    return lazy and "batch" in difference.path and difference.path[-1] == "bytes"
 
 
 def _fails_with(program: Program, *kinds: str) -> bool:
@@ -122,11 +114,18 @@ def _stop_iteration(program: Program, difference: Difference, torchs: dict, ours
 
 
 def _system_exit(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
-    """Torch's worker ends and with it the epoch; ours raises an error that names SystemExit, and goes on."""
+    """Torch's worker ends, and with it the epoch and what it had not handed over; ours raises, names SystemExit and goes on."""
     if not _fails_with(program, "system exit") or "seen" not in difference.path:
         return False
-    step = ours["seen"][difference.path[1]]
-    return any(is_error(item) and "SystemExit" in item["words"] for item in step.get("found", []))
+    step = difference.path[1]
+    if any(is_error(item) and "SystemExit" in item["words"] for item in ours["seen"][step].get("found", [])):
+        return True
+    return any(is_error(item) and _worker_gone(item) for item in torchs["seen"][step].get("found", []))
+
+
+def _worker_gone(error: dict) -> bool:
+    kinds = ("EOFError", "ConnectionResetError", "ConnectionRefusedError", "FileNotFoundError")
+    return error["error"] in kinds or "exited unexpectedly" in error["words"]
 
 
 def _ships_more(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
@@ -154,11 +153,8 @@ ON_PURPOSE = (
     ),
     OnPurpose("collate refuses mixtures", "dtypes, keys, words and sequences that differ are an error", _mixed),
     OnPurpose("torch hangs on what cannot be pickled", "unjam raises or delivers", _unpicklable),
+    OnPurpose("torch loses what cannot be pickled", "unjam raises", _unpicklable_batch),
     OnPurpose("torch hangs", "unjam comes to its end; torch waits for a worker that is gone", _torch_hangs),
-    OnPurpose(
-        "unjam stacks lazy views", "torch's own collate fails on them in a worker, and works without", _stacks_more
-    ),
-    OnPurpose("lazy views keep their values", "torch loses the conjugation or negation on the way", _lazy_values),
     OnPurpose("StopIteration is an error", "torch ends the epoch in silence", _stop_iteration),
     OnPurpose("SystemExit in a worker is an error that names it", "torch loses the worker and the epoch", _system_exit),
     OnPurpose("unjam sends more", "what torch cannot pickle for spawn or forkserver travels by value", _ships_more),

@@ -31,7 +31,7 @@ def text(judged: Judged) -> str:
     if judged.advice:
         lines.append("  what would help most:")
         lines += [f"    {number}. {_change(advice)}" for number, advice in enumerate(judged.advice, 1)]
-    elif share < 0.1 and not run.ended:
+    elif share < 0.1 and not run.ended and not any(loader.aside for loader in run.loaders):
         lines.append("  the data loading does not hold this training")
     return "\n".join(lines)
 

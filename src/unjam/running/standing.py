@@ -23,11 +23,13 @@ class Standing:
         self._waited[me] = self._waited.get(me, 0) + max(0, got - begun)
         self._until[me] = max(got, self._until.get(me, 0))
 
-    def trainer(self) -> int:
-        """The thread that trains: the main one if it ever waited, else the one that waited most."""
-        main = threading.main_thread().ident or 0
-        return main if main in self._waited else max(self._waited, key=lambda one: self._waited[one], default=main)
+    def trainer(self) -> int | None:
+        """The thread that trains: the main one if it ever waited, else the only one that did; of several others none."""
+        main = threading.main_thread().ident
+        if main in self._waited or not self._waited:
+            return main
+        return next(iter(self._waited)) if len(self._waited) == 1 else None
 
     def seconds(self) -> float:
         """What the training waited."""
-        return self._waited.get(self.trainer(), 0) / 1e9
+        return self._waited.get(self.trainer() or 0, 0) / 1e9

@@ -1,0 +1,482 @@
+"""Programs that run on torch's loader run on ours: what was once found to fail, kept."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unjam
+from support import Squares, script, tear
+from unjam import stored
+from unjam.doctor import heartbeat, relations
+from unjam.drive.turns import Turn
+from unjam.evidence.scene import Process
+from unjam.evidence.waiting import _address
+from unjam.transport import memory
+from unjam.transport.page import PAGE_BYTES, Page, Stage
+
+RUN = [sys.executable, "-m", "unjam", "run"]
+
+
+# -- what travels with a dataset ---------------------------------------------------------------------------------------
+
+
+def package(folder: Path, name: str, text: str) -> None:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").write_text(text)
+
+
+BROKEN = """
+class Lazy:
+    def __init__(self): self.inside = {}
+    def __getattr__(self, name): return getattr(self.inside, name)   # for ever, before there is an `inside`
+    def __setstate__(self, state): self.never
+class Refuses:
+    def __reduce__(self): raise TypeError("not me")
+class Asks:
+    @property
+    def __dict__(self): raise RuntimeError("do not look at me")
+lazy, refuses, asks = Lazy(), Refuses(), Asks()
+SETTING = "as in the file"
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_variable_that_cannot_be_rebuilt_breaks_nothing(tmp_path, workers):
+    """Of a package that is not in site-packages: PYTHONPATH, a checkout, a cluster's module."""
+    package(tmp_path / "elsewhere", "vendored", BROKEN)
+    (tmp_path / "mydata.py").write_text(
+        "import vendored\n"
+        "class Data:\n"
+        "    def __len__(self): return 2\n"
+        "    def __getitem__(self, i): return vendored.SETTING\n"
+    )
+    done = script(
+        tmp_path,
+        f"""
+        import mydata, vendored, unjam
+        vendored.SETTING = "set"
+        loader = unjam.DataLoader(mydata.Data(), batch_size=2, num_workers={workers})
+        print(list(loader), loader.incidents)
+        """,
+        env={"PYTHONPATH": str(tmp_path / "elsewhere")},
+    )
+    assert done.stdout.strip() == "[['set', 'set']] ()"
+    assert not done.stderr
+
+
+def test_a_worker_imports_nothing_for_the_sake_of_its_state(tmp_path):
+    (tmp_path / "trainer.py").write_text(
+        "import os\n"
+        "with open('imports', 'a') as file: file.write(f'{os.getpid()}\\n')\n"
+        "class Config:\n"
+        "    def __init__(self): self.rate = 0.1\n"
+        "CONFIG = Config()\n"
+    )
+    (tmp_path / "mydata.py").write_text(
+        "VERSION = 1\nclass Data:\n    def __len__(self): return 2\n    def __getitem__(self, i): return VERSION\n"
+    )
+    done = script(
+        tmp_path,
+        """
+        import mydata, trainer, unjam
+        trainer.CONFIG.rate, mydata.VERSION = 0.2, 7
+        for _ in range(2):
+            print([b.tolist() for b in unjam.DataLoader(mydata.Data(), batch_size=2, num_workers=2)])
+        """,
+    )
+    assert done.stdout == "[[7, 7]]\n[[7, 7]]\n"
+    assert len((tmp_path / "imports").read_text().split()) == 1, "the program's own import, and no worker's"
+
+
+@pytest.mark.parametrize(
+    "how", ["import late", "from . import late", "import importlib; late = importlib.import_module('pkg.late')"]
+)
+def test_the_state_of_a_module_that_a_sample_imports(tmp_path, how):
+    package(tmp_path, "pkg", "")
+    how = how.replace("import late", "import pkg.late as late") if how == "import late" else how
+    (tmp_path / "pkg" / "late.py").write_text("VALUE = 0\nTABLE = {}\nclass Kept:\n    level = 0\n")
+    (tmp_path / "pkg" / "data.py").write_text(
+        "class Data:\n"
+        "    def __len__(self): return 2\n"
+        "    def __getitem__(self, i):\n"
+        f"        {how}\n"
+        "        return late.VALUE + late.TABLE['x'] + late.Kept.level\n"
+    )
+    done = script(
+        tmp_path,
+        """
+        import pkg.data, pkg.late, unjam
+        pkg.late.VALUE, pkg.late.Kept.level = 1, 100
+        pkg.late.TABLE["x"] = 10
+        print([b.tolist() for b in unjam.DataLoader(pkg.data.Data(), batch_size=2, num_workers=1)])
+        """,
+    )
+    assert done.stdout.strip() == "[[111, 111]]"
+
+
+def test_a_lambda_of_a_module_writes_to_that_module(tmp_path):
+    (tmp_path / "mydata.py").write_text(
+        "SETTING = {}\n"
+        "class Data:\n"
+        "    def __len__(self): return 2\n"
+        "    def __getitem__(self, i): return SETTING.get('who', 'unset')\n"
+        "def prepare():\n"
+        "    def init(worker):\n"
+        "        global LATER\n"
+        "        LATER = worker\n"
+        "        SETTING['who'] = f'worker {LATER}'\n"
+        "    return init\n"
+    )
+    done = script(
+        tmp_path,
+        """
+        import mydata, unjam
+        print(list(unjam.DataLoader(mydata.Data(), batch_size=2, num_workers=1, worker_init_fn=mydata.prepare())))
+        """,
+    )
+    assert done.stdout.strip() == "[['worker 0', 'worker 0']]"
+
+
+def test_warning_filters_import_nothing(tmp_path):
+    site = tmp_path / "site-packages"
+    package(
+        site, "heavy", "import os\nopen('imported', 'a').write(f'{os.getpid()}\\n')\nclass Old(UserWarning): pass\n"
+    )
+    script(
+        tmp_path,
+        """
+        import os, sys, warnings
+        sys.path.insert(0, os.path.abspath("site-packages"))
+        import heavy, unjam
+        class Data:
+            def __len__(self): return 2
+            def __getitem__(self, i):
+                if i:
+                    heavy = __import__("hea" + "vy")  # nobody can tell beforehand
+                    with warnings.catch_warnings(record=True) as caught:
+                        warnings.warn("old", heavy.Old)
+                    return len(caught)
+                return "heavy" in sys.modules
+        warnings.filterwarnings("ignore", category=heavy.Old)
+        (found,) = unjam.DataLoader(Data(), batch_size=2, num_workers=1, collate_fn=list)
+        assert found == [False, 0], found
+        """,
+    )
+
+
+def test_an_archive_of_numpy_and_what_answers_no_question(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.arange(8.0))
+
+    class Archive(torch.utils.data.Dataset):
+        def __init__(self):
+            self.data = np.load(path)
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, i):
+            return self.data["x"][i]
+
+    got = list(unjam.DataLoader(Archive(), batch_size=4, num_workers=2))
+    assert got[0].tolist() == [0, 1, 2, 3]
+
+
+# -- what arrives ------------------------------------------------------------------------------------------------------
+
+
+class Arrays(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, i):
+        read_only = np.arange(6.0)
+        read_only.flags.writeable = False
+        return {
+            "read-only": read_only,
+            "from bytes": np.frombuffer(b"abcd" * 300, dtype="u1"),
+            "large": np.frombuffer(b"abcd" * 30_000, dtype="u1"),
+            "big-endian": np.arange(6, dtype=">f4"),
+            "strided": np.arange(12, dtype=">f4")[::2],
+            "broadcast": np.broadcast_to(np.float32(1), (3, 5)),
+            "fortran": np.asfortranarray(np.ones((3, 4))),
+        }
+
+
+def test_arrays_arrive_as_from_torchs_workers():
+    def flags(kind):
+        (batch,) = kind(Arrays(), batch_size=None, num_workers=1, collate_fn=lambda x: x)
+        return {k: (tear(a), a.dtype.str, a.flags.writeable, a.flags.fnc, a.strides) for k, a in batch.items()}
+
+    assert flags(unjam.DataLoader) == flags(torch.utils.data.DataLoader)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [torch.tensor(2.5), torch.tensor(1)],
+        [{"a": 1}, {"a": 2, "b": 3}],
+        ["word", 1],
+        [torch.tensor(1, dtype=torch.int8), torch.tensor(300)],
+    ],
+    ids=["dtypes", "keys", "words", "narrow"],
+)
+def test_what_torch_puts_together_is_put_together_and_said(samples, workers, caplog):
+    def run(kind):
+        try:
+            return [tear(batch) for batch in kind(samples, batch_size=2, num_workers=workers)]
+        except Exception as error:
+            return type(error).__mro__[-3:]
+
+    expected = run(torch.utils.data.DataLoader)
+    caplog.clear()
+    got = run(unjam.DataLoader)
+    assert got == expected
+    if isinstance(expected, list):
+        assert "sample 1" in caplog.text
+
+
+def test_an_error_of_worker_init_fn_comes_in_its_place():
+    def init(worker):
+        if worker == 1:
+            time.sleep(0.2 if os.getpid() % 2 else 0)
+            raise LookupError("not here")
+
+    for _ in range(3):
+        iterator = iter(unjam.DataLoader(Squares(12), batch_size=2, num_workers=2, worker_init_fn=init))
+        assert next(iterator)[1].tolist() == [0, 1]
+        with pytest.raises(LookupError, match="not here"):
+            next(iterator)
+
+
+class Unmeasured(Squares):
+    def __len__(self):
+        raise OSError("the index is not there yet")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_length_that_torch_does_not_ask_for(workers):
+    sampler = [[0, 1], [2, 3]]
+    got = [b[1].tolist() for b in unjam.DataLoader(Unmeasured(), batch_sampler=sampler, num_workers=workers)]
+    assert got == sampler
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("mode", ["inference", "function"])
+def test_the_mode_that_the_consumer_is_in(workers, mode):
+    class Everything(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is torch.bincount:
+                raise AssertionError("the loader computes with torch in the consumer's name")
+            return function(*args, **(kwargs or {}))
+
+    made = {"inference": torch.inference_mode, "function": Everything}[mode]
+    with made():
+        loader = unjam.DataLoader(range(1200), batch_size=1, num_workers=workers)
+        for _ in loader:
+            pass
+        assert loader.statistics().samples == 1200
+    for _ in loader:
+        pass
+    assert loader.statistics().samples == 2400
+
+
+# -- another torch -----------------------------------------------------------------------------------------------------
+
+LOADERS = """
+import unjam, torch
+for workers in (0, 2):
+    loader = unjam.DataLoader(range(6), batch_size=2, num_workers=workers)
+    print([b.tolist() for b in loader], type(iter(loader)).__module__.split(".")[0])
+"""
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        "del torch.utils.data._utils.worker._generate_state",
+        "del torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
+        "del torch.utils.data._utils.collate.default_collate_fn_map",
+        "init = torch.utils.data.dataloader._BaseDataLoaderIter.__init__\n"
+        "def changed(self, loader): init(self, loader); del self._base_seed\n"
+        "torch.utils.data.dataloader._BaseDataLoaderIter.__init__ = changed",
+    ],
+    ids=["a function", "a class", "a table", "an attribute"],
+)
+def test_a_torch_that_lacks_something(tmp_path, without):
+    """torch's own iterator takes over, or (where torch itself lacks what it needs) fails as it would without us."""
+    text = f"import torch, torch.utils.data.dataloader\nsaved = torch.utils.data.DataLoader._get_iterator\n{without}\n"
+    done = script(tmp_path, text + LOADERS, check=False)
+    said = [line for line in done.stderr.splitlines() if "its own iterator is used" in line]
+    assert len(said) == 1, done.stdout + done.stderr
+    assert (
+        "unjam/" not in done.stderr.rpartition("Traceback")[2].partition("torch/utils/data")[0] or not done.returncode
+    )
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        "del torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe",
+        "del torch._C._autograd._profiler_enabled",
+        "import sys; sys.modules['torch.utils.data.graph_settings'] = None",
+        "del torch._tensor_str.PRINT_OPTS, torch._C._set_deterministic_algorithms",
+    ],
+)
+def test_a_torch_without_what_can_be_done_without(tmp_path, without):
+    done = script(tmp_path, f"import torch, torch.utils.data.dataloader\n{without}\n" + LOADERS)
+    assert done.stdout == "[[0, 1], [2, 3], [4, 5]] unjam\n" * 2
+    assert "its own iterator" not in done.stderr
+
+
+# -- small things ------------------------------------------------------------------------------------------------------
+
+
+def test_a_turn_that_was_interrupted_is_taken_up_by_its_thread():
+    """A signal handler may raise right after the lock was taken; nobody may release what another thread holds."""
+    turn = Turn()
+    turn._lock.acquire()  # taken, and then an exception before anything else
+    turn.take(lambda: False)
+    with pytest.raises(RuntimeError, match="while it was making one"):
+        turn.take(lambda: False)
+    waiting = threading.Thread(target=lambda: (turn.take(lambda: False), turn.give_back()))
+    waiting.start()
+    time.sleep(0.05)
+    assert waiting.is_alive()
+    turn.give_back()
+    waiting.join(5)
+    assert not waiting.is_alive()
+
+
+def test_a_descriptor_that_is_gone_is_no_reason_to_fail(monkeypatch):
+    monkeypatch.setattr(relations, "pipes_keep_time", lambda: True)
+    read, write = os.pipe()
+
+    class Owners:
+        def incoming(self, pid, other):
+            return [read, 9999]
+
+    me = Process(os.getpid(), 0, "main", "", "S", 0.0, 0, 0.0, (), main=os.getpid())
+    assert relations.silence(me, [me], Owners()) is not None
+    os.close(read)
+    os.close(write)
+
+
+def test_peers_over_ipv6_are_readable():
+    def kernel(host):
+        raw = socket.inet_pton(socket.AF_INET6, host)
+        return "".join(f"{int.from_bytes(raw[at : at + 4], sys.byteorder):08X}" for at in range(0, 16, 4)) + ":01BB"
+
+    for host in ("2001:db8::7", "::1", "fe80::1:2:3:4"):
+        assert _address(kernel(host), 16) == f"[{host}]:443"
+    assert _address("0100007F:1F90" if sys.byteorder == "little" else "7F000001:1F90", 4) == "127.0.0.1:8080"
+
+
+def test_the_heartbeat_of_another_process_is_only_read(monkeypatch):
+    fd = memory.create(PAGE_BYTES, "page")
+    Page(fd).beat(Stage.GETITEM, 7, 3)
+    opened = []
+    really = os.open
+
+    def watch(path, flags, *rest, **more):
+        opened.append(flags)
+        return really(path, flags, *rest, **more)
+
+    monkeypatch.setattr(heartbeat.os, "open", watch)
+    beat = heartbeat.beat_of(os.getpid())
+    assert (beat.batch, beat.position) == (7, 3)
+    assert not any(flags & (os.O_RDWR | os.O_WRONLY) for flags in opened)
+    os.ftruncate(fd, 16)  # its owner may do that at any moment
+    assert heartbeat.beat_of(os.getpid()) is None
+    os.close(fd)
+
+
+def test_stored_files_name_nothing_that_may_move(tmp_path):
+    path = tmp_path / "items.shared"
+    made = unjam.SharedList([{"x": torch.ones(2), 1: ("a", 2j)}, {"y": Stage.IDLE}], path=path)
+    assert made[0]["x"].tolist() == [1, 1]
+    data = path.read_bytes()
+    assert b"unjam.sharing" not in data
+    assert stored.__name__.encode() in data
+    del made
+    older = data.replace(
+        b"unjam.stored", b"unjam.columx"
+    )  # of the same length, as an earlier version's module would be
+    path.write_bytes(older)
+    assert unjam.mapped(path)[0]["x"].tolist() == [1, 1]
+
+
+def test_no_extra_is_recommended_that_does_not_exist():
+    import re
+
+    root = Path(__file__).parents[1]
+    known = set(re.findall(r"^(\w+) = \[", (root / "pyproject.toml").read_text(), re.MULTILINE))
+    for file in [*root.glob("src/**/*.py"), *root.glob("docs/**/*.md"), root / "README.md"]:
+        for extra in re.findall(r"unjam\[(\w+)\]", file.read_text()):
+            assert extra in known, f"{file.name} names unjam[{extra}]"
+
+
+# -- `unjam run` ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_server_of_a_run_starts_before_the_program_imports_anything(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+        "children = open(f'/proc/self/task/{os.getpid()}/children').read().split()\n"
+        "from torch.utils.data import DataLoader\n"
+        "for _ in DataLoader(range(8), batch_size=2, num_workers=1): pass\n"
+        "print(len(children))\n"
+    )
+    done = subprocess.run([*RUN, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.strip() == ("1" if (os.cpu_count() or 1) > 1 else "0")
+    assert "unjam's own start" in done.stderr
+    observed = [*RUN, "--observe", "train.py"]
+    done = subprocess.run(observed, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.strip() == "0"
+
+
+def test_the_waiting_of_helper_threads_is_not_the_trainings(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import threading, time\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Slow(Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, i): time.sleep(0.1); return i\n"
+        "threads = [threading.Thread(target=list, args=(iter(DataLoader(Slow(), num_workers=1)),)) for _ in range(4)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+    )
+    done = subprocess.run([*RUN, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
+    assert "the training waited 0.0 s" in done.stderr, done.stderr
+    assert "a helper thread waited" in done.stderr
+    assert "what would help most" not in done.stderr
+
+
+def test_filters_in_their_order():
+    from unjam.worker import filters
+
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        warnings.filterwarnings("error", message="a.*", category=DeprecationWarning, module="x", lineno=3)
+        warnings.filterwarnings("ignore", category=UserWarning)
+        before = list(warnings.filters)
+        taken = filters.collect()
+        warnings.resetwarnings()
+        filters.use(taken)
+        assert list(warnings.filters) == before
+    with contextlib.suppress(AttributeError):
+        warnings._filters_mutated()

@@ -1,0 +1,105 @@
+"""Whose a file is: decided by folders, whatever words its path has in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+
+import unjam.rules.programs
+from unjam import whose
+from unjam.evidence.stacks import Frame
+from unjam.evidence.trial import End
+from unjam.whose import is_installed, is_ours, is_pythons, is_users
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/home/me/unjam/data.py",
+        "/work/unjam/src/unjam_project/train.py",
+        "/data/lib/python3/project/train.py",
+        "/data/lib/python3.11/project/train.py",
+        "/home/me/my-site-packages.py",
+        "/home/me/site-packages-notes/train.py",
+        "/home/me/torch/train.py",
+        "/tmp/ipykernel_1/ipynb_cell.py",
+        "<stdin>",
+        "<ipython-input-3-abc>",
+    ],
+)
+def test_the_users(file):
+    assert is_users(file)
+    assert not is_installed(file)
+
+
+@pytest.mark.parametrize("file", [os.__file__, subprocess.__file__, "<frozen importlib._bootstrap>"])
+def test_pythons(file):
+    assert is_pythons(file)
+    assert not is_users(file)
+
+
+def test_another_interpreters(tmp_path):
+    """`unjam why` looks at programs of other Pythons."""
+    library = tmp_path / "lib" / "python3.9"
+    library.mkdir(parents=True)
+    (library / "os.py").touch()
+    whose._has_a_standard_library.cache_clear()
+    assert is_pythons(str(library / "queue.py"))
+    assert not is_pythons(str(tmp_path / "other" / "lib" / "python3.9" / "queue.py"))
+    assert is_installed(str(library / "site-packages" / "requests" / "api.py"))
+    assert not is_pythons(str(library / "site-packages" / "requests" / "api.py"))
+
+
+def test_installed_and_ours():
+    assert is_installed(torch.__file__)
+    assert is_installed(os.path.join(sysconfig.get_paths()["purelib"], "anything.py"))
+    assert is_ours(whose.__file__)
+    assert not is_users(whose.__file__)
+    assert is_users(unjam.rules.programs.__file__), "the rules' own programs stand for a user's"
+
+
+def test_a_folder_that_pip_filled(tmp_path, monkeypatch):
+    """`pip install --target`, Bazel, module files of a cluster; the user's own files may lie beside."""
+    record = tmp_path / "lib_a-1.0.dist-info"
+    record.mkdir()
+    (record / "RECORD").write_text("lib_a/__init__.py,sha256=x,3\nlib_a-1.0.dist-info/RECORD,,\nsingle.py,,\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    whose._installed_names.cache_clear()
+    assert is_installed(str(tmp_path / "lib_a" / "deep" / "inner.py"))
+    assert is_installed(str(tmp_path / "single.py"))
+    assert is_users(str(tmp_path / "train.py"))
+
+
+def test_a_death_in_our_own_code_is_nobodys_sample():
+    ours = Frame(whose.__file__, 3, "cap_threads")
+    library = Frame(torch.__file__, 3, "set_num_threads")
+    users = Frame("/home/me/unjam/data.py", 3, "__getitem__")
+    assert End(1, 0, -11, "SIGSEGV", "3", (library, ours, users)).by_our_own
+    assert not End(1, 0, -11, "SIGSEGV", "3", (library, users, ours)).by_our_own
+    assert not End(1, 0, -11, "SIGSEGV", "3", ()).by_our_own
+
+
+def test_checked_in_a_folder_with_such_a_name(tmp_path):
+    folder = tmp_path / "unjam" / "lib" / "python3"
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Rows(Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, i):\n"
+        "        return i / (i - 5)\n"
+        "for batch in DataLoader(Rows(), batch_size=2, num_workers=1):\n"
+        "    pass\n"
+    )
+    command = [sys.executable, "-m", "unjam", "check", "train.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert "UJ306" in done.stdout, done.stdout + done.stderr
+    assert "train.py:5" in done.stdout
+    assert "return i / (i - 5)" in done.stdout
+    assert Path.cwd() != folder
