@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo loaders test lint bench simulate chaos soak corpus frozen docs clean setup
+.PHONY: demo loaders test lint bench simulate chaos soak corpus frozen fuzz matrix docs clean setup
 
 setup: $(STAMP)
 
@@ -57,9 +57,15 @@ corpus: setup  ## every program of tests/corpus: verdict, culprit, confidence, s
 frozen: setup  ## every program of tests/frozen, stuck or well: what `unjam why` says of it, and how fast
 	$(BIN)/python tests/run_frozen.py
 
+fuzz: setup  ## ten minutes of programs that nobody wrote, on torch's loader and on ours: everything that differs
+	$(BIN)/python tests/fuzz/run.py --seconds 600
+
+matrix:  ## the whole suite under every promised pair of Python and torch, each in an environment of its own
+	$(PYTHON) tests/run_matrix.py
+
 docs: setup  ## writes the rules' pages anew, and checks that every link leads somewhere
 	$(BIN)/python docs/write_rules.py
 	$(BIN)/python docs/check_links.py
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .matrix build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

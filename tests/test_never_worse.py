@@ -164,11 +164,11 @@ def test_warning_filters_import_nothing(tmp_path):
             def __len__(self): return 2
             def __getitem__(self, i):
                 if i:
-                    heavy = __import__("hea" + "vy")  # nobody can tell beforehand
+                    heavy = __import__("".join(["hea", "vy"]))  # nobody can tell beforehand
                     with warnings.catch_warnings(record=True) as caught:
                         warnings.warn("old", heavy.Old)
                     return len(caught)
-                return "heavy" in sys.modules
+                return "".join(["hea", "vy"]) in sys.modules
         warnings.filterwarnings("ignore", category=heavy.Old)
         (found,) = unjam.DataLoader(Data(), batch_size=2, num_workers=1, collate_fn=list)
         assert found == [False, 0], found

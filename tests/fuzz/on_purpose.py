@@ -73,9 +73,26 @@ def _cannot_collate(program: Program, difference: Difference, torchs: dict, ours
     return default and kind in ("RuntimeError", "TypeError", "AttributeError", "KeyError", "NotImplementedError")
 
 
-def _mixed(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
-    ragged = any(plan.data.ragged and not plan.collate for plan in program.loaders)
-    return ragged and is_error(difference.ours) and difference.ours["error"] == "CannotCollateError"
+def _collate_words(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """Tensors of different sizes, put together by the user's call of default_collate: torch speaks of a storage, we of sizes."""
+    one, other = difference.torchs, difference.ours
+    if not (is_error(one) and is_error(other)) or other["error"] != "RuntimeError":
+        return False
+    return "resize storage that is not resizable" in one["words"] and "stack expects each tensor" in other["words"]
+
+
+def _init_ends_it(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """After the error of a worker's beginning torch goes on with the other workers; we have raised it, in its place, and end."""
+    places = {plan.failure.place for plan in program.loaders if plan.failure is not None}
+    if places.isdisjoint(("init", "iter")) or "seen" not in difference.path:
+        return False
+    found = ours["seen"][difference.path[1]].get("found", [])
+    raised = next((at for at, item in enumerate(found) if is_error(item)), None)
+    if raised is None:
+        return False
+    theirs = torchs["seen"][difference.path[1]].get("found", [])
+    place = difference.path[3] if len(difference.path) > 3 else None
+    return len(theirs) > raised and is_error(theirs[raised]) and isinstance(place, int) and place > raised
 
 
 def _unpicklable(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
@@ -151,7 +168,8 @@ ON_PURPOSE = (
         "where default collate fails, CannotCollateError names the odd sample",
         _cannot_collate,
     ),
-    OnPurpose("collate refuses mixtures", "dtypes, keys, words and sequences that differ are an error", _mixed),
+    OnPurpose("collate names the sizes", "where torch's own says that a storage is not resizable", _collate_words),
+    OnPurpose("an error before the first sample ends the epoch", "torch goes on without that worker", _init_ends_it),
     OnPurpose("torch hangs on what cannot be pickled", "unjam raises or delivers", _unpicklable),
     OnPurpose("torch loses what cannot be pickled", "unjam raises", _unpicklable_batch),
     OnPurpose("torch hangs", "unjam comes to its end; torch waits for a worker that is gone", _torch_hangs),
