@@ -26,6 +26,8 @@ def text(judged: Judged) -> str:
         if loader.batches or loader.failures:
             lines += _loader(loader, faults)
             lines += [f"    {line}" for line in profile_lines(loader.profile)]
+    if any(loader.aside for loader in run.loaders):
+        lines.append("  helper threads take the batches; how long the training waited for them is not known")
     if run.ended:
         lines.append(f"  the program ended with {run.ended}")
     if judged.advice:

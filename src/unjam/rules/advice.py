@@ -102,8 +102,10 @@ def slow_samples(loader: LoaderRun) -> Iterator[tuple[float, str, float]]:
 def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
     at = f" ({loader.place})" if loader.place else ""
     again = loader.starts[1:]
-    if loader.workers and not (loader.persistent and loader.loaders == 1) and again:
-        first = "the loader made once, before the loop, with " if loader.loaders > 1 else ""
+    # two loaders that one line makes, for training and for validation, are not made anew in each epoch
+    anew = loader.loaders > 1 and loader.epochs <= loader.loaders
+    if loader.workers and again and (anew or not loader.persistent):
+        first = "the loader made once, before the loop, with " if anew else ""
         own = sum(loader.own_starts[1:]) / len(again)
         ours = f", {own:.2f} s of it for unjam itself" if own >= 0.05 else ""
         yield Advice(

@@ -120,6 +120,11 @@ def twice(case: Case, ends: list[tuple[Trial, End]]) -> Confidence:
 # -- raised ------------------------------------------------------------------------------------------------------------
 
 
+def first_line(raised: Raised) -> str:
+    """The first line of what an exception says; some say nothing."""
+    return next(iter(raised.message.splitlines()), "")
+
+
 def bad_samples(trial: Trial | None, *stages: str) -> list[Raised]:
     """The exceptions of a trial at some stages."""
     return [bad for bad in trial.bad if bad.stage in stages] if trial is not None else []

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import LIKELY, PROVEN, bad_samples, quoted
+from unjam.rules.judging import LIKELY, PROVEN, bad_samples, first_line, quoted
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ104", "exception-cannot-return", symptom="frozen")
@@ -39,7 +39,7 @@ def detect(case: Case) -> Finding | None:
         + ("; the loader waits for ever" if hung else ""),
         f"{first.type_name} raised by {where}",
         (
-            f"{first.type_name}: {first.message.splitlines()[0] if first.message else ''}",
+            f"{first.type_name}: {first_line(first)}",
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
             first.crosses,
             *(("with workers: every process waits; without: the exception is raised",) if hung else ()),

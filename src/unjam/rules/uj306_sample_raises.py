@@ -17,7 +17,17 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import LIKELY, PROVEN, bad_samples, count, for_memory, names, out_of_descriptors, quoted
+from unjam.rules.judging import (
+    LIKELY,
+    PROVEN,
+    bad_samples,
+    count,
+    first_line,
+    for_memory,
+    names,
+    out_of_descriptors,
+    quoted,
+)
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ306", "sample-raises", symptom="raised")
@@ -48,7 +58,7 @@ def detect(case: Case) -> Finding | None:
     kinds = list(dict.fromkeys(b.type_name for b in bad))
     loaded = len(alone.samples) + len(bad)
     total = f" of {case.loader.length:,}" if case.loader.length else ""
-    message = first.message.splitlines()[0][:160] if first.message else ""
+    message = first_line(first)[:160]
     return Finding(
         RULE,
         f"{count(len(bad), 'sample')} of the {loaded:,} loaded{total} {'raises' if len(bad) == 1 else 'raise'} {' or '.join(kinds[:3])}",

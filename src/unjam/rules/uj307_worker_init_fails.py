@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import LIKELY, PROVEN, bad_samples, quoted
+from unjam.rules.judging import LIKELY, PROVEN, bad_samples, first_line, quoted
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ307", "worker-init-fails", symptom="differs")
@@ -36,7 +36,7 @@ def detect(case: Case) -> Finding | None:
         f"worker_init_fn ({case.loader.worker_init}) raises {first.type_name} in every worker",
         f"{case.loader.worker_init} at {first.place}" if first.place else case.loader.worker_init,
         (
-            f"{first.type_name}: {first.message.splitlines()[0] if first.message else ''}",
+            f"{first.type_name}: {first_line(first)}",
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
             *((f"{trial.plan}: all is well",) if trial and trial.fine else ()),
         ),

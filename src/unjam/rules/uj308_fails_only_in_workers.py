@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import LIKELY, PROVEN, only_in_workers, quoted
+from unjam.rules.judging import LIKELY, PROVEN, first_line, only_in_workers, quoted
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule(
@@ -41,7 +41,7 @@ def detect(case: Case) -> Finding | None:
         f"{where} raises {bad.type_name} in a worker and loads without workers",
         f"{where} at {bad.place}" if bad.place else where,
         (
-            f"{bad.type_name}: {bad.message.splitlines()[0][:160] if bad.message else ''}",
+            f"{bad.type_name}: {first_line(bad)[:160]}",
             *((f"raised at {quoted(bad.place)}",) if bad.place else ()),
             f"without workers: {len(alone.samples)} samples, none failed",
             *(

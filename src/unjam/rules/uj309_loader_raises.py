@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import LIKELY, PROVEN, quoted
+from unjam.rules.judging import LIKELY, PROVEN, first_line, quoted
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule(
@@ -37,7 +37,7 @@ def detect(case: Case) -> Finding | None:
     if not failed or failed[0].raised is None:
         return None
     raised = failed[0].raised
-    message = raised.message.splitlines()[0][:200] if raised.message else ""
+    message = first_line(raised)[:200]
     both = len(failed) > 1 or not case.loader.num_workers
     return Finding(
         RULE,

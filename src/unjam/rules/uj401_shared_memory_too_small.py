@@ -21,7 +21,7 @@ from typing import Any
 from unjam.evidence.case import Case
 from unjam.evidence.scene import Scene
 from unjam.evidence.trial import Trial
-from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN, size
+from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN, first_line, size
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ401", "shared-memory-too-small", symptom="died")
@@ -71,7 +71,7 @@ def detect(case: Case) -> Finding | None:
 
 def _how(trial: Trial) -> str:
     if trial.raised:
-        return f"{trial.raised.type_name}: {trial.raised.message.splitlines()[0][:140] if trial.raised.message else ''}"
+        return f"{trial.raised.type_name}: {first_line(trial.raised)[:140]}"
     return trial.outcome
 
 

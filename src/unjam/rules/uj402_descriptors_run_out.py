@@ -21,7 +21,7 @@ from typing import Any
 
 from unjam.evidence.case import Case
 from unjam.evidence.scene import Scene
-from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN, out_of_descriptors, quoted
+from unjam.rules.judging import LIKELY, POSSIBLE, PROVEN, first_line, out_of_descriptors, quoted
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ402", "descriptors-run-out", symptom="raised", explains=("frozen",))
@@ -82,11 +82,7 @@ def _on_their_way(case: Case) -> Finding | None:
         f"ulimit -n {world.descriptors} against {tensors} tensors in a batch",
         (
             f"every tensor on its way holds a descriptor; {world.descriptors_used} were open before",
-            *(
-                (f"{said[0].plan}: {said[0].raised.message.splitlines()[0][:140] if said[0].raised else 'failed'}",)
-                if said
-                else ()
-            ),
+            *((f"{said[0].plan}: {first_line(said[0].raised)[:140] if said[0].raised else 'failed'}",) if said else ()),
             *((f"{well.plan}: all is well",) if well and well.fine else ()),
         ),
         PROVEN if said and well and well.fine else LIKELY if said else POSSIBLE,

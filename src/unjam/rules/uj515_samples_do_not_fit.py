@@ -19,7 +19,7 @@ from typing import Any
 
 from unjam.evidence.case import Case
 from unjam.evidence.trial import Trial
-from unjam.rules.judging import PROVEN, bad_samples, names, quoted
+from unjam.rules.judging import PROVEN, bad_samples, first_line, names, quoted
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ515", "samples-do-not-fit", symptom="none")
@@ -69,7 +69,7 @@ def detect(case: Case) -> Finding | None:
         + (f"; sample {odd} is unlike the first" if odd else ""),
         f"sample {odd}" if odd else case.loader.collate,
         (
-            f"{first.type_name}: {first.message.splitlines()[0][:160] if first.message else ''}",
+            f"{first.type_name}: {first_line(first)[:160]}",
             *seen,
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
         ),

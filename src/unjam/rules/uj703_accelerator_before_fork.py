@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.evidence.case import Case
-from unjam.rules.judging import LIKELY, PROVEN
+from unjam.rules.judging import LIKELY, PROVEN, first_line
 from unjam.rules.rule import Finding, Rule
 
 RULE = Rule("UJ703", "accelerator-before-fork", symptom="differs")
@@ -41,7 +41,7 @@ def detect(case: Case) -> Finding | None:
         f"{said.place}" if said.place else f"{kind} before {case.loader.iterated_at}",
         (
             f"{kind} is initialised at the first iter()",
-            f"{said.type_name}: {said.message.splitlines()[0][:140]}",
+            f"{said.type_name}: {first_line(said)[:140]}",
             *(("in the program's own process the same samples load",) if own and own.fine else ()),
         ),
         PROVEN if own and own.fine else LIKELY,

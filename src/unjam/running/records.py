@@ -85,7 +85,7 @@ class Record:
     def __init__(self, loader: Any, place: Place | None, settings: Settings, standing: Standing) -> None:
         self._settings = settings
         self._standing = standing
-        self._threads: set[int] = set()
+        self._threads: Counter[int] = Counter()  # nanoseconds that each thread waited
         self.place = place
         self.kind, self.dataset = type(loader).__name__, type(loader.dataset).__qualname__
         self.workers, self.batch_size = loader.num_workers, loader.batch_size
@@ -111,7 +111,7 @@ class Record:
 
     def stands(self, asked: int, got: int) -> None:
         """The thread that calls waited."""
-        self._threads.add(threading.get_ident())
+        self._threads[threading.get_ident()] += got - asked
         self._standing.add(asked, got)
 
     def weigh(self, now: int) -> None:
@@ -229,7 +229,7 @@ class Record:
             starts=tuple(one / 1e9 for one in self.starts),
             waited=seconds.get("waited", 0.0),
             trained=seconds.get("trained", 0.0),
-            aside=bool(self._threads) and self._standing.trainer() not in self._threads,
+            aside=self._threads[self._standing.trainer() or 0] * 2 < sum(self._threads.values()),
             waits=tuple(self.waits),
             made=tuple(made),
             memory=tuple(self._memory),

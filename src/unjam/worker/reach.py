@@ -8,6 +8,7 @@ when it imports that module; one too few would be other data without a word.
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +19,8 @@ from unjam.whose import is_installed, is_ours
 
 MAIN = ("__main__", "__mp_main__")
 _WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL")
+# what wraps a function of a class, and where that has it
+_WRAPPERS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 # a variable with more items holds data, not code
 MOST_ITEMS = 200
 
@@ -147,6 +150,8 @@ def _codes(value: Any) -> Iterator[types.CodeType]:
         yield value.__code__
         return
     for part in list(vars(value).values()):
-        part = getattr(part, "__func__", None) or getattr(part, "fget", None) or part  # noqa: PLW2901 - what it wraps
-        if isinstance(part, types.FunctionType):
-            yield part.__code__
+        # by type: an object of the user's may do anything when it is asked for an attribute
+        name = _WRAPPERS.get(type(part))
+        function = part if name is None else getattr(part, name)
+        if type(function) is types.FunctionType:
+            yield function.__code__
