@@ -81,18 +81,32 @@ def _collate_words(program: Program, difference: Difference, torchs: dict, ours:
     return "resize storage that is not resizable" in one["words"] and "stack expects each tensor" in other["words"]
 
 
+def _names_what_ended_it(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """A persistent worker whose dataset raises when an epoch begins: torch's is gone, ours says what was raised."""
+    one, other = difference.torchs, difference.ours
+    if not (is_error(one) and is_error(other)) or not _worker_gone(one):
+        return False
+    return _at_the_beginning(other)
+
+
 def _init_ends_it(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
     """After the error of a worker's beginning torch goes on with the other workers; we have raised it, in its place, and end."""
     places = {plan.failure.place for plan in program.loaders if plan.failure is not None}
     if places.isdisjoint(("init", "iter")) or "seen" not in difference.path:
         return False
-    found = ours["seen"][difference.path[1]].get("found", [])
+    step = difference.path[1]
+    theirs, found = (side["seen"][step].get("found", []) for side in (torchs, ours))
     raised = next((at for at, item in enumerate(found) if is_error(item)), None)
-    if raised is None:
-        return False
-    theirs = torchs["seen"][difference.path[1]].get("found", [])
     place = difference.path[3] if len(difference.path) > 3 else None
+    if raised is None:
+        # the same iterator was asked once more, in an action of its own
+        before = [item for earlier in ours["seen"][:step] for item in earlier.get("found", [])]
+        return difference.ours == "end" and any(is_error(item) and _at_the_beginning(item) for item in before)
     return len(theirs) > raised and is_error(theirs[raised]) and isinstance(place, int) and place > raised
+
+
+def _at_the_beginning(error: dict) -> bool:
+    return any(note.startswith("raised ") for note in error["notes"])
 
 
 def _unpicklable(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
@@ -169,6 +183,11 @@ ON_PURPOSE = (
         _cannot_collate,
     ),
     OnPurpose("collate names the sizes", "where torch's own says that a storage is not resizable", _collate_words),
+    OnPurpose(
+        "an error before the first sample is named",
+        "torch only says that a worker exited unexpectedly",
+        _names_what_ended_it,
+    ),
     OnPurpose("an error before the first sample ends the epoch", "torch goes on without that worker", _init_ends_it),
     OnPurpose("torch hangs on what cannot be pickled", "unjam raises or delivers", _unpicklable),
     OnPurpose("torch loses what cannot be pickled", "unjam raises", _unpicklable_batch),
