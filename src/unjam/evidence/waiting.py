@@ -139,6 +139,8 @@ def _waiting_in(pid: int, state: str, call: Call) -> Waiting:
             words = "somebody to type at the terminal"
         return Waiting(kind, words, state, name, target, fds=(given[0],), writes=name in WRITES)
     fds = _polled(pid, call)
+    if not fds and limit is not None and name in ("select", "pselect6", "poll", "ppoll"):
+        return Waiting("sleep", "time to pass: it sleeps", state, name, None, limit)  # Python 3.10's way
     targets = [behind(pid, fd) for fd in fds]
     if targets:
         words = f"something from {', '.join(targets[:3])}"

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import enum
 import logging
 import pathlib
@@ -48,11 +49,15 @@ MOST_ITEMS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One variable, pickled by itself; its buffers are `count` of the payload's, from number `first` on."""
+    """One variable, pickled by itself; its buffers are `count` of the payload's, from number `first` on.
+
+    `contents`: only the items of a kind of dict that cannot be pickled itself; they go into the one that the import made.
+    """
 
     stream: bytes
     first: int
     count: int
+    contents: bool = False
 
     def rebuild(self, buffers: Sequence[Any]) -> Any:
         """The value."""
@@ -104,7 +109,9 @@ def _put(module: types.ModuleType, state: ModuleState, buffers: Sequence[Any]) -
             continue
         with _left_behind(f"{module.__name__}.{name}"):
             value = _value(packed, buffers)
-            if name not in space or not _equal(space[name], value):
+            if isinstance(packed, Packed) and packed.contents:
+                _fill(space.get(name), value)
+            elif name not in space or not _equal(space[name], value):
                 space[name] = _filled(space.get(name), value)
     for name, attributes in state.classes.items():
         kind = space.get(name)
@@ -138,6 +145,12 @@ def _equal(old: Any, value: Any) -> bool:
         return bool(old == value)
     except (ValueError, RuntimeError):
         return False  # a container of arrays: put it in place
+
+
+def _fill(old: Any, items: dict[Any, Any]) -> None:
+    if isinstance(old, dict) and dict(old) != items:
+        old.clear()
+        old.update(items)
 
 
 def _filled(old: Any, value: Any) -> Any:
@@ -188,8 +201,18 @@ def _packed(where: str, data: dict[str, Any], pack: Pack) -> dict[str, Any]:
             continue
         with _left_behind(f"{where}.{name}"):
             if _is_data(value):
-                found[name] = pack(value)
+                found[name] = _pack(value, pack)
     return found
+
+
+def _pack(value: Any, pack: Pack) -> Packed:
+    try:
+        return pack(value)
+    except Exception:
+        # a dict with attribute access may answer pickle's questions with its items
+        if not isinstance(value, dict):
+            raise
+        return dataclasses.replace(pack(dict(value)), contents=True)
 
 
 def _is_data(value: Any) -> bool:

@@ -226,6 +226,13 @@ def _reduce_lock(_: ShippingPickler, lock: Any) -> Any:
     return (threading.Lock if is_plain else threading.RLock), ()
 
 
+def _reduce_semaphore(_: ShippingPickler, lock: Any) -> Any:
+    """Of the fork context: it has no name by which another process could open it, and older Pythons send its address instead."""
+    if lock._semlock.name is None:  # noqa: SLF001 - no public way to ask
+        raise CannotShip("it is made for forked processes: only children of this one have it")
+    return NotImplemented
+
+
 def _reduce_local(_: ShippingPickler, local: threading.local) -> Any:
     if type(local) is not threading.local:
         return NotImplemented
@@ -318,12 +325,15 @@ def _reduce_handle(_: ShippingPickler, handle: PerWorker) -> Any:
 
 @functools.cache
 def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]:
+    from multiprocessing import synchronize  # noqa: PLC0415 - it needs semaphores, which not every system has
+
     reducers: list[tuple[Any, Callable[[ShippingPickler, Any], Any]]] = [
         (torch.Tensor, _reduce_tensor),
         (torch.UntypedStorage, _reduce_storage),
         (torch.storage.TypedStorage, _reduce_typed),
         (_LOCK_TYPES, _reduce_lock),
         (threading.local, _reduce_local),
+        (synchronize.SemLock, _reduce_semaphore),
         ((io.BufferedReader, io.TextIOWrapper, io.FileIO), _reduce_file),
         (functools._lru_cache_wrapper, _reduce_cached),  # noqa: SLF001 - the type has no public name
         (PerWorker, _reduce_handle),
