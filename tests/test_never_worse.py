@@ -322,9 +322,9 @@ def test_a_torch_that_lacks_something(tmp_path, without):
     done = script(tmp_path, text + LOADERS, check=False)
     said = [line for line in done.stderr.splitlines() if "its own iterator is used" in line]
     assert len(said) == 1, done.stdout + done.stderr
-    assert (
-        "unjam/" not in done.stderr.rpartition("Traceback")[2].partition("torch/utils/data")[0] or not done.returncode
-    )
+    # where torch itself needs what is missing, its own code raises, not ours
+    frames = [line for line in done.stderr.splitlines() if line.startswith('  File "')]
+    assert done.returncode == 0 or str(Path(unjam.__file__).parent) not in frames[-1], done.stderr
 
 
 @pytest.mark.parametrize(

@@ -332,7 +332,8 @@ def test_a_variable_instead_of_the_command(tmp_path):
     assert "-- unjam" in done.stderr
     off = run(tmp_path, code, plain=True, env={**known, "UNJAM": "0"})
     assert off.returncode == 1
-    assert "unjam" not in off.stderr
+    assert "-- unjam" not in off.stderr
+    assert SITE not in off.stderr
     wrong = run(tmp_path, "print('runs')", plain=True, env={**known, "UNJAM_OPTIONS": "--colour blue"})
     assert wrong.stdout == "runs\n"
     assert "there is no option --colour" in wrong.stderr
