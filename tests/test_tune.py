@@ -349,7 +349,7 @@ def test_a_budget_is_kept_and_a_cut_ladder_is_told(folder):
 
 @pytest.mark.alone  # it measures: what else runs would be measured too
 def test_a_lock_that_all_share(folder):
-    told = tuned(folder, "locked", "--budget", "7")
+    told = tuned(folder, "locked", "--budget", "14")
     assert told["choice"]["workers"] <= 2
     assert any("lock" in stop["because"] for stop in told["stops"]), told["stops"]
 
