@@ -81,6 +81,14 @@ def _collate_words(program: Program, difference: Difference, torchs: dict, ours:
     return "resize storage that is not resizable" in one["words"] and "stack expects each tensor" in other["words"]
 
 
+def _collates_more(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """Tensors that torch's default collate stacks without workers, and cannot make shared memory for in one: quantised, lazy views."""
+    one, other = difference.torchs, difference.ours
+    if not is_error(one) or is_error(other) or not isinstance(other, dict):
+        return False
+    return "in collate_tensor_fn" in one["words"] and "elem.new(storage)" in one["words"]
+
+
 def _names_what_ended_it(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
     """A persistent worker whose dataset raises when an epoch begins: torch's is gone, ours says what was raised."""
     one, other = difference.torchs, difference.ours
@@ -182,6 +190,7 @@ ON_PURPOSE = (
         "where default collate fails, CannotCollateError names the odd sample",
         _cannot_collate,
     ),
+    OnPurpose("unjam collates more", "what torch stacks without workers is stacked in workers too", _collates_more),
     OnPurpose("collate names the sizes", "where torch's own says that a storage is not resizable", _collate_words),
     OnPurpose(
         "an error before the first sample is named",
