@@ -22,7 +22,7 @@ from unjam.whose import is_installed, is_ours, is_pythons, is_users
     "file",
     [
         "/home/me/unjam/data.py",
-        "/work/unjam/src/unjam_project/train.py",
+        "/srv/unjam/src/unjam_project/train.py",
         "/data/lib/python3/project/train.py",
         "/data/lib/python3.11/project/train.py",
         "/home/me/my-site-packages.py",
