@@ -103,11 +103,11 @@ def _put(module: types.ModuleType, state: ModuleState, buffers: Sequence[Any]) -
     space = vars(module)
     bare = any(space.get(name) is None for name in state.opaque)
     for name, packed in state.plain.items():
-        if name in space and not _is_data(space[name]):
-            continue
         if bare and isinstance(packed, bool):
             continue
         with _left_behind(f"{module.__name__}.{name}"):
+            if name in space and not _is_data(space[name]):
+                continue
             value = _value(packed, buffers)
             if isinstance(packed, Packed) and packed.contents:
                 _fill(space.get(name), value)

@@ -325,20 +325,23 @@ def _reduce_handle(_: ShippingPickler, handle: PerWorker) -> Any:
 
 @functools.cache
 def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]:
-    from multiprocessing import synchronize  # noqa: PLC0415 - it needs semaphores, which not every system has
-
     reducers: list[tuple[Any, Callable[[ShippingPickler, Any], Any]]] = [
         (torch.Tensor, _reduce_tensor),
         (torch.UntypedStorage, _reduce_storage),
         (torch.storage.TypedStorage, _reduce_typed),
         (_LOCK_TYPES, _reduce_lock),
         (threading.local, _reduce_local),
-        (synchronize.SemLock, _reduce_semaphore),
         ((io.BufferedReader, io.TextIOWrapper, io.FileIO), _reduce_file),
         (functools._lru_cache_wrapper, _reduce_cached),  # noqa: SLF001 - the type has no public name
         (PerWorker, _reduce_handle),
         (PipeWrapper, _reduce_pipe),
     ]
+    try:
+        from multiprocessing import synchronize  # noqa: PLC0415 - it needs semaphores, which not every system has
+    except ImportError:
+        pass
+    else:
+        reducers.append((synchronize.SemLock, _reduce_semaphore))
     try:
         import numpy as np  # noqa: PLC0415 - optional, as in torch
     except ImportError:

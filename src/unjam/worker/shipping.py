@@ -18,6 +18,7 @@ Some things mean more than their bytes, and keep their meaning:
 from __future__ import annotations
 
 import io
+import logging
 import os
 import pickle
 import sys
@@ -32,6 +33,8 @@ from unjam.transport.memory import OwnedFd, address_of, create, same_bytes
 from unjam.worker import arrivals, module_state, reach
 from unjam.worker.reducing import ALIGNMENT, CannotShip, ShippingPickler, StandingPickler, as_if_spawning
 from unjam.worker.sharedmaps import SharedMaps
+
+log = logging.getLogger("unjam")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,14 @@ def ship(
     """
     _main_by_value()
     dumped = dump(cargo, stands)
-    reached = reach.reach(dumped.modules)
-    if with_state:
-        dumped.state = _dump_state(reached, dumped.buffers)
+    reached = reach.Reached()
+    try:
+        reached = reach.reach(dumped.modules)
+        if with_state:
+            dumped.state = _dump_state(reached, dumped.buffers)
+    except Exception:
+        # a help, never a hindrance; buffers of what was taken so far are only ballast
+        log.debug("the variables of the program's modules stay behind", exc_info=True)
     manifest = _plan(dumped, stands=bool(stands))
     if previous is not None and _unchanged(dumped, manifest, previous):
         return previous
