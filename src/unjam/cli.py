@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 try:
     import typer
-    from rich.console import Console
     from typer.core import TyperCommand
+
+    from unjam.report.terminal import console, progress
 except ImportError as missing:
     raise SystemExit(f"the command needs {missing.name}: pip install {missing.name}") from missing
 
 from unjam import __version__
+from unjam.masking import masked
+from unjam.printable import printable, printable_line
+from unjam.private_files import write_report
 
 if TYPE_CHECKING:
     from unjam.doctor.families import Family
@@ -54,24 +57,19 @@ def errors(
     """Group the failures in an error log: by cause, by sample, by worker."""
     from unjam.report import errors as report  # noqa: PLC0415 - a command imports what it needs
 
-    kinds = ("cause", "sample", "worker")
-    if by and by not in kinds:
+    if by and by not in report.KINDS:
         _stop(f"--by takes cause, sample or worker, not {by!r}")
     try:
-        incidents, strange = report.read(str(log))
+        found = report.read(str(log))
     except OSError as error:
         _stop(f"{log} cannot be read: {error.strerror}")
-    if strange and not incidents:
-        _stop(f"{log} is no error log: none of its {strange} lines is an incident")
+    if found.strange and not found.incidents:
+        _stop(f"{log} is no error log: none of its {found.strange} lines is an incident")
     if json is not None:
-        text = report.dumps(incidents)
-        if str(json) == "-":
-            typer.echo(text)
-        else:
-            json.write_text(text + "\n", encoding="utf-8")
+        _write(json, report.dumps(found))
     if json is None or str(json) != "-":
-        report.show(incidents, strange, [by] if by else list(kinds), _console())
-    raise typer.Exit(1 if incidents else 0)
+        report.show(found, [by] if by else report.KINDS, console())
+    raise typer.Exit(1 if found.incidents else 0)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -98,12 +96,12 @@ def check(
         _stop(f"--budget takes a number of seconds, not {budget:g}")
     _check_folders(json, html, sarif)
     quiet = str(json) == "-"
-    said = Console(stderr=True, highlight=False, emoji=False, markup=False)
+    said = console(stderr=True)
     with said.status("") if said.is_terminal else contextlib.nullcontext() as status:
 
         def say(words: str) -> None:
             if status is not None:
-                status.update(words)
+                status.update(printable_line(words))
             elif not quiet:
                 said.print(words, soft_wrap=True)
 
@@ -119,7 +117,7 @@ def check(
 
         _write(html, page.render(diagnosis, __version__))
     if not quiet:
-        text.show(diagnosis, _console(markup=True))
+        text.show(diagnosis, console(markup=True))
     raise typer.Exit(diagnosis.exit_code)
 
 
@@ -147,12 +145,12 @@ def tune(
     wanted = Wanted(target, arguments or [], module, budget, step_ms, steps, profile)
     quiet = str(json) == "-"
     try:
-        with _progress(quiet=quiet) as say:
+        with progress(quiet=quiet) as say:
             tuned, loaders = climb(wanted, say)
     except CannotTune as error:
         _stop(str(error))
     if not quiet:
-        report.show(tuned, _console(markup=True))
+        report.show(tuned, console(markup=True))
         if loaders > 1:
             typer.echo(report.others(loaders))
     _write(json, report.as_json(tuned, __version__))
@@ -173,7 +171,12 @@ def why(
         Path | None, typer.Option(help="Write the findings as JSON to this file; - for the terminal.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
-    dump: Annotated[Path | None, typer.Option(help="Keep all the evidence in this file, as JSON.")] = None,
+    dump: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep all the evidence in this file, as JSON: stacks, command lines, values of local variables."
+        ),
+    ] = None,
     rescue: Annotated[  # noqa: FBT002 - typer's way
         bool, typer.Option("--rescue", help="End the one stuck worker of an unjam loader, which then recovers.")
     ] = False,
@@ -189,16 +192,22 @@ def why(
     except doctor.CannotLook as error:
         _stop(str(error))
     _write(json, machine.as_json(diagnosis, __version__))
-    if diagnosis.scene is not None:
+    if diagnosis.scene is not None and dump is not None:
         _write(dump, machine.dumps(scene.as_dict(diagnosis.scene)))
+        typer.echo(
+            printable_line(
+                f"{dump} holds the values of the program's variables: look through it before you give it away"
+            ),
+            err=True,
+        )
     if html is not None:
         from unjam.report import html as page  # noqa: PLC0415 - as above
 
         _write(html, page.render(diagnosis, __version__))
     if str(json) != "-":
-        scene.show(diagnosis, _console(markup=True))
+        scene.show(diagnosis, console(markup=True))
     if rescue:
-        _rescue(diagnosis, asked=not yes)
+        _rescue(diagnosis, family, asked=not yes)
     raise typer.Exit(diagnosis.exit_code)
 
 
@@ -272,9 +281,9 @@ def rules() -> None:
     """Every known cause."""
     from unjam.rules import RULES  # noqa: PLC0415 - as above
 
-    console = _console()
+    shown = console()
     for file in RULES:
-        console.print(f"{file.RULE.code}  {file.RULE.name:36} {file.__doc__.splitlines()[0]}", soft_wrap=True)
+        shown.print(f"{file.RULE.code}  {file.RULE.name:36} {file.__doc__.splitlines()[0]}", soft_wrap=True)
 
 
 @app.command()
@@ -285,7 +294,7 @@ def explain(code: Annotated[str, typer.Argument(help="UJ204, or the rule's name.
     found = catalogue.find(code)
     if found is None:
         _stop(f"there is no rule {code}; `unjam rules` lists them")
-    _console().print(catalogue.explanation(found), soft_wrap=True)
+    console().print(catalogue.explanation(found), soft_wrap=True)
 
 
 def _choose(found: list[Family]) -> Family:
@@ -294,7 +303,7 @@ def _choose(found: list[Family]) -> Family:
         _stop("no Python program with data workers was found; name a process: unjam why PID")
     if len(found) == 1:
         return found[0]
-    said = Console(stderr=True, highlight=False, emoji=False, markup=False)
+    said = console(stderr=True)
     for number, family in enumerate(found, 1):
         main = family.mains[0]
         said.print(
@@ -312,38 +321,19 @@ def _choose(found: list[Family]) -> Family:
     return stuck[0]
 
 
-def _rescue(diagnosis: Diagnosis, *, asked: bool) -> None:
+def _rescue(diagnosis: Diagnosis, family: Family, *, asked: bool) -> None:
     from unjam.doctor import rescue  # noqa: PLC0415 - as above
 
     try:
-        worker = rescue.stuck_worker(diagnosis)
+        worker = rescue.stuck_worker(diagnosis, family)
     except rescue.CannotRescue as error:
         _stop(str(error))
-    if asked and not typer.confirm(
-        f"end {worker.name}? the loader starts another and makes its batches again", err=True
-    ):
+    question = f"end {worker.name}? the loader starts another and makes its batches again"
+    if asked and not typer.confirm(printable_line(question), err=True):
+        worker.close()
         return
-    rescue.end(worker)
-    typer.echo(f"{worker.name} was ended", err=True)
-
-
-@contextlib.contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """A bar on a terminal, a line for each step in a pipe."""
-    said = Console(stderr=True, highlight=False, emoji=False, markup=False)
-    if not said.is_terminal:
-        yield lambda words, _: None if quiet or not words else said.print(words, soft_wrap=True)
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - only here
-
-    columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=said, transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-
-        def say(words: str, done: float) -> None:
-            bar.update(task, completed=done, description=words or None)
-
-        yield say
+    done = "was ended" if worker.end() else "had ended by itself"
+    typer.echo(printable_line(f"{worker.name} {done}"), err=True)
 
 
 def _check_folders(*paths: Path | None) -> None:
@@ -360,20 +350,13 @@ def _write(path: Path | None, text: str) -> None:
         typer.echo(text)
         return
     try:
-        path.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
+        write_report(str(path), text + "\n")
     except OSError as error:
         _stop(f"{path} cannot be written: {error.strerror}")
 
 
-def _console(*, markup: bool = False) -> Console:
-    # a pipe has no width; lines there are as long as they need to be
-    return Console(
-        width=None if sys.stdout.isatty() else 160, soft_wrap=False, highlight=False, emoji=False, markup=markup
-    )
-
-
 def _stop(text: str) -> NoReturn:
-    typer.echo(f"error: {text}", err=True)
+    typer.echo(printable(masked(f"error: {text}")), err=True)
     raise typer.Exit(2)
 
 

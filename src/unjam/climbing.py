@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from unjam.doctor.check import open_patient
 from unjam.doctor.launch import CannotExamine
 from unjam.doctor.tune import Wishes, tune
+from unjam.masking import without_secrets
 from unjam.rules.tuning import Tuned, judge
 from unjam.running.launch import CannotRun
 from unjam.running.stepping import measure_step
@@ -49,7 +50,7 @@ def climb(wanted: Wanted, say: Callable[[str, float], None]) -> tuple[Tuned, int
         climbed, _, loaders = tune(patient, wanted.target, wishes, say)
     except (CannotExamine, CannotRun) as error:
         raise CannotTune(str(error)) from error
-    return judge(climbed), loaders
+    return without_secrets(judge(climbed)), loaders
 
 
 def _learn(wanted: Wanted, say: Callable[[str, float], None]) -> tuple[float, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import logging
 import os
 import sys
 import time
@@ -21,6 +20,7 @@ from unjam.drive import adopted
 from unjam.drive.pacing import Pacer, first_size
 from unjam.drive.recorder import Recorder
 from unjam.errors import SampleError
+from unjam.logs import log
 from unjam.options import DEFAULTS, AutoWorkers, OnError, check_options
 from unjam.pools.starting import cache_for
 from unjam.statistics import Statistics
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 
-log = logging.getLogger("unjam")
 # whether it was said that this torch lacks something
 _warned: list[bool] = []
 

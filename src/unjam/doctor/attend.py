@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import linecache
 import os
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from unjam.evidence.scene import Doing, Process, Scene, Thread
 from unjam.evidence.spy import Refused, Spied
 from unjam.evidence.stacks import Frame
 from unjam.evidence.table import Entry, Rest, entry, environment, processor_time, rank_in, thread_ids, turns
+from unjam.evidence.their_files import load_sources, read_their_output
 from unjam.transport.room import available_memory, oom_kills
 from unjam.whose import is_users
 
@@ -139,6 +139,7 @@ def _spy(one: _Watched) -> None:
         one.blind = one.blind or str(refused)
         return
     before = one.main_thread()
+    load_sources(one.entry.pid, {frame.file for thread in now for frame in thread.frames})
     one.spied, one.blind = [_own_calls(thread) for thread in now], ""
     after = one.main_thread()
     if after is None:
@@ -257,7 +258,6 @@ def _look_again(watched: list[_Watched], began: float, seconds: float, hands: Th
             until = longest
     rest = [one for one in watched if one.spied and one not in active]
     list(hands.map(_spy, rest))
-    _load_sources(watched)
 
 
 def _in_doubt(one: _Watched) -> bool:
@@ -283,7 +283,7 @@ def _describe(one: _Watched, rest: Rest) -> Process:
     return Process(
         pid, one.entry.parent, one.role, one.entry.line, now.state, now.age, now.rss, busy, threads, _numbered(one),
         forked=_is_forked(one), rank=_rank(one) if one.role == "main" else "", number=one.number if one.role == "main" else -1, main=one.main, open_files=used,
-        most_files=_most_files(pid), blind=one.blind, gpu=gpu, log=_log(pid), cpu=now.cpu, same_sample=one.same_sample,
+        most_files=_most_files(pid), blind=one.blind, gpu=gpu, log=_log(pid), last_error=_last_error(pid) if one.role == "main" else "", cpu=now.cpu, same_sample=one.same_sample,
     )  # fmt: skip
 
 
@@ -358,34 +358,23 @@ def _most_files(pid: int) -> int:
 
 
 def _log(pid: int) -> str:
+    """The name of the file that the standard error of a process goes to."""
     with contextlib.suppress(OSError):
         target = os.readlink(f"/proc/{pid}/fd/2")
-        if target.startswith("/") and not target.startswith("/dev/") and os.path.isfile(target):
+        if target.startswith("/") and not target.startswith("/dev/"):
             return target
     return ""
 
 
-def _seen_by(pid: int, path: str) -> str:
-    """Where a file is that a process, perhaps in a container of its own, knows by this path."""
-    return os.path.join("/proc", str(pid), "root", path.lstrip("/"))
+def _last_error(pid: int) -> str:
+    """The last line of that file which speaks of an error."""
+    lines = read_their_output(pid, 2, 20_000).decode("utf-8", "replace").splitlines()
+    return next((line.strip()[:200] for line in reversed(lines) if "Error" in line or "Exception" in line), "")
 
 
 def _shm(pid: int) -> tuple[int, int]:
     try:
-        room = os.statvfs(_seen_by(pid, "/dev/shm"))
+        room = os.statvfs(f"/proc/{pid}/root/dev/shm")
     except OSError:
         return 0, 0
     return room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
-
-
-def _load_sources(watched: list[_Watched]) -> None:
-    """Source is read where the program sees it: in its container, from its working directory."""
-    for one in watched:
-        pid = one.entry.pid
-        for file in {frame.file for thread in one.spied for frame in thread.frames}:
-            if file in linecache.cache or os.path.exists(file) or file.startswith("<"):
-                continue
-            inside = _seen_by(pid, file) if file.startswith("/") else f"/proc/{pid}/cwd/{file}"
-            with contextlib.suppress(OSError, UnicodeDecodeError), open(inside, encoding="utf-8") as source:
-                text = source.read()
-                linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from unjam.doctor.examine import Examination, table
 from unjam.doctor.launch import CannotExamine, Patient
 from unjam.evidence.ladder import Measured, Rung
+from unjam.masking import without_secrets
 from unjam.report.diagnosis import Diagnosis, TrialRow
 from unjam.rules.rule import Finding, by_harm
 
@@ -78,7 +79,7 @@ def check(
     finally:
         patient.end()
     rows = [TrialRow(place, *row) for place, one in enumerate(seen) for row in table(one.case)]
-    return Diagnosis(
+    diagnosis = Diagnosis(
         target=target,
         findings=by_harm(findings),
         cases=[one.case for one in seen],
@@ -89,6 +90,7 @@ def check(
         environment=_environment(),
         measured=measured,
     )
+    return without_secrets(diagnosis)
 
 
 def _profiled(patient: Patient, number: int) -> list[Measured]:

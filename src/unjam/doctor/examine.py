@@ -21,7 +21,7 @@ from unjam.doctor.watch import Patience
 from unjam.evidence.case import Case
 from unjam.evidence.trial import Plan, Trial
 from unjam.rules import RULES
-from unjam.rules.rule import Confidence, Finding, Severity, Suspicion, by_harm, printable, without_echoes
+from unjam.rules.rule import Confidence, Finding, Severity, Suspicion, by_harm, fit_to_show, without_echoes
 
 MOST_ROUNDS = 4
 SPARE = 512 << 20
@@ -93,7 +93,7 @@ class Examination:
     def findings(self) -> list[Finding]:
         """What the rules say of all that is known now."""
         found = [said for rule in RULES if isinstance(said := rule.detect(self.case), Finding)]
-        return [printable(finding) for finding in by_harm(without_echoes(found))]
+        return [fit_to_show(finding) for finding in by_harm(without_echoes(found))]
 
     # -- trials ------------------------------------------------------------------------------------------------------------
 

@@ -1,15 +1,17 @@
-"""A trial in a process that inherits nothing: `python -m unjam.doctor.fresh FOLDER`."""
+"""A trial in a process that inherits nothing: `main([folder])` in a new interpreter."""
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import sys
 from typing import Any
 
 
-def main(folder: str) -> None:
+def main(arguments: list[str]) -> None:
     """Rebuild the loader from what was packed, and run the trial."""
+    (folder,) = arguments
     from unjam.doctor import sandbox  # noqa: PLC0415 - after the arguments are known to be right
 
     out = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -17,6 +19,8 @@ def main(folder: str) -> None:
     os.dup2(out, 2)
     with open(f"{folder}/setup", "rb") as file:
         setup = pickle.load(file)
+    with open(f"{folder}/path", encoding="utf-8") as file:
+        sys.path[:] = json.load(file)  # the modules of the program are where it found them
     with open(f"{folder}/packed", "rb") as file:
         parts: dict[str, Any] = pickle.load(file)
     from torch.utils.data import DataLoader  # noqa: PLC0415 - seconds
@@ -44,7 +48,3 @@ class _Order:
 
     def __len__(self) -> int:
         return len(self._batches)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

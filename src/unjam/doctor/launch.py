@@ -8,7 +8,6 @@ import pickle
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any
 
 from unjam.doctor.assemble import assemble
 from unjam.doctor.measurer import Measurer
-from unjam.doctor.processes import adopt_orphans, end_session, kill_session, reap
+from unjam.doctor.processes import adopt_orphans, child_command, end_session, kill_session, reap
 from unjam.doctor.subject import Caught, Done, Ended, Gather, Measure, Started, Subject, Try
 from unjam.doctor.tracking import Setup
 from unjam.doctor.warden import Warden
@@ -25,6 +24,7 @@ from unjam.doctor.watch import Patience, watch
 from unjam.engine.deadlines import ASK_AGAIN, GATHER, LET_GO, START_FRESH
 from unjam.evidence.case import Case
 from unjam.evidence.trial import Plan, Trial
+from unjam.leftovers import prefix, sweep
 
 Tries = tuple[tuple[str, int, int, int, str], ...]
 
@@ -46,7 +46,8 @@ class Patient:
 
     def __init__(self, begin: Callable[[Connection, Connection, str], int]) -> None:
         adopt_orphans()
-        self.folder = tempfile.mkdtemp(prefix="unjam-check-")
+        sweep()
+        self.folder = tempfile.mkdtemp(prefix=prefix("check"))
         self._warden = Warden(self.folder)
         self._control, theirs = Pipe()
         self._twin, twins = Pipe()
@@ -64,12 +65,12 @@ class Patient:
 
     @classmethod
     def from_command(cls, arguments: list[str]) -> Patient:
-        """A program in a new interpreter: `unjam.doctor` with these arguments."""
+        """A program in a new interpreter: `unjam.doctor.program` with these arguments."""
 
         def begin(theirs: Connection, twins: Connection, folder: str) -> int:
             with open(f"{folder}/program.output", "wb") as output:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "unjam.doctor", str(theirs.fileno()), str(twins.fileno()), *arguments],
+                    child_command("unjam.doctor.program", str(theirs.fileno()), str(twins.fileno()), *arguments),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -175,7 +176,7 @@ class Patient:
         with open(f"{setup.folder}/setup", "wb") as file:
             pickle.dump(setup, file)
         process = subprocess.Popen(
-            [sys.executable, "-m", "unjam.doctor.fresh", setup.folder],
+            child_command("unjam.doctor.fresh", setup.folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

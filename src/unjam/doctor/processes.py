@@ -8,13 +8,26 @@ import os
 import select
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from unjam.whose import HERE
+
 _SUBREAPER = 36
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def child_command(module: str, *arguments: str) -> list[str]:
+    """An interpreter that runs `main` of one of our modules. Nothing is imported from the current folder, as `-m` would."""
+    text = (
+        f"import sys; sys.path[:] = [*filter(None, sys.path), {os.path.dirname(HERE)!r}]; "
+        f"from {module} import main; main(sys.argv[1:])"
+    )
+    return [sys.executable, *subprocess._args_from_interpreter_flags(), "-c", text, *arguments]  # type: ignore[attr-defined] # noqa: SLF001 - as multiprocessing does
 
 
 def adopt_orphans() -> None:

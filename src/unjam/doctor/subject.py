@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import pickle
 import sys
@@ -265,9 +266,10 @@ def _pack(loader: Any, folder: str) -> None:
         "order": order,
         "batch_size": loader.batch_size,
         "drop_last": loader.drop_last,
-        "sys.path": sys.path,
         "at": time.monotonic(),
     }
+    with open(f"{folder}/path", "w", encoding="utf-8") as known:
+        json.dump([str(entry) for entry in sys.path], known)
     with open(f"{folder}/packed.part", "wb") as file:
         cloudpickle.dump(parts, file)
     os.rename(f"{folder}/packed.part", f"{folder}/packed")

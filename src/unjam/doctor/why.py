@@ -8,6 +8,7 @@ import time
 
 from unjam.doctor.attend import attend
 from unjam.doctor.families import Family, families, families_of
+from unjam.masking import without_secrets
 from unjam.report.diagnosis import Diagnosis
 from unjam.rules import witnessed
 
@@ -36,7 +37,7 @@ def why(family: Family, seconds: float = 0.0) -> Diagnosis:
     """Look at a program, and say what holds it."""
     began = time.monotonic()
     scene = attend(family, seconds)
-    return Diagnosis(
+    diagnosis = Diagnosis(
         f"pid {family.mains[0].pid}: {family.mains[0].line}",
         witnessed(scene),
         [],
@@ -45,3 +46,4 @@ def why(family: Family, seconds: float = 0.0) -> Diagnosis:
         environment={"refused": scene.refused, "remedy": scene.remedy} if scene.refused else {},
         scene=scene,
     )
+    return without_secrets(diagnosis)

@@ -141,7 +141,7 @@ class Desk:
     def warn(self, worker: int, work: Work | None) -> None:
         """No batch for a long time: say why."""
         from unjam.drive import explain  # noqa: PLC0415 - only when something fails
-        from unjam.drive.recorder import log  # noqa: PLC0415 - as above
+        from unjam.logs import log  # noqa: PLC0415 - as above
 
         incident = self._stillness(worker, work, "silence")
         self._recorder.incident(incident)

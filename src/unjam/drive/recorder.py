@@ -6,7 +6,6 @@ One recorder lives as long as its loader. It keeps a bounded number of failures 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import traceback
 import weakref
@@ -17,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 from unjam.drive.profiling import Profiler
 from unjam.drive.times import Times
 from unjam.errors import SampleError, TooManyErrorsError, short, words_of
+from unjam.logs import log
 from unjam.pools.protocol import Facts, Pool, Work
+from unjam.private_files import open_own
 from unjam.statistics import Auto, Statistics
 from unjam.worker.exceptions import RemoteTraceback, twin, type_name
 
 if TYPE_CHECKING:
     from unjam.evidence.incident import Incident
 
-log = logging.getLogger("unjam")
 
 MOST_KEPT = 1000
 # a fraction of an epoch of unknown length is taken of what was seen so far, once there is enough of it
@@ -214,7 +214,7 @@ class Recorder:
         if self._error_log is None:
             return
         try:
-            fd = os.open(self._error_log, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = open_own(self._error_log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 size = os.fstat(fd).st_size
                 # a process that was killed while it wrote left half a line

@@ -93,6 +93,9 @@ LET_GO = Deadline("let go", 5.0, "how long a program may take to clean up after 
 GATHER = Deadline("gather facts", 20.0, "pickling a large dataset to see whether it can be takes seconds")
 START_FRESH = Deadline("start fresh", 60.0, "a new interpreter imports torch and the dataset's libraries")
 SPY = Deadline("spy", 3.0, "how long one look at another process's stacks may take; it needs milliseconds")
+THEIR_FILE = Deadline(
+    "read a file of another user", 5.0, "a source file on a network disk that does not answer is left out"
+)
 
 ALL = (
     LOOK_AROUND,
@@ -118,4 +121,5 @@ ALL = (
     GATHER,
     START_FRESH,
     SPY,
+    THEIR_FILE,
 )

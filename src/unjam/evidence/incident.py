@@ -14,11 +14,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from unjam.masking import without_secrets
+from unjam.printable import json_text
 from unjam.whose import is_users
 
 VERSION = 1
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
-_LAST_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+_LAST_FRAME = re.compile(r'^[ \t]*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +65,29 @@ class Incident:
     def to_json(self) -> str:
         """One line."""
         kept = {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, "", ())}
-        return json.dumps(kept, ensure_ascii=False, default=repr)
+        return json_text(without_secrets(kept), default=repr)
 
     @classmethod
     def from_json(cls, line: str) -> Incident:
-        """What `to_json` wrote, by this version or another; raises ValueError for anything else."""
-        found = json.loads(line)
-        if not isinstance(found, dict) or "kind" not in found or "what" not in found:
-            raise ValueError("not an incident")
-        known = {part.name for part in dataclasses.fields(cls)}
-        kept = {name: value for name, value in found.items() if name in known}
-        kept["samples"] = tuple(kept.get("samples", ()))
+        """What `to_json` wrote, by this version or another; raises ValueError for anything else.
+
+        The file may be anybody's: every value has the type that it should have, texts and lists are cut to a sensible length.
+        """
+        try:
+            found = json.loads(line)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+        if (
+            not isinstance(found, dict)
+            or not isinstance(found.get("kind"), str)
+            or not isinstance(found.get("what"), str)
+        ):
+            raise ValueError("not an incident")  # noqa: TRY004 - what the docstring promises
+        kept: dict[str, Any] = {"at": 0.0, "rank": None, "parent": 0}
+        for part in dataclasses.fields(cls):
+            value = found.get(part.name)
+            if value is not None:
+                kept[part.name] = _valid(part.name, value)
         return cls(**kept)
 
     @property
@@ -99,6 +113,41 @@ class Incident:
             end = self.signal or f"exit status {self.exit_code}"
             return f"worker ended: {end}{' (out of memory)' if self.memory else ''}"
         return self.kind
+
+
+MOST_TEXT, MOST_SAMPLES = 20_000, 10_000
+_WHOLE = {"batch", "yielded", "worker", "pid", "tries", "exit_code", "parent", "version"}
+_ANY = {"sample", "replacement"}
+
+
+def _valid(name: str, value: Any) -> Any:
+    """A field's value, or ValueError."""
+    if name in _WHOLE:
+        if type(value) is not int or abs(value) >= 1 << 63:
+            raise ValueError(f"{name} is no whole number")
+    elif name in ("at", "seconds"):
+        # until the year 9999, which is as far as calendars go
+        if type(value) not in (int, float) or not abs(value) < 253e9:
+            raise ValueError(f"{name} is no time")
+        value = float(value)
+    elif name == "samples":
+        if not isinstance(value, list):
+            raise ValueError("samples is no list")
+        value = tuple(_plain_index(one) for one in value[:MOST_SAMPLES])
+    elif name in _ANY:
+        value = _plain_index(value)
+    elif isinstance(value, str):
+        value = value[:MOST_TEXT]
+    else:
+        raise ValueError(f"{name} is no text")
+    return value
+
+
+def _plain_index(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 1 << 63):
+        return value
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def plain(value: Any) -> Any:

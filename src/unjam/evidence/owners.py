@@ -100,7 +100,8 @@ class Owners:
             for table in ("tcp", "tcp6"):
                 for line in read_text(f"{network[1]}/net/{table}").splitlines()[1:]:
                     words = line.split()
-                    rows[words[9]] = (words[1], words[2])
+                    if len(words) > 9:
+                        rows[words[9]] = (words[1], words[2])
             known = self._networks[network[0]] = (rows, {ends: inode for inode, ends in rows.items()})
         return known
 
@@ -172,10 +173,10 @@ def file_lock_holder(pid: int) -> int | None:
     holders: dict[str, int] = {}
     for line in read_text("/proc/locks").splitlines():
         words = line.split()
-        if words[1] == "->":
-            if int(words[5]) == pid:
+        if len(words) > 6 and words[1] == "->":
+            if words[5] == str(pid):
                 return holders.get(words[0])
-        else:
+        elif len(words) > 5 and words[4].isdigit():  # a lock of an open file has no process: -1
             holders[words[0]] = int(words[4])
     return None
 
@@ -189,6 +190,7 @@ def file_lock_holders(pid: int, fd: int) -> list[int]:
     found = []
     for line in read_text("/proc/locks").splitlines():
         words = line.split()
-        if words[1] != "->" and words[5].rpartition(":")[2] == str(inode) and int(words[4]) != pid:
+        own = len(words) > 5 and words[1] != "->" and words[4].isdigit() and words[4] != str(pid)
+        if own and words[5].rpartition(":")[2] == str(inode):
             found.append(int(words[4]))
     return found

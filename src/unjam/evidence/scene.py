@@ -116,6 +116,7 @@ class Process:
     connected: tuple[int, ...] = ()  # other main processes that it has connections with
     gpu: bool = False  # it has an accelerator's device open
     log: str = ""  # where its standard error goes, if that is a file
+    last_error: str = ""  # the last line there that speaks of an error
     cpu: float = 0.0
     same_sample: bool = True  # every look found it in the same sample
     silent: float | None = (

@@ -7,11 +7,14 @@ import os
 import shutil
 import subprocess
 import sysconfig
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unjam.engine.deadlines import SPY
 from unjam.evidence.stacks import Frame
+
+MOST_BYTES = 64 << 20
 
 
 class Refused(Exception):
@@ -46,21 +49,40 @@ def stacks(pid: int, *, values: bool = True) -> list[Spied]:
     said = ""
     for _ in range(2):  # without stopping the process, a look can fall between two of its steps
         try:
-            done = subprocess.run(
-                command, capture_output=True, timeout=SPY.seconds, check=False, stdin=subprocess.DEVNULL
-            )
+            # into a file: a program that is made for it has stacks without an end
+            with tempfile.TemporaryFile() as output:
+                done = subprocess.run(
+                    command,
+                    stdout=output,
+                    stderr=subprocess.PIPE,
+                    timeout=SPY.seconds,
+                    check=False,
+                    stdin=subprocess.DEVNULL,
+                )
+                output.seek(0)
+                answer = output.read(MOST_BYTES + 1)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Refused(str(error)) from error
         if done.returncode == 0:
             try:
-                return [_thread(entry) for entry in json.loads(done.stdout)]
-            except (ValueError, KeyError, TypeError) as error:
+                return parse(answer)
+            except (ValueError, RecursionError) as error:
                 said = f"py-spy's answer cannot be read: {error}"
                 continue
         said = done.stderr.decode("utf-8", "replace").strip()
         if "ermission" in said:
             break
     raise Refused(said.splitlines()[0] if said else f"py-spy ended with {done.returncode}")
+
+
+def parse(answer: bytes) -> list[Spied]:
+    """Threads from py-spy's JSON; ValueError for anything else."""
+    if len(answer) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    try:
+        return [_thread(entry) for entry in json.loads(answer)]
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _thread(entry: dict[str, object]) -> Spied:

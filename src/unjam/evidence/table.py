@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unjam.evidence.waiting import read_text
+from unjam.masking import masked_words
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_WHOLE = re.compile(r"-?\d{1,20}")
 _LAST_RUN = re.compile(r"exec_start\s*:\s*([\d.]+)")
 
 
@@ -40,8 +42,8 @@ class Entry:
 
     @property
     def line(self) -> str:
-        """The command as typed, not longer than a line."""
-        text = " ".join(" ".join(self.command).split()) or f"[{self.name}]"
+        """The command as typed, without what looks like a secret, not longer than a line."""
+        text = " ".join(" ".join(masked_words(self.command)).split()) or f"[{self.name}]"
         return text if len(text) <= 100 else text[:99] + "…"
 
 
@@ -58,7 +60,7 @@ def entry(pid: int) -> Entry | None:
     text = read_text(f"/proc/{pid}/stat")
     head, _, tail = text.rpartition(")")
     fields = tail.split()
-    if len(fields) < 22:
+    if len(fields) < 22 or not all(_WHOLE.fullmatch(fields[at]) for at in (1, 11, 12, 17, 19, 21)):
         return None
     uptime = float((read_text("/proc/uptime") or "0").split()[0])
     command = tuple(word for word in read_text(f"/proc/{pid}/cmdline").split("\0") if word)

@@ -10,13 +10,13 @@ start of workers a container is compared with what was written, since the progra
 
 from __future__ import annotations
 
-import logging
 import operator
 import os
 import stat
 from dataclasses import dataclass, field
 from typing import Any
 
+from unjam.logs import log
 from unjam.sharing.dicts import SharedDict, make_dict
 from unjam.sharing.exact import Ties
 from unjam.sharing.lists import SharedList
@@ -25,8 +25,6 @@ from unjam.sharing.standing import Stand
 from unjam.sharing.walking import FEWEST, Slot, estimate, is_array, slots
 from unjam.statistics import SharedPart, Sharing
 from unjam.worker.spec import Cargo
-
-log = logging.getLogger("unjam")
 
 # an item that takes more is no item of a crowd
 LARGEST_ITEM = 8 << 10

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import atexit
 import functools
-import logging
 import multiprocessing
 import os
 from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.errors import CannotShipError
+from unjam.logs import log
 from unjam.pools import forkserver
 from unjam.pools.births import ContextNursery, Nursery, ServerNursery
 from unjam.pools.hands import BeginFrame
@@ -35,8 +35,6 @@ from unjam.worker import shipping
 from unjam.worker.spec import Cargo, WorkerSpec
 from unjam.worker.tasting import Tasted
 from unjam.worker.world import World, tracker_fd
-
-log = logging.getLogger("unjam")
 
 # a payload may take this part of the memory that is left; it is a second copy of the dataset's arrays
 LARGEST_SHARE = 0.5

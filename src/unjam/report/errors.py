@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
-import re
+import stat
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from unjam.evidence.incident import Incident
+from unjam.masking import without_secrets
+from unjam.printable import json_text, printable_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 MOST_CAUSES = 8
-_SURROGATE = re.compile(r"(?<!\\)\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 MOST_SAMPLES = 8
 MOST_KEPT = 1000
+MOST_GROUPS = 20_000
+MOST_LINE = 4 << 20
+KINDS = ("cause", "sample", "worker")
 
 
 @dataclass(slots=True)
@@ -38,12 +42,14 @@ class Group:
     def add(self, incident: Incident, weight: int) -> None:
         """Count one more, or as many as it has samples."""
         self.count += weight
-        if incident.location:
+        if incident.location and (len(self.where) < MOST_KEPT or incident.location in self.where):
             self.where[incident.location] += 1
         if len(self.samples) < MOST_KEPT:
             self.samples.update(dict.fromkeys(_samples(incident)))
-        self.workers["this process" if incident.worker is None else str(incident.worker)] += 1
-        self.decisions[incident.decision or "none"] += 1
+        worker = "this process" if incident.worker is None else str(incident.worker)
+        self.workers[worker if len(self.workers) < MOST_KEPT or worker in self.workers else "others"] += 1
+        decision = incident.decision[:40] or "none"
+        self.decisions[decision if len(self.decisions) < 8 or decision in self.decisions else "others"] += 1
         self.first = min(self.first or incident.at, incident.at)
         self.last = max(self.last, incident.at)
 
@@ -53,19 +59,38 @@ class Group:
         return ", ".join(list(self.samples)[:MOST_SAMPLES]) + (" …" if len(self.samples) > MOST_SAMPLES else "")
 
 
-def by(incidents: Iterable[Incident], what: str) -> list[Group]:
-    """Groups, the largest first; `what` is "cause", "sample" or "worker"."""
-    groups: dict[str, Group] = {}
-    for incident in incidents:
-        for name in _names(incident, what):
-            weight = 1 if what == "sample" else len(incident.samples) or 1
-            groups.setdefault(name, Group(name)).add(incident, weight)
-    return sorted(groups.values(), key=lambda group: -group.count)
+class Groups:
+    """Incidents, counted one at a time: a log of any length takes as much memory as a few thousand groups do."""
+
+    def __init__(self, incidents: Iterable[Incident] = ()) -> None:
+        self.incidents = 0
+        self.strange = 0  # lines that were no incident
+        self.ungrouped = 0  # incidents that no group was made for: there are too many already
+        self._groups: dict[str, dict[str, Group]] = {what: {} for what in KINDS}
+        for incident in incidents:
+            self.add(incident)
+
+    def add(self, incident: Incident) -> None:
+        """Count one more."""
+        self.incidents += 1
+        for what, groups in self._groups.items():
+            for name in _names(incident, what):
+                group = groups.get(name)
+                if group is None:
+                    if len(groups) >= MOST_GROUPS:
+                        self.ungrouped += 1
+                        continue
+                    group = groups[name] = Group(name)
+                group.add(incident, 1 if what == "sample" else len(incident.samples) or 1)
+
+    def by(self, what: str) -> list[Group]:
+        """Groups, the largest first; `what` is "cause", "sample" or "worker"."""
+        return sorted(self._groups[what].values(), key=lambda group: -group.count)
 
 
 def summary(incidents: Iterable[Incident]) -> list[str]:
     """The causes, one line each."""
-    groups = by(incidents, "cause")
+    groups = Groups(incidents).by("cause")
     lines = []
     for group in groups[:MOST_CAUSES]:
         place = f", at {short(group.where.most_common(1)[0][0])}" if group.where else ""
@@ -75,24 +100,41 @@ def summary(incidents: Iterable[Incident]) -> list[str]:
     return lines
 
 
-def read(path: str) -> tuple[list[Incident], int]:
-    """The incidents in an error log, and how many lines were none. The last line may be half written."""
-    incidents, strange = [], 0
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if not line.strip():
-                continue
+def read(path: str) -> Groups:
+    """The incidents in an error log. The last line may be half written, and any other may be anything."""
+    found = Groups()
+    with open(path, "rb") as file:
+        if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is a device", path)
+        for line in _lines(file):
             try:
-                incidents.append(Incident.from_json(_printable(line)))
-            except (ValueError, TypeError):
-                strange += 1
-    return incidents, strange
+                incident = Incident.from_json(line.decode("utf-8", "replace")) if line is not None else None
+            except ValueError:
+                incident = None
+            if incident is None:
+                found.strange += 1
+            else:
+                found.add(without_secrets(incident))
+    return found
 
 
-def as_json(incidents: list[Incident]) -> dict[str, Any]:
+def _lines(file: BinaryIO) -> Iterator[bytes | None]:
+    """The lines that are not empty; None for one that is too long to be read."""
+    while line := file.readline(MOST_LINE):
+        if len(line) == MOST_LINE and not line.endswith(b"\n"):
+            while (rest := file.readline(MOST_LINE)) and not rest.endswith(b"\n"):
+                pass
+            yield None
+        elif line.strip():
+            yield line
+
+
+def as_json(found: Groups) -> dict[str, Any]:
     """The same groups for a program."""
     return {
-        "incidents": len(incidents),
+        "incidents": found.incidents,
+        "strange": found.strange,
+        "ungrouped": found.ungrouped,
         **{
             f"by_{what}": [
                 {
@@ -103,16 +145,16 @@ def as_json(incidents: list[Incident]) -> dict[str, Any]:
                     "workers": dict(group.workers),
                     "decisions": dict(group.decisions),
                 }
-                for group in by(incidents, what)
+                for group in found.by(what)
             ]
-            for what in ("cause", "sample", "worker")
+            for what in KINDS
         },
     }
 
 
-def dumps(incidents: list[Incident]) -> str:
+def dumps(found: Groups) -> str:
     """`as_json` as text."""
-    return json.dumps(as_json(incidents), indent=2, ensure_ascii=False)
+    return json_text(as_json(found), indent=2)
 
 
 def short(location: str) -> str:
@@ -123,11 +165,6 @@ def short(location: str) -> str:
     except ValueError:
         return location
     return f"{near if len(near) < len(file) else file}:{line}"
-
-
-def _printable(line: str) -> str:
-    """A file name that is no UTF-8 travels as lone surrogates, which no terminal takes."""
-    return _SURROGATE.sub(lambda found: "\\\\" + found[0][1:], line)
 
 
 def _names(incident: Incident, what: str) -> list[str]:
@@ -146,13 +183,13 @@ def _samples(incident: Incident) -> list[str]:
     return [str(sample) for sample in incident.samples]
 
 
-def show(incidents: list[Incident], strange: int, kinds: list[str], console: Console) -> None:
+def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
     """The tables, on a terminal."""
     from rich.table import Table  # noqa: PLC0415 - the loader's own summary does without
 
-    if not incidents:
+    if not found.incidents:
         console.print("no failures")
-    for kind in kinds if incidents else ():
+    for kind in kinds if found.incidents else ():
         table = Table(title=f"by {kind}", title_justify="left", box=None, pad_edge=False, expand=False)
         table.add_column("failures", justify="right", no_wrap=True)
         table.add_column(kind, overflow="fold", ratio=3)
@@ -162,16 +199,19 @@ def show(incidents: list[Incident], strange: int, kinds: list[str], console: Con
             table.add_column("samples", overflow="fold", ratio=2)
         table.add_column("done", no_wrap=True)
         table.add_column("last", no_wrap=True)
-        for group in by(incidents, kind)[:20]:
-            row = [str(group.count), group.name]
+        for group in found.by(kind)[:20]:
+            row = [str(group.count), printable_line(group.name)]
             if kind == "cause":
-                row.append(short(group.where.most_common(1)[0][0]) if group.where else "")
+                row.append(printable_line(short(group.where.most_common(1)[0][0])) if group.where else "")
             if kind != "sample":
-                row.append(group.shown_samples)
-            row.append(", ".join(f"{decision} {count}" for decision, count in group.decisions.most_common()))
+                row.append(printable_line(group.shown_samples))
+            decisions = ", ".join(f"{decision} {count}" for decision, count in group.decisions.most_common(4))
+            row.append(printable_line(decisions))
             row.append(time.strftime("%m-%d %H:%M:%S", time.localtime(group.last)))
             table.add_row(*row)
         console.print(table)
         console.print()
-    if strange:
-        console.print(f"{strange} lines could not be read")
+    if found.strange:
+        console.print(f"{found.strange} lines could not be read")
+    if found.ungrouped:
+        console.print(f"{found.ungrouped} entries are counted in no group: there are more than {MOST_GROUPS:,} groups")

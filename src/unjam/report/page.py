@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any
 
 from unjam.evidence.picture import Picture, of_measured
+from unjam.printable import printable
 from unjam.report import tune
 from unjam.report.charts import WIDTH, ladder, line_chart
 from unjam.rules.tuning import Tuned
@@ -140,7 +141,7 @@ class Page:
             resources.files("unjam.report").joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js")
         )
         policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-        return (
+        return printable(
             '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,'
             f'initial-scale=1"><meta http-equiv="Content-Security-Policy" content="{policy}"><title>{escape(self._title)}</title>'
             f"<style>{style}</style></head><body><main><h1>{escape(headline)}</h1>"

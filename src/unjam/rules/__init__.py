@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from unjam.evidence.case import Case
 from unjam.evidence.scene import Scene
-from unjam.rules.rule import Finding, Rule, Severity, Suspicion, by_harm, printable, without_echoes
+from unjam.rules.rule import Finding, Rule, Severity, Suspicion, by_harm, fit_to_show, without_echoes
 
 
 class RuleFile(Protocol):
@@ -39,4 +39,4 @@ def witnessed(scene: Scene) -> list[Finding]:
     found = [file.witness(scene) for file in RULES if hasattr(file, "witness")]
     kept = without_echoes([one for one in found if one is not None])
     serious = [one for one in kept if one.weight is not Severity.NOTE]
-    return [printable(one) for one in by_harm(serious or kept)]
+    return [fit_to_show(one) for one in by_harm(serious or kept)]

@@ -12,6 +12,8 @@ from enum import Enum
 from typing import Any
 
 from unjam.evidence.trial import Place, Plan
+from unjam.masking import masked
+from unjam.printable import printable_line
 
 
 class Confidence(Enum):
@@ -93,20 +95,20 @@ _SEVERITY = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _CONFIDENCE = {Confidence.PROVEN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
 
 
-def printable(finding: Finding) -> Finding:
-    """A finding whose words, some of which are the user's, can be shown on any terminal."""
+def fit_to_show(finding: Finding) -> Finding:
+    """A finding whose words, some of which are the user's, can be shown on any terminal and given to anybody."""
     return replace(
         finding,
-        title=_plain(finding.title),
-        culprit=_plain(finding.culprit),
-        evidence=tuple(_plain(line) for line in finding.evidence),
-        help=_plain(finding.help),
-        diff="\n".join(_plain(line) for line in finding.diff.splitlines()),
+        title=_shown(finding.title),
+        culprit=_shown(finding.culprit),
+        evidence=tuple(_shown(line) for line in finding.evidence),
+        help=_shown(finding.help),
+        diff="\n".join(_shown(line) for line in finding.diff.splitlines()),
     )
 
 
-def _plain(text: str) -> str:
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+def _shown(text: str) -> str:
+    return printable_line(masked(text))
 
 
 def by_harm(findings: list[Finding]) -> list[Finding]:

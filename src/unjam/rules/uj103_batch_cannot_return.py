@@ -62,7 +62,7 @@ def witness(scene: Scene) -> Finding | None:
             continue
         if any(one.ended and one.parent == main.pid for one in scene.processes) or main.doing.loader == "process":
             continue
-        said = watching.last_words(main)
+        said = main.last_error
         return Finding(
             RULE,
             f"{main.name} waits for a batch that no worker is making: it was lost on its way",

@@ -354,16 +354,3 @@ def replaced(workers: list[Process]) -> list[Process]:
 def silence(main: Process) -> tuple[str, ...]:
     """Since when nothing has come."""
     return (f"nothing came from the workers for {duration(main.silent)}",) if main.silent is not None else ()
-
-
-def last_words(process: Process) -> str:
-    """The last error in the file that a program's standard error goes to."""
-    if not process.log:
-        return ""
-    try:
-        with open(process.log, "rb") as file:
-            file.seek(max(0, file.seek(0, 2) - 20_000))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip()[:200] for line in reversed(lines) if "Error" in line or "Exception" in line), "")

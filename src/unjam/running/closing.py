@@ -10,6 +10,9 @@ import time
 from unjam import allowance
 from unjam.evidence.run import RunFacts
 from unjam.evidence.table import rank_in
+from unjam.masking import masked_words, without_secrets
+from unjam.printable import printable
+from unjam.private_files import write_report
 from unjam.running.records import Records, words_of
 from unjam.running.settings import Settings
 
@@ -23,9 +26,9 @@ def close(settings: Settings) -> None:
     try:
         facts = gather(records, settings)
         records.all = []
-        _write(facts, settings)
+        _write(without_secrets(facts), settings)
     except Exception as error:  # noqa: BLE001 - the program has done its work; its exit code is its own
-        sys.stderr.write(f"unjam: the summary could not be written: {type(error).__name__}: {error}\n")
+        sys.stderr.write(printable(f"unjam: the summary could not be written: {type(error).__name__}: {error}\n"))
     if interrupted:
         _stay_interrupted()
 
@@ -46,7 +49,7 @@ def gather(records: Records, settings: Settings) -> RunFacts:
     """The facts of this process."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return RunFacts(
-        settings.command or " ".join(sys.argv),
+        settings.command or " ".join(masked_words(sys.argv)),
         time.monotonic() - records.began,
         tuple(one.facts() for one in records.all if one.iterators),
         words_of(error) if error is not None else "",
@@ -77,7 +80,7 @@ def _write(facts: RunFacts, settings: Settings) -> None:
 
     judged = advise(facts)
     if not settings.quiet:
-        sys.stderr.write(run.text(judged) + "\n")
+        sys.stderr.write(printable(run.text(judged)) + "\n")
     from unjam import __version__  # noqa: PLC0415 - as above
 
     if settings.html:
@@ -101,7 +104,6 @@ def own_name(path: str, facts: RunFacts, settings: Settings) -> str:
 
 def _save(path: str, text: str) -> None:
     try:
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+        write_report(path, text)
     except OSError as error:
-        sys.stderr.write(f"unjam: {path} cannot be written: {error.strerror}\n")
+        sys.stderr.write(printable(f"unjam: {path} cannot be written: {error.strerror}\n"))

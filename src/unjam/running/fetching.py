@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from unjam.running.pages import Page, name_of
+from unjam.running.pages import MOST_DETAIL, Page, name_of
 from unjam.running.settings import Settings
 
 _now = time.monotonic_ns
 # nanoseconds: samples below this are quick; batches of them in a row before they are no longer timed one by one
 QUICK, SURE = 50_000, 8
-MOST_DETAIL = 64 << 20  # bytes of samples' stamps that one worker writes for a trace
 
 
 # the number of the present iterator, for those that load in the program's own process

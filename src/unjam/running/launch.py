@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Any
 
+from unjam.masking import masked_words
 from unjam.options import DEFAULTS, check_options
 from unjam.running.settings import OPTION_KINDS, Settings, with_folder
 
@@ -48,7 +49,7 @@ def launch(
         quiet=quiet,
         leader=os.getpid(),  # exec keeps the number
         began=time.time(),
-        command=" ".join([*(["-m", module] if module else []), *program]),
+        command=" ".join(masked_words([*(["-m", module] if module else []), *program])),
         auto=auto,
         launcher=not module and not os.path.exists(program[0]),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 import struct
 from array import array
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ RING = 8192
 _TOTALS = struct.Struct("<qqqqqqq")  # batches, samples, fetching, collating, idle, longest, pid
 _BATCH = struct.Struct("<qqqqq24s")  # begun, collated, done, samples, longest, slowest
 NAME = 24
+MOST_DETAIL = 64 << 20  # bytes of samples' stamps that one worker writes for a trace
+_NAME = re.compile(r"(?P<seed>-?\d+)\.(?P<worker>-?\d{1,9})\.(?P<pid>\d+)\.page")
 
 
 class Page:
@@ -71,10 +74,10 @@ class Totals:
 def read(path: str, worker: int) -> tuple[Totals, list[Made]]:
     """The reader's side: the totals, and the last batches in their order."""
     with open(path, "rb") as file:
-        data = file.read()
+        data = file.read(HEAD + RING * _BATCH.size).ljust(HEAD + RING * _BATCH.size, b"\0")
     totals = Totals(*_TOTALS.unpack_from(data, 0))
     made = []
-    for at in range(min(totals.batches, RING)):
+    for at in range(max(0, min(totals.batches, RING))):
         begun, collated, done, samples, longest, name = _BATCH.unpack_from(data, HEAD + at * _BATCH.size)
         slowest = name.rstrip(b"\0").decode("utf-8", "replace")
         made.append(Made(worker, begun, collated, done, samples, longest, slowest))
@@ -91,10 +94,10 @@ def of_seed(folder: str, seed: int) -> list[tuple[int, str]]:
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
-            parts = name.split(".")
-            mine = len(parts) == 4 and parts[3] == "page" and (int(parts[1]) >= 0 or parts[2] == str(os.getpid()))
-            if mine and parts[0] == str(seed):
-                found.append((int(parts[1]), os.path.join(folder, name)))
+            known = _NAME.fullmatch(name)
+            mine = known is not None and (int(known["worker"]) >= 0 or known["pid"] == str(os.getpid()))
+            if known is not None and mine and known["seed"] == str(seed):
+                found.append((int(known["worker"]), os.path.join(folder, name)))
     return sorted(found)
 
 
@@ -103,13 +106,13 @@ def with_samples(made: list[Made], path: str) -> list[Made]:
     try:
         with open(f"{path}.samples", "rb") as file:
             words = array("q")
-            data = file.read()
+            data = file.read(MOST_DETAIL)
             words.frombytes(data[: len(data) // 8 * 8])
     except OSError:
         return made
     known: dict[int, tuple[int, ...]] = {}
     at = 0
-    while at < len(words) and at + words[at] < len(words):
+    while at < len(words) and 2 <= words[at] < len(words) - at:
         begun, *stamps, _ = words[at + 1 : at + 1 + words[at]]
         known[begun] = tuple(stamps)
         at += 1 + words[at]

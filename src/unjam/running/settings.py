@@ -13,7 +13,6 @@ VARIABLE = "UNJAM_RUN"
 PLAIN_VARIABLE = "UNJAM"
 OPTIONS_VARIABLE = "UNJAM_OPTIONS"
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
-_PREFIX = "unjam-run-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,38 +60,10 @@ def with_folder(settings: Settings) -> Settings:
     """With a place for what the workers write down. The leader removes it; those of dead leaders are swept here."""
     import dataclasses  # noqa: PLC0415 - as above
 
+    from unjam.leftovers import prefix, sweep  # noqa: PLC0415 - as above
+
     sweep()
-    return dataclasses.replace(settings, folder=tempfile.mkdtemp(prefix=f"{_PREFIX}{_world()}-{settings.leader}-"))
-
-
-def sweep() -> None:
-    """Remove the folders of runs whose program was killed."""
-    import shutil  # noqa: PLC0415 - as above
-
-    top = tempfile.gettempdir()
-    for name in os.listdir(top):
-        world, _, rest = name.removeprefix(_PREFIX).partition("-")
-        leader = rest.partition("-")[0]
-        if name.startswith(_PREFIX) and world == _world() and leader.isdigit() and not _lives(int(leader)):
-            shutil.rmtree(os.path.join(top, name), ignore_errors=True)
-
-
-def _world() -> str:
-    """The process numbers' own world: a container with the same temporary folder counts its processes anew."""
-    try:
-        return str(os.stat("/proc/self/ns/pid").st_ino)
-    except OSError:
-        return "0"
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+    return dataclasses.replace(settings, folder=tempfile.mkdtemp(prefix=prefix("run", settings.leader)))
 
 
 def _sharing(text: str) -> bool | str:

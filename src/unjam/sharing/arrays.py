@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from unjam.sharing.buffer import Buffer, Writer, open_file
+from unjam.sharing.careful import broken_file
 
 # bytes that are copied at a time: an array that is not contiguous, or that is read from a file, never exists twice
 PIECE = 64 << 20
@@ -67,11 +69,10 @@ class SharedArray:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> SharedArray:
-        """The array that was written to a file."""
-        buffer, head = open_file(path)
-        if head["what"] != "array":
-            raise ValueError(f"{os.fspath(path)} holds a shared {head['what']}, not an array")
-        return open_array(buffer, head["array"])
+        """The array that was written to a file. It holds numbers only, so that nobody needs to be trusted."""
+        buffer, head = open_file(path, "array")
+        with broken_file(path):
+            return open_array(buffer, head["array"])
 
     def numpy(self) -> Any:
         """The array, read-only, over the shared memory."""
@@ -178,7 +179,9 @@ def _view(buffer: Buffer, head: dict[str, Any]) -> Any:
 
     descr = head["dtype"]
     dtype, shape = np.lib.format.descr_to_dtype(_with_tuples(descr)), tuple(head["shape"])
-    count = int(np.prod(shape, dtype=np.int64))
+    if dtype.hasobject or not all(type(side) is int and side >= 0 for side in shape):
+        raise ValueError(f"no array of {dtype} in the shape {shape} was ever written")
+    count = math.prod(shape)
     if not count:
         return np.empty(shape, dtype)
     return np.frombuffer(buffer.private().owner(), dtype, count).reshape(shape)

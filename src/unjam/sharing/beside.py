@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 from unjam.sharing.buffer import Buffer, Writer
+from unjam.sharing.careful import untrusted
 
 
 def write_beside(writer: Writer, beside: list[Any]) -> dict[str, Any]:
@@ -18,10 +19,12 @@ def write_beside(writer: Writer, beside: list[Any]) -> dict[str, Any]:
     return {"beside": [writer.write(data), len(data)]}
 
 
-def read_beside(buffer: Buffer, head: dict[str, Any]) -> list[Any]:
-    """What `write_beside` wrote."""
+def read_beside(buffer: Buffer, head: dict[str, Any], *, trusted: bool) -> list[Any]:
+    """What `write_beside` wrote: pickled, so that only trusted files are read."""
     if "beside" not in head:
         return []
+    if not trusted:
+        raise untrusted(buffer.path)
     at, length = head["beside"]
-    found: list[Any] = pickle.loads(buffer.bytes[at : at + length])
+    found: list[Any] = pickle.loads(buffer.bytes[at : at + length])  # noqa: S301 - its user trusts the file
     return found

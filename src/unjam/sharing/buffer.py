@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import secrets
+import stat
 import struct
 import tempfile
 import time
@@ -33,6 +34,8 @@ MAGIC = b"unjam\x00\x001"
 POPULATE_READ = 22
 # how often, in bytes, a writer looks whether there is memory left, and what must stay free
 LOOK_EVERY, KEEP_FREE = 64 << 20, 64 << 20
+# bytes of the head of a file: the keys of its records are in it, nothing that grows with the items
+MOST_HEAD = 64 << 20
 _SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_WRITE")
 _known: weakref.WeakValueDictionary[str, Buffer] = weakref.WeakValueDictionary()
 
@@ -154,20 +157,35 @@ def _open(path: str, name: str, size: int) -> Buffer:
     return Buffer(fd, size, name, path)
 
 
-def open_file(path: str | os.PathLike[str]) -> tuple[Buffer, dict[str, Any]]:
-    """A buffer that was written to a file, and the head that was written at its end."""
+def open_file(path: str | os.PathLike[str], what: str = "") -> tuple[Buffer, dict[str, Any]]:
+    """A buffer that was written to a file, and the head that was written at its end. `what`: the kind that the caller wants."""
     where = os.path.abspath(os.fspath(path))
-    with open(where, "rb") as file:
+    with open(where, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{where} is no regular file")
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 16))
         tail = file.read(16)
         if len(tail) != 16 or tail[8:] != MAGIC:
             raise ValueError(f"{where} was not written by unjam, or not to its end")
         length = int.from_bytes(tail[:8], "little")
+        if length > min(size - 16, MOST_HEAD):
+            raise ValueError(f"{where} is damaged: its head would have {length} bytes")
         file.seek(size - 16 - length)
-        head = json.loads(file.read(length))
+        try:
+            head = json.loads(file.read(length))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where} is damaged: its head cannot be read") from error
         name = _file_name(file.fileno())
+    if not isinstance(head, dict) or head.get("what") not in ("list", "dict", "array"):
+        raise ValueError(f"{where} is damaged: its head does not say what it holds")
+    if what and head["what"] != what:
+        raise ValueError(f"{where} holds a shared {head['what']}, not {'an' if what == 'array' else 'a'} {what}")
     return _known.get(name) or _open(where, name, size), head
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _file_name(fd: int) -> str:

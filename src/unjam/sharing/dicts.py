@@ -15,6 +15,7 @@ from typing import Any
 
 from unjam.sharing.beside import read_beside, write_beside
 from unjam.sharing.buffer import Buffer, Writer, open_file
+from unjam.sharing.careful import broken_file, check_table
 from unjam.sharing.columns import write_column
 from unjam.sharing.exact import Ties
 from unjam.sharing.lists import SharedList, open_list
@@ -79,12 +80,11 @@ class SharedDict(Mapping[Any, Any]):
         return make_dict(pairs, path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> SharedDict:
-        """The mapping that was written to a file."""
-        buffer, head = open_file(path)
-        if head["what"] != "dict":
-            raise ValueError(f"{os.fspath(path)} holds a shared {head['what']}, not a dict")
-        return open_dict(buffer, head["dict"], read_beside(buffer, head))
+    def open(cls, path: str | os.PathLike[str], *, trusted: bool = False) -> SharedDict:
+        """The mapping that was written to a file; `trusted` as in `SharedList.open`."""
+        buffer, head = open_file(path, "dict")
+        with broken_file(path):
+            return open_dict(buffer, head["dict"], read_beside(buffer, head, trusted=trusted), trusted)
 
     @property
     def mutable(self) -> bool:
@@ -102,7 +102,10 @@ class SharedDict(Mapping[Any, Any]):
             hash(key)  # what no dict could have as a key is an error here too
             return -1
         table, keys = self._table, self._keys
-        while (found := table[slot]) >= 0:
+        for _ in range(self._mask + 1):  # a table that somebody else wrote may have no end
+            found = table[slot]
+            if found < 0:
+                return -1
             known = keys[found]
             if known is key or known == key:
                 return found
@@ -159,7 +162,7 @@ class SharedDict(Mapping[Any, Any]):
         return self._buffer.size
 
     def __reduce__(self) -> Any:
-        return open_dict, (self._buffer, self._head, self._beside)
+        return open_dict, (self._buffer, self._head, self._beside, self._values._trusted)  # noqa: SLF001 - its column
 
     def __copy__(self) -> SharedDict:
         return self
@@ -192,12 +195,14 @@ class _Items(ItemsView[Any, Any]):
         return zip(self._mapping._keys, self._mapping._values, strict=True)  # noqa: SLF001 - a view of it
 
 
-def open_dict(buffer: Buffer, head: dict[str, Any], beside: list[Any]) -> SharedDict:
-    """The mapping that lies in a buffer."""
+def open_dict(buffer: Buffer, head: dict[str, Any], beside: list[Any], trusted: bool = True) -> SharedDict:  # noqa: FBT001, FBT002 - called by pickle
+    """The mapping that lies in a buffer; `trusted` as in `open_list`."""
+    if not trusted:
+        check_table(buffer, head)
     shared = object.__new__(SharedDict)
     shared._buffer, shared._head, shared._beside = buffer, head, beside
-    shared._keys = open_list(buffer, head["keys"], [])
-    shared._values = open_list(buffer, head["values"], beside)
+    shared._keys = open_list(buffer, head["keys"], [], trusted)
+    shared._values = open_list(buffer, head["values"], beside, trusted)
     shared._count = head["count"]
     shared._mask = head["slots"] - 1
     shared._table = buffer.words(head["table"], head["slots"])

@@ -8,13 +8,14 @@ import marshal
 import operator
 import os
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from unjam import stored
-from unjam.sharing import columns
+from unjam.sharing import careful, columns
 from unjam.sharing.beside import read_beside, write_beside
 from unjam.sharing.buffer import Buffer, Writer, open_file
+from unjam.sharing.careful import broken_file, check_column
 from unjam.sharing.comparing import hold, same
 from unjam.sharing.exact import Ties, exactly, held_inside, is_held
 
@@ -35,8 +36,10 @@ class SharedList(Sequence[Any]):
     list again.
     """
 
-    __slots__ = ("__weakref__", "_beside", "_buffer", "_count", "_head")
+    __slots__ = ("__weakref__", "_beside", "_buffer", "_count", "_decode", "_head", "_trusted")
     __hash__ = None  # type: ignore[assignment] # as a list's
+    _trusted: bool
+    _decode: Callable[[bytes], Any]
     # whether items can be changed in place (where it does not depend on them), and what they are called
     mutable: bool
     _head: dict[str, Any]
@@ -50,12 +53,15 @@ class SharedList(Sequence[Any]):
         return make(items, path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> SharedList:
-        """The list that was written to a file."""
-        buffer, head = open_file(path)
-        if head["what"] != "list":
-            raise ValueError(f"{os.fspath(path)} holds a shared {head['what']}, not a list")
-        return open_list(buffer, head["column"], read_beside(buffer, head))
+    def open(cls, path: str | os.PathLike[str], *, trusted: bool = False) -> SharedList:
+        """The list that was written to a file.
+
+        trusted: whether you trust whoever could write to the file. Objects that are no plain values are pickled, and unpickling runs
+        code; without it such a file is refused, and plain values are read by a decoder that checks each byte (slower for dicts).
+        """
+        buffer, head = open_file(path, "list")
+        with broken_file(path):
+            return open_list(buffer, head["column"], read_beside(buffer, head, trusted=trusted), trusted)
 
     def _begin(self) -> None:
         """Take hold of what each access needs."""
@@ -118,7 +124,7 @@ class SharedList(Sequence[Any]):
         return self._buffer.size
 
     def __reduce__(self) -> Any:
-        return open_list, (self._buffer, self._head, self._beside)
+        return open_list, (self._buffer, self._head, self._beside, self._trusted)
 
     def __copy__(self) -> SharedList:
         return self
@@ -263,7 +269,7 @@ class Records(_Ended):
         self._deep = [(key, depth) for key, depth in zip(self._keys, self._head["depths"], strict=True) if depth]
 
     def _get(self, index: int) -> Any:
-        values = marshal.loads(self._bytes[self._starts[index] : self._ends[index]])  # noqa: S302 - written by us
+        values = self._decode(self._bytes[self._starts[index] : self._ends[index]])
         return dict(zip(self._keys, values, strict=True))
 
     def same(self, index: int, item: Any) -> bool:
@@ -295,7 +301,7 @@ class Values(_Ended):
         self.mutable = not self._head["frozen"]
 
     def _get(self, index: int) -> Any:
-        return marshal.loads(self._bytes[self._starts[index] : self._ends[index]])  # noqa: S302 - written by us
+        return self._decode(self._bytes[self._starts[index] : self._ends[index]])
 
     def same(self, index: int, item: Any) -> bool:
         """See `SharedList`."""
@@ -368,10 +374,13 @@ _LAYOUTS: dict[str, type[SharedList]] = {
 }  # fmt: skip
 
 
-def open_list(buffer: Buffer, head: dict[str, Any], beside: list[Any]) -> SharedList:
-    """The list that a column of a buffer is."""
+def open_list(buffer: Buffer, head: dict[str, Any], beside: list[Any], trusted: bool = True) -> SharedList:  # noqa: FBT001, FBT002 - called by pickle
+    """The list that a column of a buffer is. `trusted`: nobody but us can have written the buffer."""
+    if not trusted:
+        check_column(buffer, head)
     shared = object.__new__(_LAYOUTS[head["layout"]])
-    shared._buffer, shared._head, shared._beside = buffer, head, beside
+    shared._buffer, shared._head, shared._beside, shared._trusted = buffer, head, beside, trusted
+    shared._decode = marshal.loads if trusted else careful.loads
     shared._count = head["count"]
     shared._begin()
     return shared

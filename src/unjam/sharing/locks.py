@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import select
 import struct
@@ -27,6 +28,9 @@ from multiprocessing import util
 from typing import Any
 
 from unjam.errors import LockTimeoutError
+from unjam.leftovers import prefix, sweep
+from unjam.printable import printable_line
+from unjam.private_files import open_own
 from unjam.sharing.calling import calling_line
 
 # struct flock as the kernel has it on 64-bit Linux: type, whence, start, length, process; and the command for locks of open files
@@ -36,6 +40,7 @@ _LOCK, _TURN = 0, 1
 SOON, LATER = 0.0005, 0.01
 # the note lies behind the two bytes
 _NOTE_AT, _NOTE_BYTES = 16, 496
+_NOTE = re.compile(rb"\x00{%d}\d{1,10} (\d{1,20}|-) \d{1,12}\.\d{3} " % _NOTE_AT)
 # what this process holds: path -> descriptor, thread, line; and the descriptors of those who wait
 _held: dict[str, tuple[int, int, str]] = {}
 _waiting: set[int] = set()
@@ -96,7 +101,8 @@ class InterprocessLock:
             line = calling_line()
             note = f"{os.getpid()} {_started(os.getpid())} {time.time():.3f} {line}"
             with contextlib.suppress(OSError):  # a full disk; the note is for others to read
-                os.pwrite(fd, note.encode()[:_NOTE_BYTES].ljust(_NOTE_BYTES), _NOTE_AT)
+                if _may_have_note(fd):
+                    os.pwrite(fd, note.encode("utf-8", "replace")[:_NOTE_BYTES].ljust(_NOTE_BYTES), _NOTE_AT)
             _held[self.path] = (fd, threading.get_ident(), line)
             _waiting.discard(fd)
         except BaseException:
@@ -135,18 +141,17 @@ class InterprocessLock:
         return bool(self.holder())
 
     def _open(self) -> int:
-        flags = os.O_RDWR | os.O_CLOEXEC
         try:
-            return os.open(self.path, flags)
+            return open_own(self.path, os.O_RDWR | (os.O_CREAT if self._named else 0), 0o666)
         except FileNotFoundError:
-            if not self._named:
-                raise FileNotFoundError(f"{self.path} is gone: the process that made this lock has ended") from None
-        return os.open(self.path, flags | os.O_CREAT, 0o666)
+            if self._named:
+                raise
+            raise FileNotFoundError(f"{self.path} is gone: the process that made this lock has ended") from None
 
     def _is_there(self, fd: int) -> bool:
         here = os.fstat(fd)
         try:
-            there = os.stat(self.path)
+            there = os.lstat(self.path)
         except OSError:
             return False
         return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
@@ -159,11 +164,11 @@ class InterprocessLock:
             "",
             "",
         ][:4]
-        if not said.isdigit() or _started(int(said)) != began:
+        if not (said.isdecimal() and said.isascii() and len(said) <= 10) or _started(int(said)) != began:
             return "a process that cannot be seen from here"
         with contextlib.suppress(ValueError):
             held = max(0.0, time.time() - float(since))
-            return f"process {said}{_command(int(said))}, for {held:.1f} s, taken at {line.strip()}"
+            return printable_line(f"process {said}{_command(int(said))}, for {held:.1f} s, taken at {line.strip()}")
         return f"process {said}"
 
     def _late(self, seconds: float, fd: int) -> LockTimeoutError:
@@ -204,6 +209,14 @@ def _free(fd: int, byte: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_UN)
 
 
+def _may_have_note(fd: int) -> bool:
+    """Whether a file is empty or a lock file of ours: what anything else holds is somebody's data."""
+    size = os.fstat(fd).st_size
+    if not size:
+        return True
+    return size == _NOTE_AT + _NOTE_BYTES and _NOTE.match(os.pread(fd, size, 0)) is not None
+
+
 def _close(fd: int) -> None:
     """Let go of a lock, and of its file: a child that was forked meanwhile may have a copy of the descriptor, which would keep it."""
     with contextlib.suppress(OSError):
@@ -242,7 +255,8 @@ def interprocess_lock(path: str | os.PathLike[str] | None = None, *, timeout: fl
     if not isinstance(timeout, (int, float)) or not timeout > 0:  # type: ignore[redundant-expr] # whoever has no types
         raise ValueError(f"timeout should be a positive number of seconds, but got timeout={timeout!r}")
     if path is None:
-        made = os.path.join(tempfile.gettempdir(), f"unjam-{os.getuid()}-{os.getpid()}-{secrets.token_hex(4)}.lock")
+        sweep()
+        made = os.path.join(tempfile.gettempdir(), f"{prefix('lock')}{secrets.token_hex(4)}.lock")
         os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         # below zero: after multiprocessing has waited for its children
         util.Finalize(None, _remove, args=(made, os.getpid()), exitpriority=-100)

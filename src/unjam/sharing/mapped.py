@@ -14,10 +14,11 @@ from torch.utils.data import Dataset
 
 from unjam.sharing.arrays import SharedArray
 from unjam.sharing.buffer import MAGIC, open_file
-from unjam.sharing.dicts import SharedDict
 from unjam.sharing.lists import SharedList
 
 _RAW = (".bin", ".raw", ".dat")
+# as the safetensors library has it
+MOST_HEADER = 100_000_000
 _ARROW = (".arrow", ".feather", ".ipc")
 # safetensors' names of types; those that numpy does not know are read as numbers of the same size
 _SAFE = {
@@ -57,8 +58,8 @@ class Mapped:
         return _again, (self.form, *self._made)
 
 
-def _again(form: tuple[Any, ...], path: str, dtype: Any, shape: Any) -> Mapped:
-    rows = mapped(path, dtype=dtype, shape=shape)
+def _again(form: tuple[Any, ...], path: str, dtype: Any, shape: Any, trusted: bool = False) -> Mapped:  # noqa: FBT001, FBT002 - called by pickle
+    rows = mapped(path, dtype=dtype, shape=shape, trusted=trusted)
     if rows.form != form:
         raise RuntimeError(
             f"{path} is {rows.form} here and was {form} where it was mapped: it has been written to since"
@@ -66,30 +67,43 @@ def _again(form: tuple[Any, ...], path: str, dtype: Any, shape: Any) -> Mapped:
     return rows
 
 
-def mapped(path: str | os.PathLike[str], *, dtype: Any = None, shape: tuple[int, ...] | None = None) -> Mapped:
+def mapped(
+    path: str | os.PathLike[str], *, dtype: Any = None, shape: tuple[int, ...] | None = None, trusted: bool = False
+) -> Mapped:
     """The rows of a .npy, .bin (with `dtype`, and `shape` of the whole or of one row after -1), .safetensors, .arrow or shared file.
 
-    Rows are copies: tensors, or what Python has for texts and dates; a row of a file with several columns is a dict.
+    Rows are copies: tensors, or what Python has for texts and dates; a row of a file with several columns is a dict. The end of the file's
+    name says what it is: nothing in a .npy, .bin, .safetensors or .arrow file can run. trusted: for files that `SharedList(path=...)` wrote
+    with objects in them, which are pickled; see `SharedList.open`.
     """
     where = os.path.abspath(os.fspath(path))
     kind = os.path.splitext(where)[1].lower()
     if not os.path.isfile(where):
         raise FileNotFoundError(f"mapped({os.fspath(path)!r}): there is no such file")
     try:
-        return Mapped(where, _rows_of(where, kind, dtype, shape), (where, dtype, shape))
-    except (ValueError, OSError, EOFError, KeyError, UnicodeDecodeError) as error:
-        if where in str(error):
+        return Mapped(where, _rows_of(where, kind, dtype, shape, trusted=trusted), (where, dtype, shape, trusted))
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        if where in str(error) and isinstance(error, (ValueError, OSError)):
             raise
         raise ValueError(f"{where} cannot be mapped: {error}") from error
 
 
-def _rows_of(where: str, kind: str, dtype: Any, shape: tuple[int, ...] | None) -> Any:
-    if _is_ours(where):
-        return _ours(where)
+def _rows_of(where: str, kind: str, dtype: Any, shape: tuple[int, ...] | None, *, trusted: bool) -> Any:
     if kind == ".npy":
         return _npy(where)
     if kind in _RAW:
         if dtype is None:
+            if _is_ours(where):
+                return _ours(where, trusted=trusted)
             raise ValueError(
                 f"{where} holds bytes only: say what they are, mapped(path, dtype='float32', shape=(-1, 3, 32, 32))"
             )
@@ -98,6 +112,8 @@ def _rows_of(where: str, kind: str, dtype: Any, shape: tuple[int, ...] | None) -
         return _safetensors(where)
     if kind in _ARROW:
         return _Table(where)
+    if _is_ours(where):
+        return _ours(where, trusted=trusted)
     raise ValueError(
         f"{where} cannot be mapped: .npy, .bin, .safetensors and .arrow files can, and those that SharedList(path=...) and its "
         f"like wrote{_hint(kind)}"
@@ -209,7 +225,7 @@ def _safetensors(path: str) -> Any:
 
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > os.path.getsize(path):
+        if length > min(os.path.getsize(path), MOST_HEADER):
             raise ValueError(f"{path} is no safetensors file")
         header = json.loads(file.read(length))
     header.pop("__metadata__", None)
@@ -219,6 +235,8 @@ def _safetensors(path: str) -> Any:
             raise ValueError(f"{path}: {name} is of type {facts['dtype']}, which cannot be mapped")
         begin, _ = facts["data_offsets"]
         shape = tuple(facts["shape"])
+        if not all(type(side) is int and side >= 0 for side in (begin, *shape)):
+            raise ValueError(f"{path}: {name} has the shape {shape} at {begin}")
         empty = 0 in shape
         array = np.empty(shape, _SAFE[facts["dtype"]]) if empty else np.memmap(
             path, f"<{_SAFE[facts['dtype']]}".replace("<?", "?"), "r", 8 + length + begin, shape
@@ -271,6 +289,8 @@ class _Table:
                 batches = list(pa.ipc.open_stream(source))
             except (pa.ArrowInvalid, OSError) as error:
                 raise ValueError(f"{path} is no Arrow file: {error}") from error
+        for batch in batches:
+            batch.validate()
         self._batches = [batch for batch in batches if batch.num_rows]
         # where each one ends: a row is found by halving, however many there are
         self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
@@ -291,9 +311,8 @@ def _is_ours(path: str) -> bool:
         return file.read() == MAGIC
 
 
-def _ours(path: str) -> Any:
-    kinds: dict[str, Any] = {"list": SharedList, "array": SharedArray, "dict": SharedDict}
+def _ours(path: str, *, trusted: bool) -> Any:
     what = open_file(path)[1]["what"]
     if what == "dict":
         raise ValueError(f"{path} holds a dict, which has keys and no rows: SharedDict.open(path)")
-    return kinds[what].open(path)
+    return SharedList.open(path, trusted=trusted) if what == "list" else SharedArray.open(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import sys
 import types
@@ -10,13 +9,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from unjam.logs import log
 from unjam.sharing.arrays import SharedArray
 from unjam.sharing.dicts import SharedDict
 from unjam.sharing.exact import ATOMS
 from unjam.sharing.lists import SharedList
 from unjam.sharing.plain import is_plain
-
-log = logging.getLogger("unjam")
 
 # what is smaller is not worth it
 LARGE = 1 << 20

@@ -22,7 +22,6 @@ import argparse
 import contextlib
 import dataclasses
 import enum
-import logging
 import pathlib
 import pickle
 import sys
@@ -33,10 +32,9 @@ from typing import Any
 
 import torch
 
+from unjam.logs import log
 from unjam.worker.imports import after_import
 from unjam.worker.reach import MAIN, Reached, installed_in_use, is_users_module
-
-log = logging.getLogger("unjam")
 
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes)
 _FLAGS = (bool, int, float, str, type(None))
@@ -130,7 +128,7 @@ def _value(packed: Any, buffers: Sequence[Any]) -> Any:
 def _left_behind(what: str) -> Any:
     try:
         yield
-    except Exception:
+    except Exception:  # noqa: BLE001 - user code; a help, never a hindrance
         log.debug("the variable %s stays as its import makes it", what, exc_info=True)
 
 

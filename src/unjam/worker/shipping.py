@@ -18,7 +18,6 @@ Some things mean more than their bytes, and keep their meaning:
 from __future__ import annotations
 
 import io
-import logging
 import os
 import pickle
 import sys
@@ -28,13 +27,12 @@ from typing import Any
 
 import cloudpickle
 
+from unjam.logs import log
 from unjam.transport import memory
 from unjam.transport.memory import OwnedFd, address_of, create, same_bytes
 from unjam.worker import arrivals, module_state, reach
 from unjam.worker.reducing import ALIGNMENT, CannotShip, ShippingPickler, StandingPickler, as_if_spawning
 from unjam.worker.sharedmaps import SharedMaps
-
-log = logging.getLogger("unjam")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ def ship(
         reached = reach.reach(dumped.modules)
         if with_state:
             dumped.state = _dump_state(reached, dumped.buffers)
-    except Exception:
+    except Exception:  # noqa: BLE001 - user code
         # a help, never a hindrance; buffers of what was taken so far are only ballast
         log.debug("the variables of the program's modules stay behind", exc_info=True)
     manifest = _plan(dumped, stands=bool(stands))

@@ -17,7 +17,7 @@ def _begin() -> None:
     try:
         begin()
     except Exception as error:  # the program is worth more than the watching of it
-        sys.stderr.write(f"unjam: the program runs without it: {type(error).__name__}: {error}\n")
+        sys.stderr.write(ascii(f"unjam: the program runs without it: {type(error).__name__}: {error}")[1:-1] + "\n")
 
 
 def _next() -> None:

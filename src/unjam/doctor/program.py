@@ -1,4 +1,7 @@
-"""The process of a program under examination: `python -m unjam.doctor FD FD KIND TARGET [ARGUMENTS]`."""
+"""The process of a program under examination: `main([fd, fd, kind, target, *arguments])` in a new interpreter.
+
+The first entry of `sys.path` is made what it would be without us: the folder of the script, or the current one for `-m`.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def run_script(path: str, arguments: list[str]) -> None:
     """A script, as `python path arguments` would run it."""
     sys.argv = [path, *arguments]
     full = os.path.abspath(path)
-    sys.path[0] = os.path.dirname(full)
+    sys.path.insert(0, os.path.dirname(full))
     with open(full, "rb") as file:
         code = compile(file.read(), full, "exec")
     exec(code, vars(_main_module(__file__=full, __spec__=None)))  # noqa: S102 - running it is what was asked for
@@ -51,6 +54,7 @@ def run_script(path: str, arguments: list[str]) -> None:
 
 def run_module(name: str, arguments: list[str]) -> None:
     """A module, as `python -m name arguments` would run it."""
+    sys.path.insert(0, os.getcwd())
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = importlib.util.find_spec(f"{name}.__main__")
@@ -66,7 +70,7 @@ def run_notebook(path: str) -> None:
     with open(path, encoding="utf-8") as file:
         cells = [cell for cell in json.load(file)["cells"] if cell["cell_type"] == "code"]
     sys.argv = [path]
-    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     space = vars(_main_module(__spec__=None))
     for number, cell in enumerate(cells, 1):
         text = "".join(cell["source"]) if isinstance(cell["source"], list) else cell["source"]
@@ -80,8 +84,9 @@ def run_notebook(path: str) -> None:
 def examine_object(subject: Subject, target: str) -> None:
     """`package.module:thing`: a DataLoader, a Dataset, or a function that returns either or several."""
     module_name, _, name = target.partition(":")
+    beside = os.path.dirname(os.path.abspath(module_name)) if module_name.endswith(".py") else os.getcwd()
+    sys.path.insert(0, beside)
     if module_name.endswith(".py"):
-        sys.path[0] = os.path.dirname(os.path.abspath(module_name))
         module_name = os.path.basename(module_name).removesuffix(".py")
     subject.watch()
     found: Any = importlib.import_module(module_name)
@@ -124,7 +129,3 @@ def _loader(found: Any) -> Any:
     from torch.utils.data import DataLoader  # noqa: PLC0415 - as above
 
     return found if isinstance(found, DataLoader) else DataLoader(found, batch_size=8, num_workers=2)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,0 +1,19 @@
+"""The logger of unjam. Its lines quote exceptions, paths and names of other people, so each is made safe for a terminal."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from unjam.printable import printable
+
+
+def _make_safe(record: logging.LogRecord) -> bool:
+    record.msg, record.args = printable(record.getMessage()), ()
+    if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
+        record.exc_text = printable("".join(traceback.format_exception(*record.exc_info))).rstrip("\n")
+    return True
+
+
+log = logging.getLogger("unjam")
+log.addFilter(_make_safe)

@@ -1,0 +1,158 @@
+"""Secrets in what we write down: people attach reports to public bug reports.
+
+A secret is recognised by its name (`--api-key`, `password=`), by its place (the password of a URL, a signature in its query) or by
+its shape (tokens of well-known services). One without any of these is not recognised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+MASK = "***"
+Kept = TypeVar("Kept")
+
+# what the name of a secret ends in, after a boundary
+_WORDS = r"(?:token|password|passwd|passphrase|pwd|secret|secrets|credentials?|api_?key|(?:access|secret|private|account|storage|signing|encryption|auth|service)[-_.]?key(?:[-_.]?id)?|auth(?:orization)?)"
+_BOUNDARY = r"(?:^|(?<=[-_.\W\d])|(?<=[a-z])(?=[A-Z]))"
+_NAME = re.compile(rf"{_BOUNDARY}(?i:{_WORDS})$")
+_OPTION_NAME = re.compile(rf"{_BOUNDARY}(?i:{_WORDS}|key)$")
+# anything below can only match a text that has one of these
+_HINT = re.compile(
+    r"(?i)token|passw|passphrase|pwd|secret|credential|key|auth|bearer|sig|://|gh[opsru]_|github_pat|glpat|hf_|sk-|xox|A[KS]IA|AIza|eyJ|ya29|npm_|pypi-|PRIVATE"
+)
+_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_USERINFO = re.compile(
+    r"(?P<scheme>[A-Za-z][\w+.-]{0,30}://)(?P<user>[^\s/?#@:'\"<>]{0,256})(?P<password>:[^\s/?#'\"<>]{0,512})?@"
+)
+_QUERY = re.compile(
+    r"(?i)(?P<name>(?:[?&#;]|&amp;)[\w.~%-]{0,64}?(?:sig(?:nature)?|token|secret|password|passwd|pwd|credential|[-_]?key|keyid|key[-_]?pair[-_]?id|auth|sas)=)(?P<value>[^&\s'\"<>;]+)"
+)
+_BEARER = re.compile(r"(?i)\b(?P<name>bearer|basic)(?P<between>\s+)(?P<value>[\w.~+/-]{8,}=*)")
+# name=value, name: "value", 'name': 'value'. After a colon a bare value is prose ("unknown token: x") unless the name is quoted or joined
+_ASSIGNED = re.compile(
+    rf"(?P<name>(?<![\w?&])(?P<quote>['\"]?)(?P<word>[\w.-]{{0,64}}?(?i:{_WORDS}))(?P=quote))(?P<between>\s{{0,4}}(?:=|:)\s{{0,4}})"
+    r"(?P<value>b?'(?:[^'\\\n]|\\.)*'|b?\"(?:[^\"\\\n]|\\.)*\"|[^\s'\",;&)}\]]+)"
+)
+_OPTION = re.compile(
+    r"(?P<name>(?<![\w-])--?(?P<word>[A-Za-z][\w.-]{0,64}))(?P<between>=|\s+)(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\"]+)"
+)
+_SHAPES = re.compile(
+    r"\b(?:gh[opsru]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|xox[abeoprs]-[\w-]{10,}"
+    r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{20,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{40,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,})"
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether something of this name is likely a secret."""
+    return _NAME.search(name) is not None
+
+
+def masked(text: str) -> str:
+    """The text with what looks like a secret replaced by asterisks."""
+    if _HINT.search(text) is None:
+        return text
+    text = _PRIVATE_KEY.sub(rf"\1{MASK}", text)
+    text = _USERINFO.sub(_hide_userinfo, text)
+    text = _QUERY.sub(rf"\g<name>{MASK}", text)
+    text = _BEARER.sub(rf"\g<name>\g<between>{MASK}", text)
+    text = _OPTION.sub(_hide_option, text)
+    text = _ASSIGNED.sub(_hide_assigned, text)
+    return _SHAPES.sub(MASK, text)
+
+
+def _hide_userinfo(found: re.Match[str]) -> str:
+    if found["password"] is None:  # a token, or only a name: nobody needs to see either
+        return f"{found['scheme']}{MASK}@"
+    return f"{found['scheme']}{found['user']}:{MASK}@"
+
+
+def _hide_option(found: re.Match[str]) -> str:
+    if not _takes_secret(found["word"]) or found["value"].startswith("-"):
+        return found[0]
+    return f"{found['name']}{found['between']}{MASK}"
+
+
+def _takes_secret(option: str) -> bool:
+    switch = option.lower().startswith(("no-", "use-", "with-", "enable-", "disable-", "skip-"))
+    return not switch and _OPTION_NAME.search(option) is not None
+
+
+def _hide_assigned(found: re.Match[str]) -> str:
+    word, value, between = found["word"], found["value"], found["between"]
+    quoted = value[-1] in "'\""
+    joined = bool(found["quote"]) or quoted or re.search(r"[-_.]", word.strip("-_.")) is not None
+    prose = ":" in between and not joined and word.lower() in ("token", "secret", "auth", "authorization")
+    # a line of source: a name or a call is no secret, a text is
+    code = not quoted and ("= " in between or "(" in value or "[" in value or value in (word, f"self.{word}"))
+    nothing = value.strip("'\"b") in ("", "None", "True", "False", "null", "true", "false") or value == MASK
+    if not is_secret_name(word) or prose or code or nothing:
+        return found[0]
+    quote = value[-1] if quoted else ""
+    return f"{found['name']}{between}{quote}{MASK}{quote}"
+
+
+def masked_words(words: Sequence[str]) -> list[str]:
+    """The words of a command line; the word after `--token` is one too."""
+    found: list[str] = []
+    hide = False
+    for word in words:
+        if hide and not word.startswith("-"):
+            found.append(MASK)
+            hide = False
+            continue
+        name, equals, _ = word.partition("=")
+        hide = False
+        if name.startswith("-") and _takes_secret(name.lstrip("-")):
+            found.append(f"{name}={MASK}" if equals else name)
+            hide = not equals
+        elif equals and name.isidentifier() and is_secret_name(name):
+            found.append(f"{name}={MASK}")
+        else:
+            found.append(masked(word))
+    return found
+
+
+def masked_names(values: Mapping[str, str]) -> dict[str, str]:
+    """Variables and their values: those whose name says that they are secret have none."""
+    return {name: MASK if is_secret_name(name) else masked(value) for name, value in values.items()}
+
+
+def without_secrets(value: Kept) -> Kept:
+    """A copy of our own facts (dataclasses, tuples, lists, dicts, texts) in which every text is masked."""
+    return _copy(value, {})  # type: ignore[no-any-return]
+
+
+def _copy(value: Any, known: dict[int, Any]) -> Any:
+    if isinstance(value, str):
+        return masked(value) if type(value) is str else value
+    if value is None or isinstance(value, (int, float, bytes, type)):
+        return value
+    if id(value) in known:
+        return known[id(value)]
+    made = value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {}
+        for part in dataclasses.fields(value):
+            before = getattr(value, part.name)
+            after = _copy(before, known)
+            if after is not before and part.init:
+                changed[part.name] = after
+        made = dataclasses.replace(value, **changed) if changed else value
+    elif type(value) in (list, tuple, set, frozenset):
+        parts = [_copy(one, known) for one in value]
+        if any(after is not before for after, before in zip(parts, value, strict=True)):
+            made = type(value)(parts)
+    elif isinstance(value, dict) or type(value).__name__ == "mappingproxy":
+        names = {
+            _copy(name, known): MASK
+            if isinstance(name, str) and isinstance(one, str) and is_secret_name(name)
+            else _copy(one, known)
+            for name, one in value.items()
+        }
+        if names != dict(value):
+            made = names
+    known[id(value)] = made
+    return made

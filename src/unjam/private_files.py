@@ -1,0 +1,75 @@
+"""Files in folders that others can write to: nobody's link is followed, and what we create is for its owner's eyes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+
+class UnsafeFileError(OSError):
+    """A file that we do not write to; the text says why."""
+
+
+def open_own(path: str, flags: int, mode: int) -> int:
+    """Open a regular file that has one name and is no link. Never waits, as opening a pipe would."""
+    if not flags & os.O_CREAT or flags & os.O_EXCL:
+        return _checked(_open(path, flags, mode), path)
+    try:
+        return _checked(_open(path, flags & ~os.O_CREAT, mode), path)
+    except FileNotFoundError:
+        # between the two calls somebody may have made it: then it is opened as it is
+        return _checked(_open(path, flags, mode), path)
+
+
+def _open(path: str, flags: int, mode: int) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise UnsafeFileError(
+                errno.ELOOP, "it is a symbolic link, and links are not followed here", path
+            ) from error
+        if error.errno == errno.ENXIO:
+            raise UnsafeFileError(errno.ENXIO, "it is not a regular file", path) from error
+        raise
+
+
+def _checked(fd: int, path: str) -> int:
+    status = os.fstat(fd)
+    problem = ""
+    if not stat.S_ISREG(status.st_mode):
+        problem = "it is not a regular file"
+    elif status.st_nlink > 1:
+        problem = "the file has a second name somewhere else"
+    if problem:
+        os.close(fd)
+        raise UnsafeFileError(errno.EPERM, problem, path)
+    os.set_blocking(fd, True)
+    return fd
+
+
+def write_report(path: str, text: str) -> None:
+    """Write a report where the user asked for it, readable by its owner only. A link that somebody else made is not followed.
+
+    Pipes and terminals are written to (`--html >(gzip > page.gz)`); a file that was there keeps its mode.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EMLINK):
+            raise
+        if os.lstat(path).st_uid not in (os.geteuid(), 0) or _others_can_replace(path):
+            raise UnsafeFileError(errno.ELOOP, "it is a symbolic link that somebody else can set", path) from error
+        fd = os.open(path, flags, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+
+
+def _others_can_replace(path: str) -> bool:
+    """Whether others than the owner can put something else in a file's place."""
+    folder = os.stat(os.path.dirname(os.path.abspath(path)))
+    if folder.st_uid not in (os.geteuid(), 0):
+        return True
+    return bool(folder.st_mode & 0o022) and not folder.st_mode & stat.S_ISVTX

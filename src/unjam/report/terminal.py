@@ -1,0 +1,57 @@
+"""The terminal: every text that reaches it passes here, and loses what a terminal would obey."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
+from rich.segment import Segment
+
+from unjam.printable import printable, printable_line
+
+
+class _SafeText(RenderHook):
+    """The last step before a terminal: no text that is printed has characters that a terminal obeys."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Wrap what is about to be printed."""
+        return [_Safe(one) for one in renderables]
+
+
+class _Safe:
+    def __init__(self, inner: ConsoleRenderable) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self._inner, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
+def console(*, markup: bool = False, stderr: bool = False) -> Console:
+    """A console whose texts are safe to show."""
+    # a pipe has no width; lines there are as long as they need to be
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else 160
+    made = Console(width=width, soft_wrap=False, highlight=False, emoji=False, markup=markup, stderr=stderr)
+    made.push_render_hook(_SafeText())
+    return made
+
+
+@contextlib.contextmanager
+def progress(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """A bar on a terminal, a line for each step in a pipe."""
+    said = console(stderr=True)
+    if not said.is_terminal:
+        yield lambda words, _: None if quiet or not words else said.print(words, soft_wrap=True)
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - only here
+
+    columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=said, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def say(words: str, done: float) -> None:
+            bar.update(task, completed=done, description=printable_line(words) or None)
+
+        yield say
