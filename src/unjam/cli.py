@@ -117,7 +117,7 @@ def check(
 
         _write(html, page.render(diagnosis, __version__))
     if not quiet:
-        text.show(diagnosis, console(markup=True))
+        text.show(diagnosis, console(with_markup=True))
     raise typer.Exit(diagnosis.exit_code)
 
 
@@ -150,7 +150,7 @@ def tune(
     except CannotTune as error:
         _stop(str(error))
     if not quiet:
-        report.show(tuned, console(markup=True))
+        report.show(tuned, console(with_markup=True))
         if loaders > 1:
             typer.echo(report.others(loaders))
     _write(json, report.as_json(tuned, __version__))
@@ -205,7 +205,7 @@ def why(
 
         _write(html, page.render(diagnosis, __version__))
     if str(json) != "-":
-        scene.show(diagnosis, console(markup=True))
+        scene.show(diagnosis, console(with_markup=True))
     if rescue:
         _rescue(diagnosis, family, asked=not yes)
     raise typer.Exit(diagnosis.exit_code)

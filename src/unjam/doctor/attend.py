@@ -20,7 +20,7 @@ from unjam.evidence.owners import Owners
 from unjam.evidence.scene import Doing, Process, Scene, Thread
 from unjam.evidence.spy import Refused, Spied
 from unjam.evidence.stacks import Frame
-from unjam.evidence.table import Entry, Rest, entry, environment, processor_time, rank_in, thread_ids, turns
+from unjam.evidence.table import Entry, Rest, entry, environment, is_number, processor_time, rank_in, thread_ids, turns
 from unjam.evidence.their_files import load_sources, read_their_output
 from unjam.transport.room import available_memory, oom_kills
 from unjam.whose import is_users
@@ -318,7 +318,7 @@ def _numbered(one: _Watched) -> Doing:
     beat = beat_of(one.entry.pid) if one.entry.name.startswith("unjam-worker") else None
     if beat is not None:
         number = one.entry.name.rpartition("-")[2]
-        return doing_of(beat, one.doing, int(number) if number.isdigit() else one.number)
+        return doing_of(beat, one.doing, int(number) if is_number(number) else one.number)
     return replace(one.doing, number=one.number) if one.doing.number < 0 and one.role == "worker" else one.doing
 
 
@@ -334,7 +334,7 @@ def _rank(one: _Watched) -> str:
     thread = one.main_thread()
     for values in reversed(thread.values if thread else ()):
         for name in ("rank", "local_rank", "i"):
-            if values.get(name, "").isdigit() and (name != "i" or "error_file" in values):
+            if is_number(values.get(name, "")) and (name != "i" or "error_file" in values):
                 return values[name]
     return ""
 
@@ -353,7 +353,7 @@ def _most_files(pid: int) -> int:
     for line in waiting.read_text(f"/proc/{pid}/limits").splitlines():
         if line.startswith("Max open files"):
             word = line.split()[3]
-            return int(word) if word.isdigit() else 0
+            return int(word) if is_number(word) else 0
     return 0
 
 

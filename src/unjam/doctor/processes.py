@@ -71,7 +71,7 @@ class Usage:
 def _all() -> Iterator[tuple[int, list[str]]]:
     """Every process, with the fields of its stat file after the name: state, parent, group, session and so on."""
     for name in os.listdir("/proc"):
-        if not name.isdigit():
+        if not name.isdecimal():
             continue
         try:
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
@@ -130,7 +130,7 @@ def sweep_shared_memory(pids: set[int]) -> None:
         return
     for name in names:
         parts = name.split("_")
-        if len(parts) >= 2 and parts[0] == "torch" and parts[1].isdigit() and int(parts[1]) in pids:
+        if len(parts) >= 2 and parts[0] == "torch" and parts[1].isdecimal() and int(parts[1]) in pids:
             with contextlib.suppress(OSError):
                 os.unlink(f"{folder}/{name}")
 

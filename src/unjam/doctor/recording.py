@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from typing import Any
 
@@ -34,15 +35,17 @@ def read(folder: str) -> dict[int, list[dict[str, Any]]]:
     """Every process's events, by pid."""
     found: dict[int, list[dict[str, Any]]] = {}
     for name in sorted(os.listdir(folder)):
-        if not name.endswith(SUFFIX):
+        if not re.fullmatch(rf"\d{{1,10}}{re.escape(SUFFIX)}", name, re.ASCII):
             continue
         events = []
         with open(f"{folder}/{name}", encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
-                    events.append(json.loads(line))
-                except ValueError:
+                    event = json.loads(line)
+                except (ValueError, RecursionError):
                     continue  # the process was killed while it wrote
+                if isinstance(event, dict):
+                    events.append(event)
         found[int(name.removesuffix(SUFFIX))] = events
     return found
 

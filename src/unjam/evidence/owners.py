@@ -11,6 +11,7 @@ import struct
 from collections import defaultdict
 from functools import cached_property
 
+from unjam.evidence.table import is_number
 from unjam.evidence.waiting import read_text
 
 _ACCESS = 3  # of a descriptor's flags: 0 reads, 1 writes, 2 both
@@ -27,7 +28,7 @@ class Owners:
     def _by_target(self) -> dict[str, list[tuple[int, int]]]:
         found: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for name in os.listdir("/proc"):
-            if not name.isdigit():
+            if not is_number(name):
                 continue
             try:
                 fds = os.listdir(f"/proc/{name}/fd")
@@ -176,7 +177,7 @@ def file_lock_holder(pid: int) -> int | None:
         if len(words) > 6 and words[1] == "->":
             if words[5] == str(pid):
                 return holders.get(words[0])
-        elif len(words) > 5 and words[4].isdigit():  # a lock of an open file has no process: -1
+        elif len(words) > 5 and is_number(words[4]):  # a lock of an open file has no process: -1
             holders[words[0]] = int(words[4])
     return None
 
@@ -190,7 +191,7 @@ def file_lock_holders(pid: int, fd: int) -> list[int]:
     found = []
     for line in read_text("/proc/locks").splitlines():
         words = line.split()
-        own = len(words) > 5 and words[1] != "->" and words[4].isdigit() and words[4] != str(pid)
+        own = len(words) > 5 and words[1] != "->" and is_number(words[4]) and words[4] != str(pid)
         if own and words[5].rpartition(":")[2] == str(inode):
             found.append(int(words[4]))
     return found

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from unjam.evidence.scene import Doing
 from unjam.evidence.stacks import Frame
+from unjam.evidence.table import is_number
 from unjam.evidence.trial import Sync
 from unjam.whose import is_pythons, is_users
 
@@ -140,7 +141,7 @@ def progress(frames: tuple[Frame, ...], values: Values, arguments: Values) -> st
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text and text.isdigit() else -1
+    return int(text) if text and is_number(text) else -1
 
 
 def main_doing(frames: tuple[Frame, ...], values: Values) -> Doing:

@@ -162,7 +162,7 @@ class Scene:
     def mains(self) -> list[Process]:
         """The main process, or every rank in order."""
         found = [one for one in self.processes if one.role == "main"]
-        return sorted(found, key=lambda one: (int(one.rank) if one.rank.isdigit() else one.number, one.pid))
+        return sorted(found, key=lambda one: (int(one.rank) if one.rank.isdecimal() else one.number, one.pid))
 
     def workers(self, main: Process | None = None) -> list[Process]:
         """The workers of one main process, or all."""

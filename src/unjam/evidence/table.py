@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import re
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +15,9 @@ from unjam.masking import masked_words
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_WHOLE = re.compile(r"-?\d{1,20}")
-_LAST_RUN = re.compile(r"exec_start\s*:\s*([\d.]+)")
+_WHOLE = re.compile(r"-?\d{1,20}", re.ASCII)
+_SMALL = re.compile(r"\d{1,9}", re.ASCII)
+_LAST_RUN = re.compile(r"exec_start\s*:\s*(\d{1,20}(?:\.\d{1,9})?)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def entry(pid: int) -> Entry | None:
     fields = tail.split()
     if len(fields) < 22 or not all(_WHOLE.fullmatch(fields[at]) for at in (1, 11, 12, 17, 19, 21)):
         return None
-    uptime = float((read_text("/proc/uptime") or "0").split()[0])
+    uptime = _first_number(read_text("/proc/uptime"))
     command = tuple(word for word in read_text(f"/proc/{pid}/cmdline").split("\0") if word)
     born = int(fields[19]) / _TICK
     return Entry(
@@ -77,6 +78,17 @@ def entry(pid: int) -> Entry | None:
         int(fields[17]),
         born,
     )
+
+
+def is_number(text: str) -> bool:
+    """Whether a text that another program chose is a number that fits into one."""
+    return _SMALL.fullmatch(text) is not None
+
+
+def _first_number(text: str) -> float:
+    """The number that a text begins with; 0 where there is none."""
+    found = re.match(r"\s*(\d{1,15}(?:\.\d{1,9})?)\b", text, re.ASCII)
+    return float(found[1]) if found else 0.0
 
 
 class Table(dict[int, Entry]):
@@ -95,7 +107,7 @@ def everyone() -> Table:
     """Every process that can be seen."""
     found = Table()
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if is_number(name):
             one = entry(int(name))
             if one is not None:
                 found[one.pid] = one
@@ -116,21 +128,47 @@ def descendants(table: Table, pid: int) -> list[Entry]:
 
 
 class Rest:
-    """How long a thread has not run at all: the kernel notes when each last did, on a clock of its own."""
+    """How long a thread has not run at all: the kernel notes when each last did.
+
+    Each processor notes it by a clock of its own, which stands still while the processor serves interrupts or another guest of the same host.
+    So this thread goes to the processor that the other one last ran on, and compares clocks there.
+    """
 
     def __init__(self) -> None:
-        until = time.monotonic() + 0.02
-        while time.monotonic() < until:  # long enough that the kernel has noted this very thread
-            pass
-        mine = _LAST_RUN.search(read_text("/proc/self/sched"))
-        self._ahead = time.monotonic() - float(mine[1]) / 1000 if mine else None
+        self._ahead: dict[int, float | None] = {}
+        self._one_at_a_time = threading.Lock()
 
     def of(self, pid: int, tid: int) -> float | None:
         """Seconds, or None where the kernel does not tell."""
-        if self._ahead is None:
-            return None
         last = _LAST_RUN.search(read_text(f"/proc/{pid}/task/{tid}/sched"))
-        return max(0.0, time.monotonic() - float(last[1]) / 1000 - self._ahead) if last else None
+        fields = read_text(f"/proc/{pid}/task/{tid}/stat").rpartition(")")[2].split()
+        if last is None or len(fields) < 37 or not is_number(fields[36]):
+            return None
+        ahead = self._of_processor(int(fields[36]))
+        return max(0.0, time.monotonic() - float(last[1]) / 1000 - ahead) if ahead is not None else None
+
+    def _of_processor(self, number: int) -> float | None:
+        """How far a processor's clock is behind ours; None where it cannot be known."""
+        with self._one_at_a_time:
+            if number not in self._ahead:
+                self._ahead[number] = _clock_of(number)
+            return self._ahead[number]
+
+
+def _clock_of(processor: int) -> float | None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {processor})
+    except (OSError, ValueError):
+        return None
+    try:
+        until = time.monotonic() + 0.02
+        while time.monotonic() < until:  # long enough that the kernel has noted this very thread
+            pass
+        mine = _LAST_RUN.search(read_text("/proc/thread-self/sched"))
+        return time.monotonic() - float(mine[1]) / 1000 if mine else None
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def thread_ids(pid: int) -> list[int]:
@@ -144,24 +182,24 @@ def thread_ids(pid: int) -> list[int]:
 def processor_time(pid: int, tid: int) -> float:
     """Seconds of processor time of one thread, from the finest counter there is."""
     fine = read_text(f"/proc/{pid}/task/{tid}/schedstat").split()
-    if fine:
-        with contextlib.suppress(ValueError):
-            return int(fine[0]) / 1e9
+    if fine and _WHOLE.fullmatch(fine[0]):
+        return int(fine[0]) / 1e9
     fields = read_text(f"/proc/{pid}/task/{tid}/stat").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK if len(fields) > 12 else 0.0
+    whole = len(fields) > 12 and all(_WHOLE.fullmatch(field) for field in fields[11:13])
+    return (int(fields[11]) + int(fields[12])) / _TICK if whole else 0.0
 
 
 def queueing_time(pid: int, tid: int) -> float:
     """Seconds that one thread could have run and had no processor; 0 where the kernel does not tell."""
     fine = read_text(f"/proc/{pid}/task/{tid}/schedstat").split()
-    return int(fine[1]) / 1e9 if len(fine) > 1 and fine[1].isdigit() else 0.0
+    return int(fine[1]) / 1e9 if len(fine) > 1 and _WHOLE.fullmatch(fine[1]) else 0.0
 
 
 def turns(pid: int, tid: int) -> int:
     """How often a thread has gone to sleep by itself so far."""
     for line in read_text(f"/proc/{pid}/task/{tid}/status").splitlines():
         if line.startswith("voluntary_ctxt_switches:"):
-            return int(line.split()[1])
+            return int(_first_number(line.partition(":")[2]))
     return 0
 
 
@@ -170,7 +208,7 @@ RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"
 
 def rank_in(variables: Mapping[str, str]) -> str:
     """The rank that a launcher gave a process, or nothing."""
-    return next((variables[name] for name in RANKS if variables.get(name, "").isdigit()), "")
+    return next((variables[name] for name in RANKS if is_number(variables.get(name, ""))), "")
 
 
 def environment(pid: int) -> dict[str, str]:

@@ -6,14 +6,13 @@ import dataclasses
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from unjam.evidence.scene import Process, Scene
-from unjam.evidence.source import line_of
 from unjam.report.diagnosis import Diagnosis
+from unjam.report.terminal import escape
 from unjam.report.text import near, show_finding
-from unjam.rules.judging import count, size
+from unjam.rules.judging import count, quoted, size
 from unjam.rules.watching import duration, waited
 
 _STAGES = {
@@ -64,7 +63,7 @@ def verdict(diagnosis: Diagnosis) -> str:
     if main is None or not main.threads:
         return f"nothing to see {took}"
     place = main.thread.place
-    where = f" at {place}: {line_of(place)}" if place else ""
+    where = f" at {quoted(place)}" if place else ""
     if scene.refused:
         return f"nothing is seen to be stuck, as far as /proc tells {took}"
     if main.thread.computes:

@@ -6,18 +6,28 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
+from rich import markup
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
+from rich.text import Text
 
 from unjam.printable import printable, printable_line
 
 
+def escape(text: str) -> str:
+    """A text for a line or a cell with markup: brackets are brackets, and nothing in it is obeyed."""
+    return markup.escape(printable(text))
+
+
 class _SafeText(RenderHook):
-    """The last step before a terminal: no text that is printed has characters that a terminal obeys."""
+    """The last step before a terminal, whatever was forgotten before it."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Wrap what is about to be printed."""
-        return [_Safe(one) for one in renderables]
+        """Wrap what is about to be printed; a text is made safe before it is broken into lines."""
+        return [
+            _Safe(one) if not isinstance(one, Text) or printable(one.plain) == one.plain else Text(printable(one.plain))
+            for one in renderables
+        ]
 
 
 class _Safe:
@@ -29,11 +39,11 @@ class _Safe:
             yield Segment(text if control else printable(text), style, control)
 
 
-def console(*, markup: bool = False, stderr: bool = False) -> Console:
+def console(*, with_markup: bool = False, stderr: bool = False) -> Console:
     """A console whose texts are safe to show."""
     # a pipe has no width; lines there are as long as they need to be
     width = None if (sys.stderr if stderr else sys.stdout).isatty() else 160
-    made = Console(width=width, soft_wrap=False, highlight=False, emoji=False, markup=markup, stderr=stderr)
+    made = Console(width=width, soft_wrap=False, highlight=False, emoji=False, markup=with_markup, stderr=stderr)
     made.push_render_hook(_SafeText())
     return made
 

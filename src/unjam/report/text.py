@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from unjam.evidence.case import Case
 from unjam.report.diagnosis import Diagnosis
 from unjam.report.profile import profile_lines
+from unjam.report.terminal import escape
 from unjam.rules.rule import Finding, Severity
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}

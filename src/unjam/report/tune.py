@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from unjam.evidence.ladder import Climb, Measured, Rung
 from unjam.report.profile import profile_lines, short_time
+from unjam.report.terminal import escape
 from unjam.rules.judging import count
 from unjam.rules.tuning import Tuned
 

@@ -72,6 +72,7 @@ class SharedArray:
         """The array that was written to a file. It holds numbers only, so that nobody needs to be trusted."""
         buffer, head = open_file(path, "array")
         with broken_file(path):
+            _check_tensor_type(head["array"]["tensor"])
             return open_array(buffer, head["array"])
 
     def numpy(self) -> Any:
@@ -167,6 +168,13 @@ def _as_numpy(array: Any) -> tuple[Any, str | None]:
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError("a masked array has a mask, which an array has not: share .data and .mask")
     return np.asarray(array), None
+
+
+def _check_tensor_type(name: Any) -> None:
+    import torch  # noqa: PLC0415 - as everywhere in unjam, but not needed to be imported first
+
+    if name and not (isinstance(name, str) and isinstance(getattr(torch, name, None), torch.dtype)):
+        raise ValueError(f"torch has no type {str(name)[:40]}")
 
 
 def _finish(writer: Writer, descr: Any, shape: tuple[int, ...], kind: str | None) -> SharedArray:

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from unjam.sharing.buffer import Buffer
 
 DEEPEST = 200
@@ -71,6 +73,8 @@ def check_table(buffer: Buffer, head: dict[str, Any]) -> None:
     if slots & (slots - 1) or not slots or _number(head["count"]) >= slots:
         raise _Damaged(f"a table of {slots} slots for {head['count']} keys")
     _inside(buffer, head["table"], slots, 8)
+    if int(np.frombuffer(buffer.bytes, np.int64, slots, head["table"]).max()) >= head["count"]:
+        raise _Damaged("the table names a key that is not there")
     if not head["keys"]["count"] == head["values"]["count"] == head["count"]:
         raise _Damaged("keys and values are not equally many")
 
