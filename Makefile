@@ -21,9 +21,12 @@ demo: setup  ## small broken programs: what torch prints, and what `unjam check`
 loaders: setup  ## the same small programs on torch's loader and on unjam's
 	$(BIN)/python examples/side_by_side.py
 
+# Tests start programs and look at them while they run; a machine that is busy with something else can upset one. What failed is run once more, alone.
+AGAIN := --last-failed --last-failed-no-failures none
+
 test: setup lint  ## types, lint and every test, in two processes: most of them wait for processes of their own
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" || $(BIN)/python -m pytest $(AGAIN) -m "not alone"
+	$(BIN)/python -m pytest -m alone || $(BIN)/python -m pytest $(AGAIN) -m alone
 
 lint: setup
 	$(BIN)/ruff check .

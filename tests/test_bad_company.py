@@ -185,14 +185,21 @@ space["wait"]()
 """
 
 
-def _why(process, tmp_path, *words):
+def _why(process, tmp_path):
+    """All that the command would show and write."""
+    from unjam.doctor import attend as looking
+    from unjam.doctor import why as doctor
+    from unjam.report import html, machine, scene
+    from unjam.report.terminal import console
+
     assert process.stdout.readline() == "ready\n"
-    page, dump = tmp_path / "page.html", tmp_path / "dump.json"
-    done = command("why", process.pid, "--html", page, "--dump", dump, *words)
-    assert done.returncode in (0, 1), done.stderr
-    assert stat.S_IMODE(page.stat().st_mode) == stat.S_IMODE(dump.stat().st_mode) == 0o600
-    assert "before you give it away" in done.stderr
-    return done.stdout + page.read_text() + dump.read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(looking, "SHORT", 0.1)
+        diagnosis = doctor.why(doctor.find(process.pid)[0])
+    shown = console(with_markup=True)
+    with shown.capture() as captured:
+        scene.show(diagnosis, shown)
+    return captured.get() + html.render(diagnosis, "0") + machine.dumps(scene.as_dict(diagnosis.scene))
 
 
 def test_why_reads_no_source_that_the_program_could_not(as_nobody, open_folder):
@@ -222,7 +229,7 @@ def test_why_waits_for_no_file(as_nobody, open_folder, kind):
         path = Path(kind)
     began = time.monotonic()
     said = _why(as_nobody(CLAIMS, str(path)), open_folder)
-    assert f"{path}:3" in said or path.name in said
+    assert path.name in said
     assert time.monotonic() - began < 40
     assert "PATH=" not in said
 
@@ -326,10 +333,10 @@ elif kind == "closes":
 @pytest.mark.parametrize("kind", ["exits", "forks", "renames", "threads", "execs", "closes"])
 def test_a_program_that_changes_while_it_is_looked_at(kind, monkeypatch):
     """`UNJAM_ROUNDS=1000` looks as often as that."""
-    from unjam.cli import console
     from unjam.doctor import attend as looking
     from unjam.doctor import why as doctor
     from unjam.report import machine, scene
+    from unjam.report.terminal import console
 
     monkeypatch.setattr(looking, "SHORT", 0.1)
     monkeypatch.setattr(looking, "LONG", 0.2)
@@ -354,8 +361,9 @@ def test_a_program_that_changes_while_it_is_looked_at(kind, monkeypatch):
             found = machine.as_json(diagnosis, "0") + machine.dumps(scene.as_dict(diagnosis.scene))
             assert_safe(found)
             assert not diagnosis.serious, diagnosis.serious
-            with console().capture() as shown:
-                scene.show(diagnosis, console(with_markup=True))
+            terminal = console(with_markup=True)
+            with terminal.capture() as shown:
+                scene.show(diagnosis, terminal)
             assert_safe(shown.get())
     finally:
         os.killpg(process.pid, signal.SIGKILL)
@@ -664,15 +672,17 @@ def test_what_why_prints(tmp_path):
     )
     try:
         assert process.stdout.readline() == "ready\n"
-        dump = tmp_path / "dump.json"
-        shown = command("why", process.pid, "--dump", dump)
+        dump, page = tmp_path / "dump.json", tmp_path / "page.html"
+        shown = command("why", process.pid, "--dump", dump, "--html", page)
         as_json = command("why", process.pid, "--json", "-")
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
     assert "sleeps" in shown.stdout
-    for text in (shown.stdout, shown.stderr, as_json.stdout, dump.read_text()):
+    assert stat.S_IMODE(page.stat().st_mode) == stat.S_IMODE(dump.stat().st_mode) == 0o600
+    assert "before you give it away" in shown.stderr
+    for text in (shown.stdout, shown.stderr, as_json.stdout, dump.read_text(), page.read_text()):
         assert_safe(text)
         assert SECRET not in text
     assert "--token" not in shown.stdout or "--token ***" in shown.stdout
@@ -800,7 +810,7 @@ def test_one_bad_line_does_not_end_errors(tmp_path):
 def test_a_log_without_end_takes_little_memory(tmp_path):
     log = tmp_path / "log.jsonl"
     with log.open("w") as file:
-        for n in range(60_000):
+        for n in range(25_000):
             file.write(
                 json.dumps(
                     {
@@ -813,17 +823,21 @@ def test_a_log_without_end_takes_little_memory(tmp_path):
                 )
                 + "\n"
             )
-    code = f"from unjam.report import errors; import resource, sys; found = errors.read({str(log)!r}); print(found.incidents, found.ungrouped > 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    code = (
+        f"from unjam.report import errors; found = errors.read({str(log)!r})\n"
+        "most = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
+        "print(found.incidents, found.ungrouped > 0, most)\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
     count, capped, kilobytes = done.stdout.split()
-    assert (count, capped) == ("60000", "True")
-    assert int(kilobytes) < 300_000
+    assert (count, capped) == ("25000", "True")
+    assert int(kilobytes) < 200_000
 
 
 def test_readers_of_what_others_wrote_are_fuzzed():
-    """Fifteen seconds, another seed each time; `python tests/hostile.py 600` for longer."""
+    """Eight seconds, another seed each time; `python tests/hostile.py 600` for longer."""
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "hostile.py"), "15"],
+        [sys.executable, str(Path(__file__).parent / "hostile.py"), "8"],
         capture_output=True,
         text=True,
         timeout=200,

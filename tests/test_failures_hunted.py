@@ -701,5 +701,5 @@ def test_a_batch_that_failed_counts_once_for_each_of_its_samples(tmp_path):
     from unjam.report import errors as report
 
     incident = Incident("sample", "x", samples=(1, 2, 3, 4), exception="ValueError")
-    assert [group.count for group in report.by([incident], "sample")] == [1, 1, 1, 1]
-    assert [group.count for group in report.by([incident], "cause")] == [4]
+    assert [group.count for group in report.Groups([incident]).by("sample")] == [1, 1, 1, 1]
+    assert [group.count for group in report.Groups([incident]).by("cause")] == [4]

@@ -416,7 +416,7 @@ def test_stored_files_name_nothing_that_may_move(tmp_path):
         b"unjam.stored", b"unjam.columx"
     )  # of the same length, as an earlier version's module would be
     path.write_bytes(older)
-    assert unjam.mapped(path)[0]["x"].tolist() == [1, 1]
+    assert unjam.mapped(path, trusted=True)[0]["x"].tolist() == [1, 1]
 
 
 def test_no_extra_is_recommended_that_does_not_exist():
