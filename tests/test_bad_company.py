@@ -167,6 +167,32 @@ def test_the_careful_decoder_reads_what_marshal_writes(value):
     assert marshal.dumps(back, 2) == marshal.dumps(marshal.loads(marshal.dumps(value, 2)), 2), "types and signs too"
 
 
+def test_a_plain_file_that_takes_for_ever(tmp_path):
+    many = [k * ((1 << 61) - 1) for k in range(20_000)]
+    for value in ({*many}, dict.fromkeys(many)):  # they all have the hash 0
+        with pytest.raises(ValueError, match="keys"):
+            careful.loads(marshal.dumps(value, 2))
+    digits = 200_000
+    began = time.process_time()
+    assert careful.loads(marshal.dumps(1 << (15 * digits), 2)) == 1 << (15 * digits)
+    assert time.process_time() - began < 5
+    with pytest.raises(ValueError, match="trusted=True"):
+        careful.loads(b"(\x01\0\0\0" * 1000 + b"N")
+
+
+def test_arrow_offsets_outside_of_the_file(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    batch = pa.record_batch([pa.array(["a", "bcdefgh", "ijkl"])], names=["t"])
+    with pa.OSFile(str(tmp_path / "x.arrow"), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write(batch)
+    data = (tmp_path / "x.arrow").read_bytes()
+    offsets = np.array([0, 1, 8, 12], "<i4").tobytes()
+    assert offsets in data
+    (tmp_path / "x.arrow").write_bytes(data.replace(offsets, np.array([0, 1_900_000_000, 8, 12], "<i4").tobytes()))
+    with pytest.raises(Exception, match=r"(?i)offset|invalid|arrow"):
+        unjam.mapped(tmp_path / "x.arrow")[0]
+
+
 def test_numpy_objects_are_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.array([{}, []], dtype=object))
     with pytest.raises(ValueError, match=r"x\.npy"):
@@ -232,6 +258,35 @@ def test_why_waits_for_no_file(as_nobody, open_folder, kind):
     assert path.name in said
     assert time.monotonic() - began < 40
     assert "PATH=" not in said
+
+
+def test_names_without_end_are_still_not_read_by_root(as_nobody, open_folder, monkeypatch):
+    from unjam.evidence import their_files
+
+    hidden = open_folder / "hidden.txt"
+    hidden.write_text(f"one\ntwo\n{SECRET}\n")
+    hidden.chmod(0o600)
+    monkeypatch.setattr(their_files, "MOST_FILES", 0)
+    assert SECRET not in _why(as_nobody(CLAIMS, str(hidden)), open_folder)
+
+
+def test_sources_as_python_counts_their_lines(tmp_path):
+    import linecache
+
+    from unjam.evidence.source import tree_of
+    from unjam.evidence.their_files import read_their_file
+
+    odd = tmp_path / "odd.py"
+    odd.write_bytes(b"# -*- coding: latin-1 -*-\na = 1\x0c\nb = '\xe4\xe2\x80\xa8'\nc = 3\n")
+    from unjam.evidence.their_files import load_sources
+
+    load_sources(os.getpid(), {str(odd)})
+    assert linecache.getline(str(odd), 4) == "c = 3\n"
+    assert "ä" in linecache.getline(str(odd), 3)
+    assert read_their_file(os.getpid(), str(tmp_path / "not there")) is None
+    deep = tmp_path / "deep.py"
+    deep.write_text("x = " + "-" * 100_000 + "1\n")
+    assert tree_of(str(deep)) is None, "the parser gives up"
 
 
 def test_why_follows_no_link_put_in_the_place_of_a_log(as_nobody, open_folder):
@@ -699,6 +754,19 @@ def test_what_the_loader_logs(caplog):
         assert_safe(record.getMessage())
 
 
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_a_log_line_never_raises(caplog):
+    from unjam.logs import log
+
+    with caplog.at_level(logging.WARNING, "unjam"):
+        log.warning("it failed: %s", Mute())
+    assert "it failed" in caplog.text
+
+
 def test_errors_of_commands_are_texts(tmp_path):
     for words in (
         ("errors", f"no {HOSTILE}"),
@@ -725,7 +793,8 @@ def test_texts_from_elsewhere():
         f"train.py --api-key {SECRET}", f"--token={SECRET}", f"https://user:{SECRET}@host/path", f"https://{SECRET}@host", f"?X-Amz-Signature={SECRET}&x=1",
         f"blob?sv=1&sig={SECRET}", f"{{'password': '{SECRET}'}}", f'"client_secret": "{SECRET}"', f"AWS_SECRET_ACCESS_KEY={SECRET}", f"Authorization: Bearer {SECRET}",
         "key ghp_abcdefghijklmnopqrstuvwxyz0123", "hf_abcdefghijklmnopqrstuvwx", "AKIAIOSFODNN7EXAMPLE", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdefghijk",
-        "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----", f"db password: {SECRET}", f"postgres://u:{SECRET}@db/x",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----", f"db password: {SECRET}", f"postgres://u:{SECRET}@db/x", f"PGPASSWORD={SECRET}", f'os.environ["DB_PASSWORD"] = "{SECRET}"', f"Authorization: Token {SECRET}",
+        f'{{\\"token\\": \\"{SECRET}\\"}}', f"--key {SECRET}",
     ],
 )  # fmt: skip
 def test_secrets_are_masked(text):
@@ -739,20 +808,40 @@ def test_secrets_are_masked(text):
     [
         "KeyError: 'cat_17'", "unknown token: foo", "key=images/7.jpg", "monkey=3", "tokenizer=gpt2", "--max-tokens 512", "author=Bob", "self.token = token",
         "token = vocab[word]", "git@github.com:a/b.git", "the secret of life: 42", "password=None", "--use-auth-token train.py", 'File "password.py", line 3',
-        "https://host/path?x=1&page=2", "sample key: a/b", "signal 9", "assigned=5", "design=flat",
+        "https://host/path?x=1&page=2", "sample key: a/b", "pad_token='[PAD]'", "unknown token: '</s>'", "next_token=50256", "--sort-key len --label-key cls",
+        '{"token": "the"}', "for basic indexing; expected a key", "signal 9", "assigned=5", "design=flat",
     ],
 )  # fmt: skip
 def test_what_is_no_secret_stays(text):
     assert masked(text) == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token " + "-" * 20_000,
+        "token " + "a." * 10_000,
+        "key " + "://" * 7_000,
+        "--a" * 7_000 + " token",
+        "password=" * 3_000,
+    ],
+)
+def test_masking_takes_no_longer_for_hostile_texts(text):
+    began = time.process_time()
+    masked(text)
+    plain = time.process_time()
+    masked("token " + "word " * 4_000)
+    assert plain - began < 20 * max(0.02, time.process_time() - plain)
+
+
 def test_words_and_values_are_masked():
-    assert masked_words(["a.py", "--token", "x", "-v", "--key=y", "API_TOKEN=z"]) == [
+    assert masked_words(["a.py", "--token", "x", "-v", "--key=8f3k2l1m9x0z7", "--sort-key=len", "API_TOKEN=z"]) == [
         "a.py",
         "--token",
         "***",
         "-v",
         "--key=***",
+        "--sort-key=len",
         "API_TOKEN=***",
     ]
     assert without_secrets({"token": "x", "n": [1, ("--password", "a=b")]}) == {
@@ -763,23 +852,39 @@ def test_words_and_values_are_masked():
     assert without_secrets(whole) is whole
 
 
-def test_a_report_does_not_follow_a_link_of_somebody_else(open_folder):
+def test_a_report_goes_into_nothing_of_somebody_else(open_folder):
     from unjam.private_files import write_report
 
     victim, report = open_folder / "victim", open_folder / "report.json"
     victim.write_text("precious")
     report.symlink_to(victim)
-    with pytest.raises(OSError, match="link"):  # the folder is everybody's, so the link may be anybody's
-        write_report(str(report), "x")
-    assert victim.read_text() == "precious"
-    open_folder.chmod(0o700)
     write_report(str(report), "x")
-    assert victim.read_text() == "x"
+    assert victim.read_text() == "x", "a link of one's own is meant"
+    os.link(victim, open_folder / "second")
+    with pytest.raises(OSError, match="second name"):
+        write_report(str(open_folder / "second"), "y")
+    fifo = open_folder / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(OSError, match="nobody reads"):
+        write_report(str(fifo), "y")
     read, write = os.pipe()
     write_report(f"/dev/fd/{write}", "into a pipe")
     assert os.read(read, 100) == b"into a pipe"
     os.close(read)
     os.close(write)
+    if os.geteuid() != 0:
+        return
+    os.lchown(report, NOBODY, NOBODY)
+    with pytest.raises(OSError, match="link of another user"):
+        write_report(str(report), "y")
+    theirs = open_folder / "theirs"
+    theirs.write_text("")
+    theirs.chmod(0o666)
+    os.chown(theirs, NOBODY, NOBODY)
+    with pytest.raises(OSError, match="another user"):
+        write_report(str(theirs), "y")
+    assert victim.read_text() == "x"
+    assert theirs.read_text() == ""
 
 
 # -- error logs of anybody's making ------------------------------------------------------------------------------------------
@@ -832,6 +937,20 @@ def test_a_log_without_end_takes_little_memory(tmp_path):
     count, capped, kilobytes = done.stdout.split()
     assert (count, capped) == ("25000", "True")
     assert int(kilobytes) < 200_000
+
+
+def test_one_line_with_many_samples(tmp_path):
+    from unjam.report import errors
+
+    log = tmp_path / "log.jsonl"
+    trace = "".join(f'File "/data/x{n}.py", line {n}, in f\n' for n in range(300))
+    line = {"kind": "sample", "what": "x", "samples": [f"{n:060d}" for n in range(10_000)], "traceback": trace}
+    log.write_text("\n".join([json.dumps(line)] * 5))
+    began = time.process_time()
+    found = errors.read(str(log))
+    assert time.process_time() - began < 20
+    assert found.incidents == 5
+    assert all(len(group.samples) == 1 for group in found.by("sample"))
 
 
 def test_readers_of_what_others_wrote_are_fuzzed():

@@ -11,7 +11,7 @@ try:
     import typer
     from typer.core import TyperCommand
 
-    from unjam.report.terminal import console, progress
+    from unjam.report.terminal import console, escape, progress
 except ImportError as missing:
     raise SystemExit(f"the command needs {missing.name}: pip install {missing.name}") from missing
 
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from unjam.doctor.families import Family
     from unjam.report.diagnosis import Diagnosis
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="A DataLoader that cannot freeze silently.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    help="A DataLoader that cannot freeze silently.",
+)
 
 _Target = Annotated[
     str, typer.Argument(help="A script, a notebook, or package.module:thing (a DataLoader, a Dataset, a function).")
@@ -101,7 +106,7 @@ def check(
 
         def say(words: str) -> None:
             if status is not None:
-                status.update(printable_line(words))
+                status.update(escape(words))
             elif not quiet:
                 said.print(words, soft_wrap=True)
 

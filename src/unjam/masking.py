@@ -14,27 +14,37 @@ from typing import Any, TypeVar
 MASK = "***"
 Kept = TypeVar("Kept")
 
-# what the name of a secret ends in, after a boundary
-_WORDS = r"(?:token|password|passwd|passphrase|pwd|secret|secrets|credentials?|api_?key|(?:access|secret|private|account|storage|signing|encryption|auth|service)[-_.]?key(?:[-_.]?id)?|auth(?:orization)?)"
+# what the name of a secret ends in: words that mean nothing else, and words that need another one before them
+_ALWAYS = (
+    r"(?:password|passwd|passphrase|pwd|secrets?|credentials?|api[-_.]?key|apitoken|auth[-_.]?token|access[-_.]?token)"
+)
+_AFTER = r"(?:token|auth(?:orization)?|(?:access|secret|private|account|storage|signing|encryption|auth|service)[-_.]?key(?:[-_.]?id)?)"
 _BOUNDARY = r"(?:^|(?<=[-_.\W\d])|(?<=[a-z])(?=[A-Z]))"
-_NAME = re.compile(rf"{_BOUNDARY}(?i:{_WORDS})$")
-_OPTION_NAME = re.compile(rf"{_BOUNDARY}(?i:{_WORDS}|key)$")
+_NAME = re.compile(rf"(?:(?i:{_ALWAYS})|{_BOUNDARY}(?i:{_AFTER}))$")
+_KEY = re.compile(rf"{_BOUNDARY}(?i:key)$")
+# tokens of a text are no secrets
+_OF_TEXT = re.compile(
+    r"(?i)(?:^|[-_.])(?:pad|eos|bos|unk|sep|cls|mask|next|prev|num|max|min|special|start|end|first|last|word|sub|image|text|decoder|encoder|per|a|the|new|this|stop|input|output)[-_.]?token$"
+)
 # anything below can only match a text that has one of these
 _HINT = re.compile(
     r"(?i)token|passw|passphrase|pwd|secret|credential|key|auth|bearer|sig|://|gh[opsru]_|github_pat|glpat|hf_|sk-|xox|A[KS]IA|AIza|eyJ|ya29|npm_|pypi-|PRIVATE"
 )
 _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 _USERINFO = re.compile(
-    r"(?P<scheme>[A-Za-z][\w+.-]{0,30}://)(?P<user>[^\s/?#@:'\"<>]{0,256})(?P<password>:[^\s/?#'\"<>]{0,512})?@"
+    r"(?P<scheme>(?<![\w+.-])[A-Za-z][\w+.-]{0,30}://)(?P<user>[^\s/?#@:'\"<>]{0,256})(?P<password>:[^\s/?#'\"<>]{0,512})?@"
 )
 _QUERY = re.compile(
     r"(?i)(?P<name>(?:[?&#;]|&amp;)[\w.~%-]{0,64}?(?:sig(?:nature)?|token|secret|password|passwd|pwd|credential|[-_]?key|keyid|key[-_]?pair[-_]?id|auth|sas)=)(?P<value>[^&\s'\"<>;]+)"
 )
-_BEARER = re.compile(r"(?i)\b(?P<name>bearer|basic)(?P<between>\s+)(?P<value>[\w.~+/-]{8,}=*)")
-# name=value, name: "value", 'name': 'value'. After a colon a bare value is prose ("unknown token: x") unless the name is quoted or joined
+_HEADER = re.compile(
+    r"(?i)(?P<name>\bauthorization['\"]?\s{0,4}[:=]\s{0,4}['\"]?(?:[a-z]+\s+)?)(?P<value>[^\s'\",;]{6,})"
+)
+_BEARER = re.compile(r"(?i)\b(?P<name>bearer\s+)(?P<value>[\w.~+/-]{8,}=*)")
+# name=value, name: "value", 'name': 'value', environ["NAME"] = "value"
 _ASSIGNED = re.compile(
-    rf"(?P<name>(?<![\w?&])(?P<quote>['\"]?)(?P<word>[\w.-]{{0,64}}?(?i:{_WORDS}))(?P=quote))(?P<between>\s{{0,4}}(?:=|:)\s{{0,4}})"
-    r"(?P<value>b?'(?:[^'\\\n]|\\.)*'|b?\"(?:[^\"\\\n]|\\.)*\"|[^\s'\",;&)}\]]+)"
+    rf"(?P<name>(?<![\w.?&-])(?P<word>[\w.-]{{0,64}}?(?i:{_ALWAYS}|{_AFTER}))(?P<quote>\\?['\"]?)\]?)(?P<between>\s{{0,4}}(?:=|:)\s{{0,4}})"
+    r"(?P<value>b?'(?:[^'\\\n]|\\.)*'|b?\"(?:[^\"\\\n]|\\.)*\"|\\\"[^\"\\\n]*\\\"|[^\s'\",;&)}\]]+)"
 )
 _OPTION = re.compile(
     r"(?P<name>(?<![\w-])--?(?P<word>[A-Za-z][\w.-]{0,64}))(?P<between>=|\s+)(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\"]+)"
@@ -47,7 +57,7 @@ _SHAPES = re.compile(
 
 def is_secret_name(name: str) -> bool:
     """Whether something of this name is likely a secret."""
-    return _NAME.search(name) is not None
+    return _NAME.search(name) is not None and _OF_TEXT.search(name) is None
 
 
 def masked(text: str) -> str:
@@ -57,7 +67,8 @@ def masked(text: str) -> str:
     text = _PRIVATE_KEY.sub(rf"\1{MASK}", text)
     text = _USERINFO.sub(_hide_userinfo, text)
     text = _QUERY.sub(rf"\g<name>{MASK}", text)
-    text = _BEARER.sub(rf"\g<name>\g<between>{MASK}", text)
+    text = _HEADER.sub(rf"\g<name>{MASK}", text)
+    text = _BEARER.sub(rf"\g<name>{MASK}", text)
     text = _OPTION.sub(_hide_option, text)
     text = _ASSIGNED.sub(_hide_assigned, text)
     return _SHAPES.sub(MASK, text)
@@ -70,26 +81,45 @@ def _hide_userinfo(found: re.Match[str]) -> str:
 
 
 def _hide_option(found: re.Match[str]) -> str:
-    if not _takes_secret(found["word"]) or found["value"].startswith("-"):
+    if found["value"].startswith("-") or not _takes_secret(found["word"], found["value"]):
         return found[0]
     return f"{found['name']}{found['between']}{MASK}"
 
 
-def _takes_secret(option: str) -> bool:
-    switch = option.lower().startswith(("no-", "use-", "with-", "enable-", "disable-", "skip-"))
-    return not switch and _OPTION_NAME.search(option) is not None
+def _takes_secret(option: str, value: str) -> bool:
+    """Whether the value of an option is one. `--sort-key name` is none; `--key` with something drawn at random is."""
+    if option.lower().startswith(("no-", "use-", "with-", "enable-", "disable-", "skip-")):
+        return False
+    return is_secret_name(option) or (_KEY.search(option) is not None and _looks_drawn(value))
+
+
+def _looks_drawn(value: str) -> bool:
+    """Whether a word looks like one that nobody thought of: long, of letters and digits."""
+    value = value.strip("'\"")
+    return (
+        len(value) >= 12
+        and any(map(str.isdigit, value))
+        and any(map(str.isalpha, value))
+        and not set(value) & set("/.")
+    )
 
 
 def _hide_assigned(found: re.Match[str]) -> str:
     word, value, between = found["word"], found["value"], found["between"]
     quoted = value[-1] in "'\""
-    joined = bool(found["quote"]) or quoted or re.search(r"[-_.]", word.strip("-_.")) is not None
-    prose = ":" in between and not joined and word.lower() in ("token", "secret", "auth", "authorization")
+    bare = value.strip("'\"b\\")
+    nothing = bare in ("", "None", "True", "False", "null", "true", "false") or value == MASK
     # a line of source: a name or a call is no secret, a text is
     code = not quoted and ("= " in between or "(" in value or "[" in value or value in (word, f"self.{word}"))
-    nothing = value.strip("'\"b") in ("", "None", "True", "False", "null", "true", "false") or value == MASK
-    if not is_secret_name(word) or prose or code or nothing:
+    # a token may be one of a text: "unknown token: foo", {"token": "the"}
+    plain_word = re.search(r"(?i)(?:token|auth)$", word) is not None and not (
+        len(bare) >= 8 and any(map(str.isalnum, bare))
+    )
+    prose = ":" in between and not quoted and word.lower() in ("token", "secret", "auth")
+    if nothing or code or plain_word or prose or not is_secret_name(word):
         return found[0]
+    if value.startswith('\\"'):
+        return f'{found["name"]}{between}\\"{MASK}\\"'
     quote = value[-1] if quoted else ""
     return f"{found['name']}{between}{quote}{MASK}{quote}"
 
@@ -97,18 +127,18 @@ def _hide_assigned(found: re.Match[str]) -> str:
 def masked_words(words: Sequence[str]) -> list[str]:
     """The words of a command line; the word after `--token` is one too."""
     found: list[str] = []
-    hide = False
+    hide = ""
     for word in words:
-        if hide and not word.startswith("-"):
+        if hide and not word.startswith("-") and _takes_secret(hide, word):
             found.append(MASK)
-            hide = False
+            hide = ""
             continue
-        name, equals, _ = word.partition("=")
-        hide = False
-        if name.startswith("-") and _takes_secret(name.lstrip("-")):
-            found.append(f"{name}={MASK}" if equals else name)
-            hide = not equals
-        elif equals and name.isidentifier() and is_secret_name(name):
+        name, equals, value = word.partition("=")
+        option = name.lstrip("-")
+        hide = option if name.startswith("-") and not equals else ""
+        if (name.startswith("-") and equals and _takes_secret(option, value)) or (
+            equals and name.isidentifier() and is_secret_name(name)
+        ):
             found.append(f"{name}={MASK}")
         else:
             found.append(masked(word))

@@ -37,11 +37,9 @@ def _open(path: str, flags: int, mode: int) -> int:
 
 def _checked(fd: int, path: str) -> int:
     status = os.fstat(fd)
-    problem = ""
+    problem = _against(status, path)
     if not stat.S_ISREG(status.st_mode):
         problem = "it is not a regular file"
-    elif status.st_nlink > 1:
-        problem = "the file has a second name somewhere else"
     if problem:
         os.close(fd)
         raise UnsafeFileError(errno.EPERM, problem, path)
@@ -49,27 +47,40 @@ def _checked(fd: int, path: str) -> int:
     return fd
 
 
+def _against(status: os.stat_result, path: str) -> str:
+    """What speaks against writing to an open file; nothing: it is ours, or nobody else can have put it there."""
+    if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+        return "the file has a second name somewhere else"
+    if status.st_uid == os.geteuid() or stat.S_ISCHR(status.st_mode):
+        return ""
+    folder = os.stat(os.path.dirname(os.path.abspath(path)) or "/")
+    # in a folder where only we can make files, one of another user is what a network disk makes of our own
+    mine = folder.st_uid == os.geteuid() and not folder.st_mode & 0o022
+    return "" if mine or path.startswith(("/dev/", "/proc/")) else "it belongs to another user"
+
+
 def write_report(path: str, text: str) -> None:
-    """Write a report where the user asked for it, readable by its owner only. A link that somebody else made is not followed.
+    """Write a report where the user asked for it, readable by its owner only. What somebody else put there is left alone.
 
     Pipes and terminals are written to (`--html >(gzip > page.gz)`); a file that was there keeps its mode.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
     try:
-        fd = os.open(path, flags | os.O_NOFOLLOW, 0o600)
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise UnsafeFileError(errno.ENXIO, "it is a pipe that nobody reads", path) from error
         if error.errno not in (errno.ELOOP, errno.EMLINK):
             raise
-        if os.lstat(path).st_uid not in (os.geteuid(), 0) or _others_can_replace(path):
-            raise UnsafeFileError(errno.ELOOP, "it is a symbolic link that somebody else can set", path) from error
+        if os.lstat(path).st_uid not in (os.geteuid(), 0):
+            raise UnsafeFileError(errno.ELOOP, "it is a symbolic link of another user", path) from error
         fd = os.open(path, flags, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+        status = os.fstat(fd)
+        problem = _against(status, path)
+        if problem:
+            raise UnsafeFileError(errno.EPERM, problem, path)
+        os.set_blocking(fd, True)
+        if stat.S_ISREG(status.st_mode):
+            os.ftruncate(fd, 0)
         file.write(text)
-
-
-def _others_can_replace(path: str) -> bool:
-    """Whether others than the owner can put something else in a file's place."""
-    folder = os.stat(os.path.dirname(os.path.abspath(path)))
-    if folder.st_uid not in (os.geteuid(), 0):
-        return True
-    return bool(folder.st_mode & 0o022) and not folder.st_mode & stat.S_ISVTX

@@ -115,7 +115,7 @@ class Incident:
         return self.kind
 
 
-MOST_TEXT, MOST_SAMPLES = 20_000, 10_000
+MOST_TEXT, MOST_SAMPLES = 20_000, 4096
 _WHOLE = {"batch", "yielded", "worker", "pid", "tries", "exit_code", "parent", "version"}
 _ANY = {"sample", "replacement"}
 

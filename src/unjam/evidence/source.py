@@ -27,7 +27,12 @@ def tree_of(file: str) -> ast.Module | None:
     lines = linecache.getlines(file)
     try:
         return ast.parse("".join(lines)) if lines else None
-    except (SyntaxError, ValueError):
+    except (
+        SyntaxError,
+        ValueError,
+        MemoryError,
+        RecursionError,
+    ):  # the parser runs out of room on what nobody would write
         return None
 
 
@@ -40,7 +45,7 @@ def per_worker_change(line: str) -> str:
     """The change of a line that opens a handle, so that every worker opens its own; nothing where the line is something else."""
     try:
         (statement,) = ast.parse(line).body
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
         return ""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
         return ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import linecache
 import os
 import platform
@@ -18,6 +19,7 @@ import stat
 import struct
 import sys
 import threading
+import tokenize
 
 from unjam.engine.deadlines import THEIR_FILE
 from unjam.evidence.waiting import read_text
@@ -37,7 +39,13 @@ _OPENAT2 = 437
 def read_their_file(pid: int, path: str, most: int = MOST_BYTES) -> str | None:
     """The text of a file as process `pid` would read it; None where it cannot be had."""
     data = _as_their_user(pid, lambda: _read_inside(pid, path, most))
-    return None if data is None else data.decode("utf-8", "replace")
+    if data is None:
+        return None
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError:
+        encoding = "utf-8"
+    return data.decode(encoding, "replace")
 
 
 def read_their_output(pid: int, fd: int, most: int) -> bytes:
@@ -55,13 +63,16 @@ def load_sources(pid: int, files: set[str]) -> None:
     """
     for file in files:
         known = linecache.cache.get(file)
+        if len(_asked) > MOST_FILES and known is None:
+            linecache.cache[file] = (0, None, [], file)  # it must not be read by anybody else
         if (known is not None and len(known) > 1 and (known[2] or pid in _asked.get(file, ()))) or len(
             _asked
         ) > MOST_FILES:
             continue
         _asked.setdefault(file, set()).add(pid)
         text = None if file.startswith("<") else read_their_file(pid, file)
-        linecache.cache[file] = (len(text or ""), None, (text or "").splitlines(keepends=True), file)
+        lines = io.StringIO(text or "", newline=None).readlines()  # as Python counts lines
+        linecache.cache[file] = (len(text or ""), None, lines, file)
 
 
 MOST_FILES = 5000

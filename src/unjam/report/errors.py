@@ -22,6 +22,7 @@ MOST_CAUSES = 8
 MOST_SAMPLES = 8
 MOST_KEPT = 1000
 MOST_GROUPS = 10_000
+MOST_PLACES = 50
 MOST_LINE = 4 << 20
 KINDS = ("cause", "sample", "worker")
 
@@ -39,13 +40,12 @@ class Group:
     first: float = 0.0
     last: float = 0.0
 
-    def add(self, incident: Incident, weight: int) -> None:
+    def add(self, incident: Incident, location: str, samples: list[str], weight: int) -> None:
         """Count one more, or as many as it has samples."""
         self.count += weight
-        if incident.location and (len(self.where) < MOST_KEPT or incident.location in self.where):
-            self.where[incident.location] += 1
-        if len(self.samples) < MOST_KEPT:
-            self.samples.update(dict.fromkeys(_samples(incident)))
+        if location and (len(self.where) < MOST_PLACES or location in self.where):
+            self.where[location] += 1
+        self.samples.update(dict.fromkeys(samples[: MOST_KEPT - len(self.samples)]))
         worker = "this process" if incident.worker is None else str(incident.worker)
         self.workers[worker if len(self.workers) < MOST_KEPT or worker in self.workers else "others"] += 1
         decision = incident.decision[:40] or "none"
@@ -73,15 +73,19 @@ class Groups:
     def add(self, incident: Incident) -> None:
         """Count one more."""
         self.incidents += 1
+        location, samples = incident.location[:500], _samples(incident)
         for what, groups in self._groups.items():
-            for name in _names(incident, what):
+            for name in _names(incident, what, samples):
                 group = groups.get(name)
                 if group is None:
                     if len(groups) >= MOST_GROUPS:
                         self.ungrouped += 1
                         continue
                     group = groups[name] = Group(name)
-                group.add(incident, 1 if what == "sample" else len(incident.samples) or 1)
+                if what == "sample":
+                    group.add(incident, location, [name], 1)
+                else:
+                    group.add(incident, location, samples, len(incident.samples) or 1)
 
     def by(self, what: str) -> list[Group]:
         """Groups, the largest first; `what` is "cause", "sample" or "worker"."""
@@ -167,12 +171,12 @@ def short(location: str) -> str:
     return f"{near if len(near) < len(file) else file}:{line}"
 
 
-def _names(incident: Incident, what: str) -> list[str]:
+def _names(incident: Incident, what: str, samples: list[str]) -> list[str]:
     if what == "cause":
         return [incident.cause]
     if what == "worker":
         return ["this process" if incident.worker is None else f"worker {incident.worker}"]
-    return _samples(incident) or ["no sample"]
+    return samples or ["no sample"]
 
 
 def _samples(incident: Incident) -> list[str]:

@@ -58,6 +58,8 @@ def check_column(buffer: Buffer, head: dict[str, Any]) -> None:
         raise untrusted(buffer.path)
     if layout in ("words", "rows"):
         width = _number(head["width"]) if layout == "rows" else 1
+        if not width:
+            raise _Damaged("rows of no numbers")
         _inside(buffer, head["at"], count * width, _KINDS[head["kind"]])
     elif layout in ("texts", "blobs", "records", "values"):
         _inside(buffer, head["ends"], count + 1, 8)
@@ -123,7 +125,7 @@ def _value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if kind in (0x75, 0x74):  # u, t
         return _take(data, at, length).decode("utf-8", "surrogatepass"), at + length
     if depth > DEEPEST:
-        raise _Damaged("an item is nested too deeply")
+        raise _Damaged(f"an item is nested more than {DEEPEST} levels deep, which only trusted=True reads")
     if kind == 0x7B:
         return _dict(data, at, depth)
     if kind not in (0x28, 0x5B, 0x3C, 0x3E):  # ( [ < >
@@ -132,6 +134,8 @@ def _value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     for _ in range(length):
         part, at = _value(data, at, depth + 1)
         parts.append(part)
+    if kind in (0x3C, 0x3E):
+        _check_keys(parts)
     made: Any = {0x28: tuple, 0x5B: list, 0x3C: set, 0x3E: frozenset}[kind]
     return parts if made is list else made(parts), at
 
@@ -150,15 +154,23 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
     digits = struct.unpack(f"<{abs(count)}H", _take(data, at, 2 * abs(count)))
     if any(digit >> 15 for digit in digits):
         raise _Damaged("a number has a digit that is none")
-    number = 0
-    for digit in reversed(digits):
-        number = number << 15 | digit
+    # by way of text: in a loop the time would grow with the square of the length
+    number = int("".join(f"{digit:015b}" for digit in reversed(digits)) or "0", 2)
     return (-number if count < 0 else number), at + 2 * len(digits)
 
 
 def _dict(data: bytes, at: int, depth: int) -> tuple[dict[Any, Any], int]:
-    found = {}
+    keys, values = [], []
     while data[at] != 0x30:  # 0
         key, at = _value(data, at, depth + 1)
-        found[key], at = _value(data, at, depth + 1)
-    return found, at + 1
+        value, at = _value(data, at, depth + 1)
+        keys.append(key)
+        values.append(value)
+    _check_keys(keys)
+    return dict(zip(keys, values, strict=True)), at + 1
+
+
+def _check_keys(keys: list[Any]) -> None:
+    """Many numbers can be chosen so that they all have one hash, and a set of them takes for ever to make."""
+    if len(keys) > 1000 and any(isinstance(key, (int, float)) and not abs(key) < 1 << 60 for key in keys):
+        raise _Damaged("many large numbers as keys")

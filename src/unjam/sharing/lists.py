@@ -270,7 +270,10 @@ class Records(_Ended):
 
     def _get(self, index: int) -> Any:
         values = self._decode(self._bytes[self._starts[index] : self._ends[index]])
-        return dict(zip(self._keys, values, strict=True))
+        try:
+            return dict(zip(self._keys, values, strict=True))
+        except TypeError as error:
+            raise ValueError(f"item {index} is damaged: {error}") from error
 
     def same(self, index: int, item: Any) -> bool:
         """See `SharedList`."""

@@ -141,12 +141,8 @@ class InterprocessLock:
         return bool(self.holder())
 
     def _open(self) -> int:
-        try:
-            return open_own(self.path, os.O_RDWR | (os.O_CREAT if self._named else 0), 0o666)
-        except FileNotFoundError:
-            if self._named:
-                raise
-            raise FileNotFoundError(f"{self.path} is gone: the process that made this lock has ended") from None
+        # the file of a lock without a name goes with the process that made it; whoever has the lock from there makes it anew
+        return open_own(self.path, os.O_RDWR | os.O_CREAT, 0o666 if self._named else 0o600)
 
     def _is_there(self, fd: int) -> bool:
         here = os.fstat(fd)

@@ -272,6 +272,10 @@ class _Table:
             import pyarrow as pa  # type: ignore[import-untyped] # noqa: PLC0415 - only for these files
         except ImportError as error:
             raise ImportError(f"{path} needs pyarrow: pip install 'unjam[arrow]'") from error
+        if tuple(int(part) for part in pa.__version__.split(".")[:3] if part.isdecimal()) < (14, 0, 1):
+            raise ValueError(
+                f"{path} is not opened with pyarrow {pa.__version__}, which runs code that is in a file: use 14.0.1 or later"
+            )
         source = pa.memory_map(path)
         try:
             file = pa.ipc.open_file(source)
@@ -295,7 +299,9 @@ class _Table:
         place = bisect.bisect_right(self._ends, index)
         batch = self._batches[place]
         row = index - (self._ends[place - 1] if place else 0)
-        return {name: column[row].as_py() for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        one = batch.slice(row, 1)
+        one.validate(full=True)  # offsets that lie outside would be read all the same
+        return {name: column[0].as_py() for name, column in zip(one.schema.names, one.columns, strict=True)}
 
 
 def _is_ours(path: str) -> bool:
