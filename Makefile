@@ -44,6 +44,7 @@ bench: setup  ## torch and unjam interleaved; prints ratios
 	$(BIN)/python benchmarks/timing.py
 	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/never_worse.py
 
 simulate: setup  ## 100,000 schedules through the engine
 	UNJAM_SCHEDULES=100000 $(BIN)/python -m pytest tests/test_engine_simulation.py --timeout=3600 -q

@@ -186,7 +186,7 @@ def measure(case, how, count):
         "rate": samples / seconds,
     }  # fmt: skip
     if how.startswith("unjam"):
-        told["sharing"] = str(loader.statistics().sharing)
+        told["rebuilt"] = loader.statistics().rebuilt
     print(json.dumps(told), flush=True)
     os._exit(0)  # nobody waits for millions of objects to be freed
 
@@ -383,7 +383,7 @@ def main():
                 f"{(told['most'] - base) / base:+.1%}", f"{told['first']:.2f} s", f"{told['rate']:,.0f}/s",
                 f"{told['rate'] / rates['torch fork']:.2f}" if "torch fork" in rates else "", copies,
             ])  # fmt: skip
-            print(" ", how, told.get("sharing", ""), flush=True)
+            print(" ", how, told.get("rebuilt", ""), flush=True)
         head = ["", "dataset", "after the first batch", "at most", "growth", "first batch", "samples", "to torch fork"]
         table(TITLES[case].format(size, WORKERS), [*head, "copies" if case == "array" else ""], rows)
     if asked.only in (None, "array"):

@@ -87,6 +87,7 @@ def nothing_left_behind(server):
     children, descriptors, segments = _children(), _descriptors(), _segments()
     threads, mappings = {t.ident for t in threading.enumerate()}, _mappings()
     yield
+    gc.collect()  # torch's own iterators take seconds to end when they are collected
     deadline = time.monotonic() + 5
     while True:
         gc.collect()

@@ -249,7 +249,6 @@ def run(
     max_restarts: Annotated[int | None, typer.Option(help="Workers that may be replaced in an epoch.")] = None,
     worker_threads: Annotated[int | None, typer.Option(help="Compute threads of each worker.")] = None,
     memory_budget: Annotated[int | None, typer.Option(help="Bytes of batches between sampler and training.")] = None,
-    share_dataset: Annotated[str, typer.Option(help="auto, true or false: one copy of large containers.")] = "auto",
     profile: Annotated[bool, typer.Option("--profile", help="Which transform and line the time goes to.")] = False,  # noqa: FBT002
     auto: Annotated[bool, typer.Option("--auto", help="Choose the number of workers while it runs.")] = False,  # noqa: FBT002
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page at the end.")] = None,
@@ -264,7 +263,7 @@ def run(
         "on_error": on_error, "retries": retries, "max_errors": max_errors, "error_log": error_log,
         "sample_timeout": sample_timeout, "warn_after": warn_after, "on_worker_death": on_worker_death,
         "max_restarts": max_restarts, "worker_threads": worker_threads, "memory_budget": memory_budget,
-        "profile": profile or None, "share_dataset": share_dataset,
+        "profile": profile or None,
     }  # fmt: skip
     files = {name: str(path.absolute()) for name, path in (("html", html), ("trace", trace), ("json", json)) if path}
     try:

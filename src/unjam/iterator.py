@@ -33,8 +33,8 @@ from unjam.drive.options import CannotLoad, Options
 from unjam.drive.pinning import Pinner
 from unjam.engine.config import Config
 from unjam.engine.policy import Decision, Policy
+from unjam.pools.learnt import Learnt
 from unjam.pools.processes import ProcessPool
-from unjam.pools.shares import Learnt
 from unjam.pools.starting import fork_instead, open_pool
 from unjam.transport.collating import additions, checked, is_default
 from unjam.transport.room import available_memory

@@ -22,7 +22,8 @@ from unjam.drive.recorder import Recorder
 from unjam.errors import SampleError
 from unjam.logs import log
 from unjam.options import DEFAULTS, AutoWorkers, OnError, check_options
-from unjam.pools.starting import cache_for
+from unjam.pools import forkserver
+from unjam.pools.starting import ShipCache
 from unjam.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -61,11 +62,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     memory_budget: the most bytes of batches between sampler and consumer; by default a quarter of what is free. It
         can lower how far workers run ahead, never which worker makes which batch.
     profile: find out which transform and which line the time goes to; `statistics().profile` tells.
-    share_dataset: large lists, dicts and tuples of plain values in the dataset's attributes lie once in memory that all workers read,
-        in place of a copy in each; this process keeps its own. "auto": where a dry run of some samples shows that workers only
-        read them; True: without one, and also where items have other holders or sets an order, since you say that nothing writes;
-        False: never. Who writes to one gets a copy of its own, as after a fork.
-        `statistics().sharing` tells what was shared, what that saves, and what was left alone and why.
     """
 
     def __init__(
@@ -99,7 +95,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         worker_threads: int | None = 1,
         memory_budget: int | None = None,
         profile: bool = False,
-        share_dataset: bool | Literal["auto"] = "auto",
     ) -> None:
         check_options(
             on_error=on_error,
@@ -113,7 +108,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             worker_threads=worker_threads,
             memory_budget=memory_budget,
             profile=profile,
-            share_dataset=share_dataset,
         )
         if num_workers == "auto" or isinstance(num_workers, AutoWorkers):
             num_workers = AutoWorkers(first_size(dataset, iterable=isinstance(dataset, IterableDataset)))
@@ -149,13 +143,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.worker_threads = worker_threads
         self.memory_budget = memory_budget
         self.profile = profile
-        self.share_dataset = share_dataset
-        self._ship_cache = cache_for(share_dataset)
+        self._ship_cache = ShipCache()
         self._pacer: Pacer | None = None
         if isinstance(num_workers, AutoWorkers):
             self._pacer = _pacer(self, num_workers, prefetch_factor)
         path = None if error_log is None else os.path.abspath(os.fspath(error_log))
         self._recorder = Recorder(path, max_errors, type(dataset).__qualname__, profile=profile)
+        if self.num_workers and self.multiprocessing_context is None:
+            # it imports torch while the program makes its model
+            forkserver.start_early()
 
     @property
     def errors(self) -> tuple[SampleError, ...]:
@@ -169,8 +165,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def statistics(self) -> Statistics:
         """What this loader has done so far, in all its epochs; pretty when printed."""
-        cache = self._ship_cache
-        return dataclasses.replace(self._recorder.statistics(), sharing=cache.shares.report(cache.learnt))
+        return dataclasses.replace(self._recorder.statistics(), rebuilt=self._ship_cache.rebuilt)
 
     def _get_iterator(self) -> Any:
         if not can_open(self):
@@ -231,6 +226,6 @@ def adopt(
         pacer = _pacer(loader, first_size(loader.dataset, iterable=False))
     adopted.keep(
         loader,
-        types.SimpleNamespace(**own, _recorder=recorder, _ship_cache=cache_for(own["share_dataset"]), _pacer=pacer),
+        types.SimpleNamespace(**own, _recorder=recorder, _ship_cache=ShipCache(), _pacer=pacer),
     )
     return pacer

@@ -15,7 +15,7 @@ OnError = Literal["raise", "skip", "replace", "retry"] | Callable[[SampleError],
 DEFAULTS: dict[str, Any] = {
     "on_error": "raise", "retries": 3, "max_errors": None, "error_log": None, "sample_timeout": None, "warn_after": 30.0,
     "on_worker_death": "restart", "max_restarts": 1000, "worker_threads": 1, "memory_budget": None,
-    "profile": False, "share_dataset": "auto",
+    "profile": False,
 }  # fmt: skip
 
 
@@ -41,7 +41,6 @@ def check_options(
     worker_threads: Any,
     memory_budget: Any,
     profile: Any,
-    share_dataset: Any,
 ) -> None:
     """Raise ValueError or TypeError for what cannot be meant, when the loader is made and not an hour later."""
     if not callable(on_error) and on_error not in _WORDS:
@@ -61,8 +60,6 @@ def check_options(
         _whole("memory_budget", memory_budget, least=1)
     if not isinstance(profile, bool):
         raise TypeError(f"profile should be True or False, but got profile={profile!r}")
-    if share_dataset != "auto" and not isinstance(share_dataset, bool):
-        raise ValueError(f"share_dataset should be 'auto', True or False, but got share_dataset={share_dataset!r}")
     if error_log is not None:
         folder = os.path.dirname(os.path.abspath(os.fspath(error_log)))
         if not os.path.isdir(folder):

@@ -138,43 +138,6 @@ class Auto:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedPart:
-    """A container or array of the dataset's. `nbytes`: of the one copy that workers share, or (left alone) of its objects in each.
-
-    saved: bytes that the workers would have in copies. note: why it was left alone, or what happened to it.
-    """
-
-    path: str
-    kind: str
-    count: int
-    nbytes: int
-    saved: int
-    note: str = ""
-
-    def __str__(self) -> str:
-        what = f"{self.path} ({self.kind}{f' of {self.count:,}' if self.count else ''}, {_bytes(self.nbytes)})"
-        return what + (f": {self.note}" if self.note else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """What `share_dataset` did: the parts that exist once for all workers, and the large ones that were left alone."""
-
-    shared: tuple[SharedPart, ...] = ()
-    left_alone: tuple[SharedPart, ...] = ()
-
-    @property
-    def saved(self) -> int:
-        """Bytes that the workers would have in copies."""
-        return sum(part.saved for part in self.shared)
-
-    def __str__(self) -> str:
-        lines = [f"  shared by all workers: {part}, saves {_bytes(part.saved)}" for part in self.shared]
-        lines += [f"  left alone: {part}" for part in self.left_alone]
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True, slots=True)
 class Statistics:
     """Totals since the loader was made.
 
@@ -183,7 +146,9 @@ class Statistics:
     waited: the time that the consumer spent waiting for batches.
     slowest: the slowest samples, the worst first. stalls: what slow samples cost.
     restarts: workers that took a dead one's place. incidents: everything that went wrong, by kind.
-    auto: what `num_workers="auto"` chose. profile: what `profile=True` saw. sharing: what `share_dataset` did.
+    auto: what `num_workers="auto"` chose. profile: what `profile=True` saw.
+    rebuilt: why each worker rebuilds the dataset for itself; empty: it is rebuilt once, and workers are forked from there, or there
+        are no workers of the fork server.
     bytes: what the delivered batches occupied in memory; arena_bytes and arena_held: what the workers' recycled memory
         spans now, and how much of it lies under batches that the consumer still holds.
     """
@@ -209,7 +174,7 @@ class Statistics:
     arena_held: int = 0
     auto: Auto | None = None
     profile: Profile | None = None
-    sharing: Sharing | None = None
+    rebuilt: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -246,7 +211,9 @@ class Statistics:
             lines.append(
                 "  incidents: " + ", ".join(f"{count} {kind}" for kind, count in sorted(self.incidents.items()))
             )
-        lines += [str(one) for one in (self.sharing, self.auto, self.profile) if one is not None]
+        lines += [str(one) for one in (self.auto, self.profile) if one is not None]
+        if self.rebuilt:
+            lines.append(f"  each worker rebuilds the dataset for itself: {self.rebuilt}")
         return "\n".join(lines)
 
 

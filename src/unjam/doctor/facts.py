@@ -52,7 +52,6 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
     return LoaderFacts(
         kind=type(loader).__name__,
         driver="unjam" if any(kind.__module__ == "unjam.loader" for kind in type(loader).__mro__) else "torch",
-        shares=getattr(loader, "share_dataset", False) is not False,
         dataset=type(dataset).__qualname__.rpartition(".")[2],
         dataset_place=class_place(type(dataset)) if is_users(_file(type(dataset))) else None,
         iterable=isinstance(dataset, IterableDataset),

@@ -240,7 +240,7 @@ def _deep_size(obj: Any, depth: int = 0) -> int:
 
 
 def left_alone(container: Any) -> str:
-    """Why `share_dataset` would not share it, as far as its first items tell; nothing: it would."""
+    """Why workers of unjam's own would copy it as they read it, as far as its first items tell; nothing: they would not."""
     if type(container) not in (list, tuple, dict):
         return f"it is a {type(container).__qualname__}, not exactly a list, tuple or dict"
     sample = list(zip(range(200), container.items() if isinstance(container, dict) else container, strict=False))

@@ -52,12 +52,6 @@ TAKE_STACK = Deadline(
     "take stack", 0.5, "how long a worker may take to write its stack; the handler is C code and needs microseconds"
 )
 GLANCE = Deadline("glance", 0.1, "how long a profile waits for a worker's stack; one that comes later is not counted")
-DRY_RUN = Deadline(
-    "dry run",
-    20.0,
-    "how long the samples of a dry run may take, in a process like a worker, before nothing of the dataset is shared; the "
-    "first epoch begins after it",
-)
 LOOK_AGAIN = Deadline(
     "look again",
     1.0,
@@ -93,6 +87,10 @@ LET_GO = Deadline("let go", 5.0, "how long a program may take to clean up after 
 GATHER = Deadline("gather facts", 20.0, "pickling a large dataset to see whether it can be takes seconds")
 START_FRESH = Deadline("start fresh", 60.0, "a new interpreter imports torch and the dataset's libraries")
 SPY = Deadline("spy", 3.0, "how long one look at another process's stacks may take; it needs milliseconds")
+REBUILD = Deadline(
+    "rebuild", 600.0, "millions of objects take seconds to be rebuilt in a template, a slow disk minutes to import from"
+)
+TEMPLATE_IDLE = Deadline("template idle", 600.0, "a template without workers ends after this, and its memory with it")
 THEIR_FILE = Deadline(
     "read a file of another user", 5.0, "a source file on a network disk that does not answer is left out"
 )
@@ -102,7 +100,6 @@ ALL = (
     FINISH_SAMPLE,
     OBEY_TERM,
     OBEY_KILL,
-    DRY_RUN,
     SERVER_START,
     SERVER_REPLY,
     SERVER_LOCK,
@@ -121,5 +118,7 @@ ALL = (
     GATHER,
     START_FRESH,
     SPY,
+    REBUILD,
+    TEMPLATE_IDLE,
     THEIR_FILE,
 )

@@ -70,7 +70,6 @@ class LoaderFacts:
     order_repeats: bool = False  # two passes over the sampler give one order, and set_epoch changes it
     list_reused: bool = False  # the batch sampler yields one list again and again
     driver: str = "torch"  # or "unjam": whose class it is
-    shares: bool = False  # unjam's own, with `share_dataset` on
     main_class: bool = False  # the dataset's class, or a function it needs, is of __main__
 
 

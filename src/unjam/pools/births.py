@@ -9,11 +9,13 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from unjam.engine.deadlines import OBEY_KILL
 from unjam.errors import CannotStartError
 from unjam.pools import forkserver, registry
+from unjam.pools.forkserver import ForkClient
 from unjam.transport.channel import pair
 from unjam.transport.memory import OwnedFd
 from unjam.worker import lifeline, main
@@ -110,10 +112,16 @@ class Nursery(Protocol):
 
 
 class ServerNursery:
-    """Workers from unjam's own fork server."""
+    """Workers from unjam's own fork server, or from a template of it.
+
+    `template`: gives the template, made anew if it is gone; None for the server itself.
+    """
 
     inherits = False
     adopts = True
+
+    def __init__(self, template: Callable[[], ForkClient] | None = None) -> None:
+        self._template = template
 
     def deliver(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
         """See `Nursery`."""
@@ -121,7 +129,7 @@ class ServerNursery:
         try:
             pairs.extend(pair() for _ in workers)
             ends = [(number, theirs.fileno()) for number, (_, theirs) in zip(workers, pairs, strict=True)]
-            births = forkserver.with_server(lambda server: server.fork(ends))
+            births = self._fork(ends)
         except BaseException:
             for mine, _ in pairs:
                 mine.close()
@@ -133,6 +141,14 @@ class ServerNursery:
             (ServedProcess(number, birth), mine)
             for number, birth, (mine, _) in zip(workers, births, pairs, strict=True)
         ]
+
+    def _fork(self, ends: list[tuple[int, int]]) -> list[forkserver.Birth]:
+        if self._template is None:
+            return forkserver.with_server(lambda server: server.fork(ends))
+        try:
+            return self._template().fork(ends)
+        except forkserver.ServerLostError:
+            return self._template().fork(ends)
 
 
 class ContextNursery:

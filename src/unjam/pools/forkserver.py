@@ -16,13 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing import spawn
+from multiprocessing import process, spawn
 from typing import TypeVar
 
 from unjam.engine.deadlines import OBEY_KILL, SERVER_LOCK, SERVER_REPLY, SERVER_START, Deadline
 from unjam.errors import CannotStartError
 from unjam.transport.channel import Channel, ChannelClosed, Envelope, pair
 from unjam.worker import server
+from unjam.worker.forker import Fork, Forked, NotForked
 from unjam.worker.hygiene import thread_environment
 
 T = TypeVar("T")
@@ -38,15 +39,85 @@ class Birth:
 
 
 class ServerLostError(CannotStartError):
-    """The server's process is gone; a new one may do better."""
+    """The process that forks is gone; a new one may do better."""
 
 
-class ForkServer:
+class ForkClient:
+    """The parent's side of a process that forks workers: the fork server, or a template."""
+
+    what = "the fork server"
+
+    def __init__(self, channel: Channel) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._channel = channel
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process made it and it still listens."""
+        if self._owner == os.getpid() and not self._channel.closed and not self._channel.arrived:
+            self._channel.receive()  # nothing comes unasked but the end
+        return self._owner == os.getpid() and not self._channel.closed
+
+    def fork(self, workers: list[tuple[int, int]]) -> list[Birth]:
+        """Fork a worker for each (number, channel descriptor); they start side by side."""
+        output = _standard_output()
+        with self._alone():
+            for number, fd in workers:
+                self._channel.post(Fork(number), fds=(fd, *output))
+            births, refused = [], None
+            for answer in self._answers(len(workers), SERVER_REPLY):
+                if isinstance(answer.message, Forked):
+                    births.append(Birth(answer.message.pid, answer.fds[0], next(iter(answer.fds[1:]), None)))
+                else:
+                    refused = answer.message.reason
+        if refused is not None:
+            for birth in births:
+                let_go(birth)
+            raise CannotStartError(f"the system would not start a worker: {refused}")
+        return births
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=SERVER_LOCK.seconds):
+            raise CannotStartError(f"another thread has been talking to {self.what} for too long")
+        try:
+            yield
+        except ChannelClosed as error:
+            raise self._lost() from error
+        finally:
+            self._lock.release()
+
+    def _answers(self, count: int, bound: Deadline) -> list[Envelope]:
+        answers: list[Envelope] = []
+        until = time.monotonic() + bound.seconds
+        while len(answers) < count:
+            left = until - time.monotonic()
+            if self._channel.closed:
+                raise self._lost()
+            if left <= 0:
+                raise CannotStartError(f"{self.what} did not answer within {bound.seconds:g} s")
+            self._channel.flush()
+            # a moment at a time, because a queue that was full may have room now
+            self._channel.poll(min(left, 0.05) if self._channel.unsent else left)
+            self._channel.receive()
+            while self._channel.arrived:
+                answers.append(self._channel.arrived.popleft())
+        if any(answer.fds_lost for answer in answers):
+            for answer in answers:
+                answer.close()
+            raise CannotStartError("this process has no descriptors left; raise `ulimit -n` or close some files")
+        return answers
+
+    def _lost(self) -> ServerLostError:
+        self._channel.close()
+        return ServerLostError(f"{self.what} is gone")
+
+
+class ForkServer(ForkClient):
     """One server process. Use `shared()`."""
 
     def __init__(self) -> None:
-        self._owner = os.getpid()
-        self._lock = threading.Lock()
         self._refused: set[str] = set()
         self._preloaded: set[str] = set()
         mine, theirs = pair()
@@ -58,7 +129,7 @@ class ForkServer:
                 # capped before any library is loaded: that is when they read these
                 env={**os.environ, **thread_environment(1)},
             )
-        self._channel = Channel(mine, server.LANGUAGE)
+        super().__init__(Channel(mine, server.LANGUAGE))
         self._first = True
 
     @property
@@ -80,26 +151,17 @@ class ForkServer:
             self._preloaded.update(new)
             path = tuple(os.path.abspath(entry) for entry in sys.path)
             self._channel.post(server.Preload(new, path, {**os.environ, **thread_environment(1)}))
-            answer = self._answers(1)[0]
+            answer = self._answers(1, SERVER_REPLY)[0]
             self._refused.update(answer.message.refused)
 
-    def fork(self, workers: list[tuple[int, int]]) -> list[Birth]:
-        """Fork a worker for each (number, channel descriptor); they start side by side."""
-        output = _standard_output()
+    def new_template(self, fd: int) -> None:
+        """Fork a template, which listens at the other end of a channel."""
         with self._alone():
-            for number, fd in workers:
-                self._channel.post(server.Fork(number), fds=(fd, *output))
-            births, refused = [], None
-            for answer in self._answers(len(workers)):
-                if isinstance(answer.message, server.Forked):
-                    births.append(Birth(answer.message.pid, answer.fds[0], next(iter(answer.fds[1:]), None)))
-                else:
-                    refused = answer.message.reason
-        if refused is not None:
-            for birth in births:
-                _let_go(birth)
-            raise CannotStartError(f"the system would not start a worker: {refused}")
-        return births
+            self._channel.post(server.NewTemplate(), fds=(fd, *_standard_output()))
+            answer = self._answers(1, SERVER_REPLY)[0]
+            answer.close()
+        if isinstance(answer.message, NotForked):
+            raise CannotStartError(f"the system would not start a process: {answer.message.reason}")
 
     def shut_down(self) -> None:
         """End the server; workers it still has die with it."""
@@ -115,38 +177,9 @@ class ForkServer:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(OBEY_KILL.seconds)
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=SERVER_LOCK.seconds):
-            raise CannotStartError("another thread has been talking to the fork server for too long")
-        try:
-            yield
-        except ChannelClosed as error:
-            raise self._lost() from error
-        finally:
-            self._lock.release()
-
-    def _answers(self, count: int) -> list[Envelope]:
-        bound: Deadline = SERVER_START if self._first else SERVER_REPLY
-        answers: list[Envelope] = []
-        until = time.monotonic() + bound.seconds
-        while len(answers) < count:
-            left = until - time.monotonic()
-            if self._channel.closed:
-                raise self._lost()
-            if left <= 0:
-                raise CannotStartError(f"the fork server did not answer within {bound.seconds:g} s")
-            self._channel.flush()
-            # a moment at a time, because a queue that was full may have room now
-            self._channel.poll(min(left, 0.05) if self._channel.unsent else left)
-            self._channel.receive()
-            while self._channel.arrived:
-                answers.append(self._channel.arrived.popleft())
+    def _answers(self, count: int, bound: Deadline) -> list[Envelope]:
+        answers = super()._answers(count, SERVER_START if self._first else bound)
         self._first = False
-        if any(answer.fds_lost for answer in answers):
-            for answer in answers:
-                answer.close()
-            raise CannotStartError("this process has no descriptors left; raise `ulimit -n` or close some files")
         return answers
 
     def _lost(self) -> ServerLostError:
@@ -183,7 +216,11 @@ def shared() -> ForkServer:
 
 def start_early() -> None:
     """Start this process's server before it is needed, where a processor is free for it; imports nothing of torch here."""
-    if (os.cpu_count() or 1) > 1 and sys.platform != "win32":
+    if server_pid() is not None or (os.cpu_count() or 1) < 2 or sys.platform == "win32":
+        return
+    if process.current_process().daemon:
+        return  # a worker of somebody's, which ends without a word
+    with contextlib.suppress(OSError, CannotStartError):  # it is tried again, and told, when it is needed
         shared()
         atexit.register(shut_down)
 
@@ -234,7 +271,8 @@ def _standard_output() -> list[int]:
     return [1, 2]
 
 
-def _let_go(birth: Birth) -> None:
+def let_go(birth: Birth) -> None:
+    """Close what is held of a worker that nobody wants."""
     os.close(birth.status_fd)
     if birth.pidfd is not None:
         os.close(birth.pidfd)

@@ -82,6 +82,7 @@ class BeginFrame:
     """Makes the first frame for each worker of a pool."""
 
     def __init__(self, home: Any, payload: Any, tracker: int | None, *, adopted: bool) -> None:
+        """`payload`: None where the worker has the cargo already. `home`: None where it was forked from this process."""
         self._home = home
         self._payload = payload
         self._tracker = tracker
@@ -90,7 +91,7 @@ class BeginFrame:
     def frame(self, spec: WorkerSpec) -> tuple[messages.Begin, tuple[int, ...]]:
         """The message and its descriptors, after the page and the stacks."""
         if self._payload is None:
-            return messages.Begin(spec, None, None, has_tracker=False, adopted=False), ()
+            return messages.Begin(spec, self._home, None, has_tracker=False, adopted=self._adopted), ()
         fds = (self._payload.fd, *((self._tracker,) if self._tracker is not None else ()), *self._payload.extra_fds)
         begin = messages.Begin(
             spec,

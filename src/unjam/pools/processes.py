@@ -30,11 +30,11 @@ from unjam.errors import CannotStartError
 from unjam.pools.births import Nursery
 from unjam.pools.ends import MemoryWitness, await_ends, death_of, ending_of
 from unjam.pools.hands import BeginFrame, Hand, glance, introduce, post, sentinel_of, take_stack
+from unjam.pools.learnt import Learnt
 from unjam.pools.loads import dump_index
 from unjam.pools.protocol import Arrival, Ending, Work
 from unjam.pools.reading import understand
 from unjam.pools.registry import open_pools
-from unjam.pools.shares import Learnt
 from unjam.transport.channel import Channel, ChannelClosed
 from unjam.transport.leases import Leases
 from unjam.transport.memory import Mapping, OwnedFd

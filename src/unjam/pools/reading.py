@@ -6,9 +6,9 @@ import pickle
 
 from unjam.engine import events as ev
 from unjam.pools.hands import Hand, post
+from unjam.pools.learnt import Learnt
 from unjam.pools.loads import BatchLoad, Missing
 from unjam.pools.protocol import Arrival, Asked
-from unjam.pools.shares import Learnt
 from unjam.transport.channel import Envelope
 from unjam.worker import messages
 
@@ -43,9 +43,6 @@ def understand(hand: Hand, envelope: Envelope, learnt: Learnt) -> Arrival | None
             return None
         case messages.Mentions():
             learnt.mention(bytes(envelope.data).decode())
-            return None
-        case messages.Copied(path, reason):
-            learnt.copied[path] = reason
             return None
         case messages.Farewell():
             hand.said_farewell = True

@@ -21,19 +21,19 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from unjam.errors import CannotShipError
+from unjam.errors import CannotShipError, CannotStartError
 from unjam.logs import log
 from unjam.pools import forkserver
-from unjam.pools.births import ContextNursery, Nursery, ServerNursery
+from unjam.pools.births import ContextNursery, ServerNursery
+from unjam.pools.forkserver import ForkClient
 from unjam.pools.hands import BeginFrame
+from unjam.pools.learnt import Learnt
 from unjam.pools.processes import ProcessPool
 from unjam.pools.registry import close_all
-from unjam.pools.shares import Learnt, Shares
-from unjam.pools.trying import dry_run
+from unjam.pools.templates import Keeper
 from unjam.transport.room import available_memory
 from unjam.worker import shipping
 from unjam.worker.spec import Cargo, WorkerSpec
-from unjam.worker.tasting import Tasted
 from unjam.worker.world import World, tracker_fd
 
 # a payload may take this part of the memory that is left; it is a second copy of the dataset's arrays
@@ -43,17 +43,22 @@ _told: set[str] = set()
 
 @dataclass(slots=True)
 class ShipCache:
-    """The last payload of a loader, used again while its content is the same. Never travels itself."""
+    """The last payload of a loader, used again while its content is the same, and its template. Never travels itself."""
 
     payload: shipping.Payload | None = None
     # among them, installed modules that workers had to import themselves: next time the server does it once for all
     learnt: Learnt = field(default_factory=Learnt)
-    shares: Shares = field(default_factory=Shares)
+    keeper: Keeper = field(default_factory=Keeper)
     # a worker could not rebuild what it was sent: do not try again
     must_fork: bool = False
 
     # the last thing that could not be sent, and what pickling said: looking for it takes a while
     problem: tuple[str, CannotShipError] | None = None
+
+    @property
+    def rebuilt(self) -> str:
+        """Why each worker rebuilds the dataset for itself; see `Statistics`."""
+        return self.keeper.reason
 
     def problem_of(self, cargo: Cargo, error: BaseException) -> CannotShipError:
         """What cannot be sent, looked for once."""
@@ -63,18 +68,13 @@ class ShipCache:
         return self.problem[1]
 
     def __reduce__(self) -> Any:
-        return cache_for, (self.shares.mode,)
+        return ShipCache, ()
 
     def __deepcopy__(self, memo: Any) -> ShipCache:
-        return cache_for(self.shares.mode)
+        return ShipCache()
 
     def __copy__(self) -> ShipCache:
-        return cache_for(self.shares.mode)
-
-
-def cache_for(share_dataset: bool | str) -> ShipCache:  # noqa: FBT001 - it is the option
-    """What a loader with this option keeps."""
-    return ShipCache(shares=Shares(share_dataset))
+        return ShipCache()
 
 
 def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCache) -> ProcessPool:
@@ -86,7 +86,7 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
     if cache.must_fork and method is None:
         return _forking(cargo, specs, multiprocessing.get_context("fork"), cache)
     try:
-        cache.payload = _ship_sharing(cargo, specs, cache, within=_room() if method is None else None)
+        cache.payload = _ship(cargo, cache, within=_room() if method is None else None, templates=method is None)
     except shipping.TooLarge as error:
         cache.payload = None
         if _fork_is_safe():
@@ -97,16 +97,15 @@ def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCa
                 error.size / 1e9,
             )
             return _forking(cargo, specs, multiprocessing.get_context("fork"), cache)
-        cache.payload = _ship_sharing(cargo, specs, cache, within=None)
+        cache.payload = _ship(cargo, cache, within=None, templates=False)
     except Exception as error:
         if method is None:
             return _fall_back(cargo, specs, cache.problem_of(cargo, error), cache)
         raise _cannot_ship(cargo, error, method) from error
-    nursery: Nursery = ServerNursery() if method is None else ContextNursery(context, None)
     if method is None:
-        _preload(cache)
-    begin = BeginFrame(World.here(), cache.payload, tracker_fd(), adopted=nursery.adopts)
-    return ProcessPool(nursery, specs, begin, cache.learnt)
+        return _served(cargo, specs, cache)
+    begin = BeginFrame(World.here(), cache.payload, tracker_fd(), adopted=False)
+    return ProcessPool(ContextNursery(context, None), specs, begin, cache.learnt)
 
 
 def fork_instead(
@@ -121,39 +120,51 @@ def fork_instead(
     return pool
 
 
-def _ship_sharing(cargo: Cargo, specs: list[WorkerSpec], cache: ShipCache, *, within: int | None) -> shipping.Payload:
-    """Ship, with the large containers in shared buffers where a dry run has shown that this is safe."""
-    shares = cache.shares
-    cargo.stands = ()
-    if not shares.survey(cargo, len(specs)):
-        return shipping.ship(cargo, cache.payload, within=within, with_state=True)
-    shares.obey(cache.learnt)
-    payload = shipping.ship(cargo, cache.payload, within=within, stands=shares.by_identity(), with_state=True)
-    if shares.by_identity() and not shares.tasted and shares.mode == "auto":
-        cache.payload = payload
-        _preload(cache)
-        begin = BeginFrame(World.here(), payload, tracker_fd(), adopted=True)
-        between = any(name.partition(".")[0] in ("multiprocessing", "socket") for name in payload.modules)
-        if _taste(shares, ServerNursery(), begin, specs[0], cargo, between=between):
-            payload = shipping.ship(cargo, None, within=within, stands=shares.by_identity(), with_state=True)
-    return payload
+def _ship(cargo: Cargo, cache: ShipCache, *, within: int | None, templates: bool) -> shipping.Payload:
+    """The cargo as a payload; what a template has of it is left out."""
+    numbers = cache.keeper.survey(cargo.dataset) if templates else {}
+    if within is not None and numbers:
+        within -= cache.keeper.weight()
+    return shipping.ship(cargo, cache.payload, within=within, numbers=numbers, with_state=True)
 
 
-def _taste(
-    shares: Shares, nursery: Nursery, begin: BeginFrame, spec: WorkerSpec, cargo: Cargo, *, between: bool = False
-) -> bool:
-    """Leave alone what the dry run speaks against; whether there was any."""
-    if shares.between_processes or between:
-        what = shares.between_processes or "something in the dataset"
-        tasted = Tasted(
-            0,
-            f"{what} belongs to several processes, and a dry run would take from it (share_dataset=True does without)",
-            {},
-        )
-    else:
-        tasted = dry_run(nursery, begin, spec, cargo)
-    shares.taste(tasted.problem, tasted.spoilt)
-    return bool(tasted.spoilt or tasted.problem)
+def _served(cargo: Cargo, specs: list[WorkerSpec], cache: ShipCache) -> ProcessPool:
+    """A pool whose workers come from a template or, where there is none, from the fork server itself."""
+    assert cache.payload is not None, "nothing was shipped"
+    _preload(cache)
+    template = cache.keeper.template(cache.payload, specs[0].threads, cache.learnt.imported)
+    cache.learnt.imported |= cache.keeper.imported
+    if template is None:
+        # what was left out for a template has to go along
+        cache.payload = shipping.ship(cargo, cache.payload, with_state=True)
+        begin = BeginFrame(World.here(), cache.payload, tracker_fd(), adopted=True)
+        return ProcessPool(ServerNursery(), specs, begin, cache.learnt)
+    payload = cache.payload
+    nursery = ServerNursery(_Again(cache.keeper, payload, specs[0].threads))
+    has_cargo = template.whole is not None
+    begin = BeginFrame(World.here(), None if has_cargo else payload, None, adopted=True)
+    pool = ProcessPool(nursery, specs, begin, cache.learnt)
+    template.users.add(pool)
+    return pool
+
+
+class _Again:
+    """The template of a pool, made anew where it is gone."""
+
+    def __init__(self, keeper: Keeper, payload: shipping.Payload, threads: int | None) -> None:
+        self._keeper = keeper
+        self._payload = payload
+        self._threads = threads
+        self._template = keeper.current
+
+    def __call__(self) -> ForkClient:
+        if self._template is None or not self._template.usable:
+            self._template = self._keeper.template(self._payload, self._threads)
+            if self._template is None:
+                raise CannotStartError(
+                    f"the template of these workers is gone, and no other can be made: {self._keeper.reason}"
+                )
+        return self._template
 
 
 def _preload(cache: ShipCache) -> None:
@@ -165,15 +176,8 @@ def _preload(cache: ShipCache) -> None:
 
 def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCache) -> ProcessPool:
     by_name = [spec.by_name() for spec in specs]
-    nursery, begin, shares = ContextNursery(context, cargo), BeginFrame(None, None, None, adopted=False), cache.shares
-    cargo.stands = ()
-    if shares.survey(cargo, len(specs)):
-        shares.obey(cache.learnt)
-        cargo.stands = shares.by_place()
-        if cargo.stands and not shares.tasted and shares.mode == "auto":
-            _taste(shares, nursery, begin, by_name[0], cargo)
-            cargo.stands = shares.by_place()
-    return ProcessPool(nursery, by_name, begin, cache.learnt)
+    begin = BeginFrame(None, None, None, adopted=False)
+    return ProcessPool(ContextNursery(context, cargo), by_name, begin, cache.learnt)
 
 
 def _fork_is_safe() -> bool:

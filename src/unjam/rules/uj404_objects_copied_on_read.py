@@ -7,8 +7,8 @@ Why: lists and dicts of strings, tuples or dicts are millions of small objects. 
 
 How to confirm: the workers' own memory grows with the samples; with the same items in one shared buffer it does not.
 
-How to fix: `self.items = unjam.SharedList(items)` (`SharedDict`, `SharedArray`) keeps them once in shared memory, for any loader. unjam's own DataLoader
-does it by itself for lists, dicts and tuples of plain values that workers only read (`share_dataset="auto"`). Otherwise one numpy array, or a
+How to fix: `self.items = unjam.SharedList(items)` (`SharedDict`, `SharedArray`) keeps them once in shared memory, for any loader. The workers of unjam's own
+DataLoader read plain values (strings, numbers, lists, dicts, tuples) without copying them, on Python 3.12 and later. Otherwise one numpy array, or a
 file that is mapped.
 
 Limits: the growth over a whole epoch is extrapolated from the samples that were loaded.
@@ -37,8 +37,8 @@ def detect(case: Case) -> Finding | None:
     if crowd is None or not case.forked or as_is is None:
         return None
     left = crowd.facts.get("left_alone", "")
-    if case.loader.shares and not left:
-        return None  # it is kept once; see UJ410
+    if case.loader.driver == "unjam" and not left and _version(case.world.python) >= (3, 12):
+        return None  # its workers read it without copying it
     each = growth(as_is)
     workers = case.loader.num_workers
     length = case.loader.length or crowd.facts["count"]
@@ -60,17 +60,21 @@ def detect(case: Case) -> Finding | None:
             f"{crowd.path} holds about {size(crowd.facts['nbytes'])} of objects; with {workers} workers up to {size(total)} more",
             *((f"set at {quoted(crowd.place)}",) if crowd.place else ()),
             *((f"{trial.plan}: {size(growth(trial) * 1000)} for every 1,000 samples",) if gone and trial else ()),
-            f"unjam.DataLoader(share_dataset='auto') would leave it alone: {left}"
+            f"the workers of unjam.DataLoader would copy it too: {left}"
             if left
-            else f"unjam.DataLoader(share_dataset='auto') would keep it once for all workers and save up to {size(total)}",
+            else f"on Python 3.12 and later the workers of unjam.DataLoader read it without copying it, and save up to {size(total)}",
         ),
         PROVEN if gone else LIKELY,
-        f"keep {crowd.path} once in shared memory: {_target(crowd)} = unjam.{_kind(crowd)}({_target(crowd)}); or use unjam's DataLoader"
-        + (" with that, since share_dataset leaves it alone" if left else ", which does it by itself"),
+        f"keep {crowd.path} once in shared memory: {_target(crowd)} = unjam.{_kind(crowd)}({_target(crowd)})"
+        + ("" if left else "; or use unjam's DataLoader on Python 3.12 or later"),
         crowd.place,
         _diff(crowd),
         wants=(packed,),
     )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
 
 def _kind(crowd: Part) -> str:

@@ -66,13 +66,6 @@ def with_folder(settings: Settings) -> Settings:
     return dataclasses.replace(settings, folder=tempfile.mkdtemp(prefix=prefix("run", settings.leader)))
 
 
-def _sharing(text: str) -> bool | str:
-    kinds: dict[str, bool | str] = {"auto": "auto", "true": True, "false": False}
-    if text.lower() not in kinds:
-        raise ValueError(text)
-    return kinds[text.lower()]
-
-
 OPTION_KINDS: dict[str, Any] = {
     "on_error": str,
     "retries": int,
@@ -85,7 +78,6 @@ OPTION_KINDS: dict[str, Any] = {
     "worker_threads": int,
     "memory_budget": int,
     "profile": lambda text: {"True": True, "False": False}[text],
-    "share_dataset": _sharing,
 }
 
 

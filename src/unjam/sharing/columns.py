@@ -26,7 +26,6 @@ import numpy as np
 import torch
 
 from unjam.sharing.buffer import Writer
-from unjam.sharing.exact import Ties, depth_of
 from unjam.sharing.plain import NotPlain, check_plain
 from unjam.stored import known_object, tensor_from
 
@@ -148,21 +147,17 @@ class _Records:
             raise Misfit
         self._keys = tuple(first[0])
         self._ends = _Ends()
-        # how deeply the values under each key are nested: 0 is a number or a string
-        self._depths = [0] * len(self._keys)
 
     def add(self, chunk: list[Any], writer: Writer) -> None:
         if set(map(type, chunk)) != {dict} or not all(map(self._keys.__eq__, map(tuple, chunk))):
             raise Misfit
         check_plain(chunk)
         values = [tuple(item.values()) for item in chunk]
-        for place, column in enumerate(zip(*values, strict=True)):
-            self._depths[place] = max(self._depths[place], depth_of(column))
         rows = [marshal.dumps(row, PLAINLY) for row in values]
         self._ends.lengths(map(len, rows), writer.write(b"".join(rows)))
 
     def finish(self, writer: Writer) -> dict[str, Any]:
-        return self._ends.finish(writer, layout="records", keys=list(self._keys), depths=self._depths)
+        return self._ends.finish(writer, layout="records", keys=list(self._keys))
 
 
 class _Values:
@@ -171,8 +166,6 @@ class _Values:
     def __init__(self, first: list[Any]) -> None:
         del first
         self._ends = _Ends()
-        # whether none of them can be changed in place
-        self._frozen = True
 
     def add(self, chunk: list[Any], writer: Writer) -> None:
         check_plain(chunk)
@@ -180,20 +173,10 @@ class _Values:
             rows = [marshal.dumps(item, PLAINLY) for item in chunk]
         except ValueError as error:  # nested too deeply
             raise Misfit from error
-        self._frozen = self._frozen and _are_frozen(chunk)
         self._ends.lengths(map(len, rows), writer.write(b"".join(rows)))
 
     def finish(self, writer: Writer) -> dict[str, Any]:
-        return self._ends.finish(writer, layout="values", frozen=self._frozen)
-
-
-_ATOMS = {str, bytes, int, float, bool, complex, type(None)}
-
-
-def _are_frozen(chunk: list[Any]) -> bool:
-    tuples = [item for item in chunk if type(item) is tuple]
-    others = {type(item) for item in chunk} - {tuple}
-    return others <= _ATOMS and set(map(type, itertools.chain.from_iterable(tuples))) <= _ATOMS
+        return self._ends.finish(writer, layout="values")
 
 
 class _Objects:
@@ -262,19 +245,19 @@ Reopen = Callable[[Any, dict[str, Any], list[Any]], Iterable[Any]]
 
 
 def write_column(
-    writer: Writer, items: Iterable[Any], reopen: Reopen, *, plain_only: bool = False, ties: Ties | None = None
+    writer: Writer, items: Iterable[Any], reopen: Reopen, *, plain_only: bool = False
 ) -> tuple[Writer, dict[str, Any], list[Any]]:
-    """Write items as a column of the narrowest layout that takes them all. `ties` sees them as they go by.
+    """Write items as a column of the narrowest layout that takes them all.
 
     The answer: the writer that has it (another one, if an iterator's items had to be written anew), the column's head, and the
     classes and functions that lie beside it. `reopen` reads a column back.
     """
     layouts = _PLAIN if plain_only else (*_PLAIN, _Objects)
-    return _write(writer, items, reopen, layouts, plain_only=plain_only, ties=ties)
+    return _write(writer, items, reopen, layouts, plain_only=plain_only)
 
 
 def _write(
-    writer: Writer, items: Iterable[Any], reopen: Reopen, layouts: Any, *, plain_only: bool, ties: Ties | None
+    writer: Writer, items: Iterable[Any], reopen: Reopen, layouts: Any, *, plain_only: bool
 ) -> tuple[Writer, dict[str, Any], list[Any]]:
     source = iter(items)
     if not isinstance(items, (list, tuple, dict, range, ValuesView)):
@@ -282,10 +265,6 @@ def _write(
     began, done = writer.align(), 0
     column: Any = None
     for chunk in _chunks(items if type(items) in (list, tuple) else source, writer):
-        if ties is not None:
-            ties.look(chunk)
-            if ties.reason:
-                raise TypeError(ties.reason)
         if column is None:
             column, layouts = _begin(chunk, writer, layouts, plain_only=plain_only)
             done = len(chunk)
@@ -299,10 +278,10 @@ def _write(
             writer.back_to(before)
             if source is not items:  # it can be begun again
                 writer.back_to(began)
-                return _write(writer, items, reopen, layouts, plain_only=plain_only, ties=ties)
+                return _write(writer, items, reopen, layouts, plain_only=plain_only)
             head = column.finish(writer)
             anew = itertools.chain(reopen(writer.peek(), head, getattr(column, "known", [])), chunk, source)
-            return _write(writer.again(), anew, reopen, layouts, plain_only=plain_only, ties=ties)
+            return _write(writer.again(), anew, reopen, layouts, plain_only=plain_only)
         done += len(chunk)
     if column is None:
         return writer, {"layout": "words", "kind": "q", "at": 0, "count": 0}, []

@@ -17,7 +17,6 @@ from unjam.sharing.beside import read_beside, write_beside
 from unjam.sharing.buffer import Buffer, Writer, open_file
 from unjam.sharing.careful import broken_file, check_table
 from unjam.sharing.columns import write_column
-from unjam.sharing.exact import Ties
 from unjam.sharing.lists import SharedList, open_list
 
 _MASK = (1 << 64) - 1
@@ -86,11 +85,6 @@ class SharedDict(Mapping[Any, Any]):
         with broken_file(path):
             return open_dict(buffer, head["dict"], read_beside(buffer, head, trusted=trusted), trusted)
 
-    @property
-    def mutable(self) -> bool:
-        """Whether values can be changed in place."""
-        return self._values.mutable
-
     def place(self, key: Any) -> int:
         """A key's place among the pairs, or -1."""
         if not self._count:
@@ -152,11 +146,6 @@ class SharedDict(Mapping[Any, Any]):
         return f"SharedDict({self._count:,} {self._values.words}, {self.nbytes / 1e6:,.1f} MB)"
 
     @property
-    def column(self) -> SharedList:
-        """The values."""
-        return self._values
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the buffer, which exists once."""
         return self._buffer.size
@@ -212,14 +201,11 @@ def open_dict(buffer: Buffer, head: dict[str, Any], beside: list[Any], trusted: 
 def make_dict(
     pairs: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
     path: str | os.PathLike[str] | None = None,
-    *,
-    plain_only: bool = False,
-    ties: Ties | None = None,
 ) -> SharedDict:
     """Write pairs to a new buffer."""
     if not isinstance(pairs, Mapping):
         pairs = dict(pairs) if isinstance(pairs, (list, tuple)) else _Streamed(pairs)
-    writer, values, beside = write_column(Writer(path), pairs.values(), open_list, plain_only=plain_only, ties=ties)
+    writer, values, beside = write_column(Writer(path), pairs.values(), open_list)
     keys = list(pairs)
     slots = 8
     while slots < len(keys) * 2:

@@ -16,12 +16,9 @@ from unjam.sharing import careful, columns
 from unjam.sharing.beside import read_beside, write_beside
 from unjam.sharing.buffer import Buffer, Writer, open_file
 from unjam.sharing.careful import broken_file, check_column
-from unjam.sharing.comparing import hold, same
-from unjam.sharing.exact import Ties, exactly, held_inside, is_held
 
 # items that are decoded together while iterating
 STRIDE = 4096
-_NOTHING = object()
 
 
 class SharedList(Sequence[Any]):
@@ -40,8 +37,7 @@ class SharedList(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment] # as a list's
     _trusted: bool
     _decode: Callable[[bytes], Any]
-    # whether items can be changed in place (where it does not depend on them), and what they are called
-    mutable: bool
+    # what the items are called
     _head: dict[str, Any]
     _beside: list[Any]
     words: ClassVar[str] = "items"
@@ -69,19 +65,6 @@ class SharedList(Sequence[Any]):
     def _get(self, index: int) -> Any:
         """An item by an index that is one."""
         raise NotImplementedError
-
-    def same(self, index: int, item: Any) -> bool:
-        """Whether an item is exactly what lies at an index."""
-        return exactly(item, self._get(index))
-
-    def held(self, item: Any) -> bool:
-        """Whether somebody else holds a part of an item that is as it was written."""
-        return held_inside(item.values() if type(item) is dict else item)
-
-    def holds(self, items: Iterable[Any]) -> bool:
-        """Whether these are exactly the items, in this order."""
-        pairs = itertools.zip_longest(items, self, fillvalue=_NOTHING)
-        return all(itertools.starmap(exactly, pairs))
 
     def __len__(self) -> int:
         return self._count
@@ -114,11 +97,6 @@ class SharedList(Sequence[Any]):
         return f"SharedList({self._count:,} {self.words}, {self.nbytes / 1e6:,.1f} MB)"
 
     @property
-    def column(self) -> SharedList:
-        """The items of a list are one column, those of a dict two."""
-        return self
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the buffer, which exists once."""
         return self._buffer.size
@@ -137,7 +115,6 @@ class Words(SharedList):
     """Whole numbers, floats or booleans."""
 
     __slots__ = ("_numbers",)
-    mutable = False
     words = "numbers"
 
     def _begin(self) -> None:
@@ -173,21 +150,11 @@ class _Ended(SharedList):
         self._bytes = self._buffer.bytes
         self._starts, self._ends = places[:-1], places[1:]
 
-    def parts(self) -> tuple[Any, memoryview, memoryview]:
-        """The bytes, and where each item begins and ends."""
-        return self._bytes, self._starts, self._ends
-
-    def raw(self, index: int) -> bytes:
-        """An item's bytes."""
-        data: bytes = self._bytes[self._starts[index] : self._ends[index]]
-        return data
-
 
 class Texts(_Ended):
     """Strings."""
 
     __slots__ = ()
-    mutable = False
     words = "strings"
 
     def __getitem__(self, index: Any) -> Any:
@@ -220,7 +187,6 @@ class Blobs(_Ended):
     """Bytes."""
 
     __slots__ = ()
-    mutable = False
     words = "bytes objects"
 
     def __getitem__(self, index: Any) -> Any:
@@ -236,13 +202,12 @@ class Blobs(_Ended):
 class Rows(SharedList):
     """Tuples or lists of as many numbers each."""
 
-    __slots__ = ("_numbers", "_type", "_width", "mutable")
+    __slots__ = ("_numbers", "_type", "_width")
     words = "rows of numbers"
 
     def _begin(self) -> None:
         head = self._head
         self._width, self._type = head["width"], {"tuple": tuple, "list": list}[head["type"]]
-        self.mutable = self._type is list
         self._numbers = self._buffer.words(head["at"], self._count * self._width, head["kind"])
 
     def _get(self, index: int) -> Any:
@@ -259,14 +224,12 @@ class Rows(SharedList):
 class Records(_Ended):
     """Dicts with the same keys."""
 
-    __slots__ = ("_deep", "_keys")
-    mutable = True
+    __slots__ = ("_keys",)
     words = "dicts"
 
     def _begin(self) -> None:
         super()._begin()
         self._keys = tuple(self._head["keys"])
-        self._deep = [(key, depth) for key, depth in zip(self._keys, self._head["depths"], strict=True) if depth]
 
     def _get(self, index: int) -> Any:
         values = self._decode(self._bytes[self._starts[index] : self._ends[index]])
@@ -275,51 +238,21 @@ class Records(_Ended):
         except TypeError as error:
             raise ValueError(f"item {index} is damaged: {error}") from error
 
-    def same(self, index: int, item: Any) -> bool:
-        """See `SharedList`."""
-        return tuple(item) == self._keys and same(tuple(item.values()), self.raw(index))
-
-    def holds(self, items: Iterable[Any]) -> bool:
-        """See `SharedList`."""
-        return hold(self.parts(), items, self._rows)
-
-    def held(self, item: Any) -> bool:
-        """See `SharedList`."""
-        return any(is_held(item[key], depth) for key, depth in self._deep)
-
-    def _rows(self, chunk: list[Any]) -> list[Any] | None:
-        if set(map(type, chunk)) != {dict} or not all(map(self._keys.__eq__, map(tuple, chunk))):
-            return None
-        return [tuple(item.values()) for item in chunk]
-
 
 class Values(_Ended):
     """Plain values of any shape."""
 
-    __slots__ = ("mutable",)
+    __slots__ = ()
     words = "plain values"
-
-    def _begin(self) -> None:
-        super()._begin()
-        self.mutable = not self._head["frozen"]
 
     def _get(self, index: int) -> Any:
         return self._decode(self._bytes[self._starts[index] : self._ends[index]])
-
-    def same(self, index: int, item: Any) -> bool:
-        """See `SharedList`."""
-        return same(item, self.raw(index))
-
-    def holds(self, items: Iterable[Any]) -> bool:
-        """See `SharedList`."""
-        return hold(self.parts(), items, lambda chunk: chunk)
 
 
 class Objects(_Ended):
     """Anything that can be pickled."""
 
     __slots__ = ()
-    mutable = True
     words = "objects"
 
     def _get(self, index: int) -> Any:
@@ -389,14 +322,8 @@ def open_list(buffer: Buffer, head: dict[str, Any], beside: list[Any], trusted: 
     return shared
 
 
-def make(
-    items: Iterable[Any],
-    path: str | os.PathLike[str] | None = None,
-    *,
-    plain_only: bool = False,
-    ties: Ties | None = None,
-) -> SharedList:
+def make(items: Iterable[Any], path: str | os.PathLike[str] | None = None) -> SharedList:
     """Write items to a new buffer."""
-    writer, head, beside = columns.write_column(Writer(path), items, open_list, plain_only=plain_only, ties=ties)
+    writer, head, beside = columns.write_column(Writer(path), items, open_list)
     whole = {"what": "list", "column": head, **(write_beside(writer, beside) if path is not None else {})}
     return open_list(writer.finish(whole), head, beside)

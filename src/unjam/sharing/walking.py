@@ -12,7 +12,6 @@ from typing import Any
 from unjam.logs import log
 from unjam.sharing.arrays import SharedArray
 from unjam.sharing.dicts import SharedDict
-from unjam.sharing.exact import ATOMS
 from unjam.sharing.lists import SharedList
 from unjam.sharing.plain import is_plain
 
@@ -23,6 +22,8 @@ FEWEST = 100
 # a container with more items than this is not searched for smaller ones inside
 MOST_PARTS = 1000
 DEEPEST = 12
+# what cannot be changed, and holds nothing
+ATOMS = frozenset({str, bytes, int, float, bool, complex, type(None)})
 MOST_OBJECTS = 100_000
 _SAMPLED = 64
 

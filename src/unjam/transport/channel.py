@@ -97,7 +97,13 @@ class Channel:
         head = _HEADER.pack(len(body), len(data), len(fds), number) + body
         if len(data) <= _SMALL:
             head, data = head + data, b""
-        copies = [os.dup(fd) for fd in fds]
+        copies: list[int] = []
+        try:
+            copies.extend(map(os.dup, fds))
+        except OSError:
+            for copy in copies:
+                os.close(copy)
+            raise
         self._outbox.append((memoryview(head), array.array("i", copies) if copies else None, copies))
         if data:
             self._outbox.append((memoryview(data), None, []))

@@ -24,16 +24,14 @@ from unjam import torch_private as private
 from unjam.engine.deadlines import LOOK_AROUND
 from unjam.engine.policy import Decision
 from unjam.errors import place
-from unjam.sharing.remembered import batch_over
 from unjam.transport import classes, collating, memory
 from unjam.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.transport.packing import Packer
 from unjam.transport.page import ARMED, Page, Stage
 from unjam.transport.slots import Arena
-from unjam.worker import hygiene, messages, shipping, tasting
+from unjam.worker import hygiene, messages, shipping
 from unjam.worker.exceptions import record
 from unjam.worker.fetching import Fetcher, make_fetcher
-from unjam.worker.forgiving import forgiving, forgiving_collate
 from unjam.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, Surrender
 from unjam.worker.mending import Identity
 from unjam.worker.mending_batches import Mender
@@ -46,9 +44,9 @@ STACKS_BYTES = 1 << 18
 STACK_SIGNAL = signal.SIGUSR2
 
 
-def run(sock: socket.socket, cargo: Cargo | None) -> None:
+def run(sock: socket.socket | int, cargo: Cargo | None) -> None:
     """Be a worker. `cargo` is given where the worker inherited it; otherwise it comes with the start frame."""
-    channel = Channel(sock, messages.LANGUAGE)
+    channel = Channel(socket.socket(fileno=sock) if isinstance(sock, int) else sock, messages.LANGUAGE)
     fds: list[int] = []
     try:
         first = _await(channel)
@@ -60,14 +58,9 @@ def run(sock: socket.socket, cargo: Cargo | None) -> None:
     begin: messages.Begin = first.message
     fds += first.fds
     worker = Worker(begin.spec, channel, fds[:2])
-    if begin.spec.tastes is not None:
-        tasting.be_quiet()
     try:
         worker.prepare(begin, cargo, fds[2:])
-        if begin.spec.tastes is None:
-            worker.serve()
-        else:
-            worker.taste(begin.spec.tastes)
+        worker.serve()
     except ChannelClosed:
         pass  # the parent let go of us
 
@@ -119,12 +112,12 @@ class Worker:
                 use_tracker(fds.pop(1))
             if begin.home is not None:
                 begin.home.settle(self._spec.worker, adopted=begin.adopted)
-            self._settle(adopted=begin.adopted, forked=cargo is not None)
+            # one that was forked from a template has nothing of the training process's
+            self._settle(adopted=begin.adopted, forked=cargo is not None and not begin.adopted)
             if cargo is None:
                 assert begin.manifest is not None, "a worker without a cargo needs a manifest"
                 cargo = shipping.receive(fds[0], begin.manifest, fds[1:])
                 os.close(fds[0])
-            cargo.take_over()
             classes.remember()
             self._page.beat(Stage.INIT, -1)
             loaded = time.monotonic_ns()
@@ -180,19 +173,14 @@ class Worker:
         plain = collating.is_default(cargo.collate_fn)
         self._mender = Mender(spec.policy, identity, cargo.dataset, self, tolerant=self._tolerant if plain else None)
         return make_fetcher(
-            cargo.dataset if spec.iterable else forgiving(cargo.dataset),
-            cargo.collate_fn if plain else forgiving_collate(cargo.dataset, cargo.collate_fn),
+            cargo.dataset,
+            cargo.collate_fn,
             iterable=spec.iterable,
             batched=spec.auto_collation,
             drop_last=spec.drop_last,
             pulse=self._page,
             mender=self._mender,
         )
-
-    def taste(self, indices: tuple[Any, ...]) -> None:
-        """The dry run of what would be shared; see NOTE [ Dry run ]."""
-        if self._cargo is not None:
-            self._tell(messages.DryRun(), pickle.dumps(tasting.taste(self._cargo, self._spec, indices)))
 
     # -- serving -----------------------------------------------------------------------------------------------------
 
@@ -248,8 +236,6 @@ class Worker:
             return
         finally:
             batch = None
-        for path, reason in batch_over():
-            self._tell(messages.Copied(path, reason))
         retired, self._arena.retired = tuple(self._arena.retired), []
         job.stamps.append(time.monotonic_ns())
         self._page.beat(Stage.SEND, job.batch)

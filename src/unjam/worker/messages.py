@@ -181,19 +181,6 @@ class Farewell:
     """The worker ends because it was asked to."""
 
 
-@dataclass(frozen=True, slots=True)
-class DryRun:
-    """What the dry run saw is the frame's data; see `tasting`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """This worker now has a copy of its own of a container that was shared."""
-
-    path: str
-    reason: str
-
-
 # every message between a parent and its worker
 LANGUAGE = (
     Begin,
@@ -214,6 +201,4 @@ LANGUAGE = (
     Asks,
     Drained,
     Farewell,
-    DryRun,
-    Copied,
 )

@@ -93,6 +93,31 @@ def uses_globals(code: types.CodeType, space: Mapping[str, Any]) -> bool:
     return any(uses_globals(inner, space) for inner in code.co_consts if isinstance(inner, types.CodeType))
 
 
+# what unpickling calls of an object's class
+_CALLED = (
+    "__setstate__",
+    "__reduce__",
+    "__reduce_ex__",
+    "__new__",
+    "__setitem__",
+    "__setattr__",
+    "append",
+    "extend",
+    "add",
+    "__hash__",
+)
+
+
+def runs_code(kind: type) -> str:
+    """The name of a class whose own code runs when one of its objects is rebuilt; nothing: none does."""
+    for base in kind.__mro__:
+        if base.__module__ in MAIN or is_users_module(sys.modules.get(base.__module__)):
+            for name in _CALLED:
+                if isinstance(vars(base).get(name), (types.FunctionType, staticmethod, classmethod)):
+                    return f"{kind.__qualname__}.{name}"
+    return ""
+
+
 def is_users_module(module: Any) -> bool:
     """Whether a module is of the user's program. `__main__` is not: it travels by value, with what uses it."""
     path = file_of(module)

@@ -26,7 +26,7 @@ from unjam.torch_private import PipeWrapper
 from unjam.transport import packing, unpacking
 from unjam.transport.memory import OwnedFd, address_of
 from unjam.worker import arrivals
-from unjam.worker.reach import MAIN, file_of, imports_of, uses_globals
+from unjam.worker.reach import MAIN, file_of, imports_of, runs_code, uses_globals
 from unjam.worker.sharedmaps import SharedMaps
 
 # buffers are placed at multiples of this; smaller ones stay in the stream
@@ -59,6 +59,8 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
         self.fds: list[OwnedFd] = []
         # those of everything that was met, by name
         self.modules: set[str] = set()
+        # a class of the program's own whose code runs when what was met is rebuilt
+        self.runs = ""
         self.maps = maps or SharedMaps()
         self._known: dict[type, Any] = {}
         super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._keep)
@@ -110,6 +112,7 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
     def _meet(self, kind: type) -> Callable[[ShippingPickler, Any], Any] | None:
         """How objects of this type are reduced, and which package they will need over there."""
         self.modules.add(kind.__module__)
+        self.runs = self.runs or runs_code(kind)
         if issubclass(kind, (type, types.FunctionType)):
             return _note_module
         if issubclass(kind, types.ModuleType):
@@ -121,21 +124,16 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
         return None if shared is None else lambda _, obj: shared(obj)
 
 
-class StandingPickler(ShippingPickler):
-    """Puts something else in the place of some containers, by their identity; a slower pickler, since it is asked about everything."""
+class CrowdPickler(ShippingPickler):
+    """Puts a number in the place of some containers, by their identity; slower, since it is asked about every object."""
 
-    def __init__(self, file: io.BytesIO, stands: Mapping[int, Any]) -> None:
-        self._stands = stands
+    def __init__(self, file: io.BytesIO, numbers: Mapping[int, int]) -> None:
+        self._numbers = numbers
         super().__init__(file)
 
-    def let_go(self) -> None:
-        """See `ShippingPickler`."""
-        super().let_go()
-        self._stands = {}
-
     def persistent_id(self, obj: Any) -> Any:
-        """What stands for an object, if anything does; pickle writes it in its place."""
-        return self._stands.get(id(obj))
+        """The number of a container, if it has one."""
+        return self._numbers.get(id(obj))
 
 
 def _multiprocessings_own(kind: type) -> Callable[[Any], Any] | None:

@@ -31,7 +31,7 @@ from unjam.logs import log
 from unjam.transport import memory
 from unjam.transport.memory import OwnedFd, address_of, create, same_bytes
 from unjam.worker import arrivals, module_state, reach
-from unjam.worker.reducing import ALIGNMENT, CannotShip, ShippingPickler, StandingPickler, as_if_spawning
+from unjam.worker.reducing import ALIGNMENT, CannotShip, CrowdPickler, ShippingPickler, as_if_spawning
 from unjam.worker.sharedmaps import SharedMaps
 
 
@@ -44,8 +44,6 @@ class Manifest:
     # the state of the modules that the object's code can reach, see `module_state`
     state: tuple[int, int]
     buffers: tuple[tuple[int, int, bool], ...]
-    # whether something stands in the place of containers
-    stands: bool = False
 
 
 @dataclass(slots=True)
@@ -56,8 +54,11 @@ class Payload:
     manifest: Manifest
     mapping: memory.Mapping
     extra_fds: list[OwnedFd] = field(default_factory=list)
-    # installed modules that a worker will need
+    # installed modules that a worker will need, and the program's own that rebuilding it imports
     modules: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+    # a class of the program's own whose code runs when the object is rebuilt
+    runs: str = ""
 
 
 class TooLarge(CannotShip):
@@ -73,16 +74,16 @@ def ship(
     previous: Payload | None = None,
     *,
     within: int | None = None,
-    stands: Mapping[int, Any] | None = None,
+    numbers: Mapping[int, int] | None = None,
     with_state: bool = False,
 ) -> Payload:
     """Pickle `cargo` into memory; give back `previous` itself if it holds the very same bytes.
 
-    Raises `TooLarge`, before any memory is taken, if more than `within` bytes would be. `stands`: by identity, what goes in the place of
-    containers. `with_state`: the state of the modules that its code can reach goes along, see NOTE [ Module state ].
+    Raises `TooLarge`, before any memory is taken, if more than `within` bytes would be.
+    `numbers`: by identity, the containers that the worker has already (`crowds`). `with_state`: the state of the modules that its code can reach goes along, see NOTE [ Module state ].
     """
     _main_by_value()
-    dumped = dump(cargo, stands)
+    dumped = dump(cargo, numbers)
     reached = reach.Reached()
     try:
         reached = reach.reach(dumped.modules)
@@ -91,7 +92,7 @@ def ship(
     except Exception:  # noqa: BLE001 - user code
         # a help, never a hindrance; buffers of what was taken so far are only ballast
         log.debug("the variables of the program's modules stay behind", exc_info=True)
-    manifest = _plan(dumped, stands=bool(stands))
+    manifest = _plan(dumped)
     if previous is not None and _unchanged(dumped, manifest, previous):
         return previous
     if within is not None and manifest.size > within:
@@ -101,7 +102,8 @@ def ship(
     content = mapping.view()
     for (start, length), view in _places(manifest, dumped):
         content[start : start + length] = view
-    return Payload(fd, manifest, mapping, dumped.fds, frozenset(reached.installed))
+    needed = frozenset(dumped.modules & reached.own.keys())
+    return Payload(fd, manifest, mapping, dumped.fds, frozenset(reached.installed), needed, dumped.runs)
 
 
 def _dump_state(reached: reach.Reached, buffers: list[pickle.PickleBuffer]) -> bytes:
@@ -132,34 +134,52 @@ def _main_by_value() -> None:
 
 
 def receive(fd: int, manifest: Manifest, fds: list[int], *, here: bool = False) -> Any:
-    """Rebuild what was shipped, its arrays over a private mapping of the shared bytes.
-
-    `here`: in the process that shipped it, where its classes exist already.
-    """
-    content = memory.Mapping(fd, max(manifest.size, 1), private=True).view()
-    start, length = manifest.stream
-    views = []
-    for at, nbytes, readonly in manifest.buffers:
-        view = content[at : at + nbytes]
-        views.append(view.toreadonly() if readonly else view)
-    start_of_state, length_of_state = manifest.state
-    if length_of_state:
-        # before anything is imported
-        module_state.expect(pickle.loads(content[start_of_state : start_of_state + length_of_state]), views)
-    with arrivals.descriptors(fds):
-        if manifest.stands or here:
-            unpickler = _KeepingUnpickler if here else _StandingUnpickler
-            return unpickler(io.BytesIO(content[start : start + length]), buffers=views).load()
-        return pickle.loads(content[start : start + length], buffers=views)
+    """Rebuild what was shipped. `here`: in the process that shipped it, where its classes exist already."""
+    content = Content(fd, manifest)
+    content.expect_state()
+    return content.rebuild(fds, here=here)
 
 
-class _StandingUnpickler(pickle.Unpickler):
-    def persistent_load(self, stands: Any) -> Any:
-        """What stands for a container has been rebuilt already."""
-        return stands
+# in a template and its workers: the large containers that are rebuilt already, by their numbers
+crowds: list[Any] = []
 
 
-class _KeepingUnpickler(_StandingUnpickler):
+class Content:
+    """What a payload holds, its arrays over a private mapping of the shared bytes."""
+
+    def __init__(self, fd: int, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._content = memory.Mapping(fd, max(manifest.size, 1), private=True).view()
+        self._views = []
+        for at, nbytes, readonly in manifest.buffers:
+            view = self._content[at : at + nbytes]
+            self._views.append(view.toreadonly() if readonly else view)
+
+    def expect_state(self) -> None:
+        """Before anything is imported: see NOTE [ Module state ]."""
+        start, length = self._manifest.state
+        if length:
+            module_state.expect(pickle.loads(self._content[start : start + length]), self._views)
+
+    def rebuild(self, fds: list[int], *, here: bool = False) -> Any:
+        """The object."""
+        start, length = self._manifest.stream
+        stream = self._content[start : start + length]
+        with arrivals.descriptors(fds):
+            if here:
+                return _KeepingUnpickler(io.BytesIO(stream), buffers=self._views).load()
+            if crowds:
+                return _CrowdUnpickler(io.BytesIO(stream), buffers=self._views).load()
+            return pickle.loads(stream, buffers=self._views)
+
+
+class _CrowdUnpickler(pickle.Unpickler):
+    def persistent_load(self, number: int) -> Any:
+        """A large container that lies in the template."""
+        return crowds[number]
+
+
+class _KeepingUnpickler(pickle.Unpickler):
     """Leaves the program's own classes as they are: cloudpickle would lay copies of their methods over them."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -178,16 +198,17 @@ class Dumped:
     buffers: list[pickle.PickleBuffer]
     fds: list[OwnedFd]
     modules: set[str]
+    runs: str
     state: bytes = b""
 
 
-def dump(cargo: object, stands: Mapping[int, Any] | None = None) -> Dumped:
+def dump(cargo: object, numbers: Mapping[int, int] | None = None) -> Dumped:
     """Pickle by value; raises what the object's own pickling raises, or `CannotShip`."""
     stream = io.BytesIO()
-    pickler = StandingPickler(stream, stands) if stands else ShippingPickler(stream)
+    pickler = CrowdPickler(stream, numbers) if numbers else ShippingPickler(stream)
     with as_if_spawning(pickler):
         pickler.dump(cargo)
-    dumped = Dumped(stream.getbuffer(), pickler.buffers, pickler.fds, pickler.modules)
+    dumped = Dumped(stream.getbuffer(), pickler.buffers, pickler.fds, pickler.modules, pickler.runs)
     pickler.let_go()
     return dumped
 
@@ -195,7 +216,7 @@ def dump(cargo: object, stands: Mapping[int, Any] | None = None) -> Dumped:
 # -- placing -----------------------------------------------------------------------------------------------------------
 
 
-def _plan(dumped: Dumped, *, stands: bool) -> Manifest:
+def _plan(dumped: Dumped) -> Manifest:
     state = (dumped.stream.nbytes, len(dumped.state))
     at = sum(state)
     buffers = []
@@ -204,7 +225,7 @@ def _plan(dumped: Dumped, *, stands: bool) -> Manifest:
         at = -(-at // ALIGNMENT) * ALIGNMENT
         buffers.append((at, raw.nbytes, raw.readonly))
         at += raw.nbytes
-    return Manifest(at, (0, dumped.stream.nbytes), state, tuple(buffers), stands)
+    return Manifest(at, (0, dumped.stream.nbytes), state, tuple(buffers))
 
 
 def _places(manifest: Manifest, dumped: Dumped) -> Iterator[tuple[tuple[int, int], memoryview]]:

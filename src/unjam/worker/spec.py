@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import random
 import sys
 from collections.abc import Iterator
@@ -15,9 +14,6 @@ import torch
 
 from unjam import torch_private as private
 from unjam.engine.policy import Policy
-from unjam.sharing.standing import Stand, stand_for
-
-_attic: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +31,6 @@ class WorkerSpec:
     by_value: bool
     policy: Policy = Policy()  # noqa: RUF009 - frozen
     profile: bool = False
-    # a dry run, see `tasting`: the indices that may be loaded
-    tastes: tuple[Any, ...] | None = None
 
     def by_name(self) -> WorkerSpec:
         """The same for a worker that has the user's `__main__`."""
@@ -87,22 +81,9 @@ def batch_seed(base: int, epoch: int, number: int) -> int:
 
 @dataclass(slots=True)
 class Cargo:
-    """The user's objects that a worker works with; they travel by `shipping`.
-
-    stands: for a forked worker, what it hangs into its dataset in place of large containers: (holder, key, what).
-    """
+    """The user's objects that a worker works with; they travel by `shipping`."""
 
     dataset: Any
     collate_fn: Any
     worker_init_fn: Any
     collate_additions: dict[Any, Any]
-    stands: tuple[tuple[Any, Any, Stand], ...] = ()
-
-    def take_over(self) -> None:
-        """In a forked worker: hang in what stands for its containers. The containers stay, untouched: to free them would copy them."""
-        if self.stands:
-            gc.freeze()
-            made: dict[int, Any] = {}
-            for holder, key, stand in self.stands:
-                _attic.append(holder[key])
-                holder[key] = made.setdefault(id(stand), stand_for(stand.path, stand.shared, stand.kind, holder[key]))

@@ -75,13 +75,17 @@ class World:
         """Make this process look like a child of the parent. `adopted`: multiprocessing does not know it yet."""
         if adopted:
             _become_child(worker, self)
+        self.settle_program(f"worker {worker}")
+
+    def settle_program(self, who: str = "the template") -> None:
+        """Give this process what the program's code finds around it. It may be done again, with newer surroundings."""
         os.environ.clear()
         os.environ.update(self.environ)
         if self.directory is not None:
             try:
                 os.chdir(self.directory)
             except OSError:
-                warnings.warn(f"worker {worker} cannot enter {self.directory}", stacklevel=2)
+                warnings.warn(f"{who} cannot enter {self.directory}", stacklevel=2)
         sys.path[:] = self.path
         sys.argv[:] = self.argv
         os.umask(self.umask)
@@ -170,7 +174,13 @@ def _log_handlers() -> list[HandlerPlan]:
     return plans
 
 
+# the handlers that were made here: by a template for its own time, by a worker for good
+_handlers: list[logging.Handler] = []
+
+
 def _settle_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
+    while _handlers:
+        logging.getLogger().removeHandler(_handlers.pop())
     for plan in plans:
         handler: logging.Handler
         if plan.is_file:
@@ -180,6 +190,7 @@ def _settle_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
         handler.setLevel(plan.level)
         handler.setFormatter(logging.Formatter(plan.pattern, plan.dates, plan.style))  # type: ignore[arg-type] # one of three
         logging.getLogger().addHandler(handler)
+        _handlers.append(handler)
     for name, level in levels.items():
         if name == "\0disable":
             logging.disable(level)

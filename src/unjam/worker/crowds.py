@@ -1,0 +1,187 @@
+"""Crowds: the large containers of plain values that a dataset holds.
+
+NOTE [ Crowds ]
+
+Millions of strings, numbers and dicts take seconds to pickle. Between two epochs they are nearly always the same, and that can be known
+exactly without looking at every value: a dict has a version that changes with each change of it, and a list or a set is unchanged while the same
+objects stand in it. So, of a container that was sent, this process keeps the dicts with their versions, and the lists and sets with
+what they held; holding these also keeps the addresses from becoming another object's. Values that cannot be changed need no look.
+
+A crowd is sent apart from what holds it. An object that is also held from outside would be two objects then, so a container with such an object
+inside is no crowd: it goes with the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import io
+import itertools
+import pickle
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from unjam.sharing.walking import slots
+
+# a container with fewer items than this is not worth a look of its own
+FEWEST = 10_000
+_MUTABLE = (list, set)
+_CHUNK = 50_000
+# where a dict's version lies in it: behind the count, the type and the number of its items
+_VERSION_AT = 24
+
+
+def supported() -> bool:
+    """Whether this interpreter's dicts have versions."""
+    return (
+        sys.implementation.name == "cpython"
+        and sys.version_info < (3, 14)
+        and ctypes.sizeof(ctypes.c_void_p) == 8
+        and not sysconfig.get_config_var("Py_GIL_DISABLED")
+        and not hasattr(sys, "gettotalrefcount")
+        and _versions_change()
+    )
+
+
+class _NotPlain(Exception):
+    pass
+
+
+class _PlainPickler(pickle.Pickler):
+    """Pickles values of Python's own types only."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        raise _NotPlain(type(obj).__qualname__)
+
+
+@dataclass(slots=True, eq=False)
+class Crowd:
+    """One container as it was when it was sent. See NOTE [ Crowds ]."""
+
+    container: Any
+    dicts: list[dict[Any, Any]] = field(default_factory=list)
+    versions: Any = None
+    lists: list[Any] = field(default_factory=list)
+    held: list[Any] = field(default_factory=list)
+
+    def forget(self) -> None:
+        """Let go of what it holds, so that the container can be taken anew: a second holder would speak against that."""
+        self.dicts, self.versions, self.lists, self.held = [], None, [], []
+
+    def unchanged(self) -> bool:
+        """Whether the container is exactly what it was."""
+        if len(self.dicts) and not np.array_equal(_versions(self.dicts), self.versions):
+            return False
+        at = 0
+        for first in range(0, len(self.lists), _CHUNK):
+            now = gc.get_referents(*self.lists[first : first + _CHUNK])
+            if not _same_objects(now, self.held[at : at + len(now)]):
+                return False
+            at += len(now)
+        return at == len(self.held)
+
+
+def taken(container: Any) -> tuple[Crowd, bytes] | None:
+    """A container as a crowd, with its stream; None: it is none."""
+    file = io.BytesIO()
+    try:
+        # protocol 4 has no way of its own for bytearrays, which can be changed and have no version
+        _PlainPickler(file, 4).dump(container)
+    except (_NotPlain, RecursionError, pickle.PicklingError, TypeError, ValueError):
+        return None
+    crowd = Crowd(container)
+    level: list[Any] = [container]
+    while level:
+        dicts = [one for one in level if type(one) is dict]
+        crowd.dicts += dicts
+        crowd.lists += [one for one in level if type(one) in _MUTABLE]
+        inner = itertools.chain(itertools.chain.from_iterable(map(dict.values, dicts)), *_others(level))
+        level = [one for one in inner if type(one) in _INSIDE]
+        del dicts
+    if _held_elsewhere(crowd):
+        return None
+    crowd.versions = _versions(crowd.dicts)
+    for first in range(0, len(crowd.lists), _CHUNK):
+        crowd.held += gc.get_referents(*crowd.lists[first : first + _CHUNK])
+    return crowd, file.getvalue()
+
+
+_INSIDE = frozenset({list, dict, tuple, set, frozenset})
+
+
+def _others(level: list[Any]) -> Iterator[Any]:
+    return (one for one in level if type(one) is not dict)
+
+
+def _held_elsewhere(crowd: Crowd) -> bool:
+    """Whether anything in it that can be changed is held by somebody else than its container (the outermost one may be)."""
+    for some in (crowd.dicts, crowd.lists):
+        if not some:
+            continue
+        inner = [one for one in some if one is not crowd.container]
+        # each is held by its container, by the list of the crowd and by this one
+        if inner and int(_counts(inner).max()) > 3:
+            return True
+    return False
+
+
+def find(root: Any) -> list[Any]:
+    """The containers below an object that may be crowds, each once."""
+    if not supported():
+        return []
+    found: dict[int, Any] = {}
+    for slot in slots(root, "dataset"):
+        if type(slot.value) in (list, dict, tuple) and len(slot.value) >= FEWEST:
+            found.setdefault(id(slot.value), slot.value)
+    return list(found.values())
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------------
+
+
+def _gathered(objects: list[Any], offset: int) -> Any:
+    """The 8 bytes at an offset in each of these objects."""
+    addresses = np.fromiter(map(id, objects), np.uint64, len(objects))
+    low, high = int(addresses.min()), int(addresses.max())
+    words = np.ctypeslib.as_array((ctypes.c_uint64 * ((high - low) // 8 + offset // 8 + 1)).from_address(low))
+    return words[((addresses - np.uint64(low)) >> np.uint64(3)).astype(np.int64) + offset // 8]
+
+
+def _versions(dicts: list[dict[Any, Any]]) -> Any:
+    return _gathered(dicts, _VERSION_AT) if dicts else np.empty(0, np.uint64)
+
+
+def _counts(objects: list[Any]) -> Any:
+    """Reference counts, 32 bits of them; one that is never counted has the largest."""
+    return _gathered(objects, 0) & np.uint64(0xFFFFFFFF)
+
+
+def _same_objects(one: list[Any], other: list[Any]) -> bool:
+    """Whether two lists hold the very same objects."""
+    if len(one) != len(other):
+        return False
+    width = 8 * len(one)
+    return not width or ctypes.string_at(_items(one), width) == ctypes.string_at(_items(other), width)
+
+
+def _items(some: list[Any]) -> int:
+    """Where a list has its items."""
+    return ctypes.c_uint64.from_address(id(some) + 24).value
+
+
+def _versions_change() -> bool:
+    """Whether what is read is a version: it differs after every change, and between two dicts."""
+    one: dict[Any, Any] = {"a": 1}
+    other: dict[Any, Any] = {"a": 1}
+    before = _versions([one, other]).tolist()
+    one["a"] = 2
+    after = _versions([one, other]).tolist()
+    one.pop("a")
+    last = _versions([one, other]).tolist()
+    own = {before[0], after[0], last[0]}
+    return len(own) == 3 and before[1] == after[1] == last[1] and before[1] not in own

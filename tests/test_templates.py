@@ -1,0 +1,594 @@
+"""Templates: what a dataset is made of exists once, workers are forked from there, and nobody notices."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unjam
+from unjam.pools import forkserver, templates
+from unjam.worker import crowds, uncounted
+
+N = crowds.FEWEST + 50
+
+
+class Plain:
+    """Large plain containers, and where its worker came from."""
+
+    def __init__(self, items):
+        self.items = items
+        self.label = 0
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return {
+            "item": self.items[index],
+            "label": self.label,
+            "parent": os.getppid(),
+            "id": id(self.items),
+            "type": type(self.items).__name__,
+            "pid": os.getpid(),
+        }
+
+
+def load(loader):
+    return list(loader)
+
+
+def as_it_is(sample):
+    return sample
+
+
+def loader_of(dataset, **more):
+    return unjam.DataLoader(dataset, **{"batch_size": None, "num_workers": 2, "collate_fn": as_it_is, **more})
+
+
+def parents(batches):
+    return {one["parent"] for one in batches}
+
+
+def name_of(pid):
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def dicts():
+    return [{"path": f"{n}.jpg", "box": [n, n + 1], "tags": {"a", str(n)}, "more": ({"k": n}, "x")} for n in range(N)]
+
+
+# -- what is there once ----------------------------------------------------------------------------------------------------
+
+
+def test_plain_containers_are_one_for_all_workers():
+    loader = loader_of(Plain(dicts()))
+    found = load(loader)
+    assert [one["item"]["path"] for one in found] == [f"{n}.jpg" for n in range(8)]
+    assert found[3]["item"] == loader.dataset.items[3]
+    assert {one["type"] for one in found} == {"list"}, "it is a real list"
+    assert len({one["pid"] for one in found}) == 2
+    assert len({one["id"] for one in found}) == 1, "in both workers at the address that it has in the template"
+    (template,) = parents(found)
+    assert template != forkserver.server_pid()
+    assert loader.statistics().rebuilt == ""
+
+
+def test_the_same_template_serves_every_epoch_and_small_changes():
+    loader = loader_of(Plain(dicts()))
+    first = parents(load(loader))
+    loader.dataset.label = 7
+    found = load(loader)
+    assert {one["label"] for one in found} == {7}
+    assert parents(found) == first
+
+
+CHANGES = {
+    "an item": lambda items: items.__setitem__(1, {**items[1]}),
+    "a value": lambda items: items[1].update(path="other"),
+    "a value of another type": lambda items: items[1].update(path=True) or items[1].update(path=1),
+    "a nested list": lambda items: items[1]["box"].append(9),
+    "an item of a nested list": lambda items: items[1]["box"].__setitem__(0, 1.0),
+    "a nested set": lambda items: items[1]["tags"].add("new"),
+    "a dict in a tuple": lambda items: items[1]["more"][0].update(k=-1),
+    "a key": lambda items: items[1].pop("box"),
+    "the order": lambda items: items.reverse(),
+    "the length": lambda items: items.append(items[0]),
+    "an equal text": lambda items: items[1].update(path=str(1) + ".jpg"),
+    "one more holder": lambda items: items.__setitem__(2, items[1]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_the_program_changes_is_seen(change):
+    loader = loader_of(Plain(dicts()))
+    first = parents(load(loader))
+    CHANGES[change](loader.dataset.items)
+    found = load(loader)
+    assert [one["item"] for one in found] == loader.dataset.items[:8]
+    assert [type(one["item"].get("path")) for one in found] == [
+        type(one.get("path")) for one in loader.dataset.items[:8]
+    ]
+    assert parents(found) != first
+
+
+def test_nothing_has_changed_if_nothing_has_changed():
+    items = dicts()
+    one, _ = crowds.taken(items)
+    gc.collect()
+    assert one.unchanged()
+    items[5]["path"], items[6]["path"] = items[6]["path"], items[5]["path"]
+    assert not one.unchanged()
+
+
+@pytest.mark.parametrize("kind", [list, tuple, dict])
+def test_containers_of_every_kind(kind):
+    names = [f"name {n}" for n in range(N)]
+    items = dict(enumerate(names)) if kind is dict else kind(names)
+    found = load(loader_of(Plain(items)))
+    assert [one["item"] for one in found] == names[:8]
+    assert {one["type"] for one in found} == {kind.__name__}
+    assert len({one["id"] for one in found}) == 1
+
+
+class Tied(Plain):
+    def __init__(self, items):
+        super().__init__(items)
+        self.first = items[0]
+        self.same = items
+
+    def __getitem__(self, index):
+        self.first["path"] = "changed"
+        return {
+            **super().__getitem__(index),
+            "tied": self.items[0]["path"] == "changed",
+            "same": self.same is self.items,
+        }
+
+
+def test_what_is_held_twice_stays_one_object():
+    found = load(loader_of(Tied(dicts())))
+    assert all(one["tied"] for one in found)
+    assert all(one["same"] for one in found)
+
+
+class Writes(Plain):
+    def __getitem__(self, index):
+        before = self.items[0]["label"] if "label" in self.items[0] else None
+        self.items[0]["label"] = os.getpid()
+        return {"before": before, "pid": os.getpid()}
+
+
+def test_a_worker_that_writes_has_its_own():
+    dataset = Writes(dicts())
+    for _ in range(2):
+        for one in load(loader_of(dataset)):
+            assert one["before"] in (None, one["pid"])
+    assert "label" not in dataset.items[0]
+
+
+def test_what_holds_objects_goes_with_the_rest():
+    items = [*dicts(), torch.ones(2), np.zeros(3)]
+    dataset = Plain(items)
+    assert crowds.taken(items) is None
+    assert load(loader_of(dataset))[2]["item"] == items[2]
+    assert crowds.taken([bytearray(3)] * N) is None, "it can be changed and has no version"
+
+
+# -- the whole cargo ---------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Item:
+    number: int
+    name: str
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Makes a module of the user's own."""
+    made = []
+
+    def make(code: str, name: str = "users_data"):
+        path = tmp_path / f"{name}.py"
+        path.write_text(textwrap.dedent(code))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        made.append(name)
+        import importlib
+
+        return importlib.import_module(name)
+
+    yield make
+    for name in made:
+        sys.modules.pop(name, None)
+
+
+HEAD = """
+import os, threading, dataclasses, atexit
+@dataclasses.dataclass
+class Item:
+    number: int
+    name: str
+class Data:
+    def __init__(self, count):
+        self.items = [Item(n, str(n) * 20) for n in range(count)]
+    def __len__(self):
+        return 6
+    def __getitem__(self, index):
+        return {"number": self.items[index].number, "id": id(self.items), "parent": os.getppid(), "pid": os.getpid(), "more": self.more()}
+    def more(self):
+        return None
+"""
+LARGE = 40_000
+
+
+def test_a_large_cargo_is_rebuilt_once(module):
+    users = module(HEAD)
+    loader = loader_of(users.Data(LARGE))
+    found = load(loader)
+    assert [one["number"] for one in found] == list(range(6))
+    assert len({one["pid"] for one in found}) == 2
+    assert len({one["id"] for one in found}) == 1
+    assert loader.statistics().rebuilt == ""
+    again = load(loader)
+    assert parents(again) == parents(found)
+    loader.dataset.items[2].number = -5
+    changed = load(loader)
+    assert changed[2]["number"] == -5
+    assert parents(changed) != parents(found)
+
+
+UNFIT = {
+    "setstate": ("class Own(Data):\n    def __setstate__(self, state):\n        self.__dict__.update(state); self.mine = os.getpid()\n    def more(self):\n        return self.mine == os.getpid()\n", "__setstate__"),
+    "reduce": ("class Own(Data):\n    def __reduce__(self):\n        return Own, (len(self.items),)\n    def more(self):\n        return True\n", "__reduce__"),
+    "open file": ("class Own(Data):\n    def __init__(self, count):\n        super().__init__(count); self.file = open(__file__, 'rb')\n    def more(self):\n        self.file.seek(0); return len(self.file.read(3)) == 3\n", "opened"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNFIT)
+@pytest.mark.parametrize("count", [10, LARGE])
+def test_what_must_be_each_workers_own(module, case, count):
+    code, reason = UNFIT[case]
+    users = module(HEAD + code, f"users_{case.replace(' ', '_')}_{count}")
+    loader = loader_of(users.Own(count))
+    for _ in range(2):
+        found = load(loader)
+        assert [one["number"] for one in found] == list(range(6))
+        assert all(one["more"] for one in found)
+        rebuilt = loader.statistics().rebuilt
+        told = count == LARGE and case != "reduce"  # which sends a number only
+        assert (reason in rebuilt) if told else rebuilt == ""
+        assert not told or reason in str(loader.statistics())
+    if case == "open file":
+        loader.dataset.file.close()
+
+
+AT_IMPORT = {
+    "thread": "stop = threading.Event(); kept = threading.Thread(target=stop.wait, daemon=True); kept.start()",
+    "file": "kept = open(__file__)",
+    "socket": "import socket; kept = socket.socketpair()",
+    "process": "import subprocess, sys; kept = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3)'])",
+    "atexit": "atexit.register(lambda me=os.getpid(): print('never', flush=True) if os.getpid() != me else None)",
+    "at fork": "forks = []; os.register_at_fork(after_in_child=lambda: forks.append(os.getpid()))",
+}
+
+
+@pytest.mark.parametrize("case", AT_IMPORT)
+def test_what_modules_do_when_they_are_imported(module, case, capfd):
+    users = module(HEAD + AT_IMPORT[case] + "\n", f"users_at_import_{case.replace(' ', '_')}")
+    loader = loader_of(users.Data(LARGE))
+    found = load(loader)
+    assert [one["number"] for one in found] == list(range(6))
+    fit = case in ("atexit", "at fork")
+    assert (loader.statistics().rebuilt == "") is fit
+    assert (forkserver.server_pid() not in parents(found)) is fit
+    assert "never" not in capfd.readouterr().out
+    kept = getattr(users, "kept", None)
+    if case == "thread":
+        users.stop.set()
+        kept.join(5)
+    if case == "process":
+        kept.kill()
+        kept.wait()
+    for one in kept if isinstance(kept, tuple) else [kept] if case == "file" else []:
+        one.close()
+
+
+def test_crowds_stay_where_modules_are_unfit(module):
+    code = (
+        HEAD
+        + "kept = open(__file__)\nclass Crowd(Data):\n    def __init__(self, items):\n        self.items = items\n    def __getitem__(self, index):\n        return {'id': id(self.items), 'pid': os.getpid(), 'item': self.items[index], 'parent': os.getppid()}\n"
+    )
+    users = module(code, "users_crowd_unfit")
+    found = load(loader_of(users.Crowd([str(n) for n in range(N)])))
+    users.kept.close()
+    assert len({one["id"] for one in found}) == 1
+    assert forkserver.server_pid() not in parents(found)
+
+
+def test_modules_are_imported_once_and_their_state_is_new(module):
+    users = module(
+        HEAD
+        + "import time\nMOMENT = [time.time()]\nVALUE = 1\nclass Says(Data):\n    def more(self):\n        return VALUE\n",
+        "users_state",
+    )
+    loader = loader_of(users.Says(10))
+    first = load(loader)
+    users.VALUE = 2
+    second = load(loader)
+    assert {one["more"] for one in first} == {1}
+    assert {one["more"] for one in second} == {2}
+    assert parents(first) == parents(second)
+
+
+class World:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        import logging
+
+        return os.getcwd(), os.environ.get("UNJAM_TEST_WORLD"), len(logging.getLogger().handlers), self.items[index]
+
+
+def test_workers_have_the_programs_present_surroundings(tmp_path, monkeypatch):
+    dataset = World()
+    dataset.items = [str(n) for n in range(N)]
+    loader = loader_of(dataset, num_workers=1)
+    first = load(loader)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNJAM_TEST_WORLD", "new")
+    second = load(loader)
+    assert second[0][:2] == (str(tmp_path), "new")
+    assert first[0][2] == second[0][2], "no handler twice"
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------------------
+
+
+def template_of(loader):
+    return loader._ship_cache.keeper.current
+
+
+def living(name="unjam-template"):
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if (
+                entry.isdecimal()
+                and name_of(entry) == name
+                and Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            ):
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
+def mine():
+    server, found = forkserver.server_pid(), []
+    for pid in living():
+        try:
+            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == server:
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def gone(seconds=5):
+    until = time.monotonic() + seconds
+    while mine() and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.02)
+    return not mine()
+
+
+def test_a_template_ends_with_its_loader():
+    assert gone()
+    loader = loader_of(Plain(dicts()))
+    load(loader)
+    assert len(mine()) == 1
+    del loader
+    assert gone()
+
+
+def test_a_template_that_is_killed_is_made_anew():
+    loader = loader_of(Plain(dicts()))
+    first = load(loader)
+    (template,) = parents(first)
+    os.kill(template, signal.SIGKILL)
+    second = load(loader)
+    assert [one["item"] for one in second] == [one["item"] for one in first]
+    assert parents(second) != {template}
+
+
+class Slow(Plain):
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return {"index": index, "parent": os.getppid(), "item": self.items[index]["path"]}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_template_that_is_killed_in_the_middle_of_an_epoch(whole, module):
+    users = module(
+        HEAD
+        + "import time\nclass Slowly(Data):\n    def __len__(self):\n        return 60\n    def __getitem__(self, index):\n        time.sleep(0.01)\n        return {'index': index, 'parent': os.getppid()}\n",
+        "users_slow",
+    )
+    loader = loader_of(users.Slowly(LARGE) if whole else Slow(dicts()))
+    seen, killed = [], None
+    for one in loader:
+        seen.append(one["index"])
+        if killed is None and len(seen) == 5:
+            killed = one["parent"]
+            os.kill(killed, signal.SIGKILL)
+    assert seen == list(range(60)), "each once, in order"
+    assert loader.statistics().restarts >= 1
+
+
+def test_a_template_killed_while_it_forks():
+    dataset = Plain(dicts())
+    for _ in range(6):
+        loader = loader_of(dataset, num_workers=4)
+        iterator = iter(loader)
+        template = mine()
+        if template:
+            os.kill(template[0], signal.SIGKILL)
+        assert len(list(iterator)) == 8
+
+
+def test_templates_are_limited_in_number():
+    loaders = [loader_of(Plain([f"{k} {n}" for n in range(N)]), num_workers=1) for k in range(templates.MOST + 3)]
+    for loader in loaders:
+        load(loader)
+    assert len(mine()) <= templates.MOST
+    for number, loader in enumerate(loaders):
+        assert load(loader)[0]["item"] == f"{number} 0"
+    assert len(mine()) <= templates.MOST
+
+
+def test_an_idle_forker_ends_by_itself():
+    code = (
+        "import os, socket, sys, time\n"
+        "from unjam.worker.forker import Forker\n"
+        "mine, theirs = socket.socketpair()\n"
+        "Forker.idle = 0.2\n"
+        "if os.fork() == 0:\n"
+        "    mine.close()\n"
+        "    Forker(theirs.detach(), ()).serve()\n"
+        "theirs.close()\n"
+        "began = time.monotonic()\n"
+        "os.wait()\n"
+        "print(time.monotonic() - began)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert 0.2 <= float(done.stdout) < 30
+
+
+def test_a_template_goes_with_the_program():
+    code = (
+        "import os, signal, unjam\n"
+        "class Data:\n"
+        "    def __init__(self): self.items = [str(n) for n in range(20_000)]\n"
+        "    def __len__(self): return 2\n"
+        "    def __getitem__(self, i): return os.getppid()\n"
+        "loader = unjam.DataLoader(Data(), batch_size=None, num_workers=1, persistent_workers=True)\n"
+        "print(next(iter(loader)), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    template = int(done.stdout)
+    until = time.monotonic() + 10
+    while template in living() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert template not in living()
+
+
+def test_a_forked_process_uses_its_own():
+    loader = loader_of(Plain(dicts()), num_workers=1)
+    load(loader)
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            found = load(loader)
+            os.write(write, f"{len(found)} {found[0]['item']['path']}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    assert os.read(read, 100) == b"8 0.jpg"
+    os.close(read)
+    assert len(load(loader)) == 8
+
+
+# -- objects that are not counted ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_breaks_where_objects_are_always_counted():
+    code = (
+        "from unjam.worker import uncounted\n"
+        "import sys, gc\n"
+        "class Data: pass\n"
+        "data = Data(); data.items = [{'a': [str(n), n + 1000, n / 7], 'b': (n, {n})} for n in range(5000)]; data.self = data\n"
+        "count = uncounted.never_count([data])\n"
+        "assert bool(count) == uncounted.supported(), count\n"
+        "if count:\n"
+        "    one = data.items[7]\n"
+        "    before = [sys.getrefcount(x) for x in (one, one['a'], one['a'][0], one['b'])]\n"
+        "    held = [one['a']] * 100 + [one] * 100\n"
+        "    assert before == [sys.getrefcount(x) for x in (one, one['a'], one['a'][0], one['b'])]\n"
+        "    assert count > 5000 * 7, count\n"
+        "data.items[3]['new'] = [1]; del data.items[3]['a']; data.items.append(4); gc.collect()\n"
+        "assert data.items[3]['new'] == [1] and len(data.items) == 5001\n"
+        "del data; gc.collect()\n"
+        "print(count)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert uncounted.supported() == (sys.version_info >= (3, 12))
+
+
+class Reads(Plain):
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        one = self.items[index]
+        held = [one["path"], one["box"], one["more"]]
+        own = 0
+        if index % 1000 == 0:
+            with open("/proc/self/smaps_rollup") as maps:
+                own = sum(int(line.split()[1]) for line in maps if line.startswith("Private_Dirty"))
+        return len(held), own
+
+
+@pytest.mark.skipif(
+    not uncounted.supported(), reason="objects are always counted before Python 3.12: run the suite there"
+)
+def test_reading_copies_nothing():
+    items = [{"path": f"{n:020d}.jpg", "box": [n + 1000, n + 2000], "more": (str(n), n / 3)} for n in range(100_000)]
+    loader = loader_of(Reads(items), batch_size=500, num_workers=1, collate_fn=None)
+    own = [int(value) for _, batch in loader for value in batch.tolist() if value]
+    assert own[-1] - own[0] < 12_000, own
+
+
+def test_the_server_starts_when_a_loader_is_made():
+    code = (
+        "import unjam, torch\n"
+        "from unjam.pools import forkserver\n"
+        "data = torch.utils.data.TensorDataset(torch.arange(8))\n"
+        "unjam.DataLoader(data)\n"
+        "assert forkserver.server_pid() is None\n"
+        "loader = unjam.DataLoader(data, num_workers=1)\n"
+        "import os\n"
+        "assert (forkserver.server_pid() is not None) == (os.cpu_count() > 1)\n"
+        "first = forkserver.server_pid()\n"
+        "assert len(list(loader)) == 8\n"
+        "assert first in (None, forkserver.server_pid())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_dataset_too_large_to_exist_twice_is_forked(monkeypatch):
+    from unjam.pools import starting
+
+    monkeypatch.setattr(starting, "_room", lambda: 1 << 20)
+    monkeypatch.setattr(starting, "_fork_is_safe", lambda: True)
+    found = load(loader_of(Plain(dicts())))
+    assert parents(found) == {os.getpid()}
