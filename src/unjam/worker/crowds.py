@@ -27,11 +27,13 @@ from typing import Any
 import numpy as np
 
 from unjam.sharing.walking import slots
+from unjam.transport.memory import same_bytes
 
 # a container with fewer items than this is not worth a look of its own
 FEWEST = 10_000
 _MUTABLE = (list, set)
 _CHUNK = 50_000
+LONG = 1000
 # where a dict's version lies in it: behind the count, the type and the number of its items
 _VERSION_AT = 24
 
@@ -65,22 +67,25 @@ class Crowd:
 
     container: Any
     dicts: list[dict[Any, Any]] = field(default_factory=list)
+    # where the dicts lie, and their versions
+    places: Any = None
     versions: Any = None
     lists: list[Any] = field(default_factory=list)
     held: list[Any] = field(default_factory=list)
 
     def forget(self) -> None:
         """Let go of what it holds, so that the container can be taken anew: a second holder would speak against that."""
-        self.dicts, self.versions, self.lists, self.held = [], None, [], []
+        self.dicts, self.places, self.versions, self.lists, self.held = [], None, None, [], []
 
     def unchanged(self) -> bool:
         """Whether the container is exactly what it was."""
-        if len(self.dicts) and not np.array_equal(_versions(self.dicts), self.versions):
+        if len(self.dicts) and not np.array_equal(_gathered(self.places, _VERSION_AT), self.versions):
             return False
         at = 0
-        for first in range(0, len(self.lists), _CHUNK):
-            now = gc.get_referents(*self.lists[first : first + _CHUNK])
-            if not _same_objects(now, self.held[at : at + len(now)]):
+        for some in _together(self.lists):
+            # a long list is looked at where it lies
+            now = some[0] if len(some) == 1 and type(some[0]) is list else gc.get_referents(*some)
+            if at + len(now) > len(self.held) or not same_bytes(_items(now), _items(self.held) + 8 * at, 8 * len(now)):
                 return False
             at += len(now)
         return at == len(self.held)
@@ -105,10 +110,27 @@ def taken(container: Any) -> tuple[Crowd, bytes] | None:
         del dicts
     if _held_elsewhere(crowd):
         return None
-    crowd.versions = _versions(crowd.dicts)
-    for first in range(0, len(crowd.lists), _CHUNK):
-        crowd.held += gc.get_referents(*crowd.lists[first : first + _CHUNK])
+    if crowd.dicts:
+        crowd.places = _places(crowd.dicts)
+        crowd.versions = _gathered(crowd.places, _VERSION_AT)
+    for some in _together(crowd.lists):
+        crowd.held += some[0] if len(some) == 1 and type(some[0]) is list else gc.get_referents(*some)
     return crowd, file.getvalue()
+
+
+def _together(lists: list[Any]) -> Iterator[list[Any]]:
+    """Long lists alone, the others many at a time; always in the same order."""
+    short: list[Any] = []
+    for one in lists:
+        if len(one) >= LONG and type(one) is list:
+            yield [one]
+            continue
+        short.append(one)
+        if len(short) == _CHUNK:
+            yield short
+            short = []
+    if short:
+        yield short
 
 
 _INSIDE = frozenset({list, dict, tuple, set, frozenset})
@@ -144,29 +166,21 @@ def find(root: Any) -> list[Any]:
 # -- memory ------------------------------------------------------------------------------------------------------------------
 
 
-def _gathered(objects: list[Any], offset: int) -> Any:
-    """The 8 bytes at an offset in each of these objects."""
-    addresses = np.fromiter(map(id, objects), np.uint64, len(objects))
+def _places(objects: list[Any]) -> Any:
+    """The addresses of objects."""
+    return np.fromiter(map(id, objects), np.uint64, len(objects))
+
+
+def _gathered(addresses: Any, offset: int) -> Any:
+    """The 8 bytes at an offset in each of the objects at these addresses."""
     low, high = int(addresses.min()), int(addresses.max())
     words = np.ctypeslib.as_array((ctypes.c_uint64 * ((high - low) // 8 + offset // 8 + 1)).from_address(low))
     return words[((addresses - np.uint64(low)) >> np.uint64(3)).astype(np.int64) + offset // 8]
 
 
-def _versions(dicts: list[dict[Any, Any]]) -> Any:
-    return _gathered(dicts, _VERSION_AT) if dicts else np.empty(0, np.uint64)
-
-
 def _counts(objects: list[Any]) -> Any:
     """Reference counts, 32 bits of them; one that is never counted has the largest."""
-    return _gathered(objects, 0) & np.uint64(0xFFFFFFFF)
-
-
-def _same_objects(one: list[Any], other: list[Any]) -> bool:
-    """Whether two lists hold the very same objects."""
-    if len(one) != len(other):
-        return False
-    width = 8 * len(one)
-    return not width or ctypes.string_at(_items(one), width) == ctypes.string_at(_items(other), width)
+    return _gathered(_places(objects), 0) & np.uint64(0xFFFFFFFF)
 
 
 def _items(some: list[Any]) -> int:
@@ -178,10 +192,11 @@ def _versions_change() -> bool:
     """Whether what is read is a version: it differs after every change, and between two dicts."""
     one: dict[Any, Any] = {"a": 1}
     other: dict[Any, Any] = {"a": 1}
-    before = _versions([one, other]).tolist()
+    places = _places([one, other])
+    before = _gathered(places, _VERSION_AT).tolist()
     one["a"] = 2
-    after = _versions([one, other]).tolist()
+    after = _gathered(places, _VERSION_AT).tolist()
     one.pop("a")
-    last = _versions([one, other]).tolist()
+    last = _gathered(places, _VERSION_AT).tolist()
     own = {before[0], after[0], last[0]}
     return len(own) == 3 and before[1] == after[1] == last[1] and before[1] not in own
