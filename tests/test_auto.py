@@ -181,6 +181,22 @@ def test_an_iterable_gives_every_sample_once(dataset):
     assert loader.num_workers == (1 if dataset is Stream else min(allowance.processors(), 8))
 
 
+class Slowly(Stream):
+    """It does not divide, and the consumer waits for it: more workers would give every sample several times."""
+
+    def __iter__(self):
+        for number in range(160):
+            time.sleep(0.004)
+            yield number
+
+
+def test_an_iterable_that_does_not_divide_never_has_a_second_worker():
+    loader = unjam.DataLoader(Slowly(), batch_size=2, num_workers="auto")
+    for _ in range(4):
+        assert [i for batch in loader for i in batch.tolist()] == list(range(160))
+    assert loader.statistics().auto.workers == 1
+
+
 # -- as an object --------------------------------------------------------------------------------------------------------
 
 

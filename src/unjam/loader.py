@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from unjam import torch_private
 from unjam.drive import adopted
-from unjam.drive.pacing import Pacer, first_size
+from unjam.drive.pacing import Pacer, divides_itself, first_size
 from unjam.drive.recorder import Recorder
 from unjam.errors import SampleError
 from unjam.logs import log
@@ -181,7 +181,7 @@ def _pacer(loader: torch.utils.data.DataLoader[Any], start: int, depth: int | No
     live = not isinstance(loader.dataset, IterableDataset)
     if not live and not isinstance(loader, DataLoader):
         return None
-    return Pacer(live=live, start=start, depth=depth)
+    return Pacer(live=live, start=start, depth=depth, single=not live and not divides_itself(loader.dataset))
 
 
 def can_open(loader: torch.utils.data.DataLoader[Any]) -> bool:

@@ -15,7 +15,7 @@ from unjam.doctor.heartbeat import beat_of, doing_of
 from unjam.doctor.permission import remedy
 from unjam.doctor.processes import pause
 from unjam.doctor.relations import silence, with_connections, with_ends, with_holders
-from unjam.evidence import natives, roles, spy, table, waiting
+from unjam.evidence import holding, natives, roles, spy, table, waiting
 from unjam.evidence.owners import Owners
 from unjam.evidence.scene import Doing, Process, Scene, Thread
 from unjam.evidence.spy import Refused, Spied
@@ -304,7 +304,8 @@ def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: 
         frames,
         values,
         natives.libraries_on_stack(pid, tid) if waits and main else (),
-        natives.waits_in_library(pid, tid) if waits and main else False,
+        # what lies on a stack may be left from earlier calls: a line that takes a lock of Python's is no library's
+        waits and main and not (frames and holding.wanted(frames[0])) and natives.waits_in_library(pid, tid),
         one.steady if main else True,
         (sync,) if sync else (),
         lines=dict(one.lines) if main else {},

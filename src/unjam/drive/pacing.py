@@ -11,7 +11,7 @@ import statistics
 import sys
 import weakref
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unjam import allowance
@@ -58,12 +58,17 @@ class _Stretch:
 
 
 class Pacer:
-    """`live`: the workers' number may change within an epoch. `depth`: the user's `prefetch_factor`, kept as it is."""
+    """`live`: the workers' number may change within an epoch. `depth`: the user's `prefetch_factor`, kept as it is.
 
-    def __init__(self, *, live: bool, start: int, depth: int | None) -> None:
-        self._settings = (live, start, depth)
+    `single`: never more than one worker, because an iterable that does not ask which worker it is in gives every sample once for each.
+    """
+
+    def __init__(self, *, live: bool, start: int, depth: int | None, single: bool = False) -> None:
+        self._settings = (live, start, depth, single)
         self._live = live
         limits = _limits()
+        if single:
+            limits = replace(limits, workers=1, because="the iterable does not ask which worker it is in")
         start = min(start, limits.workers)
         self.pace = Pace(Setting(start, depth or 2), limits, adapts_depth=depth is None)
         self.wanted: Setting | None = None
@@ -235,8 +240,8 @@ def _usual(stamps: list[bytes]) -> float:
     return statistics.median(took) / 1e9 if took else math.nan
 
 
-def _anew(live: bool, start: int, depth: int | None) -> Pacer:  # noqa: FBT001 - from __reduce__
-    return Pacer(live=live, start=start, depth=depth)
+def _anew(live: bool, start: int, depth: int | None, single: bool = False) -> Pacer:  # noqa: FBT001, FBT002 - from __reduce__
+    return Pacer(live=live, start=start, depth=depth, single=single)
 
 
 def _limits() -> Limits:
