@@ -162,6 +162,15 @@ def test_what_is_held_twice_stays_one_object():
     assert all(one["same"] for one in found)
 
 
+def test_what_is_held_twice_since_the_last_epoch_stays_one_object():
+    dataset = Tied(dicts())
+    dataset.first = {}
+    loader = loader_of(dataset)
+    load(loader)
+    dataset.first = dataset.items[0]
+    assert all(one["tied"] for one in load(loader))
+
+
 class Writes(Plain):
     def __getitem__(self, index):
         before = self.items[0]["label"] if "label" in self.items[0] else None

@@ -375,7 +375,7 @@ def _last_error(pid: int) -> str:
 
 def _shm(pid: int) -> tuple[int, int]:
     try:
-        room = os.statvfs(f"/proc/{pid}/root/dev/shm")
+        room = os.statvfs(os.path.join("/proc", str(pid), "root", "dev", "shm"))
     except OSError:
         return 0, 0
     return room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize

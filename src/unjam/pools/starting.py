@@ -30,7 +30,7 @@ from unjam.pools.hands import BeginFrame
 from unjam.pools.learnt import Learnt
 from unjam.pools.processes import ProcessPool
 from unjam.pools.registry import close_all
-from unjam.pools.templates import Keeper
+from unjam.pools.templates import Keeper, Template
 from unjam.transport.room import available_memory
 from unjam.worker import shipping
 from unjam.worker.spec import Cargo, WorkerSpec
@@ -135,35 +135,37 @@ def _served(cargo: Cargo, specs: list[WorkerSpec], cache: ShipCache) -> ProcessP
     template = cache.keeper.template(cache.payload, specs[0].threads, cache.learnt.imported)
     cache.learnt.imported |= cache.keeper.imported
     if template is None:
-        # what was left out for a template has to go along
-        cache.payload = shipping.ship(cargo, cache.payload, with_state=True)
+        if cache.keeper.has_crowds:  # what was left out for a template has to go along
+            cache.payload = shipping.ship(cargo, cache.payload, with_state=True)
         begin = BeginFrame(World.here(), cache.payload, tracker_fd(), adopted=True)
         return ProcessPool(ServerNursery(), specs, begin, cache.learnt)
     payload = cache.payload
-    nursery = ServerNursery(_Again(cache.keeper, payload, specs[0].threads))
+    nursery = ServerNursery(_Again(cache.keeper, template, payload, specs[0].threads))
     has_cargo = template.whole is not None
     begin = BeginFrame(World.here(), None if has_cargo else payload, None, adopted=True)
-    pool = ProcessPool(nursery, specs, begin, cache.learnt)
-    template.users.add(pool)
-    return pool
+    return ProcessPool(nursery, specs, begin, cache.learnt)
 
 
 class _Again:
     """The template of a pool, made anew where it is gone."""
 
-    def __init__(self, keeper: Keeper, payload: shipping.Payload, threads: int | None) -> None:
+    def __init__(self, keeper: Keeper, template: Template, payload: shipping.Payload, threads: int | None) -> None:
         self._keeper = keeper
         self._payload = payload
         self._threads = threads
-        self._template = keeper.current
+        self._template: Template | None = template
+        self._whole = template.whole
+        template.users.add(self)
 
     def __call__(self) -> ForkClient:
         if self._template is None or not self._template.usable:
             self._template = self._keeper.template(self._payload, self._threads)
-            if self._template is None:
+            # the workers were promised what the first one had
+            if self._template is None or self._template.whole is not self._whole:
                 raise CannotStartError(
                     f"the template of these workers is gone, and no other can be made: {self._keeper.reason}"
                 )
+            self._template.users.add(self)
         return self._template
 
 

@@ -121,6 +121,7 @@ class Keeper:
     def survey(self, dataset: Any) -> dict[int, int]:
         """The numbers of the dataset's crowds, by identity."""
         if "crowds" in self._unfit:
+            self._crowds = []
             return {}
         known = {id(one.container): one for one in self._crowds}
         self._crowds = []
@@ -141,6 +142,11 @@ class Keeper:
         """The template that was made or found last."""
         return self._template
 
+    @property
+    def has_crowds(self) -> bool:
+        """Whether the last survey found any."""
+        return bool(self._crowds)
+
     def weight(self) -> int:
         """About how many bytes the crowds take, once more, in a template."""
         return sum(estimate(one.container) for one in self._crowds)
@@ -154,8 +160,11 @@ class Keeper:
             found = self._suiting(payload, threads)
             new = [] if found is None else [one for one in imported if one not in found.imported | self._never_again]
             if found is not None and new:
-                rebuilt = found.also(new)
-                if rebuilt.unfit:  # the next one leaves them to the workers
+                try:
+                    unfit = found.also(new).unfit
+                except CannotStartError as error:  # it is gone
+                    unfit = str(error)
+                if unfit:  # the next one leaves them to the workers
                     found.close()
                     self._never_again.update(new)
                     found = self._suiting(payload, threads)
@@ -177,8 +186,15 @@ class Keeper:
                 return old
             self._template = None
             try:
-                made, unfit = self._make(payload, modules, threads, whole=whole)
+                _make_room()
+                empty = Template()
+            except CannotStartError as error:  # no process, no descriptor: perhaps there is one at the next start
+                self.reason = str(error)
+                return None
+            try:
+                made, unfit = self._make(empty, payload, modules, threads, whole=whole)
             except CannotStartError as error:
+                empty.close()
                 made, unfit = None, str(error)
             if made is not None:
                 self._template = made
@@ -199,10 +215,8 @@ class Keeper:
         return not self.reason
 
     def _make(
-        self, payload: Payload, modules: tuple[str, ...], threads: int | None, *, whole: bool
+        self, made: Template, payload: Payload, modules: tuple[str, ...], threads: int | None, *, whole: bool
     ) -> tuple[Template | None, str]:
-        _make_room()
-        made = Template()
         tracker = tracker_fd()
         fds: list[int] = []
         places: tuple[tuple[int, int], ...] = ()

@@ -67,18 +67,35 @@ class Crowd:
 
     container: Any
     dicts: list[dict[Any, Any]] = field(default_factory=list)
-    # where the dicts lie, and their versions
+    # where the dicts lie, and their versions; where the lists and sets lie
     places: Any = None
     versions: Any = None
     lists: list[Any] = field(default_factory=list)
+    list_places: Any = None
+    # how many references each dict, and each list, had when all was taken
+    counts: tuple[Any, ...] = ()
     held: list[Any] = field(default_factory=list)
 
     def forget(self) -> None:
         """Let go of what it holds, so that the container can be taken anew: a second holder would speak against that."""
-        self.dicts, self.places, self.versions, self.lists, self.held = [], None, None, [], []
+        self.dicts, self.places, self.versions = [], None, None
+        self.lists, self.list_places, self.held, self.counts = [], None, [], ()
+
+    def held_elsewhere(self) -> bool:
+        """Whether anything in it that can be changed is held by somebody else than its container (the outermost one may be)."""
+        own = np.uint64(id(self.container))
+        for number, places in enumerate((self.places, self.list_places)):
+            if places is not None:
+                # at first each is held by its container and by one list here; later by what was counted then
+                usual = self.counts[number] if self.counts else 2
+                if bool(((_counts(places) > usual) & (places != own)).any()):
+                    return True
+        return False
 
     def unchanged(self) -> bool:
-        """Whether the container is exactly what it was."""
+        """Whether the container is exactly what it was, and still nobody else holds a part of it."""
+        if self.held_elsewhere():
+            return False
         if len(self.dicts) and not np.array_equal(_gathered(self.places, _VERSION_AT), self.versions):
             return False
         at = 0
@@ -108,13 +125,16 @@ def taken(container: Any) -> tuple[Crowd, bytes] | None:
         inner = itertools.chain(itertools.chain.from_iterable(map(dict.values, dicts)), *_others(level))
         level = [one for one in inner if type(one) in _INSIDE]
         del dicts
-    if _held_elsewhere(crowd):
-        return None
+    if crowd.lists:
+        crowd.list_places = _places(crowd.lists)
     if crowd.dicts:
         crowd.places = _places(crowd.dicts)
         crowd.versions = _gathered(crowd.places, _VERSION_AT)
+    if crowd.held_elsewhere():
+        return None
     for some in _together(crowd.lists):
         crowd.held += some[0] if len(some) == 1 and type(some[0]) is list else gc.get_referents(*some)
+    crowd.counts = tuple(None if some is None else _counts(some) for some in (crowd.places, crowd.list_places))
     return crowd, file.getvalue()
 
 
@@ -138,18 +158,6 @@ _INSIDE = frozenset({list, dict, tuple, set, frozenset})
 
 def _others(level: list[Any]) -> Iterator[Any]:
     return (one for one in level if type(one) is not dict)
-
-
-def _held_elsewhere(crowd: Crowd) -> bool:
-    """Whether anything in it that can be changed is held by somebody else than its container (the outermost one may be)."""
-    for some in (crowd.dicts, crowd.lists):
-        if not some:
-            continue
-        inner = [one for one in some if one is not crowd.container]
-        # each is held by its container, by the list of the crowd and by this one
-        if inner and int(_counts(inner).max()) > 3:
-            return True
-    return False
 
 
 def find(root: Any) -> list[Any]:
@@ -178,9 +186,9 @@ def _gathered(addresses: Any, offset: int) -> Any:
     return words[((addresses - np.uint64(low)) >> np.uint64(3)).astype(np.int64) + offset // 8]
 
 
-def _counts(objects: list[Any]) -> Any:
+def _counts(addresses: Any) -> Any:
     """Reference counts, 32 bits of them; one that is never counted has the largest."""
-    return _gathered(_places(objects), 0) & np.uint64(0xFFFFFFFF)
+    return _gathered(addresses, 0) & np.uint64(0xFFFFFFFF)
 
 
 def _items(some: list[Any]) -> int:
