@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from harness import table, verdict
-from unjam.running.settings import SITE
+from unjam.doctor.run.settings import SITE
 
 PROGRAM = """
 import sys, time, json, torch

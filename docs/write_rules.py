@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unjam.report import catalogue
-from unjam.rules import RULES
+from unjam.doctor.report import catalogue
+from unjam.doctor.rules import RULES
 
 FOLDER = Path(__file__).parent / "rules"
 

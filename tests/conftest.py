@@ -12,12 +12,12 @@ from multiprocessing import resource_tracker
 import psutil
 import pytest
 
-from unjam.pools import forkserver
+from unjam.loader.pool import fork_server
 
 
 def _children() -> set[int]:
     mine = psutil.Process()
-    server = forkserver.server_pid()
+    server = fork_server.server_pid()
     found = set()
     for child in mine.children(recursive=True):
         try:
@@ -77,8 +77,8 @@ def server():
     # what is imported stays: each test's two collections need not walk it
     gc.collect()
     gc.freeze()
-    yield forkserver.shared()
-    forkserver.shut_down()
+    yield fork_server.shared()
+    fork_server.shut_down()
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ def nothing_left_behind(server):
 
 def _server_changed(server) -> int:
     # a test that kills the server on purpose gets a new one, and with it a new socket
-    return 1 if forkserver.server_pid() not in (server.pid, None) else 0
+    return 1 if fork_server.server_pid() not in (server.pid, None) else 0
 
 
 def pytest_collection_modifyitems(items):

@@ -156,8 +156,8 @@ class Collate:
 
 def send_half_and(way: str) -> None:
     """The next batch that this worker sends stops half-way, and so does the worker."""
-    from unjam.transport.channel import Channel
-    from unjam.worker.messages import Made
+    from unjam.loader.transport.channel import Channel
+    from unjam.loader.worker.messages import Made
 
     post, flush = Channel.post, Channel.flush
 

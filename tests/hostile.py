@@ -24,15 +24,15 @@ import numpy as np
 import torch
 
 from unjam import SharedArray, SharedDict, SharedList, mapped
-from unjam.doctor import recording
-from unjam.evidence import spy, stacks, table
-from unjam.evidence.incident import Incident
-from unjam.masking import masked, masked_words, without_secrets
-from unjam.printable import json_text, printable
-from unjam.report import errors
-from unjam.running import pages
-from unjam.sharing import careful
-from unjam.transport.page import PAGE_BYTES, read_beat
+from unjam.doctor.check.trial import event_log
+from unjam.doctor.run import batch_file
+from unjam.loader import error_log as errors
+from unjam.loader.incident import Incident
+from unjam.loader.transport.status_page import PAGE_BYTES, read_beat
+from unjam.shared import untrusted
+from unjam.system import process_table, python_stacks, stacks
+from unjam.system.masking import masked, masked_words, without_secrets
+from unjam.system.printable import json_text, printable
 
 MEMORY = 3 << 30
 # these have nobody to tell that their input is damaged
@@ -111,7 +111,7 @@ class Readers:
             with pa.OSFile(f"{folder}/x.arrow", "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
                 writer.write(batch)
             self.arrow = self._bytes(f"{folder}/x.arrow")
-        page = pages.Page(f"{folder}/1.0.{os.getpid()}.page")
+        page = batch_file.Page(f"{folder}/1.0.{os.getpid()}.page")
         for n in range(5):
             page.batch(n * 100, n * 100 + 50, n * 100 + 60, 4, 20, n, 3)
         self.page = self._bytes(f"{folder}/1.0.{os.getpid()}.page")
@@ -187,7 +187,7 @@ class Readers:
 
     def plain_values(self) -> None:
         data = marshal.dumps({"a": [1, -(1 << 90), 2.5, "ä", b"x", (None, True, 3j)], "b": frozenset({1, 2})}, 2)
-        careful.loads(mutate(data, self.dice))
+        untrusted.loads(mutate(data, self.dice))
 
     def error_logs(self) -> None:
         lines = []
@@ -203,12 +203,12 @@ class Readers:
 
     def worker_pages(self) -> None:
         path = self._write(mutate(self.page, self.dice), f"fuzzed.0.{os.getpid()}.page")
-        _, made = pages.read(path, 0)
+        _, made = batch_file.read(path, 0)
         self._write(
             mutate(np.array([4, 1, 2, 3, 4, 3, 9, 9, 9], "<i8").tobytes(), self.dice),
             f"fuzzed.0.{os.getpid()}.page.samples",
         )
-        pages.with_samples(made[:10], path)
+        batch_file.with_samples(made[:10], path)
         self._write(
             b"",
             f"{self.dice.choice(ODD)}.{self.dice.randrange(9)}.page".replace("/", "")
@@ -216,7 +216,7 @@ class Readers:
             .encode("ascii", "replace")
             .decode(),
         )
-        pages.of_seed(self.folder, 1)
+        batch_file.of_seed(self.folder, 1)
 
     def heartbeats(self) -> None:
         data = mutate(bytes(PAGE_BYTES), self.dice)[:PAGE_BYTES].ljust(PAGE_BYTES, b"\0")
@@ -225,7 +225,7 @@ class Readers:
     def stacks(self) -> None:
         text = 'Current thread 0x00007f [a] (most recent call first):\n  File "a.py", line 3 in f\n  File "b.py", line ??? in g\n'
         stacks.main_stack(mutate(text.encode(), self.dice).decode("utf-8", "replace"))
-        spy.parse(json.dumps(mutate_value(self.threads, self.dice), default=str).encode("utf-8", "replace"))
+        python_stacks.parse(json.dumps(mutate_value(self.threads, self.dice), default=str).encode("utf-8", "replace"))
 
     def processes(self) -> None:
         texts = {
@@ -240,22 +240,27 @@ class Readers:
                 "uptime": b"99.5 88.1",
             }.items()
         }
-        known = table.read_text
-        table.read_text = lambda path: texts.get(os.path.basename(path), "")
+        known = process_table.read_text
+        process_table.read_text = lambda path: texts.get(os.path.basename(path), "")
         try:
-            one = table.entry(12)
+            one = process_table.entry(12)
             if one is not None:
                 one.line, one.is_python
-            table.processor_time(12, 12), table.queueing_time(12, 12), table.turns(12, 12), table.environment(12)
-            table.Rest().of(12, 12)
+            (
+                process_table.processor_time(12, 12),
+                process_table.queueing_time(12, 12),
+                process_table.turns(12, 12),
+                process_table.environment(12),
+            )
+            process_table.Rest().of(12, 12)
         finally:
-            table.read_text = known
+            process_table.read_text = known
 
     def trials(self) -> None:
         folder = tempfile.mkdtemp(dir=self.folder)
         with open(f"{folder}/{self.dice.choice(['12', 'x', '9' * 40, '-1'])}.rec", "wb") as file:
             file.write(mutate(b'{"k": "hello", "t": 1.5, "worker": 0}\n{"k": "got", "t": 2.0}\n', self.dice))
-        for events in recording.read(folder).values():
+        for events in event_log.read(folder).values():
             assert all(isinstance(one, dict) for one in events)
 
     def words(self) -> None:

@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from unjam.report import catalogue
-from unjam.report.machine import as_json
-from unjam.rules import BY_CODE
+from unjam.doctor.report import catalogue
+from unjam.doctor.report.machine import as_json
+from unjam.doctor.rules import BY_CODE
 
 BUDGET = 25.0
 HURRY = 0.4  # their samples take no time
@@ -34,8 +34,8 @@ def diagnose(function, folder: Path, budget: float = BUDGET) -> dict:
     if not catalogue.is_script(function):
         import torch.utils.data
 
-        from unjam.doctor.check import check
-        from unjam.doctor.launch import Patient
+        from unjam.doctor.check.command.check import check
+        from unjam.doctor.check.command.target_process import Patient
 
         patient = Patient.from_function(lambda: function(torch.utils.data.DataLoader))
         return json.loads(as_json(check(patient, function.__module__, budget=budget, hurry=HURRY), ""))
@@ -47,7 +47,7 @@ def diagnose(function, folder: Path, budget: float = BUDGET) -> dict:
         path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": code}]}))
     if code.startswith("# shm="):
         return _with_small_shm(path, code.splitlines()[0].partition("=")[2])
-    from unjam.doctor.check import check, open_patient
+    from unjam.doctor.check.command.check import check, open_patient
 
     return json.loads(as_json(check(open_patient(str(path), []), str(path), budget=BUDGET, hurry=HURRY), ""))
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import unjam
-from unjam import allowance
-from unjam.drive import pacing
-from unjam.engine.pace import Limits, Pace, Setting, Window
-from unjam.options import AutoWorkers
+from unjam.loader.driver import auto_size
+from unjam.loader.engine.size_search import Limits, Pace, Setting, Window
+from unjam.loader.options import AutoWorkers
+from unjam.system import limits as allowance
 
 
 class Noisy(torch.utils.data.Dataset):
@@ -340,9 +340,9 @@ def test_ranks_share_the_machine(monkeypatch):
     ("memory", "files", "because"), [(1 << 30, 10_000, "memory"), (1 << 40, 300, "the limit of open files")]
 )
 def test_the_limit_is_named(monkeypatch, memory, files, because):
-    monkeypatch.setattr(pacing, "available_memory", lambda: memory)
+    monkeypatch.setattr(auto_size, "available_memory", lambda: memory)
     monkeypatch.setattr(allowance, "descriptors", lambda: (files, 100))
-    limits = pacing._limits()
+    limits = auto_size._limits()
     assert limits.because == because
     assert 1 <= limits.workers <= 11
 

@@ -23,10 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unjam
-from unjam import leftovers
-from unjam.masking import masked, masked_words, without_secrets
-from unjam.printable import json_text, printable
-from unjam.sharing import careful
+from unjam.shared import untrusted
+from unjam.system import leftovers
+from unjam.system.masking import masked, masked_words, without_secrets
+from unjam.system.printable import json_text, printable
 
 NOBODY = 65534
 HOSTILE = "\x1b]8;;http://evil\x07\x1b[2J\u202egnp.exe\u202c\x9b31m\r"
@@ -149,7 +149,7 @@ def test_plain_files_need_no_trust_and_stay_so_in_a_worker(tmp_path):
     import pickle
 
     again = pickle.loads(pickle.dumps(shared))
-    assert again._decode is careful.loads, "a reference to an untrusted file is not trusted either"
+    assert again._decode is untrusted.loads, "a reference to an untrusted file is not trusted either"
 
 
 _values = st.recursive(
@@ -162,7 +162,7 @@ _values = st.recursive(
 @given(_values)
 @settings(max_examples=300, deadline=None)
 def test_the_careful_decoder_reads_what_marshal_writes(value):
-    back = careful.loads(marshal.dumps(value, 2))
+    back = untrusted.loads(marshal.dumps(value, 2))
     assert back == value
     assert marshal.dumps(back, 2) == marshal.dumps(marshal.loads(marshal.dumps(value, 2)), 2), "types and signs too"
 
@@ -171,13 +171,13 @@ def test_a_plain_file_that_takes_for_ever(tmp_path):
     many = [k * ((1 << 61) - 1) for k in range(20_000)]
     for value in ({*many}, dict.fromkeys(many)):  # they all have the hash 0
         with pytest.raises(ValueError, match="keys"):
-            careful.loads(marshal.dumps(value, 2))
+            untrusted.loads(marshal.dumps(value, 2))
     digits = 200_000
     began = time.process_time()
-    assert careful.loads(marshal.dumps(1 << (15 * digits), 2)) == 1 << (15 * digits)
+    assert untrusted.loads(marshal.dumps(1 << (15 * digits), 2)) == 1 << (15 * digits)
     assert time.process_time() - began < 5
     with pytest.raises(ValueError, match="trusted=True"):
-        careful.loads(b"(\x01\0\0\0" * 1000 + b"N")
+        untrusted.loads(b"(\x01\0\0\0" * 1000 + b"N")
 
 
 def test_arrow_offsets_outside_of_the_file(tmp_path):
@@ -213,15 +213,14 @@ space["wait"]()
 
 def _why(process, tmp_path):
     """All that the command would show and write."""
-    from unjam.doctor import attend as looking
-    from unjam.doctor import why as doctor
-    from unjam.report import html, machine, scene
-    from unjam.report.terminal import console
+    from unjam.doctor.report import html, machine, scene
+    from unjam.doctor.report.terminal import console
+    from unjam.doctor.why import find, observe
 
     assert process.stdout.readline() == "ready\n"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(looking, "SHORT", 0.1)
-        diagnosis = doctor.why(doctor.find(process.pid)[0])
+        patch.setattr(observe, "SHORT", 0.1)
+        diagnosis = find.why(find.find(process.pid)[0])
     shown = console(with_markup=True)
     with shown.capture() as captured:
         scene.show(diagnosis, shown)
@@ -261,24 +260,24 @@ def test_why_waits_for_no_file(as_nobody, open_folder, kind):
 
 
 def test_names_without_end_are_still_not_read_by_root(as_nobody, open_folder, monkeypatch):
-    from unjam.evidence import their_files
+    from unjam.system import foreign_files
 
     hidden = open_folder / "hidden.txt"
     hidden.write_text(f"one\ntwo\n{SECRET}\n")
     hidden.chmod(0o600)
-    monkeypatch.setattr(their_files, "MOST_FILES", 0)
+    monkeypatch.setattr(foreign_files, "MOST_FILES", 0)
     assert SECRET not in _why(as_nobody(CLAIMS, str(hidden)), open_folder)
 
 
 def test_sources_as_python_counts_their_lines(tmp_path):
     import linecache
 
-    from unjam.evidence.source import tree_of
-    from unjam.evidence.their_files import read_their_file
+    from unjam.doctor.facts.source import tree_of
+    from unjam.system.foreign_files import read_their_file
 
     odd = tmp_path / "odd.py"
     odd.write_bytes(b"# -*- coding: latin-1 -*-\na = 1\x0c\nb = '\xe4\xe2\x80\xa8'\nc = 3\n")
-    from unjam.evidence.their_files import load_sources
+    from unjam.system.foreign_files import load_sources
 
     load_sources(os.getpid(), {str(odd)})
     assert linecache.getline(str(odd), 4) == "c = 3\n"
@@ -290,7 +289,7 @@ def test_sources_as_python_counts_their_lines(tmp_path):
 
 
 def test_why_follows_no_link_put_in_the_place_of_a_log(as_nobody, open_folder):
-    from unjam.evidence.their_files import read_their_output
+    from unjam.system.foreign_files import read_their_output
 
     log, secret = open_folder / "log", open_folder / "secret"
     secret.write_text(f"ValueError: {SECRET}\n")
@@ -311,7 +310,7 @@ def test_why_follows_no_link_put_in_the_place_of_a_log(as_nobody, open_folder):
 
 
 def test_a_link_in_a_container_leads_nowhere_outside(as_nobody, open_folder):
-    from unjam.evidence.their_files import read_their_file
+    from unjam.system.foreign_files import read_their_file
 
     secret = open_folder / "secret"
     secret.write_text(SECRET)
@@ -333,7 +332,7 @@ def test_a_link_in_a_container_leads_nowhere_outside(as_nobody, open_folder):
 
 
 def test_the_heartbeat_is_read_not_mapped():
-    from unjam.doctor.heartbeat import beat_of
+    from unjam.doctor.why.heartbeat import beat_of
 
     code = (
         "import os, sys\n"
@@ -388,13 +387,12 @@ elif kind == "closes":
 @pytest.mark.parametrize("kind", ["exits", "forks", "renames", "threads", "execs", "closes"])
 def test_a_program_that_changes_while_it_is_looked_at(kind, monkeypatch):
     """`UNJAM_ROUNDS=1000` looks as often as that."""
-    from unjam.doctor import attend as looking
-    from unjam.doctor import why as doctor
-    from unjam.report import machine, scene
-    from unjam.report.terminal import console
+    from unjam.doctor.report import machine, scene
+    from unjam.doctor.report.terminal import console
+    from unjam.doctor.why import find, observe
 
-    monkeypatch.setattr(looking, "SHORT", 0.1)
-    monkeypatch.setattr(looking, "LONG", 0.2)
+    monkeypatch.setattr(observe, "SHORT", 0.1)
+    monkeypatch.setattr(observe, "LONG", 0.2)
     rounds = int(os.environ.get("UNJAM_ROUNDS", "36")) // 6
     process = None
     try:
@@ -410,8 +408,8 @@ def test_a_program_that_changes_while_it_is_looked_at(kind, monkeypatch):
                 )
                 process.stdout.readline()
             try:
-                diagnosis = doctor.why(doctor.find(process.pid)[0])
-            except doctor.CannotLook:
+                diagnosis = find.why(find.find(process.pid)[0])
+            except find.CannotLook:
                 continue  # it has ended
             found = machine.as_json(diagnosis, "0") + machine.dumps(scene.as_dict(diagnosis.scene))
             assert_safe(found)
@@ -480,9 +478,9 @@ def test_commands_run_nothing_of_the_current_folder(tmp_path, words):
 
 
 def test_fresh_trials_find_the_modules_beside_the_program(tmp_path):
-    from unjam.doctor.launch import Patient
-    from unjam.doctor.watch import Patience
-    from unjam.evidence.trial import Plan
+    from unjam.doctor.check.command.target_process import Patient
+    from unjam.doctor.check.command.trial_watch import Patience
+    from unjam.doctor.facts.trial import Plan
 
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "helper.py").write_text("def square(i):\n    return i * i\n")
@@ -760,7 +758,7 @@ class Mute(Exception):
 
 
 def test_a_log_line_never_raises(caplog):
-    from unjam.logs import log
+    from unjam.system.logs import log
 
     with caplog.at_level(logging.WARNING, "unjam"):
         log.warning("it failed: %s", Mute())
@@ -853,7 +851,7 @@ def test_words_and_values_are_masked():
 
 
 def test_a_report_goes_into_nothing_of_somebody_else(open_folder):
-    from unjam.private_files import write_report
+    from unjam.system.private_files import write_report
 
     victim, report = open_folder / "victim", open_folder / "report.json"
     victim.write_text("precious")
@@ -929,7 +927,7 @@ def test_a_log_without_end_takes_little_memory(tmp_path):
                 + "\n"
             )
     code = (
-        f"from unjam.report import errors; found = errors.read({str(log)!r})\n"
+        f"from unjam.doctor.report import errors; found = errors.read({str(log)!r})\n"
         "most = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
         "print(found.incidents, found.ungrouped > 0, most)\n"
     )
@@ -940,7 +938,7 @@ def test_a_log_without_end_takes_little_memory(tmp_path):
 
 
 def test_one_line_with_many_samples(tmp_path):
-    from unjam.report import errors
+    from unjam.loader import error_log as errors
 
     log = tmp_path / "log.jsonl"
     trace = "".join(f'File "/data/x{n}.py", line {n}, in f\n' for n in range(300))
@@ -1063,7 +1061,7 @@ def test_another_user_can_open_nothing_of_ours(as_nobody, tmp_path):
 def test_a_rescue_ends_the_process_it_was_shown(monkeypatch):
     from types import SimpleNamespace
 
-    from unjam.doctor.rescue import Target
+    from unjam.doctor.why.rescue import Target
 
     child = subprocess.Popen(["sleep", "100"])
     target = Target(SimpleNamespace(name="worker 1"), os.pidfd_open(child.pid))

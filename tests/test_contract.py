@@ -214,7 +214,7 @@ def test_the_profilers_range_is_there_when_somebody_looks():
 def test_the_defaults_are_written_twice_and_the_same():
     import inspect
 
-    from unjam.options import DEFAULTS
+    from unjam.loader.options import DEFAULTS
 
     parameters = inspect.signature(unjam.DataLoader.__init__).parameters
     assert {name: parameters[name].default for name in DEFAULTS} == DEFAULTS

@@ -12,11 +12,11 @@ import os
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unjam.engine import actions as act
-from unjam.engine import events as ev
-from unjam.engine.config import Config
-from unjam.engine.elastic import ElasticMachine
-from unjam.engine.machine import Machine
+from unjam.loader.engine import actions as act
+from unjam.loader.engine import events as ev
+from unjam.loader.engine.config import Config
+from unjam.loader.engine.elastic_machine import ElasticMachine
+from unjam.loader.engine.machine import Machine
 
 SCHEDULES = int(os.environ.get("UNJAM_SCHEDULES", "1500"))
 MOST_STEPS = 3000

@@ -394,10 +394,10 @@ def test_a_collate_function_that_changes_its_samples(workers):
 def test_nothing_is_proven_when_time_is_up(monkeypatch):
     import time
 
-    from unjam.engine.deadlines import Deadline
-    from unjam.evidence import oddness
+    from unjam.loader import outlier
+    from unjam.loader.engine.deadlines import Deadline
 
-    monkeypatch.setattr(oddness, "PROBE_COLLATE", Deadline("test", 0.05, "short"))
+    monkeypatch.setattr(outlier, "PROBE_COLLATE", Deadline("test", 0.05, "short"))
 
     def collate(samples):
         time.sleep(0.1)
@@ -405,7 +405,7 @@ def test_nothing_is_proven_when_time_is_up(monkeypatch):
             raise ValueError("always")
 
     samples = [{"a": 1}, {"a": 1}, {"b": 1}]
-    assert oddness.find(samples, collate, strict=False, fresh=True) == []
+    assert outlier.find(samples, collate, strict=False, fresh=True) == []
 
 
 def test_a_function_that_raises_about_decisions():
@@ -528,9 +528,9 @@ def test_ctrl_c_while_a_death_is_written_up(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_while_a_batch_is_opened(monkeypatch):
-    from unjam.pools import loads
+    from unjam.loader.pool import results
 
-    unpack, calls = loads.unpack, []
+    unpack, calls = results.unpack, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -538,7 +538,7 @@ def test_ctrl_c_while_a_batch_is_opened(monkeypatch):
             raise KeyboardInterrupt
         return unpack(*arguments)
 
-    monkeypatch.setattr(loads, "unpack", interrupted)
+    monkeypatch.setattr(results, "unpack", interrupted)
     iterator = iter(DataLoader(Large(), 2, num_workers=1))
     got = []
     for _ in range(9):
@@ -561,7 +561,7 @@ class Large(Dataset):
 
 def test_a_sample_that_has_finished_is_not_ended_with_the_next(monkeypatch):
     """Between the look and the signal the worker went on: nobody is over time any more."""
-    from unjam.pools import processes
+    from unjam.loader.pool import process_pool
 
     class Slow(Dataset):
         def __len__(self):
@@ -575,7 +575,7 @@ def test_a_sample_that_has_finished_is_not_ended_with_the_next(monkeypatch):
         time.sleep(0.5)
         return ""
 
-    monkeypatch.setattr(processes, "take_stack", late)
+    monkeypatch.setattr(process_pool, "take_stack", late)
     made = DataLoader(Slow(), 6, num_workers=1, sample_timeout=0.3, on_error="skip")
     assert [n for batch in made for n in batch.tolist()] == list(range(6))
     assert made.errors == ()
@@ -698,7 +698,7 @@ def test_a_worker_of_an_iterable_killed_between_epochs():
 
 
 def test_a_batch_that_failed_counts_once_for_each_of_its_samples(tmp_path):
-    from unjam.report import errors as report
+    from unjam.loader import error_log as report
 
     incident = Incident("sample", "x", samples=(1, 2, 3, 4), exception="ValueError")
     assert [group.count for group in report.Groups([incident]).by("sample")] == [1, 1, 1, 1]

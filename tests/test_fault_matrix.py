@@ -189,7 +189,7 @@ def test_a_worker_killed_while_it_waits(tmp_path):
 
 
 def _until_idle(iterator, worker):
-    from unjam.transport.page import Stage
+    from unjam.loader.transport.status_page import Stage
 
     number = iterator._workers.index(worker)
     deadline = time.monotonic() + BOUND
@@ -344,7 +344,7 @@ def test_silence_before_the_first_sample_is_explained(phase, caplog):
 def test_what_a_worker_waits_for():
     import socket
 
-    from unjam.evidence import waiting
+    from unjam.system import waiting
 
     class Waits(Faults):
         def __getitem__(self, index):

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 import unjam
 from support import script
-from unjam.transport.page import Stage
+from unjam.loader.transport.status_page import Stage
 
 
 class Asks(Dataset):
@@ -132,17 +132,17 @@ def test_a_library_that_starts_threads_on_import_is_left_to_the_workers(tmp_path
         import os, sys
         sys.path.insert(0, os.path.abspath("site-packages"))
         import quietlib, threadlib, unjam
-        from unjam.pools import forkserver
+        from unjam.loader.pool import fork_server
         first = iter(unjam.DataLoader(range(50), num_workers=1))
         next(first)
-        server = forkserver.shared()
+        server = fork_server.shared()
         class Data:
             def __init__(self): self.thing, self.quiet = threadlib.Thing(3), quietlib.Quiet()
             def __len__(self): return 4
             def __getitem__(self, i): return self.thing.n * i
         for _ in range(2):
             print([b.item() for b in unjam.DataLoader(Data(), num_workers=2)])
-        assert forkserver.shared() is server and server._refused == {"threadlib"}, server._refused
+        assert fork_server.shared() is server and server._refused == {"threadlib"}, server._refused
         assert len(os.listdir(f"/proc/{server.pid}/task")) == 1
         assert len(list(first)) == 49, "workers of before are still served"
         """,

@@ -19,12 +19,12 @@ import torch
 import unjam
 from support import Squares, script, tear
 from unjam import stored
-from unjam.doctor import heartbeat, relations
-from unjam.drive.turns import Turn
-from unjam.evidence.scene import Process
-from unjam.evidence.waiting import _address
-from unjam.transport import memory
-from unjam.transport.page import PAGE_BYTES, Page, Stage
+from unjam.doctor.facts.scene import Process
+from unjam.doctor.why import heartbeat, relations
+from unjam.loader.driver.consumer_lock import Turn
+from unjam.loader.transport.status_page import PAGE_BYTES, Page, Stage
+from unjam.system import memory
+from unjam.system.waiting import _address
 
 RUN = [sys.executable, "-m", "unjam", "run"]
 
@@ -409,7 +409,7 @@ def test_stored_files_name_nothing_that_may_move(tmp_path):
     made = unjam.SharedList([{"x": torch.ones(2), 1: ("a", 2j)}, {"y": Stage.IDLE}], path=path)
     assert made[0]["x"].tolist() == [1, 1]
     data = path.read_bytes()
-    assert b"unjam.sharing" not in data
+    assert b"unjam.shared" not in data
     assert stored.__name__.encode() in data
     del made
     older = data.replace(
@@ -467,16 +467,16 @@ def test_the_waiting_of_helper_threads_is_not_the_trainings(tmp_path):
 
 
 def test_filters_in_their_order():
-    from unjam.worker import filters
+    from unjam.loader.ship import warning_filters
 
     with warnings.catch_warnings():
         warnings.resetwarnings()
         warnings.filterwarnings("error", message="a.*", category=DeprecationWarning, module="x", lineno=3)
         warnings.filterwarnings("ignore", category=UserWarning)
         before = list(warnings.filters)
-        taken = filters.collect()
+        taken = warning_filters.collect()
         warnings.resetwarnings()
-        filters.use(taken)
+        warning_filters.use(taken)
         assert list(warnings.filters) == before
     with contextlib.suppress(AttributeError):
         warnings._filters_mutated()

@@ -10,12 +10,12 @@ import subprocess
 
 import pytest
 
-from unjam.evidence.ladder import Climb, Measured, Rung
-from unjam.evidence.picture import MOST_BARS, fewer, of_run
-from unjam.evidence.run import Failure, LoaderRun, Made, RunFacts, Wait
-from unjam.report import page, run
-from unjam.rules.advice import advise
-from unjam.rules.tuning import judge
+from unjam.doctor.facts.run import Failure, LoaderRun, Made, RunFacts, Wait
+from unjam.doctor.facts.timeline import MOST_BARS, fewer, of_run
+from unjam.doctor.facts.tune_measurements import Climb, Measured, Rung
+from unjam.doctor.report import page, run
+from unjam.doctor.rules.advice import advise
+from unjam.doctor.rules.tuning import judge
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unjam
-from unjam.worker.transforms import Transforms
+from unjam.loader.worker.transforms import Transforms
 
 
 class Slow:

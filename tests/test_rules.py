@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from unjam.evidence.case import Case, LoaderFacts, World
-from unjam.report import catalogue
-from unjam.rules import RULES
-from unjam.rules.rule import Severity
+from unjam.doctor.facts.case import Case, LoaderFacts, World
+from unjam.doctor.report import catalogue
+from unjam.doctor.rules import RULES
+from unjam.doctor.rules.rule import Severity
 
 # the others need a program that runs: test_witness
 CHECKED = [file for file in RULES if not file.RULE.live]

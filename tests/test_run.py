@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from unjam.running.settings import SITE, parse
+from unjam.doctor.run.settings import SITE, parse
 
 HEAD = "import sys, os, time, torch\nfrom torch.utils.data import DataLoader, Dataset, IterableDataset\n"
 SQUARES = HEAD + (

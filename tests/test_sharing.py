@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unjam
-from unjam.sharing import buffer, dicts, lists, plain, walking
+from unjam.shared import buffer, dicts, lists, plain, share
 
 
 @dataclass
@@ -335,7 +335,7 @@ def test_equal_keys_of_other_types():
 
 def test_the_hash_is_the_same_in_every_process():
     keys = "['abc', b'abc', 17, 2.5, None, ('a', 1)]"
-    code = f"from unjam.sharing.dicts import stable_hash; print([stable_hash(key) for key in {keys}])"
+    code = f"from unjam.shared.dicts import stable_hash; print([stable_hash(key) for key in {keys}])"
     there = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": "12345"}
     )  # fmt: skip
@@ -400,7 +400,7 @@ def test_a_write_to_a_tensor_stays_in_its_process():
 
 
 def test_filled_in_pieces(monkeypatch):
-    monkeypatch.setattr("unjam.sharing.arrays.PIECE", 1000)
+    monkeypatch.setattr("unjam.shared.arrays.PIECE", 1000)
     shared = unjam.SharedArray.filled(
         (100, 10), "f8", lambda piece, first: piece.__iadd__(np.arange(first, first + len(piece))[:, None])
     )
@@ -408,8 +408,8 @@ def test_filled_in_pieces(monkeypatch):
 
 
 def test_too_much_is_an_error_and_not_a_signal(monkeypatch):
-    monkeypatch.setattr("unjam.sharing.buffer.available_memory", lambda: 1 << 20)
-    monkeypatch.setattr("unjam.sharing.buffer.LOOK_EVERY", 1 << 16)
+    monkeypatch.setattr("unjam.shared.buffer.available_memory", lambda: 1 << 20)
+    monkeypatch.setattr("unjam.shared.buffer.LOOK_EVERY", 1 << 16)
     with pytest.raises(MemoryError, match="give path="):
         unjam.SharedList(["x" * 1000] * 5000)
 
@@ -453,7 +453,7 @@ def test_an_estimate_is_not_far_off():
     items = [{"id": i, "box": [float(i)] * 4, "name": f"n{i}"} for i in range(20_000)]
     real, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 0.5 < walking.estimate(items) / real < 2
+    assert 0.5 < share.estimate(items) / real < 2
 
 
 def test_what_is_plain():

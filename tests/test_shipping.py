@@ -19,10 +19,11 @@ from torch.utils.data import Dataset
 import unjam
 from support import Squares, script, tear
 from unjam.errors import CannotShipError
-from unjam.evidence.forking import ForkFacts
-from unjam.pools import audit, starting
-from unjam.worker import shipping
-from unjam.worker.unshippable import find_culprit
+from unjam.loader.pool import start as starting
+from unjam.loader.ship import shipping
+from unjam.loader.ship.pickle_culprit import find_culprit
+from unjam.system import fork_safety
+from unjam.system.fork_safety import ForkFacts
 
 
 class Holds(Dataset):
@@ -524,7 +525,7 @@ def test_explicit_spawn_never_forks():
     ],
 )
 def test_the_audit(facts, safe):
-    verdict = audit.judge(facts)
+    verdict = fork_safety.judge(facts)
     assert verdict.safe is safe
     assert bool(verdict.reasons) is not safe
 

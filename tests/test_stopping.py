@@ -175,8 +175,8 @@ PROGRAM = """
         loader = unjam.DataLoader(Slow(), batch_size=2, num_workers=2, {options})
         iterator = iter(loader)
         next(iterator)
-        from unjam.pools import forkserver
-        print(*[w.pid for w in iterator._workers], forkserver.server_pid() or "", flush=True)
+        from unjam.loader.pool import fork_server
+        print(*[w.pid for w in iterator._workers], fork_server.server_pid() or "", flush=True)
         {then}
 
     main()
@@ -267,9 +267,9 @@ def test_the_server_is_gone_with_the_process(tmp_path):
         tmp_path,
         """
         import unjam
-        from unjam.pools import forkserver
+        from unjam.loader.pool import fork_server
         list(unjam.DataLoader(range(4), num_workers=1))
-        print(forkserver.server_pid())
+        print(fork_server.server_pid())
         """,
     )
     assert not alive([int(done.stdout)])
@@ -297,9 +297,9 @@ def test_a_forked_child_has_a_loader_of_its_own():
     if pid == 0:
         try:
             count = len(list(unjam.DataLoader(Squares(6), num_workers=2)))
-            from unjam.pools import forkserver
+            from unjam.loader.pool import fork_server
 
-            forkserver.shut_down()
+            fork_server.shut_down()
             os.write(write, str(count).encode())
         finally:
             os._exit(0)
@@ -361,19 +361,19 @@ def test_killed_from_outside_at_any_time():
 
 
 def test_the_server_is_killed(server):
-    from unjam.pools import forkserver
+    from unjam.loader.pool import fork_server
 
-    current = forkserver.shared()
+    current = fork_server.shared()
     os.kill(current.pid, signal.SIGKILL)
     assert len(list(unjam.DataLoader(Squares(8), num_workers=2))) == 8, "a new server takes over"
 
 
 def test_the_server_is_killed_in_the_middle():
-    from unjam.pools import forkserver
+    from unjam.loader.pool import fork_server
 
     iterator = iter(unjam.DataLoader(Squares(200), num_workers=2))
     got = [next(iterator)[1].item() for _ in range(5)]
-    os.kill(forkserver.shared().pid, signal.SIGKILL)
+    os.kill(fork_server.shared().pid, signal.SIGKILL)
     got += [indices.item() for _, indices in iterator]
     assert got == list(range(200))
 
@@ -392,9 +392,9 @@ class SlowToBegin(torch.utils.data.IterableDataset):
 
 
 def test_a_stream_that_is_slow_to_begin_is_not_taken_for_a_forgotten_one(monkeypatch):
-    from unjam.drive import watch
+    from unjam.loader.driver import stalls
 
-    monkeypatch.setattr(watch, "FORGOTTEN", 0.3)
+    monkeypatch.setattr(stalls, "FORGOTTEN", 0.3)
     loader = unjam.DataLoader(SlowToBegin(), batch_size=4, num_workers=1, persistent_workers=True, warn_after=0.4)
     for _ in range(2):
         assert torch.cat(list(loader)).tolist() == list(range(8))

@@ -172,7 +172,7 @@ def test_files_that_are_not_what_their_name_says_any_more(tmp_path):
 
 
 def test_overlapping_windows_travel_as_the_memory_they_look_at():
-    from unjam.worker import shipping
+    from unjam.loader.ship import shipping
 
     windows = np.lib.stride_tricks.sliding_window_view(np.arange(20_000.0), 1000)
     payload = shipping.ship(windows)

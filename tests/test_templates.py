@@ -17,10 +17,10 @@ import pytest
 import torch
 
 import unjam
-from unjam.pools import forkserver, templates
-from unjam.worker import crowds, uncounted
+from unjam.loader.pool import fork_server, templates
+from unjam.loader.ship import large_containers, uncounted
 
-N = crowds.FEWEST + 50
+N = large_containers.FEWEST + 50
 
 
 class Plain:
@@ -80,7 +80,7 @@ def test_plain_containers_are_one_for_all_workers():
     assert len({one["pid"] for one in found}) == 2
     assert len({one["id"] for one in found}) == 1, "in both workers at the address that it has in the template"
     (template,) = parents(found)
-    assert template != forkserver.server_pid()
+    assert template != fork_server.server_pid()
     assert loader.statistics().rebuilt == ""
 
 
@@ -124,7 +124,7 @@ def test_what_the_program_changes_is_seen(change):
 
 def test_nothing_has_changed_if_nothing_has_changed():
     items = dicts()
-    one, _ = crowds.taken(items)
+    one, _ = large_containers.taken(items)
     gc.collect()
     assert one.unchanged()
     items[5]["path"], items[6]["path"] = items[6]["path"], items[5]["path"]
@@ -189,9 +189,9 @@ def test_a_worker_that_writes_has_its_own():
 def test_what_holds_objects_goes_with_the_rest():
     items = [*dicts(), torch.ones(2), np.zeros(3)]
     dataset = Plain(items)
-    assert crowds.taken(items) is None
+    assert large_containers.taken(items) is None
     assert load(loader_of(dataset))[2]["item"] == items[2]
-    assert crowds.taken([bytearray(3)] * N) is None, "it can be changed and has no version"
+    assert large_containers.taken([bytearray(3)] * N) is None, "it can be changed and has no version"
 
 
 # -- the whole cargo ---------------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def test_what_modules_do_when_they_are_imported(module, case, capfd):
     assert [one["number"] for one in found] == list(range(6))
     fit = case in ("atexit", "at fork")
     assert (loader.statistics().rebuilt == "") is fit
-    assert (forkserver.server_pid() not in parents(found)) is fit
+    assert (fork_server.server_pid() not in parents(found)) is fit
     assert "never" not in capfd.readouterr().out
     kept = getattr(users, "kept", None)
     if case == "thread":
@@ -322,7 +322,7 @@ def test_crowds_stay_where_modules_are_unfit(module):
     found = load(loader_of(users.Crowd([str(n) for n in range(N)])))
     users.kept.close()
     assert len({one["id"] for one in found}) == 1
-    assert forkserver.server_pid() not in parents(found)
+    assert fork_server.server_pid() not in parents(found)
 
 
 def test_modules_are_imported_once_and_their_state_is_new(module):
@@ -385,7 +385,7 @@ def living(name="unjam-template"):
 
 
 def mine():
-    server, found = forkserver.server_pid(), []
+    server, found = fork_server.server_pid(), []
     for pid in living():
         try:
             if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == server:
@@ -473,7 +473,7 @@ def test_templates_are_limited_in_number():
 def test_an_idle_forker_ends_by_itself():
     code = (
         "import os, socket, sys, time\n"
-        "from unjam.worker.forker import Forker\n"
+        "from unjam.loader.worker.forker import Forker\n"
         "mine, theirs = socket.socketpair()\n"
         "Forker.idle = 0.2\n"
         "if os.fork() == 0:\n"
@@ -530,7 +530,7 @@ def test_a_forked_process_uses_its_own():
 
 def test_nothing_breaks_where_objects_are_always_counted():
     code = (
-        "from unjam.worker import uncounted\n"
+        "from unjam.loader.worker import uncounted\n"
         "import sys, gc\n"
         "class Data: pass\n"
         "data = Data(); data.items = [{'a': [str(n), n + 1000, n / 7], 'b': (n, {n})} for n in range(5000)]; data.self = data\n"
@@ -579,25 +579,25 @@ def test_reading_copies_nothing():
 def test_the_server_starts_when_a_loader_is_made():
     code = (
         "import unjam, torch\n"
-        "from unjam.pools import forkserver\n"
+        "from unjam.loader.pool import fork_server\n"
         "data = torch.utils.data.TensorDataset(torch.arange(8))\n"
         "unjam.DataLoader(data)\n"
-        "assert forkserver.server_pid() is None\n"
+        "assert fork_server.server_pid() is None\n"
         "loader = unjam.DataLoader(data, num_workers=1)\n"
         "import os\n"
-        "assert (forkserver.server_pid() is not None) == (os.cpu_count() > 1)\n"
-        "first = forkserver.server_pid()\n"
+        "assert (fork_server.server_pid() is not None) == (os.cpu_count() > 1)\n"
+        "first = fork_server.server_pid()\n"
         "assert len(list(loader)) == 8\n"
-        "assert first in (None, forkserver.server_pid())\n"
+        "assert first in (None, fork_server.server_pid())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_dataset_too_large_to_exist_twice_is_forked(monkeypatch):
-    from unjam.pools import starting
+    from unjam.loader.pool import start
 
-    monkeypatch.setattr(starting, "_room", lambda: 1 << 20)
-    monkeypatch.setattr(starting, "_fork_is_safe", lambda: True)
+    monkeypatch.setattr(start, "_room", lambda: 1 << 20)
+    monkeypatch.setattr(start, "_fork_is_safe", lambda: True)
     found = load(loader_of(Plain(dicts())))
     assert parents(found) == {os.getpid()}

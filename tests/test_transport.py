@@ -15,10 +15,10 @@ from torch.utils.data import Dataset, default_collate
 
 import unjam
 from support import Point, Record, Squares, tear
-from unjam.transport import memory
-from unjam.transport.leases import POISON_VARIABLE, Leases
-from unjam.transport.page import Page
-from unjam.transport.slots import Arena
+from unjam.loader.transport.leases import POISON_VARIABLE, Leases
+from unjam.loader.transport.slots import Arena
+from unjam.loader.transport.status_page import Page
+from unjam.system import memory
 
 
 class Tagged(torch.Tensor):

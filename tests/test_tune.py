@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from unjam.cli import app
-from unjam.evidence.ladder import Climb, Measured, Rung
-from unjam.report import tune as report
-from unjam.rules.tuning import judge
+from unjam.doctor.facts.tune_measurements import Climb, Measured, Rung
+from unjam.doctor.report import tune as report
+from unjam.doctor.rules.tuning import judge
 
 
 def measured(rung, rate, **facts):

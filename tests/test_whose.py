@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import unjam.rules.programs
-from unjam import whose
-from unjam.evidence.stacks import Frame
-from unjam.evidence.trial import End
-from unjam.whose import is_installed, is_ours, is_pythons, is_users
+import unjam.doctor.rules.programs
+from unjam.doctor.facts.trial import End
+from unjam.system import file_owner
+from unjam.system.file_owner import is_installed, is_ours, is_pythons, is_users
+from unjam.system.stacks import Frame
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_another_interpreters(tmp_path):
     library = tmp_path / "lib" / "python3.9"
     library.mkdir(parents=True)
     (library / "os.py").touch()
-    whose._has_a_standard_library.cache_clear()
+    file_owner._has_a_standard_library.cache_clear()
     assert is_pythons(str(library / "queue.py"))
     assert not is_pythons(str(tmp_path / "other" / "lib" / "python3.9" / "queue.py"))
     assert is_installed(str(library / "site-packages" / "requests" / "api.py"))
@@ -59,9 +59,9 @@ def test_another_interpreters(tmp_path):
 def test_installed_and_ours():
     assert is_installed(torch.__file__)
     assert is_installed(os.path.join(sysconfig.get_paths()["purelib"], "anything.py"))
-    assert is_ours(whose.__file__)
-    assert not is_users(whose.__file__)
-    assert is_users(unjam.rules.programs.__file__), "the rules' own programs stand for a user's"
+    assert is_ours(file_owner.__file__)
+    assert not is_users(file_owner.__file__)
+    assert is_users(unjam.doctor.rules.programs.__file__), "the rules' own programs stand for a user's"
 
 
 def test_a_folder_that_pip_filled(tmp_path, monkeypatch):
@@ -70,14 +70,14 @@ def test_a_folder_that_pip_filled(tmp_path, monkeypatch):
     record.mkdir()
     (record / "RECORD").write_text("lib_a/__init__.py,sha256=x,3\nlib_a-1.0.dist-info/RECORD,,\nsingle.py,,\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    whose._installed_names.cache_clear()
+    file_owner._installed_names.cache_clear()
     assert is_installed(str(tmp_path / "lib_a" / "deep" / "inner.py"))
     assert is_installed(str(tmp_path / "single.py"))
     assert is_users(str(tmp_path / "train.py"))
 
 
 def test_a_death_in_our_own_code_is_nobodys_sample():
-    ours = Frame(whose.__file__, 3, "cap_threads")
+    ours = Frame(file_owner.__file__, 3, "cap_threads")
     library = Frame(torch.__file__, 3, "set_num_threads")
     users = Frame("/home/me/unjam/data.py", 3, "__getitem__")
     assert End(1, 0, -11, "SIGSEGV", "3", (library, ours, users)).by_our_own

@@ -179,7 +179,7 @@ def test_a_worker_of_ours_is_named_and_rescued(ours, tmp_path):
 
 def test_a_worker_of_ours_speaks_for_itself(ours):
     # without stacks: what /proc tells of the wait, and the heartbeat of the sample
-    code = "import sys; from unjam.evidence import spy; spy.program = lambda: None; from unjam.cli import app; app(sys.argv[1:])"
+    code = "import sys; from unjam.system import python_stacks; python_stacks.program = lambda: None; from unjam.cli import app; app(sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", code, "why", str(ours.pid)], capture_output=True, text=True, timeout=60, check=False
     )
@@ -227,7 +227,7 @@ def test_a_process_that_is_no_training():
 
 
 def test_limits_of_waits_are_read():
-    from unjam.evidence import waiting
+    from unjam.system import waiting
 
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)"])
     try:

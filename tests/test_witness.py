@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from run_frozen import look, stop
-from unjam.rules import RULES
+from unjam.doctor.rules import RULES
 
 LIVE = [file for file in RULES if file.RULE.live]
-PROGRAM = "import sys; from torch.utils.data import DataLoader; from unjam.rules import BY_CODE; getattr(BY_CODE[sys.argv[1]], sys.argv[2])(DataLoader)"
+PROGRAM = "import sys; from torch.utils.data import DataLoader; from unjam.doctor.rules import BY_CODE; getattr(BY_CODE[sys.argv[1]], sys.argv[2])(DataLoader)"
 
 
 @pytest.fixture(scope="module")

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
         UnjamError,
         WorkerDiedError,
     )
-    from unjam.evidence.incident import Incident
-    from unjam.loader import DataLoader
-    from unjam.sharing.arrays import SharedArray
-    from unjam.sharing.buffer import GoneError
-    from unjam.sharing.dicts import SharedDict
-    from unjam.sharing.handles import per_worker
-    from unjam.sharing.lists import SharedList
-    from unjam.sharing.locks import interprocess_lock
-    from unjam.sharing.mapped import MappedDataset, mapped
-    from unjam.sharing.walking import share
+    from unjam.loader.dataloader import DataLoader
+    from unjam.loader.incident import Incident
+    from unjam.shared.arrays import SharedArray
+    from unjam.shared.buffer import GoneError
+    from unjam.shared.dicts import SharedDict
+    from unjam.shared.lists import SharedList
+    from unjam.shared.locks import interprocess_lock
+    from unjam.shared.mapped import MappedDataset, mapped
+    from unjam.shared.per_worker import per_worker
+    from unjam.shared.share import share
     from unjam.statistics import Statistics
 
 __version__ = "0.1.0"
@@ -59,10 +59,10 @@ __all__ = [
     "share",
 ]
 _ELSEWHERE = {
-    "DataLoader": "unjam.loader", "Incident": "unjam.evidence.incident", "Statistics": "unjam.statistics",
-    "SharedArray": "unjam.sharing.arrays", "GoneError": "unjam.sharing.buffer", "SharedDict": "unjam.sharing.dicts",
-    "per_worker": "unjam.sharing.handles", "SharedList": "unjam.sharing.lists", "interprocess_lock": "unjam.sharing.locks",
-    "MappedDataset": "unjam.sharing.mapped", "mapped": "unjam.sharing.mapped", "share": "unjam.sharing.walking",
+    "DataLoader": "unjam.loader.dataloader", "Incident": "unjam.loader.incident", "Statistics": "unjam.statistics",
+    "SharedArray": "unjam.shared.arrays", "GoneError": "unjam.shared.buffer", "SharedDict": "unjam.shared.dicts",
+    "per_worker": "unjam.shared.per_worker", "SharedList": "unjam.shared.lists", "interprocess_lock": "unjam.shared.locks",
+    "MappedDataset": "unjam.shared.mapped", "mapped": "unjam.shared.mapped", "share": "unjam.shared.share",
 }  # fmt: skip
 
 

@@ -11,18 +11,18 @@ try:
     import typer
     from typer.core import TyperCommand
 
-    from unjam.report.terminal import console, escape, progress
+    from unjam.doctor.report.terminal import console, escape, progress
 except ImportError as missing:
     raise SystemExit(f"the command needs {missing.name}: pip install {missing.name}") from missing
 
 from unjam import __version__
-from unjam.masking import masked
-from unjam.printable import printable, printable_line
-from unjam.private_files import write_report
+from unjam.system.masking import masked
+from unjam.system.printable import printable, printable_line
+from unjam.system.private_files import write_report
 
 if TYPE_CHECKING:
-    from unjam.doctor.families import Family
-    from unjam.report.diagnosis import Diagnosis
+    from unjam.doctor.report.diagnosis import Diagnosis
+    from unjam.doctor.why.families import Family
 
 app = typer.Typer(
     add_completion=False,
@@ -60,7 +60,7 @@ def errors(
     ] = None,
 ) -> None:
     """Group the failures in an error log: by cause, by sample, by worker."""
-    from unjam.report import errors as report  # noqa: PLC0415 - a command imports what it needs
+    from unjam.loader import error_log as report  # noqa: PLC0415 - a command imports what it needs
 
     if by and by not in report.KINDS:
         _stop(f"--by takes cause, sample or worker, not {by!r}")
@@ -93,9 +93,9 @@ def check(
     ] = False,
 ) -> None:
     """Find what is wrong with a program's data loading, and prove it."""
-    from unjam.doctor import check as doctor  # noqa: PLC0415 - a command imports what it needs
-    from unjam.doctor.launch import CannotExamine  # noqa: PLC0415 - as above
-    from unjam.report import machine, text  # noqa: PLC0415 - as above
+    from unjam.doctor.check.command import check as doctor  # noqa: PLC0415 - a command imports what it needs
+    from unjam.doctor.check.command.target_process import CannotExamine  # noqa: PLC0415 - as above
+    from unjam.doctor.report import machine, text  # noqa: PLC0415 - as above
 
     if budget <= 0:
         _stop(f"--budget takes a number of seconds, not {budget:g}")
@@ -118,7 +118,7 @@ def check(
     _write(json, machine.as_json(diagnosis, __version__))
     _write(sarif, machine.as_sarif(diagnosis, __version__))
     if html is not None:
-        from unjam.report import html as page  # noqa: PLC0415 - as above
+        from unjam.doctor.report import html as page  # noqa: PLC0415 - as above
 
         _write(html, page.render(diagnosis, __version__))
     if not quiet:
@@ -143,8 +143,8 @@ def tune(
     html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
 ) -> None:
     """Find the cheapest setting of a program's loader that is enough."""
-    from unjam.climbing import CannotTune, Wanted, climb  # noqa: PLC0415 - a command imports what it needs
-    from unjam.report import tune as report  # noqa: PLC0415 - as above
+    from unjam.doctor.report import tune as report  # noqa: PLC0415 - as above
+    from unjam.doctor.tune.command import CannotTune, Wanted, climb  # noqa: PLC0415 - a command imports what it needs
 
     _check_folders(json, html)
     wanted = Wanted(target, arguments or [], module, budget, step_ms, steps, profile)
@@ -160,7 +160,7 @@ def tune(
             typer.echo(report.others(loaders))
     _write(json, report.as_json(tuned, __version__))
     if html is not None:
-        from unjam.report import page  # noqa: PLC0415 - as above
+        from unjam.doctor.report import page  # noqa: PLC0415 - as above
 
         _write(html, page.of_climb(tuned, __version__, f"unjam tune {target}"))
     raise typer.Exit(0 if tuned.choice is not None else 2)
@@ -188,13 +188,13 @@ def why(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --rescue.")] = False,  # noqa: FBT002
 ) -> None:
     """Say why a running program is stuck, without touching it."""
-    from unjam.doctor import why as doctor  # noqa: PLC0415 - a command imports what it needs
-    from unjam.report import machine, scene  # noqa: PLC0415 - as above
+    from unjam.doctor.report import machine, scene  # noqa: PLC0415 - as above
+    from unjam.doctor.why import find  # noqa: PLC0415 - a command imports what it needs
 
     try:
-        family = _choose(doctor.find(pid))
-        diagnosis = doctor.why(family, seconds)
-    except doctor.CannotLook as error:
+        family = _choose(find.find(pid))
+        diagnosis = find.why(family, seconds)
+    except find.CannotLook as error:
         _stop(str(error))
     _write(json, machine.as_json(diagnosis, __version__))
     if diagnosis.scene is not None and dump is not None:
@@ -206,7 +206,7 @@ def why(
             err=True,
         )
     if html is not None:
-        from unjam.report import html as page  # noqa: PLC0415 - as above
+        from unjam.doctor.report import html as page  # noqa: PLC0415 - as above
 
         _write(html, page.render(diagnosis, __version__))
     if str(json) != "-":
@@ -257,7 +257,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="No summary on the terminal.")] = False,  # noqa: FBT002
 ) -> None:
     """Run an unmodified program on unjam's loader, and tell at the end how its data loading went."""
-    from unjam.running import launch  # noqa: PLC0415 - a command imports what it needs
+    from unjam.doctor.run import launch  # noqa: PLC0415 - a command imports what it needs
 
     options = {
         "on_error": on_error, "retries": retries, "max_errors": max_errors, "error_log": error_log,
@@ -275,7 +275,7 @@ def run(
 @app.command()
 def site() -> None:
     """Print the folder that, on PYTHONPATH and with UNJAM=1 set, makes any Python program run as `unjam run` does."""
-    from unjam.running.settings import SITE  # noqa: PLC0415 - as above
+    from unjam.doctor.run.settings import SITE  # noqa: PLC0415 - as above
 
     typer.echo(SITE)
 
@@ -283,7 +283,7 @@ def site() -> None:
 @app.command()
 def rules() -> None:
     """Every known cause."""
-    from unjam.rules import RULES  # noqa: PLC0415 - as above
+    from unjam.doctor.rules import RULES  # noqa: PLC0415 - as above
 
     shown = console()
     for file in RULES:
@@ -293,7 +293,7 @@ def rules() -> None:
 @app.command()
 def explain(code: Annotated[str, typer.Argument(help="UJ204, or the rule's name.")]) -> None:
     """What a code means, why it happens, how to confirm it and how to fix it."""
-    from unjam.report import catalogue  # noqa: PLC0415 - as above
+    from unjam.doctor.report import catalogue  # noqa: PLC0415 - as above
 
     found = catalogue.find(code)
     if found is None:
@@ -326,7 +326,7 @@ def _choose(found: list[Family]) -> Family:
 
 
 def _rescue(diagnosis: Diagnosis, family: Family, *, asked: bool) -> None:
-    from unjam.doctor import rescue  # noqa: PLC0415 - as above
+    from unjam.doctor.why import rescue  # noqa: PLC0415 - as above
 
     try:
         worker = rescue.stuck_worker(diagnosis, family)

@@ -26,7 +26,7 @@ from typing import Any
 class UnjamError(Exception):
     """Any error that unjam itself raises."""
 
-    # an `unjam.evidence.incident.Incident`, where there is one
+    # an `unjam.loader.incident.Incident`, where there is one
     incident: Any = None
 
 

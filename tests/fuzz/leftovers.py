@@ -16,7 +16,11 @@ def _children():
     for child in psutil.Process().children(recursive=True):
         try:
             line = " ".join(child.cmdline())
-            known = "resource_tracker" in line or "multiprocessing.forkserver" in line or "unjam.worker.server" in line
+            known = (
+                "resource_tracker" in line
+                or "multiprocessing.forkserver" in line
+                or "unjam.loader.worker.server" in line
+            )
             if not known or child.ppid() != os.getpid():
                 found.add(f"{child.pid} {child.name()} {child.status()}")
         except psutil.NoSuchProcess:

@@ -119,18 +119,18 @@ def _prepare(side: str) -> None:
     """Start what a process has one of, so that it is not taken for something left behind."""
     multiprocessing.set_forkserver_preload(["torch", "numpy", "PIL.Image"])
     if side == "unjam":
-        from unjam.pools import forkserver as own
+        from unjam.loader.pool import fork_server
 
         resource_tracker.ensure_running()
         forkserver.ensure_running()
-        own.shared()
+        fork_server.shared()
 
 
 def prepare_here() -> None:
     """Before the first fork: everything is imported, and no thread runs."""
     torch.set_num_threads(1)
     pipes = ("torch.utils.data.datapipes.iter", "torch.utils.data.datapipes.map") if HAS_DATAPIPES else ()
-    for name in (*pipes, "unjam.iterator"):
+    for name in (*pipes, "unjam.loader.iterator"):
         importlib.import_module(name)
     # what is imported stays: collections need not walk it
     gc.collect()

@@ -1,0 +1,219 @@
+"""From what the processes wrote down, and what was seen from outside, to a Trial."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from unjam.doctor.check.command.trial_watch import Seen
+from unjam.doctor.check.trial.event_log import read
+from unjam.doctor.facts.trial import Batch, End, Memory, Place, Plan, Raised, Sample, Stuck, Sync, Trial
+from unjam.system import stacks
+from unjam.system.exits import decode
+from unjam.system.stacks import Frame
+
+MOST_OUTPUT = 6000
+
+
+def assemble(plan: Plan, folder: str, seen: Seen) -> Trial:
+    """All that one trial showed."""
+    records = read(folder)
+    story = _Story(plan, folder, seen)
+    for pid, events in records.items():
+        story.tell(pid, events)
+    return story.trial()
+
+
+class _Story:
+    def __init__(self, plan: Plan, folder: str, seen: Seen) -> None:
+        self._plan, self._folder, self._seen = plan, folder, seen
+        self._samples: list[Sample] = []
+        self._bad: list[Raised] = []
+        self._batches: list[Batch] = []
+        self._memory: list[Memory] = []
+        self._states: dict[tuple[int, int, str], str] = {}
+        self._epochs: list[float] = []
+        self._starts: list[float] = []
+        self._facts: dict[str, Any] = {}
+        self._workers: dict[int, int] = {}
+        self._open: dict[int, tuple[str, str]] = {}  # pid -> (stage, sample) that it was in last
+        self._left: set[int] = set()
+        self._last: Raised | None = None
+        self._end = ""
+        self._note = ""
+        self._codes: dict[int, int] = {}
+
+    def tell(self, pid: int, events: list[dict[str, Any]]) -> None:  # noqa: PLR0915 - a match over every event
+        """One process's events, in their order."""
+        worker, epoch, index = -1, 0, ""
+        self._open[pid] = ("start", "")
+        changed: set[str] = set()
+        for event in events:
+            match event["k"]:
+                case "hello":
+                    worker = self._workers[pid] = event["worker"]
+                case "made" | "init" | "collate" | "ready":
+                    self._open[pid] = (event["k"], "")
+                case "start":
+                    index = event["i"]
+                    self._open[pid] = ("sample", index)
+                case "done":
+                    self._open[pid] = ("batch", index)
+                    self._samples.append(self._sample(event, worker))
+                case "changed":
+                    changed |= set(event["i"])
+                    self._facts["alias"] = event["alias"]
+                case "twice":
+                    self._facts.setdefault("twice", {})[event["i"]] = event["d"]
+                case "collated":
+                    self._open[pid] = ("sent", index)
+                    self._facts.setdefault("collate", []).append(event["s"])
+                case "raised":
+                    raised = self._raised(event, worker, index)
+                    if event["stage"] == "consumer":
+                        self._last = raised
+                    else:
+                        self._bad.append(raised)
+                        self._open[pid] = ("sent", index)
+                case "states":
+                    for name, state in event["states"].items():
+                        self._states[worker, event["epoch"], name] = state
+                case "memory":
+                    self._memory.append(
+                        Memory(worker, event["n"], event["private"], event["pss"], event["rss"], event["t"])
+                    )
+                case "epoch":
+                    epoch = event["e"]
+                    self._open[pid] = ("start", "")
+                case "started":
+                    self._starts.append(event["s"])
+                    self._open[pid] = ("wait", "")
+                case "got":
+                    self._batches.append(
+                        Batch(
+                            epoch,
+                            event["n"],
+                            event["wait"],
+                            event["t"],
+                            event["bytes"],
+                            event["tensors"],
+                            event["storage"],
+                        )
+                    )
+                case "over":
+                    if "batches" in event:
+                        self._epochs.append(event["s"])
+                        self._facts.setdefault("batches", []).append(event["batches"])
+                case "cut" | "finished":
+                    self._end = "cut" if self._end == "cut" else event["k"]
+                case "goodbye":
+                    self._left.add(pid)
+                case "codes":
+                    self._codes = {int(worker): code for worker, code in event["codes"].items()}
+                case "refused":
+                    self._end, self._note = "refused", event["note"]
+                case "unsent" | "moved" | "dropped" | "state":
+                    self._facts.setdefault(event["k"], []).append({k: v for k, v in event.items() if k not in "kt"})
+        if changed:
+            self._samples = [_with_change(s) if s.worker == worker and s.index in changed else s for s in self._samples]
+
+    def _sample(self, event: dict[str, Any], worker: int) -> Sample:
+        return Sample(
+            event["i"], worker, event["e"], event["s"], event.get("d", ""), event.get("l", ""), none=event.get("none", False),
+            drew=tuple(event.get("drew", ())), at=event["t"], shape=event.get("shape", ""), swallowed=event.get("swallowed", ""),
+            natural=event.get("n", False),
+        )  # fmt: skip
+
+    @staticmethod
+    def _raised(event: dict[str, Any], worker: int, index: str) -> Raised:
+        place = Place(event["file"], event["line"]) if event.get("file") else None
+        return Raised(
+            event["type"], event["message"], event["trace"], place, event.get("i", index if event["stage"] == "sample" else ""),
+            worker, event["stage"], event.get("crosses", ""),
+        )  # fmt: skip
+
+    def trial(self) -> Trial:
+        """All of it."""
+        seen = self._seen
+        ends = self._ends()
+        stuck = tuple(self._stuck(look) for look in seen.looks)
+        outcome = self._end
+        if outcome != "refused":
+            if self._last is not None:
+                outcome = "died" if ends and any(e.worker >= 0 for e in ends) else "raised"
+            if seen.outcome in ("hung", "memory") and not self._said_goodbye():
+                outcome = seen.outcome
+            elif seen.outcome == "late" and not self._last:
+                outcome = "cut" if self._batches or self._samples else "hung"
+            elif not outcome:
+                outcome = "died"
+        self._facts["waits"] = dict(seen.waits)
+        self._facts["peak"] = {self._workers.get(pid, -2): size for pid, size in seen.peak.items()}
+        self._facts["threads"] = seen.crowd
+        self._facts["oom_kills"] = seen.killed
+        self._facts["workers"] = {worker: pid for pid, worker in self._workers.items()}
+        return Trial(
+            self._plan, outcome, seen.seconds, self._last, tuple(self._bad), tuple(self._samples), tuple(self._batches),
+            tuple(self._epochs), tuple(self._starts), stuck, ends, tuple(self._memory), self._states, self._facts,
+            self._output(), self._note, seen.lock_looks / seen.busy_looks if seen.busy_looks else 0.0,
+        )  # fmt: skip
+
+    def _said_goodbye(self) -> bool:
+        return any(self._workers.get(pid) == -1 for pid in self._left)
+
+    def _ends(self) -> tuple[End, ...]:
+        """Processes that went without a goodbye: the trial's own, or a worker of whose end torch speaks."""
+        found = []
+        code = self._seen.code
+        main = next((pid for pid, worker in self._workers.items() if worker == -1), 0)
+        if not self._seen.outcome and code is not None and main not in self._left and main:
+            found.append(self._end_of(main, code))
+        found += [self._end_of(pid, code) for pid, code in self._codes.items() if pid in self._workers]
+        return tuple(found)
+
+    def _end_of(self, pid: int, code: int) -> End:
+        stack = stacks.main_stack(self._file(f"{pid}.stack"))
+        decoded = decode(code)
+        stage, index = self._open.get(pid, ("", ""))
+        killed = decoded.signal == "SIGKILL" and self._seen.killed > 0
+        return End(
+            pid, self._workers.get(pid, -1), code, decoded.signal or "", index if stage == "sample" else "",
+            _inside(stack.frames) if stack else (), killed,
+        )  # fmt: skip
+
+    def _stuck(self, look: dict[str, Any]) -> Stuck:
+        pid, own = look["pid"], look["own"]
+        stage, index = self._open.get(pid, ("", ""))
+        frames = _inside(tuple(Frame(*frame) for frame in own.get("frames", ())) or tuple(look["frames"]))
+        syncs = tuple(Sync(s["path"], s["type"], s["facts"]) for s in own.get("syncs", ()))
+        return Stuck(
+            pid, self._workers.get(pid, -1), index if stage == "sample" else "", stage, look["waits"], look["words"], frames,
+            look["native"], syncs, tuple(own.get("threads", ())), tuple(look["libraries"]), self._seen.seconds, look["busy"],
+        )  # fmt: skip
+
+    def _output(self) -> str:
+        return self._file("output")[-MOST_OUTPUT:]
+
+    def _file(self, name: str) -> str:
+        path = f"{self._folder}/{name}"
+        if not os.path.exists(path):
+            return ""
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_TRIALS_OWN = {os.path.join(_HERE, name) for name in ("sandbox.py", "tracking.py", "instrument.py", "subject.py")}
+
+
+def _inside(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The calls inside the trial: what called the doctor is not part of it."""
+    for place, frame in enumerate(frames):
+        if frame.file in _TRIALS_OWN:
+            return frames[:place]
+    return frames
+
+
+def _with_change(sample: Sample) -> Sample:
+    return replace(sample, changed=True)

@@ -1,0 +1,99 @@
+"""The process that measures settings, seen from outside: it is told what to measure, watched, and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from unjam.doctor.check.processes import end_session, reap, session, sweep_shared_memory
+from unjam.doctor.facts.tune_measurements import Measured, Rung
+from unjam.loader.engine.deadlines import WATCH_TRIAL
+from unjam.system.exits import decode
+from unjam.system.memory_limits import available_memory
+
+# memory that must stay free, as a part of what there was
+RESERVE = 0.1
+# a setting whose first batch does not come within this time is not waited for; and the longest that it may take after that
+FIRST, MOST_TIMES = 30.0, 5.0
+# seconds for the batch that is under way when its time is over
+GRACE = 3.0
+
+
+class Measurer:
+    """`gone`: it died, hung or was ended; another one is needed for the next setting."""
+
+    def __init__(self, leader: int, folder: str) -> None:
+        self._leader, self._folder = leader, folder
+        self._orders = os.open(f"{folder}/orders", os.O_RDWR | os.O_NONBLOCK)
+        self._read = 0
+        self._room = available_memory() or 0
+        self.gone = False
+
+    def measure(
+        self, rung: Rung, seconds: float, tick: Callable[[], None], *, profile: bool = False, most: float = FIRST
+    ) -> Measured:
+        """One setting, which may take `most` seconds; a KeyboardInterrupt passes through, and ends the process."""
+        allowed = min(FIRST + seconds * MOST_TIMES, max(most, seconds + 2.0))
+        order = {"rung": asdict(rung), "seconds": seconds, "profile": profile, "most": allowed}
+        os.write(self._orders, json.dumps(order).encode() + b"\n")
+        until = time.monotonic() + allowed + GRACE
+        try:
+            while True:
+                code = reap(self._leader, WATCH_TRIAL.seconds / 2)
+                for answer in self._answers():
+                    if answer.pop("what") == "done":
+                        return _measured(answer)
+                tick()
+                if code is not None:
+                    return self._ended(
+                        rung, "died", f"the process ended ({decode(code).signal or f'exit code {code}'})"
+                    )
+                if time.monotonic() > until:
+                    return self._ended(rung, "hung", f"no end within {allowed + GRACE:.0f} s")
+                left = available_memory()
+                if left is not None and left < self._room * RESERVE:
+                    return self._ended(rung, "memory", f"only {left / 1e9:.1f} GB of memory were left")
+        except BaseException:
+            self.end()
+            raise
+
+    def _ended(self, rung: Rung, outcome: str, note: str) -> Measured:
+        self.end()
+        return Measured(rung, outcome, note)
+
+    def _answers(self) -> list[dict[str, Any]]:
+        try:
+            with open(f"{self._folder}/answers", "rb") as file:
+                file.seek(self._read)
+                whole = file.read()
+        except OSError:
+            return []
+        whole = whole[: whole.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def end(self) -> None:
+        """Leave nothing of it."""
+        if self.gone:
+            return
+        self.gone = True
+        os.close(self._orders)
+        pids = {one.pid for one in session(self._leader)}
+        end_session(self._leader, self._folder)
+        sweep_shared_memory(pids)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _measured(answer: dict[str, Any]) -> Measured:
+    tuples = {
+        "rates": tuple(answer["rates"]),
+        "counted": tuple(answer["counted"]),
+        "slowest": tuple(map(tuple, answer["slowest"])),
+    }
+    bars = tuple(map(tuple, answer["timeline"]))
+    return Measured(**{**answer, "rung": Rung(**answer["rung"]), **tuples, "timeline": bars})

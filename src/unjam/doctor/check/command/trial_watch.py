@@ -1,0 +1,191 @@
+"""Watching a trial from outside: is it getting on, is it stuck, what does it use; and the last look before it is ended.
+
+A trial counts as hung when nothing was written down for longer than its patience. Patience is short for processes that
+all wait, longer for ones that compute, and grows with the slowest sample known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from unjam.doctor.check.processes import Usage, end_session, pause, reap, session, sweep_shared_memory
+from unjam.doctor.check.trial import self_inspection
+from unjam.doctor.check.trial.event_log import progress, read
+from unjam.loader.engine.deadlines import TAKE_STACK, WATCH_TRIAL
+from unjam.system import stacks, waiting
+from unjam.system.memory_limits import Kills, available_memory, oom_kills
+from unjam.system.native_stacks import libraries_on_stack
+
+# seconds without progress after which an interrupted trial counts as frozen
+QUIET = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a trial may write nothing down."""
+
+    waiting: float
+    computing: float
+    whole: float  # the longest that a trial may take in all
+
+
+@dataclass
+class Seen:
+    """What was seen of a trial from outside."""
+
+    outcome: str = ""  # "hung", "memory", "late" or nothing: it ended by itself
+    code: int | None = None
+    seconds: float = 0.0
+    looks: list[dict[str, Any]] = field(default_factory=list)
+    pids: set[int] = field(default_factory=set)
+    waits: Counter[str] = field(default_factory=Counter)
+    lock_looks: int = 0
+    busy_looks: int = 0
+    peak: dict[int, int] = field(default_factory=dict)
+    killed: int = 0
+    crowd: int = 0  # most native threads of one worker
+    interrupted: bool = False
+
+
+def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
+    """Stay with a trial to its end, and leave nothing of it."""
+    seen = Seen()
+    began = last_change = time.monotonic()
+    size, kills = -1, oom_kills()
+    cpu_then, cpu_at = 0.0, began
+    turn = 0
+    try:
+        while True:
+            seen.code = reap(leader, WATCH_TRIAL.seconds)
+            now = time.monotonic()
+            alive = session(leader)
+            seen.pids.update(one.pid for one in alive)
+            if seen.code is not None or (not alive and not os.path.exists(f"/proc/{leader}")):
+                break
+            for one in alive:
+                seen.peak[one.pid] = max(seen.peak.get(one.pid, 0), one.rss)
+            _sample_waits(seen, alive, leader, turn)
+            turn += 1
+            grown = progress(folder)
+            if grown != size:
+                size, last_change = grown, now
+                cpu_then, cpu_at = sum(one.cpu for one in alive), now
+            free = available_memory()
+            if free is not None and free < reserve:
+                seen.outcome = "memory"
+                break
+            quiet = now - last_change
+            used = sum(one.cpu for one in alive) - cpu_then
+            computing = quiet > 0.5 and used > 0.3 * (now - cpu_at)
+            enough = patience.computing if computing else patience.waiting * _longer(alive, quiet, patience.waiting)
+            if quiet > enough:
+                seen.outcome = "hung"
+                break
+            if now - began > patience.whole:
+                seen.outcome = "late"
+                break
+    except KeyboardInterrupt:
+        seen.interrupted = True
+        quiet = time.monotonic() - last_change
+        seen.outcome = "hung" if quiet > QUIET else "late"
+    try:
+        if seen.outcome:
+            seen.looks = last_look(leader, folder)
+    finally:
+        end_session(leader, folder)
+        sweep_shared_memory(seen.pids)
+    seen.killed = _kills_since(kills)
+    seen.seconds = time.monotonic() - began
+    return seen
+
+
+def _longer(alive: list[Usage], quiet: float, waits: float) -> float:
+    """How many times the usual patience a trial deserves: a sleep or a child process may end by itself, an answer may come."""
+    if quiet < waits:
+        return 1.0
+    kinds = {waiting.look(one.pid).kind for one in alive}
+    return 4.0 if kinds & {"sleep", "child"} else 2.0 if kinds & {"socket", "disk"} else 1.0
+
+
+def _kills_since(before: Kills | None) -> int:
+    now = oom_kills()
+    return now.count - before.count if now is not None and before is not None else 0
+
+
+def _sample_waits(seen: Seen, alive: list[Usage], leader: int, turn: int) -> None:
+    """What the workers wait for, a few times a second."""
+    for one in alive:
+        if one.pid == leader:
+            continue
+        look = waiting.look(one.pid)
+        seen.busy_looks += 1
+        on_file = look.kind == "lock" and look.target is not None
+        seen.waits["file lock" if on_file else look.kind] += 1
+        if look.kind == "lock":
+            seen.lock_looks += 1
+        if turn % 10 == 3:
+            with contextlib.suppress(OSError):
+                seen.crowd = max(seen.crowd, len(os.listdir(f"/proc/{one.pid}/task")))
+
+
+def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
+    """Every process of a trial that does not get on, before it is ended."""
+    alive = session(leader)
+    armed = [one for one in alive if os.path.exists(f"{folder}/{one.pid}.stack")]
+    # before it is disturbed: what it waits for, and whether it computes
+    waits = {one.pid: waiting.look(one.pid) for one in armed}
+    before, began = {one.pid: one.cpu for one in alive}, time.monotonic()
+    pause(0.4)
+    used = {one.pid: one.cpu - before.get(one.pid, one.cpu) for one in session(leader)}
+    elapsed = time.monotonic() - began
+    for one in armed:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{folder}/{one.pid}.look")
+        _signal(one.pid, self_inspection.LOOK)
+    _until(lambda: all(os.path.exists(f"{folder}/{one.pid}.look") for one in armed))
+    found = []
+    for one in armed:
+        wait = waits[one.pid]
+        _signal(one.pid, self_inspection.STACK)
+        _until(lambda: waiting.read_text(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called before the next turn
+        pause(0.05)
+        own = _own_words(f"{folder}/{one.pid}.look")
+        stack = stacks.main_stack(waiting.read_text(f"{folder}/{one.pid}.stack"))
+        found.append({
+            "pid": one.pid,
+            "waits": wait.kind,
+            "words": wait.words,
+            "native": own is None,
+            "own": own or {},
+            "frames": list(stack.frames) if stack else [],
+            "libraries": libraries_on_stack(one.pid),
+            "busy": used.get(one.pid, 0.0) > 0.4 * elapsed,
+            "events": read(folder).get(one.pid, [])[-3:],
+        })  # fmt: skip
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+def _own_words(path: str) -> dict[str, Any] | None:
+    text = waiting.read_text(path)
+    try:
+        words = json.loads(text)
+    except ValueError:
+        return None
+    return words if isinstance(words, dict) else None
+
+
+def _until(done: Any) -> None:
+    until = time.monotonic() + TAKE_STACK.seconds
+    while not done() and time.monotonic() < until:
+        pause(0.02)

@@ -1,0 +1,331 @@
+"""The facts of a captured loader and its process, gathered in a fork of it so that nothing there is disturbed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import platform
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from unjam.doctor.check.inventory import Inventory
+from unjam.doctor.facts.case import Crossing, LoaderFacts, ThreadFacts, World
+from unjam.doctor.facts.source import class_place, where_set
+from unjam.doctor.facts.trial import Place
+from unjam.loader.ship.pickle_culprit import Culprit, find_culprit
+from unjam.system import fork_safety, limits, thread_variables
+from unjam.system.file_owner import is_users
+from unjam.system.memory_limits import available_memory
+from unjam.system.stacks import Frame
+
+LIBRARY_OF = {"OPENCV": "cv2"}
+
+
+def roots_of(loader: Any) -> dict[str, Any]:
+    """The objects that a worker is given, and the sampler, which stays."""
+    return {
+        "dataset": loader.dataset,
+        "collate_fn": loader.collate_fn,
+        "worker_init_fn": loader.worker_init_fn,
+        "sampler": loader.batch_sampler if loader.batch_sampler is not None else loader.sampler,
+    }
+
+
+def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) -> LoaderFacts:
+    """The loader's options."""
+    from torch.utils.data import IterableDataset  # noqa: PLC0415 - imported by the program
+    from torch.utils.data._utils.collate import default_collate, default_convert  # noqa: PLC0415 - as above
+
+    from unjam.loader.transport.collating import is_default  # noqa: PLC0415 - as above
+
+    context = loader.multiprocessing_context
+    method = context.get_start_method() if context is not None else multiprocessing.get_start_method()
+    dataset, sampler = loader.dataset, loader.sampler
+    inner = getattr(loader.batch_sampler, "sampler", sampler)
+    return LoaderFacts(
+        kind=type(loader).__name__,
+        driver="unjam"
+        if any(kind.__module__ == "unjam.loader.dataloader" for kind in type(loader).__mro__)
+        else "torch",
+        dataset=type(dataset).__qualname__.rpartition(".")[2],
+        dataset_place=class_place(type(dataset)) if is_users(_file(type(dataset))) else None,
+        iterable=isinstance(dataset, IterableDataset),
+        length=_length(dataset),
+        batch_size=loader.batch_size
+        if loader.batch_size is not None
+        else getattr(loader.batch_sampler, "batch_size", None),
+        num_workers=loader.num_workers,
+        start_method=method,
+        prefetch_factor=loader.prefetch_factor or 2,
+        timeout=loader.timeout,
+        pins_for_nobody=bool(loader.pin_memory) and not _accelerated(),
+        persistent_workers=bool(loader.persistent_workers),
+        drop_last=bool(loader.drop_last) or bool(getattr(loader.batch_sampler, "drop_last", False)),
+        sampler=type(inner).__name__,
+        collate=_name(loader.collate_fn),
+        default_collate=is_default(loader.collate_fn) or loader.collate_fn in (default_collate, default_convert),
+        worker_init=_name(loader.worker_init_fn) if loader.worker_init_fn is not None else "",
+        worker_init_place=_function_place(loader.worker_init_fn),
+        made_at=made_at,
+        iterated_at=iterated_at,
+        sharing=_sharing(),
+        batches=_length(loader),
+        order_repeats=_order_repeats(inner, loader.batch_sampler),
+        list_reused=_list_reused(loader.batch_sampler),
+        main_class=type(dataset).__module__ == "__main__",
+    )
+
+
+def _accelerated() -> bool:
+    import torch  # noqa: PLC0415 - imported by the program
+
+    known = getattr(torch, "accelerator", None)
+    return bool(known.is_available()) if known is not None else bool(torch.cuda.is_available())
+
+
+def _order_repeats(*samplers: Any) -> bool:
+    """Whether a sampler gives the same order until somebody calls its set_epoch. Tried on a copy of the process."""
+    for sampler in samplers:
+        if hasattr(sampler, "set_epoch"):
+            try:
+                once, twice = _some(sampler), _some(sampler)
+                sampler.set_epoch(1)
+                first = _some(sampler)
+                sampler.set_epoch(2)
+                return once == twice and first != _some(sampler)
+            except Exception:  # noqa: BLE001 - a sampler that cannot be asked here
+                return False
+    return False
+
+
+def _some(sampler: Any) -> list[str]:
+    return [str(one) for _, one in zip(range(200), sampler, strict=False)]
+
+
+def _list_reused(sampler: Any) -> bool:
+    if sampler is None:
+        return False
+    try:
+        seen = [(batch, list(batch)) for _, batch in zip(range(3), sampler, strict=False) if isinstance(batch, list)]
+    except Exception:  # noqa: BLE001 - as above
+        return False
+    return len(seen) > 1 and seen[0][0] is seen[1][0] and seen[0][1] != seen[1][1]
+
+
+def _file(kind: type) -> str:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None) or "<ipynb>"
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def _function_place(function: Any) -> Place | None:
+    code = getattr(getattr(function, "func", function), "__code__", None)
+    return Place(code.co_filename, code.co_firstlineno) if code is not None and is_users(code.co_filename) else None
+
+
+def _length(obj: Any) -> int | None:
+    try:
+        return len(obj)
+    except Exception:  # noqa: BLE001 - no length, or one that cannot be told
+        return None
+
+
+def _sharing() -> str:
+    import torch.multiprocessing  # noqa: PLC0415 - as above
+
+    return str(torch.multiprocessing.get_sharing_strategy())
+
+
+def threads_now(inventory: Inventory) -> tuple[ThreadFacts, ...]:
+    """The Python threads besides this one, their calls, and which of the locks their code knows."""
+    frames = sys._current_frames()  # noqa: SLF001 - the only way
+    locks = {id(found.obj): path for path, found in inventory.found.items() if hasattr(found.obj, "acquire")}
+    found = []
+    for thread in threading.enumerate():
+        if thread is threading.current_thread() or thread.ident not in frames:
+            continue
+        calls: list[Frame] = []
+        known: list[str] = []
+        frame: FrameType | None = frames[thread.ident]
+        while frame is not None:
+            calls.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            known += [locks[id(value)] for value in _reachable(frame) if id(value) in locks]
+            frame = frame.f_back
+        found.append(ThreadFacts(thread.name, tuple(calls), tuple(dict.fromkeys(known))))
+    return tuple(found)
+
+
+def _reachable(frame: FrameType) -> list[Any]:
+    values = list(frame.f_locals.values())
+    this = frame.f_locals.get("self")
+    values += list(getattr(this, "__dict__", {}).values())
+    values += [frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals]
+    return values
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What only the program's own process can tell, at the captured moment: a fork of it has no threads."""
+
+    threads: tuple[ThreadFacts, ...]
+    native_threads: int
+    pools: tuple[Mapping[str, Any], ...]
+    accelerator: str | None  # in a fork of a process that uses one torch says that nobody does
+
+
+def moment(loader: Any) -> Moment:
+    """Now, in the program's own process."""
+    facts = fork_safety.look()
+    return Moment(threads_now(Inventory(roots_of(loader))), facts.native_threads, _pools(), facts.accelerator)
+
+
+def world(moment: Moment, environment: Mapping[str, str]) -> World:
+    """The process and the machine."""
+    import torch  # noqa: PLC0415 - imported by the program
+
+    free, _ = limits.shared_memory()
+    most, used = limits.descriptors()
+    main = sys.modules["__main__"]
+    return World(
+        cpus=limits.processors(),
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        threads=moment.threads,
+        native_threads=moment.native_threads,
+        pools=moment.pools,
+        accelerator=moment.accelerator,
+        shm_free=free,
+        descriptors=most,
+        descriptors_used=used,
+        memory=available_memory(),
+        temporary=tempfile.gettempdir(),
+        interactive=not os.path.isfile(getattr(main, "__file__", "") or ""),
+        idle_variables=thread_variables.read_by_nobody(_suspects(environment)),
+        late_variables=_late(environment, moment.pools),
+    )
+
+
+def _suspects(environment: Mapping[str, str]) -> dict[str, str]:
+    found = thread_variables.set_by_program(environment)
+    for name, value in environment.items():
+        head = name.partition("_")[0]
+        if LIBRARY_OF.get(head, head.lower()) in sys.modules:
+            found[name] = value
+    return found
+
+
+def _pools() -> tuple[Mapping[str, Any], ...]:
+    import threadpoolctl  # noqa: PLC0415 - milliseconds
+
+    found = [
+        {"api": pool["user_api"], "library": os.path.basename(pool["filepath"]), "threads": pool["num_threads"]}
+        for pool in threadpoolctl.threadpool_info()
+    ]
+    cv2 = sys.modules.get("cv2")
+    if cv2 is not None and hasattr(cv2, "getNumThreads"):
+        found.append({"api": "opencv", "library": "cv2", "threads": cv2.getNumThreads()})
+    return tuple(found)
+
+
+_READERS = {
+    "OMP_NUM_THREADS": "openmp",
+    "OPENBLAS_NUM_THREADS": "blas",
+    "MKL_NUM_THREADS": "blas",
+    "OPENCV_FOR_THREADS_NUM": "opencv",
+}
+
+
+def _late(environment: Mapping[str, str], pools: tuple[Mapping[str, Any], ...]) -> dict[str, str]:
+    """Variables that the program set after the library that reads them was loaded: the pool has another size."""
+    found = {}
+    for name, value in thread_variables.set_by_program(environment).items():
+        for pool in pools:
+            if _READERS.get(name) == pool["api"] and value.isdigit() and int(value) < pool["threads"]:
+                found[name] = f"{value}, but {pool['library']} has {pool['threads']} threads"
+    return found
+
+
+# -- the border --------------------------------------------------------------------------------------------------------
+
+
+def crossings(roots: Mapping[str, Any]) -> tuple[Crossing, ...]:
+    """How each argument of a worker takes being pickled by the pickler that spawn and forkserver use."""
+    from multiprocessing import context, reduction  # noqa: PLC0415 - registers torch's ways of reducing
+
+    import torch.multiprocessing  # noqa: F401, PLC0415 - as above
+
+    found = []
+    # locks and queues may only be pickled while a process is being started, as they would be
+    context.set_spawning_popen(_Starting())  # type: ignore[arg-type]
+    try:
+        for name, root in roots.items():
+            if name == "sampler" or root is None:
+                continue
+            found.append(_cross(name, root, reduction.ForkingPickler))
+    finally:
+        context.set_spawning_popen(None)
+    return tuple(found)
+
+
+class _Starting:
+    """Stands for a process that is being started, which may be given descriptors."""
+
+    sentinel = -1
+
+    def duplicate_for_child(self, fd: int) -> int:
+        return fd
+
+    @staticmethod
+    def DupFd(fd: int) -> Any:  # noqa: N802 - multiprocessing's name for it
+        from multiprocessing.popen_spawn_posix import _DupFd  # noqa: PLC0415 - only here
+
+        return _DupFd(fd)
+
+
+def _cross(name: str, root: Any, pickler: Any) -> Crossing:
+    def attempt(part: object) -> None:
+        pickler.dumps(part)
+
+    try:
+        data = bytes(pickler.dumps(root))
+    except Exception:  # noqa: BLE001 - whatever pickling raises is the answer
+        culprit = find_culprit(name, root, attempt, by_name=True) or Culprit(
+            name, type(root).__name__, "it cannot be pickled"
+        )
+        return Crossing(name, culprit.path, culprit.type_name, culprit.reason, _where(name, root, culprit.path))
+    # storages travel as descriptors that only a started process has
+    back = "" if b"rebuild_storage" in data else _comes_back(data)
+    return Crossing(name, nbytes=len(data), back=back)
+
+
+def _comes_back(data: bytes) -> str:
+    try:
+        pickle.loads(data)
+    except Exception as error:  # noqa: BLE001 - as above
+        if "main__" in str(error) or isinstance(error, (EOFError, OSError)):
+            return ""  # known in another way, or a descriptor that only a started process has
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _where(name: str, root: Any, path: str) -> Place | None:
+    """The line that set the last attribute of a path."""
+    owner, place = root, None
+    for step in path.removeprefix(name).replace("[", ".[").split(".")[1:]:
+        if step.startswith("[") or " " in step:
+            break
+        found = where_set(owner, step)
+        place = found or place
+        owner = getattr(owner, step, None)
+    code = getattr(root, "__code__", None)
+    if place is None and code is not None and is_users(code.co_filename):
+        return Place(code.co_filename, code.co_firstlineno)
+    return place

@@ -1,0 +1,131 @@
+"""The process of a program under examination: `main([fd, fd, kind, target, *arguments])` in a new interpreter.
+
+The first entry of `sys.path` is made what it would be without us: the folder of the script, or the current one for `-m`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import linecache
+import os
+import sys
+import types
+from multiprocessing.connection import Connection
+from typing import Any
+
+from unjam.doctor.check.target.capture_agent import Subject
+
+
+def main(arguments: list[str]) -> None:
+    """Begin."""
+    control, twins, kind, target, *rest = arguments
+    for fd in (control, twins):
+        os.set_inheritable(int(fd), False)  # noqa: FBT003 - its signature
+    subject = Subject(Connection(int(control)), Connection(int(twins)))
+    if kind == "script":
+        subject.run(lambda: run_script(target, rest))
+    elif kind == "notebook":
+        subject.run(lambda: run_notebook(target))
+    elif kind == "module":
+        subject.run(lambda: run_module(target, rest))
+    else:
+        subject.run(lambda: examine_object(subject, target))
+
+
+def _main_module(**values: Any) -> types.ModuleType:
+    module = types.ModuleType("__main__")
+    vars(module).update(values, __builtins__=__builtins__)
+    sys.modules["__main__"] = module
+    return module
+
+
+def run_script(path: str, arguments: list[str]) -> None:
+    """A script, as `python path arguments` would run it."""
+    sys.argv = [path, *arguments]
+    full = os.path.abspath(path)
+    sys.path.insert(0, os.path.dirname(full))
+    with open(full, "rb") as file:
+        code = compile(file.read(), full, "exec")
+    exec(code, vars(_main_module(__file__=full, __spec__=None)))  # noqa: S102 - running it is what was asked for
+
+
+def run_module(name: str, arguments: list[str]) -> None:
+    """A module, as `python -m name arguments` would run it."""
+    sys.path.insert(0, os.getcwd())
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    if spec is None or spec.origin is None or spec.loader is None:
+        raise SystemExit(f"there is no module {name}")
+    sys.argv = [spec.origin, *arguments]
+    code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]  # every loader of source has it
+    exec(code, vars(_main_module(__file__=spec.origin, __spec__=spec, __package__=spec.parent)))  # noqa: S102
+
+
+def run_notebook(path: str) -> None:
+    """The code cells of a notebook, in one namespace that no other process can import."""
+    with open(path, encoding="utf-8") as file:
+        cells = [cell for cell in json.load(file)["cells"] if cell["cell_type"] == "code"]
+    sys.argv = [path]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    space = vars(_main_module(__spec__=None))
+    for number, cell in enumerate(cells, 1):
+        text = "".join(cell["source"]) if isinstance(cell["source"], list) else cell["source"]
+        lines = ["pass" if line.lstrip().startswith(("%", "!")) else line for line in text.splitlines()]
+        name = f"<{os.path.basename(path)} cell {number}>".replace("<", "").replace(">", "")
+        source = "\n".join(lines) + "\n"
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        exec(compile(source, name, "exec"), space)  # noqa: S102 - as above
+
+
+def examine_object(subject: Subject, target: str) -> None:
+    """`package.module:thing`: a DataLoader, a Dataset, or a function that returns either or several."""
+    module_name, _, name = target.partition(":")
+    beside = os.path.dirname(os.path.abspath(module_name)) if module_name.endswith(".py") else os.getcwd()
+    sys.path.insert(0, beside)
+    if module_name.endswith(".py"):
+        module_name = os.path.basename(module_name).removesuffix(".py")
+    subject.watch()
+    found: Any = importlib.import_module(module_name)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise SystemExit(f"{module_name} has no {name}")
+        found = getattr(found, part)
+    from torch.utils.data import DataLoader, Dataset  # noqa: PLC0415 - seconds
+
+    if not isinstance(found, (DataLoader, Dataset)) and callable(found):
+        needed = [
+            p.name
+            for p in inspect.signature(found).parameters.values()
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+        if needed:
+            raise SystemExit(
+                f"{target} needs arguments ({', '.join(needed)}); give a function without any that calls it"
+            )
+        found = found()
+    loaders = [_loader(one) for one in _several(found)]
+    if not loaders:
+        raise SystemExit(f"{target} is a {type(found).__name__}: neither a DataLoader nor a Dataset")
+    subject.examine(loaders)
+
+
+def _several(found: Any) -> list[Any]:
+    from torch.utils.data import DataLoader, Dataset  # noqa: PLC0415 - as above
+
+    if isinstance(found, (DataLoader, Dataset)):
+        return [found]
+    if isinstance(found, dict):
+        found = list(found.values())
+    if isinstance(found, (list, tuple)):
+        return [one for one in found if isinstance(one, (DataLoader, Dataset))]
+    return [found] if hasattr(found, "__getitem__") and hasattr(found, "__len__") else []
+
+
+def _loader(found: Any) -> Any:
+    from torch.utils.data import DataLoader  # noqa: PLC0415 - as above
+
+    return found if isinstance(found, DataLoader) else DataLoader(found, batch_size=8, num_workers=2)

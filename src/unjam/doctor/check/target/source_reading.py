@@ -1,0 +1,132 @@
+"""The source around a captured loader, read: the code that loads, and the loop that consumes."""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from unjam.doctor.check.inventory import names_in, walk
+from unjam.doctor.facts import source
+from unjam.doctor.facts.case import Reading
+from unjam.doctor.facts.trial import Place
+from unjam.system.file_owner import is_users
+
+MOST_FUNCTIONS = 400
+
+
+def loading_functions(roots: dict[str, Any]) -> list[types.FunctionType]:
+    """The user's functions that loading may run: methods of what the dataset holds, and what they call by name."""
+    found: dict[types.CodeType, types.FunctionType] = {}
+    waiting = [one.obj for one in walk({name: root for name, root in roots.items() if name != "sampler"})]
+    while waiting and len(found) < MOST_FUNCTIONS:
+        obj = waiting.pop()
+        for function in _functions_of(obj):
+            code = function.__code__
+            if code in found or not is_users(code.co_filename):
+                continue
+            found[code] = function
+            for name in names_in(code):
+                called = function.__globals__.get(name)
+                if isinstance(called, (types.FunctionType, type)):
+                    waiting.append(called)
+    return list(found.values())
+
+
+def _functions_of(obj: Any) -> Iterator[types.FunctionType]:
+    if isinstance(obj, types.FunctionType):
+        yield obj
+    elif isinstance(obj, types.MethodType):
+        if isinstance(obj.__func__, types.FunctionType):
+            yield obj.__func__
+    else:
+        kind = obj if isinstance(obj, type) else type(obj)
+        for base in kind.__mro__:
+            for name, value in list(vars(base).items()):
+                function = getattr(value, "__func__", getattr(value, "fget", value))
+                if isinstance(function, types.FunctionType) and name != "__init__":
+                    yield function
+
+
+def tries_in(functions: list[types.FunctionType]) -> list[tuple[str, int, int, int, str, str]]:
+    """Handlers that hide failures: file, first and last line of the try, line of the handler, what it catches and does."""
+    found = []
+    for function in functions:
+        for place, (first, last), caught, done in source.swallowing(function):
+            found.append((place.file, first, last, place.line, caught, done))
+    return sorted(set(found))
+
+
+def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
+    """Everything that the source says about one loader. `calls`: those that led to it, innermost first."""
+    frames = [one for one in calls if is_users(one.f_code.co_filename)]
+    functions = loading_functions(roots)
+    excepts = tuple((Place(file, at), caught, done) for file, _, _, at, caught, done in tries_in(functions))
+    files = {frame.f_code.co_filename for frame in frames}
+    names = {name for frame in frames for name in _names_of(loader.dataset, frame)}
+    names |= {f"{name}.dataset" for frame in frames for name in _names_of(loader, frame)}
+    reads: dict[str, Place] = {}
+    writes: dict[str, Place] = {}
+    for file in files:
+        read_here, written = source.uses_of(file, names)
+        reads |= read_here
+        writes |= written
+    writes |= _set_by_methods(loader.dataset, reads)
+    here = Place(frames[0].f_code.co_filename, frames[0].f_lineno) if frames else None
+    again = any(source.is_in_loop(frame.f_code.co_filename, frame.f_lineno) for frame in frames)
+    return Reading(
+        excepts=excepts,
+        guarded=_guarded(frames),
+        in_loop=again,
+        epochs=next((number for frame in frames if (number := _rounds(frame)) is not None), None),
+        once=bool(calls) and not any(source.is_in_loop(one.f_code.co_filename, one.f_lineno) for one in calls),
+        remade=here if here and again and source.remade(here) else None,
+        kept=source.kept(here) if here else None,
+        set_epoch=any(source.calls(file, "set_epoch") for file in files),
+        reads=reads,
+        writes=writes,
+    )
+
+
+def _rounds(frame: FrameType) -> int | None:
+    """How often the loop around a call goes round: a number, or a variable or attribute that is one now."""
+    wanted = source.rounds(frame.f_code.co_filename, frame.f_lineno)
+    if isinstance(wanted, ast.Constant):
+        return wanted.value if isinstance(wanted.value, int) else None
+    names = ast.unparse(wanted).split(".") if isinstance(wanted, (ast.Name, ast.Attribute)) else []
+    value = {**frame.f_globals, **frame.f_locals}.get(names[0]) if names else None
+    for name in names[1:]:
+        value = getattr(value, "__dict__", {}).get(name)
+    return value if isinstance(value, int) else None
+
+
+def _names_of(obj: Any, frame: FrameType) -> list[str]:
+    found = [name for name, value in {**frame.f_globals, **frame.f_locals}.items() if value is obj]
+    this = frame.f_locals.get("self")
+    found += [f"self.{name}" for name, value in getattr(this, "__dict__", {}).items() if value is obj]
+    return found
+
+
+def _guarded(frames: list[FrameType]) -> bool:
+    for frame in reversed(frames):
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+            return source.is_guarded(frame.f_code.co_filename, frame.f_lineno)
+    return True
+
+
+def _set_by_methods(dataset: Any, called: dict[str, Place]) -> dict[str, Place]:
+    """Attributes that a method of the dataset sets, where the program calls that method inside a loop."""
+    found: dict[str, Place] = {}
+    for name, place in called.items():
+        function = getattr(type(dataset), name, None)
+        if not isinstance(function, types.FunctionType) or not source.is_in_loop(place.file, place.line):
+            continue
+        tree = source.tree_of(function.__code__.co_filename)
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+                        found.setdefault(inner.attr, place)
+    return found

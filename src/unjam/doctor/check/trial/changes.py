@@ -1,0 +1,130 @@
+"""The changes of a trial, carried out: what would remove one suspected cause, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import Any
+
+from unjam.doctor.check.inventory import Inventory, descriptor, flags_of, lock_facts, open_files
+from unjam.doctor.facts.trial import Plan
+from unjam.shared.dicts import SharedDict
+from unjam.shared.lists import SharedList
+
+FILE_LOCKS = "file locks"
+
+
+def _no_file_locks() -> None:
+    import fcntl  # noqa: PLC0415 - Linux and its like
+
+    fcntl.flock = lambda *_: None
+    fcntl.lockf = lambda *_: None
+
+
+def ease(plan: Plan, inventory: Inventory) -> str:
+    """Before the workers start. Returns why it cannot be done, or nothing."""
+    for path in plan.release:
+        found = inventory.found.get(path)
+        if found is None or not _set_free(found.obj):
+            return f"{path} cannot be released"
+    for path in plan.unlock:
+        if path == FILE_LOCKS:
+            _no_file_locks()
+            continue
+        found = inventory.found.get(path)
+        if found is None:
+            return f"{path} cannot be replaced"
+        found.replace(_NoLock())
+    for path in plan.pack:
+        found = inventory.found.get(path)
+        if found is None:
+            return f"{path} cannot be shared"
+        try:
+            found.replace(SharedDict(found.obj) if isinstance(found.obj, dict) else SharedList(found.obj))
+        except Exception as error:  # noqa: BLE001 - whatever cannot be pickled cannot be shared
+            return f"{path} cannot be shared: {error}"
+    return ""
+
+
+def ease_worker(plan: Plan, inventory: Inventory) -> None:
+    """In a worker, before its first sample."""
+    if plan.threads:
+        from unjam.loader.worker import thread_limits  # noqa: PLC0415 - imports torch
+
+        thread_limits.cap_threads(plan.threads, loaded_elsewhere=True, forked=True)
+        thread_limits.switch_off_opencv_threads()
+    if plan.reopen:
+        reopen(inventory)
+
+
+def release_mine(plan: Plan, inventory: Inventory) -> None:
+    """After each sample: what the sample took and did not give back."""
+    for path in plan.release:
+        found = inventory.found.get(path)
+        if found is not None:
+            facts = lock_facts(found.obj)
+            if facts.get("mine", True) and facts.get("locked"):  # never what another worker holds
+                _set_free(found.obj)
+
+
+def _set_free(lock: Any) -> bool:
+    inner = getattr(lock, "_semlock", None) or getattr(getattr(lock, "_lock", None), "_semlock", None)
+    if inner is not None:
+        with contextlib.suppress(Exception):
+            if inner._is_zero():  # noqa: SLF001 - there is no public way
+                inner.release()
+        return not inner._is_zero()  # noqa: SLF001
+    for one in (lock, getattr(lock, "_lock", None), getattr(lock, "_block", None)):
+        fresh = getattr(one, "_at_fork_reinit", None)
+        if callable(fresh):
+            fresh()
+            return True
+    try:
+        lock.release()
+    except Exception:  # noqa: BLE001 - held by somebody who must release it himself
+        return False
+    return True
+
+
+class _NoLock:
+    """A lock that never waits."""
+
+    def acquire(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+    def locked(self) -> bool:
+        return False
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def reopen(inventory: Inventory) -> None:
+    """Give this process files of its own behind the same descriptor numbers: same place, nobody else moves them."""
+    for fd in sorted(_descriptors(inventory)):
+        own_file(fd)
+
+
+def own_file(fd: int, place: int | None = None) -> None:
+    """Put an open file of this process's own behind a descriptor, at the same place or another."""
+    with contextlib.suppress(OSError):
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return
+        place = os.lseek(fd, 0, os.SEEK_CUR) if place is None else place
+        flags = flags_of(fd) & (os.O_ACCMODE | os.O_APPEND)
+        own = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+        os.lseek(own, place, os.SEEK_SET)
+        os.dup2(own, fd, inheritable=False)
+        os.close(own)
+
+
+def _descriptors(inventory: Inventory) -> set[int]:
+    known = {fd for found in inventory.found.values() if (fd := descriptor(found.obj)) is not None}
+    return known | {fd for fd, target in open_files().items() if target.startswith("/")}

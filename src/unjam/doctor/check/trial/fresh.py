@@ -1,0 +1,50 @@
+"""A trial in a process that inherits nothing: `main([folder])` in a new interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from typing import Any
+
+
+def main(arguments: list[str]) -> None:
+    """Rebuild the loader from what was packed, and run the trial."""
+    (folder,) = arguments
+    from unjam.doctor.check.trial import sandbox  # noqa: PLC0415 - after the arguments are known to be right
+
+    out = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    with open(f"{folder}/setup", "rb") as file:
+        setup = pickle.load(file)
+    with open(f"{folder}/path", encoding="utf-8") as file:
+        sys.path[:] = json.load(file)  # the modules of the program are where it found them
+    with open(f"{folder}/packed", "rb") as file:
+        parts: dict[str, Any] = pickle.load(file)
+    from torch.utils.data import DataLoader  # noqa: PLC0415 - seconds
+
+    options: dict[str, Any] = {"collate_fn": parts["collate_fn"], "worker_init_fn": parts["worker_init_fn"]}
+    if parts["order"] is not None:
+        options["batch_sampler"] = _Order(parts["order"])
+    else:
+        options |= {"batch_size": parts["batch_size"], "drop_last": parts["drop_last"]}
+    loader: Any = DataLoader(parts["dataset"], **options)
+    with open(f"{folder}/begun", "w", encoding="ascii"):
+        pass
+    sandbox.run_trial(loader, setup, {"dataset": loader.dataset, "collate_fn": loader.collate_fn})
+    os._exit(0)
+
+
+class _Order:
+    """The order that the program's sampler had."""
+
+    def __init__(self, batches: list[list[Any]]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Any:
+        return iter(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)

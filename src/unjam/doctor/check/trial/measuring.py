@@ -1,0 +1,357 @@
+"""One setting after another, inside a fork of the captured program: only the data loading runs, as quickly as it can."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import multiprocessing
+import os
+import random
+import select
+import threading
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from unjam.doctor.check.trial import sandbox
+from unjam.doctor.check.trial.changes import own_file
+from unjam.doctor.check.trial.exception_words import described
+from unjam.doctor.facts.digest import weigh
+from unjam.doctor.facts.run import batch_name, size_of
+from unjam.doctor.facts.tune_measurements import Measured, Rung
+from unjam.loader.driver.auto_size import divides_itself
+from unjam.loader.engine.deadlines import ASK_AGAIN
+from unjam.loader.options import DEFAULTS
+from unjam.loader.transport.status_page import Stage
+from unjam.system import limits, waiting
+
+# a stretch is divided into so many parts, whose rates tell how much they differ
+PARTS = 5
+# seconds between two looks at what the workers wait for, on average: regular ones would fall into step with the batches
+LOOK = 0.03
+MOST_BARS = 2000
+
+
+def serve(loader: Any, folder: str) -> None:
+    """Measure what is ordered through the folder, until nothing is ordered any more."""
+    orders = os.open(f"{folder}/orders", os.O_RDWR | os.O_NONBLOCK)
+    poller = select.poll()
+    poller.register(orders, select.POLLIN)
+    text = b""
+    while True:
+        while b"\n" not in text:
+            if poller.poll(ASK_AGAIN.milliseconds):
+                text += os.read(orders, 65536)
+        line, _, text = text.partition(b"\n")
+        order = json.loads(line)
+        if not order:
+            return
+        _say(folder, "began", {})
+        until = time.monotonic() + order["most"]
+        found = measure(loader, Rung(**order["rung"]), order["seconds"], until, profile=order["profile"])
+        _say(folder, "done", asdict(found))
+
+
+def _say(folder: str, what: str, facts: dict[str, Any]) -> None:
+    with open(f"{folder}/answers", "a", encoding="utf-8") as file:
+        file.write(json.dumps({"what": what, **facts}, default=str) + "\n")
+
+
+def measure(loader: Any, rung: Rung, seconds: float, until: float, *, profile: bool) -> Measured:
+    """One setting, for so many seconds after its first batch, but not longer than `until`."""
+    if rung.workers > 1 and isinstance(loader.dataset, IterableDataset) and not divides_itself(loader.dataset):
+        note = "the iterable does not ask which worker it is in: every worker would give every sample"
+        return Measured(rung, "refused", note)
+    for fd, place in sandbox.captured.items():
+        own_file(fd, place)
+    made = copy.copy(loader)
+    _set(made, rung)
+    if not rung.workers:
+        from unjam.loader.worker.thread_limits import cap_threads  # noqa: PLC0415 - a pool of threads does not survive a fork
+
+        cap_threads(1, loaded_elsewhere=True, forked=True)
+    if rung.driver == "unjam" and rung.workers and not _warm:
+        # the fork server starts once for a program, not for each setting
+        _warm.append(True)
+        first = copy.copy(made)
+        vars(first)["num_workers"] = 1
+        with contextlib.suppress(Exception):
+            _Stretch(first, rung.changed(workers=1), profile=False).warm_up()
+    stretch = _Stretch(made, rung, profile=profile)
+    try:
+        stretch.run(seconds, until)
+    except Exception as error:  # noqa: BLE001 - what the dataset raises is what this setting shows
+        told = described(error)
+        # torch puts a worker's whole traceback into the message: its last line is what was raised
+        last = next((line for line in reversed(told["message"].splitlines()) if line.strip()), "").strip()
+        named = last if told["message"].startswith("Caught ") else f"{told['type']}: {last}"
+        return Measured(rung, "raised", note=named[:300])
+    finally:
+        stretch.close()
+    return stretch.measured()
+
+
+_warm: list[bool] = []
+
+
+def _set(loader: Any, rung: Rung) -> None:
+    values = vars(loader)
+    values.update(num_workers=rung.workers, _iterator=None, pin_memory=False)
+    context = multiprocessing.get_context(rung.start) if rung.workers and rung.start else None
+    values["_DataLoader__multiprocessing_context"] = context
+    values["prefetch_factor"] = rung.prefetch if rung.workers else None
+    if not rung.workers:
+        values.update(persistent_workers=False, timeout=0)
+
+
+class _Stretch:
+    def __init__(self, loader: Any, rung: Rung, *, profile: bool) -> None:
+        self._loader, self._rung = loader, rung
+        self._own: Any = None
+        if rung.driver == "unjam":
+            from unjam.loader import attached  # noqa: PLC0415 - the program imported torch already
+            from unjam.loader.dataloader import DataLoader, adopt  # noqa: PLC0415 - as above
+
+            # a loader of unjam's own keeps its policies
+            given = {name: getattr(loader, name) for name in DEFAULTS} if isinstance(loader, DataLoader) else {}
+            given |= {"worker_threads": rung.threads or None, "profile": profile, "warn_after": None, "error_log": None}
+            adopt(loader, **given)
+            self._own = attached.find(loader)
+            self._own._recorder.tap = self._made  # noqa: SLF001 - made for this
+        self._iterator: Any = None
+        self._times = array("d")
+        self._sizes = array("q")
+        self._rates: list[float] = []
+        self._waits: Counter[str] = Counter()
+        self._bars: list[Any] = []
+        self.first = 0.0
+        self.turn: float | None = None
+        self.batches = self.samples = self.bytes = 0
+        self._since = self._until = 0.0
+        # of a loader that makes no batches each thing is a sample; of a batch sampler's the batches tell
+        self._size = loader.batch_size or (None if loader.batch_sampler is not None else 1)
+        self._cpu, self._cpu_at = (0.0, 0.0), 0.0
+        self._latest = ((0.0, 0.0), 0.0)
+        self._used = [0.0, 0.0, 0.0]  # of the workers, of this process, in how many seconds
+        self._counted = [0, 0.0]
+        self._memory = 0
+
+    def _made(self, work: Any, facts: Any) -> None:
+        if len(self._bars) >= MOST_BARS:
+            return
+        stamps = array("q")
+        stamps.frombytes(facts.times)
+        if len(stamps) > 3:
+            took = [stamps[at + 1] - stamps[at] for at in range(len(stamps) - 3)]
+            longest = max(took)
+            slow = str(work.indices[took.index(longest)])[:40] if len(took) == len(work.indices) else ""
+            name = batch_name(work.number, work.indices)
+            self._bars.append((work.sent_to or 0, stamps[0], stamps[-3], stamps[-1], len(took), slow, longest, name))
+
+    def warm_up(self) -> None:
+        """One batch, and nothing measured."""
+        try:
+            next(iter(self._iterate()))
+        finally:
+            self.close()
+
+    def run(self, seconds: float, until: float) -> None:
+        """Iterate, epoch after epoch, until the time is over; a batch that takes long gets its time, within reason."""
+        ended, self._until = None, until
+        while self._elapsed() < seconds:
+            begun = time.monotonic()
+            self._iterator = self._iterate()
+            with contextlib.ExitStack() as stack:
+                done = self._epoch(begun, ended, seconds, stack)
+            ended = time.monotonic()
+            in_time = self._elapsed() < seconds * 3 and ended + 2 * self.first < until
+            if not done and self.turn is None and in_time and self._rung.workers:
+                self._turn_around(ended)
+            if not done or not self.batches:
+                break
+
+    def _elapsed(self) -> float:
+        """Since the first batch of all."""
+        return time.monotonic() - self._since if self._since else 0.0
+
+    def _epoch(self, begun: float, ended: float | None, seconds: float, stack: contextlib.ExitStack) -> bool:
+        """Whether the epoch came to its end by itself."""
+        times, sizes = array("d"), array("q")
+        rounds = 2 * self._rung.workers + 1  # batches come in rounds, one from each worker
+        for batch in self._iterator:
+            now = time.monotonic()
+            if not times:
+                if ended is not None and self.turn is None:
+                    self.turn = now - ended
+                self.first = self.first or now - begun
+                if not self.batches:
+                    self.bytes, self._since = weigh(batch)[0], now
+                self._cpu, self._cpu_at = self._use(), now
+                # not before: no thread of ours may be there when workers are forked
+                stack.enter_context(self._looking())
+            times.append(now)
+            sizes.append(self._size or size_of(batch))
+            self.batches += 1
+            self.samples += sizes[-1]
+            spent = self._elapsed()
+            if (spent >= seconds and len(times) >= max(3, rounds)) or spent > seconds * 4 or now > self._until:
+                self._close_epoch(times, sizes, begun, whole=False)
+                return False
+        self._close_epoch(times, sizes, begun, whole=True)
+        return True
+
+    def _close_epoch(self, times: array[float], sizes: array[int], begun: float, *, whole: bool) -> None:
+        self._memory = max(self._memory, sum(map(limits.own_memory, [os.getpid(), *self._pids()])))
+        if not times:
+            return
+        (workers, main), at = self._latest
+        if at > self._cpu_at:
+            self._used[0] += workers - self._cpu[0]
+            self._used[1] += main - self._cpu[1]
+            self._used[2] += at - self._cpu_at
+        each = max(1, self._rung.workers)
+        ahead = self._rung.workers * self._rung.prefetch
+        # what was made ahead before the first batch was asked for does not count
+        kept, weights = times[ahead:], sizes[ahead:]
+        rounds = (len(kept) - 1) // each
+        if rounds < 2 or (whole and len(times) < 3 * ahead):
+            # too few to see a steady rate: the epoch as a whole, its beginning included
+            took = (time.monotonic() if whole else times[-1]) - begun
+            self._note(sum(sizes), took)
+            return
+        step = max(1, rounds // PARTS) * each
+        for at_batch in range(0, rounds * each - step + 1, step):
+            took = kept[at_batch + step] - kept[at_batch]
+            self._note(sum(weights[at_batch + 1 : at_batch + step + 1]), took)
+
+    def _note(self, samples: int, took: float) -> None:
+        if took > 0:
+            self._counted[0] += samples
+            self._counted[1] += took
+            self._rates.append(samples / took)
+
+    def _turn_around(self, ended: float) -> None:
+        """An epoch that is too long to wait for its end is left, and another begun."""
+        if self._own is not None:
+            self._own._recorder.tap = None  # noqa: SLF001 - the picture is of the stretch, not of this
+        if not self._loader.persistent_workers:
+            self._drop()
+        iterator = self._iterate()
+        if next(iter(iterator), None) is not None:
+            self.turn = time.monotonic() - ended
+        self._iterator = iterator
+
+    def _iterate(self) -> Any:
+        if self._own is None:
+            return sandbox.iterator_of(self._loader)
+        from unjam.loader.dataloader import open_iterator  # noqa: PLC0415 - as above
+
+        kept = self._loader._iterator  # noqa: SLF001 - torch's name
+        if kept is not None:
+            kept._reset(self._loader)  # noqa: SLF001 - as above
+            return kept
+        made = open_iterator(self._loader)
+        if self._loader.persistent_workers and self._rung.workers:
+            vars(self._loader)["_iterator"] = made
+        return made
+
+    def _pids(self) -> list[int]:
+        workers = getattr(self._iterator, "_workers", None) or []
+        return [worker.pid for worker in workers if worker.pid]
+
+    def _use(self) -> tuple[float, float]:
+        own = time.process_time()
+        return sum(map(limits.processor_seconds, self._pids())), own
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Look at the workers at moments of no meaning, for as long as this lasts."""
+        over = threading.Event()
+        dice = random.Random(0)  # noqa: S311 - no secret
+        pids = self._pids()
+
+        def look() -> None:
+            while not over.wait(LOOK * dice.uniform(0.3, 1.7)):
+                used = self._use()
+                if used[0] >= self._latest[0][0] or self._latest[1] < self._cpu_at:
+                    self._latest = (used, time.monotonic())  # at the end of an epoch they are gone
+                for number, pid in enumerate(pids):
+                    if self._works(number):
+                        self._waits[waiting.look(pid).kind] += 1
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(1)
+
+    def _works(self, number: int) -> bool:
+        """Whether a worker of unjam's makes something at this moment; what an idle one waits for is work."""
+        feed = getattr(self._iterator, "_feed", None)
+        beat = feed.pool.beat(number) if feed is not None and hasattr(feed, "pool") else None
+        return beat is not None and beat.stage in (Stage.GETITEM, Stage.COLLATE)
+
+    def _drop(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        shut = getattr(iterator, "_shutdown_workers", None)
+        if callable(shut):
+            with contextlib.suppress(Exception):
+                shut()
+
+    def close(self) -> None:
+        """Let the workers go."""
+        self._drop()
+        kept = getattr(self._loader, "_iterator", None)
+        vars(self._loader)["_iterator"] = None
+        shut = getattr(kept, "_shutdown_workers", None)
+        if callable(shut):
+            with contextlib.suppress(Exception):
+                shut()
+
+    def measured(self) -> Measured:
+        """All of it."""
+        stages: dict[str, float] = {}
+        slowest: tuple[tuple[str, float], ...] = ()
+        stalled, failed, profile, busy = 0.0, 0, None, 0.0
+        if self._own is not None:
+            done = self._own._recorder.statistics()  # noqa: SLF001 - made for this
+            made = max(1, done.samples)
+            stages = {name: times.total / made for name, times in done.stages.items()}
+            slowest = tuple((one.index, one.seconds) for one in done.slowest[:10])
+            stalled = done.stalls.seconds / max(1e-6, self._elapsed())
+            failed = done.failed
+            spent = sum(times.total for times in done.stages.values()) * (self.samples / made)
+            busy = min(1.0, spent / max(1e-6, self._elapsed() * max(1, self._rung.workers)))
+            profile = asdict(done.profile) if done.profile is not None else None
+        return Measured(
+            self._rung,
+            "fine" if self.batches else "refused",
+            "" if self.batches else "the epoch has no batch",
+            self._elapsed(),
+            self.batches,
+            self.samples,
+            (int(self._counted[0]), self._counted[1]),
+            tuple(self._rates),
+            self.first,
+            self.turn,
+            self._used[0] / max(1e-6, self._used[2]),
+            self._used[1] / max(1e-6, self._used[2]),
+            self._memory,
+            self.bytes,
+            busy,
+            stalled,
+            failed,
+            stages,
+            dict(self._waits),
+            slowest,
+            profile,
+            tuple(self._bars),
+        )

@@ -1,0 +1,275 @@
+"""One trial, inside the process that carries it out: a fork of the program at its first iter(), or the program itself."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing.process
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+from typing import Any
+
+from unjam.doctor.check.cleanup_process import note
+from unjam.doctor.check.inventory import Inventory, open_files, sizes
+from unjam.doctor.check.trial import instrument, self_inspection, shared_memory
+from unjam.doctor.check.trial.changes import ease, own_file
+from unjam.doctor.check.trial.event_log import Recorder
+from unjam.doctor.check.trial.exception_words import described
+from unjam.doctor.check.trial.instrument import Hello
+from unjam.doctor.check.trial.tracking import Setup
+from unjam.doctor.facts.digest import weigh
+from unjam.doctor.facts.trial import Plan
+from unjam.loader.engine.deadlines import SETTLE
+
+GOODBYE = 0
+captured: dict[int, int] = {}  # the places of the program's open files at the captured moment
+memory: list[shared_memory.Region] = []  # and what lay in the memory that it shares with others
+IDLE_STEP = 0.02
+
+
+def confine(folder: str) -> None:
+    """A session of its own, output into the folder, no core files, and the first to go when memory runs out."""
+    os.setsid()
+    note(os.path.dirname(folder), os.getpid())  # not only the doctor does: it may be killed before it can
+    out = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for old, new in ((null, 0), (out, 1), (out, 2)):
+        os.dup2(old, new)
+    for stream, fd in (("stdout", 1), ("stderr", 2)):
+        # a notebook's or a test's streams write elsewhere
+        setattr(sys, stream, io.TextIOWrapper(os.fdopen(os.dup(fd), "wb", 0), write_through=True, errors="replace"))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _own_temporary_folder(folder)
+    server = sys.modules.get("multiprocessing.forkserver")
+    if server is not None:
+        vars(server._forkserver).update(vars(server.ForkServer()))  # noqa: SLF001 - the program's own is no child of this one
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)  # the program's own pool did not survive the fork into here
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("900")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _own_temporary_folder(folder: str) -> None:
+    """Where multiprocessing puts its sockets: beside where it would, and known to whoever cleans up."""
+    with contextlib.suppress(OSError):
+        path = tempfile.mkdtemp(prefix="pymp-")
+        multiprocessing.process.current_process()._config["tempdir"] = path  # type: ignore[attr-defined]  # noqa: SLF001
+        with open(f"{folder}/temporary", "w", encoding="utf-8") as file:
+            file.write(path)
+
+
+def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
+    """Iterate the loader under a plan, writing down what happens."""
+    plan = setup.plan
+    instrument.install(setup)
+    recorder = Recorder(setup.folder, -1)
+    instrument.arm(setup.folder)
+    if not plan.in_place:
+        for fd, place in captured.items():
+            own_file(fd, place)  # the trials before this one have moved it
+        if not setup.first:
+            shared_memory.make_own(memory)
+    inventory = Inventory(roots)
+    self_inspection.names = inventory.names
+    refused = ease(plan, inventory) or _set(loader, plan)
+    if refused:
+        recorder.write("refused", note=refused)
+        return
+    if not plan.workers and not plan.in_place:
+        from unjam.loader.worker.thread_limits import cap_threads  # noqa: PLC0415 - as above
+
+        cap_threads(1, loaded_elsewhere=True, forked=True)  # as in confine(), for everybody else's pools
+    kept: list[Any] = []
+    places = offsets()
+    until = time.monotonic() + plan.seconds
+    state, sizes_then = _attributes(loader.dataset), sizes(roots)
+    try:
+        for epoch in range(plan.epochs):
+            setup.epoch = epoch
+            if plan.workers:
+                loader.worker_init_fn = Hello(setup, _inner(loader.worker_init_fn))
+            if not _epoch(loader, epoch, plan, recorder, until, kept):
+                break
+    except BaseException as error:  # noqa: BLE001 - the end of a trial is what it is for
+        recorder.write("raised", stage="consumer", **described(error))
+        recorder.write("codes", codes=_exit_codes())
+    else:
+        recorder.write("finished")
+    if plan.tolerant and not plan.workers and not plan.in_place:
+        instrument.once_more(loader.dataset)
+    moved = [(fd, open_files().get(fd, "")) for fd, place in places.items() if _offset(fd) != place]
+    recorder.write("moved", files=moved)
+    after = _attributes(loader.dataset)
+    sizes_now = sizes(roots)
+    recorder.write(
+        "state",
+        changed=[name for name in after if after[name] != state.get(name)],
+        grown=[path for path, size in sizes_now.items() if size > sizes_then.get(path, size)],
+    )
+    _close(loader)
+    recorder.write("goodbye")
+
+
+def _inner(function: Any) -> Any:
+    return function.inner if isinstance(function, Hello) else function
+
+
+def _set(loader: Any, plan: Plan) -> str:
+    """The loader as the plan wants it. It is a copy in a forked process, so it may be changed."""
+    values = vars(loader)
+    values["num_workers"] = plan.workers
+    values["_iterator"] = None
+    if not plan.in_place:
+        values["pin_memory"] = False  # the consumer's affair, and an accelerator does not survive the fork into here
+    if plan.workers == 0:
+        values["persistent_workers"] = False
+        values["prefetch_factor"] = None
+        values["timeout"] = 0
+        values["_DataLoader__multiprocessing_context"] = None
+    else:
+        values["prefetch_factor"] = plan.prefetch or values.get("prefetch_factor") or 2
+        if plan.start:
+            values["_DataLoader__multiprocessing_context"] = multiprocessing.get_context(plan.start)
+    if plan.persistent and plan.workers:
+        values["persistent_workers"] = True
+    if plan.whole:
+        values["drop_last"] = False
+        if values.get("batch_sampler") is not None:
+            values["batch_sampler"].drop_last = False
+    return ""
+
+
+def _epoch(loader: Any, epoch: int, plan: Plan, recorder: Recorder, until: float, kept: list[Any]) -> bool:
+    began = time.monotonic()
+    recorder.write("epoch", e=epoch)
+    iterator = iterator_of(loader)
+    _iterators.append(iterator)
+    recorder.write("started", e=epoch, s=time.monotonic() - began)
+    samples = number = 0
+    asked = time.monotonic()
+    for batch in iterator:
+        now = time.monotonic()
+        nbytes, tensors, storage = weigh(batch)
+        recorder.write("got", e=epoch, n=number, wait=now - asked, bytes=nbytes, tensors=tensors, storage=storage)
+        if number < 2 and not plan.measured:
+            _crosses(batch, recorder)
+        if plan.keep:
+            kept.append(batch)
+        if plan.idle and number == 0:
+            _wait_until_idle(recorder.folder)
+        number += 1
+        samples += loader.batch_size or 1
+        if now > until or (plan.limit and samples >= plan.limit):
+            recorder.write("cut", e=epoch, batches=number)
+            return False
+        asked = time.monotonic()
+    recorder.write("over", e=epoch, batches=number, s=time.monotonic() - began)
+    return True
+
+
+_iterators: list[Any] = []  # of this process, the newest last
+
+
+def _exit_codes() -> dict[int, int]:
+    """How the workers ended that have ended, from the processes themselves: torch's message is not always right."""
+    found = {}
+    for worker in getattr(_iterators[-1], "_workers", []) if _iterators else []:
+        worker.join(0.2)
+        if worker.exitcode not in (None, 0, -signal.SIGTERM):
+            found[worker.pid] = worker.exitcode
+    return found
+
+
+def iterator_of(loader: Any) -> Any:
+    """Torch's own iterator, whatever the loader's class makes of iter()."""
+    from torch.utils.data import dataloader as torchs  # noqa: PLC0415 - imported by the program
+
+    if not loader.num_workers:
+        return torchs._SingleProcessDataLoaderIter(loader)  # noqa: SLF001
+    if loader.persistent_workers and loader._iterator is not None:  # noqa: SLF001
+        loader._iterator._reset(loader)  # noqa: SLF001
+        return loader._iterator  # noqa: SLF001
+    iterator = torchs._MultiProcessingDataLoaderIter(loader)  # noqa: SLF001
+    if loader.persistent_workers:
+        vars(loader)["_iterator"] = iterator
+    return iterator
+
+
+def _crosses(batch: Any, recorder: Recorder) -> None:
+    """Whether a batch could be sent by torch's own pickler, tried here where a failure is seen."""
+    from unjam.loader.ship.pickle_culprit import find_culprit  # noqa: PLC0415 - as above
+
+    culprit = find_culprit("batch", batch, _try_to_send, by_name=True)
+    if culprit is not None:
+        recorder.write("unsent", path=culprit.path, type=culprit.type_name, reason=culprit.reason)
+
+
+def _try_to_send(part: object) -> None:
+    """Pickle as a queue would, but leave the tensors' memory where it is: whether that fits is another question."""
+    import io as memory  # noqa: PLC0415 - a name of its own
+    from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - as above
+
+    class Pickler(ForkingPickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if hasattr(obj, "untyped_storage") and hasattr(obj, "requires_grad"):
+                if obj.requires_grad and not obj.is_leaf:
+                    raise RuntimeError("a tensor that requires grad and is no leaf cannot be sent")
+                return int, ()
+            return NotImplemented
+
+    Pickler(memory.BytesIO()).dump(part)
+
+
+def _wait_until_idle(folder: str) -> None:
+    """A consumer that takes its time: until the workers have made all that they may make ahead."""
+    from unjam.doctor.check.trial.event_log import progress  # noqa: PLC0415 - only here
+
+    until, last, quiet = time.monotonic() + SETTLE.seconds, -1, 0
+    while time.monotonic() < until and quiet < 20:
+        now = progress(folder)
+        quiet = quiet + 1 if now == last else 0
+        last = now
+        signal.sigtimedwait([], IDLE_STEP)
+
+
+def offsets() -> dict[int, int]:
+    """The places of this process's open files."""
+    return {fd: _offset(fd) for fd in open_files()}
+
+
+def _offset(fd: int) -> int:
+    try:
+        return os.lseek(fd, 0, os.SEEK_CUR)
+    except OSError:
+        return -1
+
+
+def _attributes(dataset: Any) -> dict[str, tuple[int, str]]:
+    """A short name for each of the dataset's attributes, to see which of them loading changes."""
+    from unjam.doctor.facts.digest import digest  # noqa: PLC0415 - only here
+
+    found = {}
+    for name, value in list(getattr(dataset, "__dict__", {}).items())[:100]:
+        try:
+            large = len(value) > 10_000
+        except Exception:  # noqa: BLE001 - has no length
+            large = False
+        size = len(value) if large or isinstance(value, (list, dict, set)) else 0
+        found[name] = (size, "" if large or callable(value) else digest(value)[0])
+    return found
+
+
+def _close(loader: Any) -> None:
+    """Let the workers go the way torch lets them go."""
+    iterator = getattr(loader, "_iterator", None)
+    shut = getattr(iterator, "_shutdown_workers", None)
+    if callable(shut):
+        with contextlib.suppress(Exception):
+            shut()

@@ -1,0 +1,146 @@
+"""A stuck process looks at itself, on a signal: which line, which lock, who is there to release it.
+
+A Python-level handler runs whenever the main thread waits in Python's own ways, for locks, sockets, children, time. That
+it does not run is a fact too: the main thread is inside native code.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import linecache
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from unjam.doctor.check.inventory import can, kind_of, lock_facts
+
+LOOK = signal.SIGRTMIN + 5
+STACK = signal.SIGRTMIN + 6
+DEEPEST = 30
+
+names: dict[int, str] = {}
+
+
+def look(folder: str, _number: int, frame: Any) -> None:
+    """Write down what this process waits for."""
+    report = {
+        "frames": _frames(frame),
+        "syncs": _syncs(frame),
+        "threads": [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()],
+    }
+    text = json.dumps(report, default=str)
+    fd = os.open(f"{folder}/{os.getpid()}.look", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, text.encode("utf-8", "replace"))
+    finally:
+        os.close(fd)
+
+
+def _frames(frame: Any) -> list[tuple[str, int, str]]:
+    found: list[tuple[str, int, str]] = []
+    while frame is not None and len(found) < DEEPEST:
+        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return found
+
+
+def _syncs(frame: Any) -> list[dict[str, Any]]:
+    """The locks, queues and futures that the innermost lines name."""
+    found: list[dict[str, Any]] = []
+    seen: set[int] = set()
+    for _ in range(8):
+        if frame is None:
+            break
+        for text, obj in _named(frame):
+            if id(obj) in seen:
+                continue
+            facts = facts_of(obj)
+            if facts:
+                seen.add(id(obj))
+                kind = type(obj)
+                found.append(
+                    {
+                        "path": names.get(id(obj)) or text.replace("self.", "dataset.", 1),
+                        "type": f"{kind.__module__}.{kind.__qualname__}",
+                        "facts": facts,
+                    }
+                )
+        frame = frame.f_back
+    return found
+
+
+def _named(frame: Any) -> list[tuple[str, Any]]:
+    """What the expressions of a frame's present line stand for, without calling anything."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    found = []
+    for text in _expressions(line):
+        value = _value(text, frame)
+        if value is not None:
+            found.append((text, value))
+    return found
+
+
+def _expressions(line: str) -> list[str]:
+    if line.endswith(":"):
+        line += " pass"
+    for head in ("with ", "for ", "if ", "while "):
+        if line.startswith(head):
+            break
+    try:
+        tree = ast.parse(line)
+    except SyntaxError:
+        try:
+            tree = ast.parse(line.removeprefix("return ").removeprefix("yield "))
+        except SyntaxError:
+            return []
+    return [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, (ast.Attribute, ast.Name, ast.Subscript))]
+
+
+def _value(text: str, frame: Any) -> Any:
+    head, *rest = text.split(".")
+    space = {**frame.f_globals, **frame.f_locals}
+    value = space.get(head)
+    for name in rest:
+        if not name.isidentifier():
+            return None
+        try:
+            value = getattr(value, name)
+        except Exception:  # noqa: BLE001 - somebody's property
+            return None
+    return value
+
+
+def facts_of(obj: Any) -> dict[str, Any]:
+    """What a lock, queue, event or future says of itself, or nothing for other things."""
+    kind = kind_of(obj)
+    try:
+        if kind == "lock":
+            return {"kind": "lock", **lock_facts(obj)}
+        if kind == "queue":
+            between = type(obj).__module__.startswith("multiprocessing")
+            facts = {"kind": "queue", "between_processes": between, "empty": bool(obj.empty())}
+            if can(obj, "full"):
+                facts["full"] = bool(obj.full())
+            return facts
+        if kind == "executor":
+            threads = getattr(obj, "_threads", None) or ()
+            alive = [thread for thread in threads if thread.ident in sys._current_frames()]  # noqa: SLF001
+            return {"kind": "executor", "threads": len(threads), "alive": len(alive)}
+        if kind == "thread":
+            return {"kind": "thread", "name": obj.name, "alive": obj.ident in sys._current_frames()}  # noqa: SLF001
+        if kind == "loop":
+            return {"kind": "loop"}
+        if can(obj, "result", "done"):
+            return {"kind": "future", "done": bool(obj.done())}
+        if can(obj, "wait", "is_set"):
+            return {"kind": "event", "set": bool(obj.is_set())}
+        if can(obj, "wait", "abort", "reset"):
+            return {"kind": "barrier", "waiting": obj.n_waiting, "parties": obj.parties}
+        if can(obj, "wait", "notify"):
+            return {"kind": "condition"}
+    except Exception:  # noqa: BLE001 - an object that cannot be asked
+        return {}
+    return {}

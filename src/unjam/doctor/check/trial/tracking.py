@@ -1,0 +1,270 @@
+"""One process's account of its samples: each is announced, timed, named by its content, and looked at again."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from unjam.doctor.check.inventory import Inventory, walk
+from unjam.doctor.check.randomness import Randomness
+from unjam.doctor.check.trial import self_inspection
+from unjam.doctor.check.trial.changes import release_mine
+from unjam.doctor.check.trial.event_log import Recorder
+from unjam.doctor.check.trial.exception_words import described
+from unjam.doctor.facts.digest import digest
+from unjam.doctor.facts.trial import Plan
+from unjam.loader.outlier import read as read_shape
+
+MEMORY_EVERY = 0.2  # seconds between two readings of a worker's memory
+AGAIN = 6  # samples that are loaded twice, to see whether the same index gives the same sample
+
+
+@dataclass
+class Setup:
+    """What a process of a trial must know. It travels to workers that are not forked."""
+
+    folder: str
+    plan: Plan
+    epoch: int = 0
+    first: bool = False  # nothing was tried before: the program's shared memory is as it was
+    tries: tuple[tuple[str, int, int, int, str], ...] = ()  # handlers that swallow: file, first, last, at, what is done
+
+
+@dataclass
+class Here:
+    """This process's own side of a trial."""
+
+    setup: Setup
+    recorder: Recorder
+    randomness: Randomness
+    inventory: Inventory
+    fetchers: int = 0
+    samples: int = 0
+    firsts: list[Any] = field(default_factory=list)  # indices to be loaded twice
+    weighed: float = 0.0
+    shapes: set[str] = field(default_factory=set)
+    good: Any = None
+    roots: dict[str, Any] = field(default_factory=dict)
+    fresh: list[tuple[str, Any, str]] = field(default_factory=list)  # samples of the batch that is being made
+
+
+def epoch_of(here: Here) -> int:
+    """Which epoch of the trial this is."""
+    return here.setup.epoch + (here.fetchers - 1 if here.recorder.worker >= 0 else 0)
+
+
+LEFT_OUT = object()
+
+
+def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
+    """Load one sample, and write down all that can be seen of it."""
+    plan, recorder = here.setup.plan, here.recorder
+    recorder.write("start", i=index)
+    iterable = index.startswith("#")
+    # a worker's first sample is loaded as it would be: it may make generators from the seeds that torch gave the worker
+    natural = here.samples == 0 and here.recorder.worker >= 0 and here.fetchers <= 1
+    before: dict[str, str] = {}
+    if not plan.measured:
+        if not natural:
+            here.randomness.seed(seed_number(f"{index}/{epoch_of(here)}" if iterable else index))
+        before = here.randomness.states() if here.samples < 3 else {}
+    swallowed: list[str] = []
+    began = time.perf_counter()
+    try:
+        with _tracing(here, swallowed):
+            sample = load()
+    except BaseException as error:
+        if iterable and isinstance(error, StopIteration):
+            recorder.write("over")
+            raise
+        recorder.write("raised", stage="sample", i=index, s=time.perf_counter() - began, **described(error))
+        if plan.tolerant and isinstance(error, Exception):
+            # one that was good stands in, so that the batch keeps its size
+            return here.good if here.good is not None else LEFT_OUT
+        raise
+    seconds = time.perf_counter() - began
+    here.samples += 1
+    fields: dict[str, Any] = {"i": index, "s": round(seconds, 6), "e": epoch_of(here)}
+    if not plan.measured:
+        fields["d"], fields["l"] = digest(sample)
+        here.fresh.append((index, sample, fields["d"]))
+        if before:
+            after = here.randomness.states()
+            fields["drew"] = [name for name in after if after[name] != before.get(name)]
+        if natural:
+            fields["n"] = True  # not to be compared
+        shape = _shape(sample)
+        if shape not in here.shapes and len(here.shapes) < 20:
+            here.shapes.add(shape)
+            fields["shape"] = shape
+        if sample is None:
+            fields["none"] = True
+        if swallowed:
+            fields["swallowed"] = swallowed[0]
+    recorder.write("done", **fields)
+    _weigh_myself(here)
+    _after_first(here)
+    release_mine(plan, here.inventory)
+    if sample is not None and plan.tolerant:
+        here.good = sample
+    return sample
+
+
+def _after_first(here: Here) -> None:
+    """Generators that the first sample made: two workers that make them alike draw alike."""
+    if here.samples != 1 or here.recorder.worker < 0 or here.setup.plan.measured or here.fetchers > 1:
+        return
+    known = here.inventory.generators()
+    here.inventory = Inventory(here.roots)
+    self_inspection.names = here.inventory.names
+    own = here.inventory.generators()
+    here.randomness = Randomness(own)
+    # made by the first sample, or put in the place of the one that was there
+    late = {name: state for name, state in here.randomness.states().items() if own.get(name) is not known.get(name)}
+    if late:
+        here.recorder.write("states", epoch=epoch_of(here), states=late)
+
+
+def seed_number(index: str) -> int:
+    """A seed made of a name."""
+    return zlib.crc32(index.encode())
+
+
+def listed(wanted: Any) -> str:
+    """The indices of a batch that is loaded at once."""
+    return ",".join(str(index) for index in list(wanted)[:8])
+
+
+def _shape(sample: Any) -> str:
+    tree = read_shape(sample)
+    return "; ".join(f"{where or 'sample'}: {has}" for where, has in list(tree.items())[:12])
+
+
+def look_again(here: Here, samples: list[Any]) -> None:
+    """Whether a sample changed after it was returned: a buffer that the next sample was written into."""
+    fresh, here.fresh = here.fresh, []
+    if here.setup.plan.measured or len(samples) < 2 or here.samples > 400:
+        return
+    changed = [index for index, sample, name in fresh if digest(sample)[0] != name]
+    if changed:
+        here.recorder.write("changed", i=changed, alias=_alias(here, fresh[-1][1]))
+
+
+def _alias(here: Here, sample: Any) -> str:
+    """The attribute whose memory a sample lies in."""
+    own = set(_addresses(sample))
+    for found in walk(here.roots):
+        if found.path not in here.roots and (_address(found.obj) in own or found.obj is sample):
+            return found.path
+    return ""
+
+
+def _addresses(part: Any, depth: int = 0) -> Iterator[int]:
+    if isinstance(part, dict):
+        part = list(part.values())
+    if isinstance(part, (list, tuple)) and depth < 4:
+        for one in part[:50]:
+            yield from _addresses(one, depth + 1)
+    elif where := _address(part):
+        yield where
+
+
+def _address(obj: Any) -> int:
+    if callable(getattr(obj, "data_ptr", None)):
+        return int(obj.data_ptr())
+    interface = getattr(obj, "__array_interface__", None)
+    return int(interface["data"][0]) if interface else 0
+
+
+def load_again(here: Here, dataset: Any) -> None:
+    """The first indices once more, in another order: equal samples mean that an index determines its sample.
+
+    After everything else, because a dataset that reads on and on is changed by it.
+    """
+    for index in reversed(here.firsts):
+        here.recorder.write("start", i=str(index))
+        here.randomness.seed(seed_number(str(index)))
+        try:
+            second = digest(dataset[index])[0]
+        except Exception:  # noqa: BLE001 - then it does not
+            second = "failed"
+        here.recorder.write("twice", i=str(index), d=second)
+
+
+def collate(here: Here, function: Callable[[Any], Any], samples: Any) -> Any:
+    """Put a batch together, as the program would."""
+    if samples is LEFT_OUT:
+        raise RuntimeError("the sample was left out")
+    if here.setup.plan.tolerant and isinstance(samples, list) and not samples:
+        return []  # every sample of the batch failed
+    here.recorder.write("collate")
+    began = time.perf_counter()
+    if here.setup.plan.tolerant and isinstance(samples, list) and any(s is None for s in samples):
+        kept = [s for s in samples if s is not None] or [here.good]
+        samples = [s if s is not None else kept[0] for s in samples]
+    try:
+        batch = function(samples)
+    except BaseException as error:
+        here.recorder.write("raised", stage="collate", **described(error))
+        raise
+    here.recorder.write("collated", s=round(time.perf_counter() - began, 6))
+    return batch
+
+
+@contextlib.contextmanager
+def _tracing(here: Here, swallowed: list[str]) -> Iterator[None]:
+    """Notice exceptions that a known handler hides. Only where the source has such handlers, and not for ever."""
+    tries = here.setup.tries
+    if not tries or here.samples > 3000 or here.setup.plan.measured or here.setup.plan.workers:
+        yield
+        return
+    files = {file for file, *_ in tries}
+
+    def each(frame: Any, event: str, given: Any) -> Any:
+        if event == "exception":
+            for file, first, last, at, done in tries:
+                if frame.f_code.co_filename == file and first <= frame.f_lineno <= last and not swallowed:
+                    kind, value = given[0], given[1]
+                    swallowed.append(f"{kind.__qualname__}: {str(value)[:100]}|{file}|{frame.f_lineno}|{at}|{done}")
+        return each
+
+    def calls(frame: Any, _: str, __: Any) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_lines = False
+        return each
+
+    old = sys.gettrace()
+    sys.settrace(calls)
+    try:
+        yield
+    finally:
+        sys.settrace(old)
+
+
+def _weigh_myself(here: Here) -> None:
+    now = time.monotonic()
+    if here.recorder.worker < 0 or (now - here.weighed < MEMORY_EVERY and here.samples != 1):
+        return
+    here.weighed = now
+    found = {}
+    try:
+        with open("/proc/self/smaps_rollup", encoding="ascii") as file:
+            for line in file:
+                name, _, rest = line.partition(":")
+                if name in ("Rss", "Pss", "Private_Dirty"):
+                    found[name] = int(rest.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        return
+    here.recorder.write(
+        "memory",
+        n=here.samples,
+        private=found.get("Private_Dirty", 0),
+        pss=found.get("Pss", 0),
+        rss=found.get("Rss", 0),
+    )

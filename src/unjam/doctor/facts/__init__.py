@@ -1,0 +1,1 @@
+"""What the doctor knows: plain records without judgement."""

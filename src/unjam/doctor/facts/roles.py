@@ -1,0 +1,249 @@
+"""What a process is about, from its Python calls: which part of a loader it is in, which sample, which worker it is."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Mapping
+
+from unjam.doctor.facts.scene import Doing
+from unjam.doctor.facts.trial import Sync
+from unjam.system.file_owner import is_pythons, is_users
+from unjam.system.process_table import is_number
+from unjam.system.stacks import Frame
+
+Values = tuple[Mapping[str, str], ...]
+
+# packages of Python's own among the files below
+_PYTHONS = ("multiprocessing/", "concurrent/")
+
+_POOLS = (("multiprocessing/pool.py", "worker"), ("concurrent/futures/process.py", "_process_worker"))
+# calls of a library in which a main process waits for its workers, by file and function
+_WAITS = {
+    ("torch/utils/data/dataloader.py", "_try_get_data"),
+    ("torch/utils/data/dataloader.py", "_get_data"),
+    ("torch/utils/data/dataloader.py", "_next_data"),
+    ("unjam/drive/feed.py", "next"),
+    ("multiprocessing/pool.py", "get"),
+    ("multiprocessing/pool.py", "wait"),
+    ("multiprocessing/pool.py", "next"),
+    ("multiprocessing/queues.py", "get"),
+    ("concurrent/futures/_base.py", "result"),
+    ("concurrent/futures/_base.py", "wait"),
+    ("concurrent/futures/_base.py", "result_iterator"),
+}
+_INLINE = ("torch/utils/data/_utils/fetch.py", "unjam/worker/fetching.py")
+
+
+def named(frame: Frame, file: str, *functions: str) -> bool:
+    """Whether a call is of this library's file, and of one of these functions."""
+    if functions and frame.function not in functions:
+        return False
+    path = "/" + frame.file.replace("\\", "/")
+    return path.endswith("/" + file) and (not file.startswith(_PYTHONS) or is_pythons(frame.file))
+
+
+def at(frames: tuple[Frame, ...], file: str, *functions: str) -> int:
+    """Where the outermost such call is, or -1."""
+    return next((n for n in range(len(frames) - 1, -1, -1) if named(frames[n], file, *functions)), -1)
+
+
+def worker_doing(frames: tuple[Frame, ...], values: Values) -> Doing | None:
+    """What a worker is about; None: this is no worker."""
+    loop = at(frames, "torch/utils/data/_utils/worker.py", "_worker_loop")
+    if loop >= 0:
+        known = values[loop] if loop < len(values) else {}
+        stage, index = _stage(frames[:loop], values)
+        first = stage in ("init", "made") or (bool(index) and _begins(inner=frames[:loop], values=values, index=index))
+        return Doing(
+            "torch",
+            stage,
+            index,
+            _number(known.get("worker_id")),
+            _number(known.get("idx")),
+            _number(known.get("num_workers")),
+            first=first,
+        )
+    for file, function in _POOLS:
+        loop = at(frames, file, function)
+        if loop >= 0:
+            inner = [f for f in frames[:loop] if not is_pythons(f.file)]
+            return Doing("pool", "task" if inner else "idle")
+    if at(frames, "unjam/worker/main.py") >= 0:
+        fetch = at(frames, "unjam/worker/fetching.py")
+        return Doing(
+            "unjam", "sample" if fetch >= 0 else "idle", _index(frames[: fetch + 1], values) if fetch >= 0 else ""
+        )
+    boot = at(frames, "multiprocessing/process.py", "_bootstrap")
+    starts = at(frames, "multiprocessing/spawn.py", "spawn_main", "_main", "prepare")
+    if boot >= 0:
+        if at(frames[:boot], "multiprocessing/util.py", "_exit_function") >= 0:
+            return Doing("process", "end")
+        return Doing("process", "task")
+    if starts >= 0:
+        return Doing("process", "start")
+    return None
+
+
+def _stage(inner: tuple[Frame, ...], values: Values) -> tuple[str, str]:
+    """The stage of torch's worker, from the calls inside its loop, and the sample."""
+    if not inner:
+        return "idle", ""
+    callee = inner[-1]
+    if named(callee, "multiprocessing/queues.py", "get") or named(
+        callee, "torch/utils/data/_utils/worker.py", "is_alive"
+    ):
+        return "idle", ""
+    if named(callee, "multiprocessing/queues.py", "put"):
+        return "send", ""
+    fetch = at(inner, "torch/utils/data/_utils/fetch.py", "fetch")
+    if fetch >= 0:
+        index = _index(inner[: fetch + 1], values)
+        collates = "collate_fn(" in linecache.getline(inner[fetch].file, inner[fetch].line or 0)
+        return ("collate", _batch(values, fetch)) if collates else ("sample", index)
+    if callee.function == "create_fetcher":
+        return "made", ""
+    return "init", ""
+
+
+def _begins(inner: tuple[Frame, ...], values: Values, index: str) -> bool:
+    """Whether a sample is the first of its batch."""
+    fetch = at(inner, "torch/utils/data/_utils/fetch.py", "fetch")
+    whole = _batch(values, fetch).strip("[]( ")
+    return whole.partition(",")[0].strip() == index
+
+
+def _index(frames: tuple[Frame, ...], values: Values) -> str:
+    """The sample: what the fetcher's own loop variable holds, else the batch's indices."""
+    for n in range(len(frames) - 1, -1, -1):
+        known = values[n] if n < len(values) else {}
+        if not any(named(frames[n], file) for file in _INLINE):
+            continue
+        for name in ("idx", "one"):  # torch's word for it, and ours
+            if name in known:
+                return known[name]
+    return _batch(values, len(frames) - 1)
+
+
+def _batch(values: Values, n: int) -> str:
+    known = values[n].get("possibly_batched_index", "") if 0 <= n < len(values) else ""
+    return "" if "None" in known else known
+
+
+def progress(frames: tuple[Frame, ...], values: Values, arguments: Values) -> str:
+    """What changes from one sample to the next: what the user's outermost function was given, the list that a fetcher fills."""
+    for n in range(len(frames) - 1, -1, -1):
+        if n < len(values) and any(named(frames[n], file, "fetch") for file in _INLINE):
+            return values[n].get("data", "")
+        if n < len(arguments) and is_users(frames[n].file):
+            return str(arguments[n])
+    return ""
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and is_number(text) else -1
+
+
+def main_doing(frames: tuple[Frame, ...], values: Values) -> Doing:
+    """What a main process is about."""
+    inline = max(at(frames, file, "fetch") for file in _INLINE)
+    if at(frames, "unjam/drive/feed.py", "next") >= 0 and at(frames, "unjam/worker/fetching.py") < 0:
+        return Doing("unjam", "waits", through="feed.py:next")
+    if inline >= 0:
+        index = _index(frames[: inline + 1], values)
+        collates = "collate_fn(" in linecache.getline(frames[inline].file, frames[inline].line or 0)
+        return Doing("torch", "collate" if collates else "sample", _batch(values, inline) if collates else index)
+    found = None
+    for frame in frames:
+        if is_users(frame.file):
+            break
+        found = _library_call(frame) or found  # the outermost tells most
+    if found is not None:
+        return found
+    outer = next((f for f in frames if not is_pythons(f.file)), None)
+    return Doing("", "elsewhere", through=outer.function if outer else "")
+
+
+def _library_call(frame: Frame) -> Doing | None:
+    if named(frame, "torch/utils/data/dataloader.py", "_shutdown_workers", "__del__"):
+        return Doing("torch", "stopping")
+    for file, function in _WAITS:
+        if named(frame, file, function):
+            package = file.partition("/")[0]
+            loader = package if package in ("torch", "unjam") else "pool"
+            return Doing(loader, "waits", through=f"{os.path.basename(frame.file)}:{frame.function}")
+    if named(frame, "torch/utils/data/dataloader.py", "__init__"):
+        return Doing("torch", "starting")
+    if named(frame, "multiprocessing/process.py", "join") or named(frame, "multiprocessing/pool.py", "join"):
+        return Doing("process", "stopping")
+    if named(frame, "multiprocessing/connection.py", "recv", "wait", "recv_bytes"):
+        return Doing("process", "waits", through="connection.py:recv")
+    return None
+
+
+def collective(frames: tuple[Frame, ...]) -> str:
+    """The function of torch.distributed that a stack is in, the outermost below the user's."""
+    found = ""
+    for frame in frames:
+        if "/torch/distributed/" in frame.file.replace("\\", "/") and not frame.function.startswith("wrapper"):
+            found = frame.function
+        elif is_users(frame.file):
+            break
+    return found
+
+
+# -- what a line waits for ---------------------------------------------------------------------------------------------
+
+# the function of the standard library that the user's code called: (file, functions) -> kind
+_KINDS = (
+    ("multiprocessing/queues.py", ("get", "put"), "queue"),
+    ("multiprocessing/managers.py", (), "queue"),
+    ("multiprocessing/synchronize.py", ("wait",), "event"),
+    ("multiprocessing/synchronize.py", ("__enter__", "acquire"), "lock"),
+    ("multiprocessing/connection.py", (), "pipe"),
+    ("multiprocessing/pool.py", (), "future"),
+    ("multiprocessing/process.py", ("join",), "child"),
+    ("multiprocessing/popen_fork.py", (), "child"),
+    ("queue.py", ("get", "put"), "queue"),
+    ("queue.py", ("join",), "queue"),
+    ("threading.py", ("join",), "thread"),
+    ("threading.py", ("wait", "wait_for"), "event"),
+    ("threading.py", ("acquire", "__enter__"), "lock"),
+    ("concurrent/futures/_base.py", (), "future"),
+    ("concurrent/futures/thread.py", (), "executor"),
+    ("concurrent/futures/process.py", (), "executor"),
+    ("asyncio/", (), "loop"),
+    ("subprocess.py", (), "child"),
+)
+
+
+def sync_of(frames: tuple[Frame, ...], values: Values) -> Sync | None:
+    """What of Python's own the innermost user's line waits in: a queue, a future, an event; None: nothing of these."""
+    for n, frame in enumerate(frames):
+        if not is_pythons(frame.file):
+            return None
+        outside = n + 1 >= len(frames) or not is_pythons(frames[n + 1].file)
+        if not outside:
+            continue
+        for file, functions, kind in _KINDS:
+            if _is_file(frame.file, file) and (not functions or frame.function in functions):
+                own = (values[n].get("self", "") if n < len(values) else "").partition(" at ")[0].strip("<")
+                between = file.startswith("multiprocessing/")
+                facts = {"kind": _by_class(own, kind), "between_processes": between, "call": frame.function}
+                return Sync(own or os.path.basename(frame.file), own, facts)
+        return None
+    return None
+
+
+def _is_file(path: str, file: str) -> bool:
+    """Whether a path of Python's own is this file, or (`asyncio/`) lies in this folder."""
+    path = path.replace("\\", "/")
+    return f"/{file}" in path if file.endswith("/") else path.endswith(f"/{file}")
+
+
+def _by_class(own: str, kind: str) -> str:
+    """Events, conditions and barriers wait by the same calls."""
+    for word in ("Condition", "Barrier", "Event"):
+        if own.endswith(word):
+            return word.lower()
+    return "lock" if own.endswith("Semaphore") else kind

@@ -1,0 +1,366 @@
+"""Reading source without running it: where an attribute was set, which exceptions are swallowed, how a loader is used."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from unjam.doctor.facts.trial import Place
+
+_BROAD = {"Exception", "BaseException"}
+# caught to take another way, not to hide a bad sample
+_NARROW = {
+    "KeyError", "IndexError", "LookupError", "AttributeError", "StopIteration", "ImportError", "ModuleNotFoundError",
+    "NotImplementedError", "KeyboardInterrupt", "EOFError", "Empty", "Full", "TimeoutExpired",
+}  # fmt: skip
+
+
+@functools.cache
+def tree_of(file: str) -> ast.Module | None:
+    """A file's syntax tree, or None where it cannot be read."""
+    lines = linecache.getlines(file)
+    try:
+        return ast.parse("".join(lines)) if lines else None
+    except (
+        SyntaxError,
+        ValueError,
+        MemoryError,
+        RecursionError,
+    ):  # the parser runs out of room on what nobody would write
+        return None
+
+
+def line_of(place: Place | None) -> str:
+    """The text of a line."""
+    return linecache.getline(place.file, place.line).strip() if place else ""
+
+
+def per_worker_change(line: str) -> str:
+    """The change of a line that opens a handle, so that every worker opens its own; nothing where the line is something else."""
+    try:
+        (statement,) = ast.parse(line).body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return ""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return ""
+    call = statement.value
+    target = ast.unparse(statement.targets[0])
+    given = [ast.unparse(call.func), *map(ast.unparse, call.args)]
+    given += [f"{k.arg}={ast.unparse(k.value)}" if k.arg else f"**{ast.unparse(k.value)}" for k in call.keywords]
+    return f"-    {line}\n+    {target} = unjam.per_worker({', '.join(given)})"
+
+
+# -- where things were set ---------------------------------------------------------------------------------------------
+
+
+def where_set(owner: Any, name: Any) -> Place | None:
+    """The line that put something where it was found: `self.x = …` in a class, `x = …` in a module."""
+    try:
+        if isinstance(owner, dict) and "__name__" in owner and "__builtins__" in owner:
+            return _in_module(owner.get("__file__") or _any_file(owner), str(name))
+        if isinstance(owner, types.FunctionType):  # a variable of the function around it
+            return _in_module(owner.__code__.co_filename, str(name))
+        if isinstance(owner, (dict, list, tuple)) or owner is None:
+            return None
+        kind = owner if isinstance(owner, type) else type(owner)
+        return attribute_set(kind, str(name))
+    except Exception:  # noqa: BLE001 - source is a help, not a need
+        return None
+
+
+def _any_file(space: dict[str, Any]) -> str:
+    for value in space.values():
+        if isinstance(value, types.FunctionType) and value.__globals__ is space:
+            return value.__code__.co_filename
+    return ""
+
+
+def attribute_set(kind: type, name: str) -> Place | None:
+    """The line in a class (or one it derives from) that sets an attribute."""
+    for base in kind.__mro__:
+        for file, node in _class_nodes(base):
+            best: int | None = None
+            for inner in ast.walk(node):
+                targets: list[ast.expr] = []
+                if isinstance(inner, ast.Assign):
+                    targets = inner.targets
+                elif isinstance(inner, (ast.AnnAssign, ast.AugAssign)):
+                    targets = [inner.target]
+                else:
+                    continue
+                for target in targets:
+                    for part in ast.walk(target):
+                        named = (isinstance(part, ast.Attribute) and part.attr == name) or (
+                            isinstance(part, ast.Name) and part.id == name and inner in node.body
+                        )
+                        if named and (best is None or inner.lineno < best):
+                            best = inner.lineno
+            if best is not None:
+                return Place(file, best)
+    return None
+
+
+def class_place(kind: type) -> Place | None:
+    """Where a class begins."""
+    return next((Place(file, node.lineno) for file, node in _class_nodes(kind)), None)
+
+
+def _class_nodes(kind: type) -> Iterator[tuple[str, ast.ClassDef]]:
+    file = file_of(kind)
+    tree = tree_of(file) if file else None
+    if tree is not None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
+                yield file, node
+
+
+def file_of(kind: type) -> str:
+    """The file of a class; a notebook's class is known by its methods."""
+    for value in vars(kind).values():
+        function = getattr(value, "__func__", value)
+        if isinstance(function, types.FunctionType):
+            return function.__code__.co_filename
+    try:
+        return inspect.getsourcefile(kind) or ""
+    except (TypeError, OSError):
+        module = sys.modules.get(kind.__module__)
+        return getattr(module, "__file__", "") or ""
+
+
+def _in_module(file: str, name: str) -> Place | None:
+    tree = tree_of(file) if file else None
+    if tree is None:
+        return None
+    for node in ast.walk(tree):
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(isinstance(part, ast.Name) and part.id == name for target in targets for part in ast.walk(target)):
+            return Place(file, node.lineno)  # type: ignore[attr-defined]  # both kinds have a line
+    return None
+
+
+# -- exceptions that are swallowed -------------------------------------------------------------------------------------
+
+
+def swallowing(function: types.FunctionType) -> Iterator[tuple[Place, tuple[int, int], str, str]]:
+    """The handlers of a function that hide a failure: place, lines of the try body, what they catch, what they do."""
+    file = function.__code__.co_filename
+    node = _function_node(file, function.__code__)
+    if node is None:
+        return
+    given = {argument.arg for argument in [*node.args.args, *node.args.kwonlyargs]}
+    for inner in ast.walk(node):
+        if not isinstance(inner, ast.Try):
+            continue
+        lines = (inner.body[0].lineno, inner.body[-1].end_lineno or inner.body[-1].lineno)
+        for handler in inner.handlers:
+            caught = _caught(handler)
+            if caught and set(caught) <= _NARROW:
+                continue
+            done = _what_it_does(handler, function.__name__, given, broad=not caught or bool(set(caught) & _BROAD))
+            if done:
+                yield Place(file, handler.lineno), lines, " or ".join(caught) or "everything", done
+
+
+def _function_node(file: str, code: types.CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first <= code.co_firstlineno <= node.lineno:
+                return node
+    return None
+
+
+def _caught(handler: ast.ExceptHandler) -> list[str]:
+    if handler.type is None:
+        return []
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return [ast.unparse(kind).rpartition(".")[2] for kind in kinds]
+
+
+def _what_it_does(handler: ast.ExceptHandler, function: str, given: set[str], *, broad: bool) -> str:
+    if any(isinstance(node, ast.Raise) for node in ast.walk(handler)):
+        return ""
+    for node in ast.walk(handler):
+        if isinstance(node, ast.Return):
+            if node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None):
+                return "returns None"
+            text = ast.unparse(node.value)
+            if "self[" in text or f"{function}(" in text:
+                return "returns another sample"
+            if not _depends(node.value, given):
+                return "returns a default"
+            return ""
+    last = handler.body[-1]
+    if isinstance(last, ast.Continue):
+        return "goes on with the next"
+    if isinstance(last, ast.Assign) and not _depends(last.value, given):
+        return "puts a default in its place"
+    only_says = all(isinstance(node, (ast.Pass, ast.Expr)) for node in handler.body)
+    return "goes on as if nothing had happened" if only_says and broad else ""
+
+
+def _depends(value: ast.expr, given: set[str]) -> bool:
+    """Whether a value is made from the function's own arguments (self apart)."""
+    return any(isinstance(node, ast.Name) and node.id in given - {"self"} for node in ast.walk(value))
+
+
+# -- how a program uses its loader -------------------------------------------------------------------------------------
+
+
+def enclosing(file: str, line: int) -> list[ast.stmt]:
+    """The statements around a line, outermost first."""
+    tree = tree_of(file)
+    found = [
+        node
+        for node in (ast.walk(tree) if tree else ())
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return sorted(found, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
+
+
+def is_guarded(file: str, line: int) -> bool:
+    """Whether a line of a module's own level stands under `if __name__ == "__main__"`."""
+    return any(
+        isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) and "__main__" in ast.unparse(node.test)
+        for node in enclosing(file, line)
+    )
+
+
+def is_in_loop(file: str, line: int) -> bool:
+    """Whether a line runs again and again: it stands in the body of a loop, within its function."""
+    around = enclosing(file, line)
+    cut = max(
+        (at for at, node in enumerate(around) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))), default=-1
+    )
+    for node in around[cut + 1 :]:
+        if isinstance(node, ast.While):
+            return True
+        if isinstance(node, ast.For) and line > (node.iter.end_lineno or node.lineno):
+            return True
+    return False
+
+
+def rounds(file: str, line: int) -> ast.expr | None:
+    """What the loop around a line is given to count to: n in `for epoch in range(n)`."""
+    for node in reversed(enclosing(file, line)):
+        if isinstance(node, ast.For) and line > (node.iter.end_lineno or node.lineno):
+            call = node.iter
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("range") and call.args:
+                return call.args[-1] if len(call.args) < 3 else call.args[1]
+    return None
+
+
+def remade(place: Place) -> bool:
+    """Whether a line makes an iterator only to take one batch: next(iter(loader))."""
+    for node in enclosing(place.file, place.line)[-1:]:
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call) and ast.unparse(inner.func) == "next" and inner.args:
+                first = inner.args[0]
+                if isinstance(first, ast.Call) and ast.unparse(first.func) == "iter":
+                    return True
+    return False
+
+
+def kept(place: Place) -> tuple[Place, str] | None:
+    """The line of the loop over the loader that keeps whole batches, and the name it keeps them under."""
+    around = enclosing(place.file, place.line)
+    loop = next(
+        (
+            n
+            for n in reversed(around)
+            if isinstance(n, ast.For) and n.iter.lineno <= place.line <= (n.iter.end_lineno or 0)
+        ),
+        None,
+    )
+    if loop is None:
+        return _kept_at_once(around[-1], place) if around else None
+    names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+    if (
+        isinstance(loop.iter, ast.Call)
+        and ast.unparse(loop.iter.func) == "enumerate"
+        and isinstance(loop.target, ast.Tuple)
+    ):
+        names -= {part.id for part in ast.walk(loop.target.elts[0]) if isinstance(part, ast.Name)}
+    for node in [inner for statement in loop.body for inner in ast.walk(statement)]:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("append", "extend", "add")
+        ):
+            if node.args and _is_batch(node.args[0], names):
+                return Place(place.file, node.lineno), ast.unparse(node.func.value)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.value, (ast.List, ast.Tuple)):
+            if any(_is_batch(one, names) for one in node.value.elts):
+                return Place(place.file, node.lineno), ast.unparse(node.target)
+        elif (
+            isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript) and _is_batch(node.value, names)
+        ):
+            return Place(place.file, node.lineno), ast.unparse(node.targets[0].value)
+    return None
+
+
+def _kept_at_once(statement: ast.AST, place: Place) -> tuple[Place, str] | None:
+    if not isinstance(statement, ast.Assign):
+        return None
+    value, name = statement.value, ast.unparse(statement.targets[0])
+    if isinstance(value, ast.Call) and ast.unparse(value.func) in ("list", "tuple", "sorted"):
+        return Place(place.file, statement.lineno), name
+    if isinstance(value, ast.ListComp):
+        names = {part.id for g in value.generators for part in ast.walk(g.target) if isinstance(part, ast.Name)}
+        if _is_batch(value.elt, names):
+            return Place(place.file, statement.lineno), name
+    return None
+
+
+def _is_batch(value: ast.expr, names: set[str]) -> bool:
+    """Whether an expression is the batch itself or a part of it, not something computed from it."""
+    if isinstance(value, ast.Name):
+        return value.id in names
+    if isinstance(value, ast.Subscript):
+        return _is_batch(value.value, names)
+    if isinstance(value, (ast.Tuple, ast.List)):
+        return any(_is_batch(one, names) for one in value.elts)
+    return False
+
+
+def calls(file: str, method: str) -> bool:
+    """Whether a file calls a method of this name on anything."""
+    tree = tree_of(file)
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == method
+        for node in (ast.walk(tree) if tree else ())
+    )
+
+
+def uses_of(file: str, names: set[str]) -> tuple[dict[str, Place], dict[str, Place]]:
+    """Attributes of the objects called `names` that a file reads, and those that it sets inside a loop."""
+    reads: dict[str, Place] = {}
+    writes: dict[str, Place] = {}
+    tree = tree_of(file)
+    if tree is None:
+        return reads, writes
+    loops = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While))]
+    inside = {id(inner) for loop in loops for inner in ast.walk(loop)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute):
+            continue
+        if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Attribute) and id(node) in inside:
+            inner = node.value  # dataset.cursor.value = 0 changes dataset.cursor
+            if ast.unparse(inner.value) in names:
+                writes.setdefault(inner.attr, Place(file, node.lineno))
+        if ast.unparse(node.value) not in names:
+            continue
+        if isinstance(node.ctx, ast.Load):
+            reads.setdefault(node.attr, Place(file, node.lineno))
+        elif id(node) in inside:
+            writes.setdefault(node.attr, Place(file, node.lineno))
+    return reads, writes

@@ -1,0 +1,256 @@
+"""What workers and consumer did over time, small enough for a page however much there was: put together first, then drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from unjam.doctor.facts.run import LoaderRun
+from unjam.doctor.facts.trial import Trial
+from unjam.doctor.facts.tune_measurements import Measured
+
+MOST_BARS = 4000
+MOST_WAITS = 2000
+POINTS = 240
+MOST_SLOW = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A batch that a worker made, or several where there are too many to see. Seconds from the beginning.
+
+    share: of several, the part of the time in which the worker was at it; 1 for a single one.
+    """
+
+    row: int
+    start: float
+    fetch: float
+    collate: float
+    pack: float
+    name: str
+    samples: int
+    slow: str = ""
+    slow_seconds: float = 0.0
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Numbers over time, a line for each name."""
+
+    title: str
+    unit: str
+    lines: dict[str, list[tuple[float, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One loader over time. slow: the slowest samples: name, seconds, who made it."""
+
+    rows: tuple[str, ...]
+    span: float
+    bars: tuple[Bar, ...] = ()
+    waits: tuple[tuple[float, float], ...] = ()
+    series: tuple[Series, ...] = ()
+    slow: tuple[tuple[str, float, str], ...] = ()
+    note: str = ""
+
+
+def of_run(run: LoaderRun) -> Picture | None:
+    """A loader of `unjam run`."""
+    times = [t for wait in run.waits for t in (wait.asked, wait.got)] + [t for m in run.made for t in (m.begun, m.done)]
+    if not times:
+        return None
+    start, end = min(times), max(times)
+    workers = sorted({one.worker for one in run.made})
+    row_of = {worker: row for row, worker in enumerate(workers)}
+    bars = [
+        Bar(
+            row_of[one.worker],
+            (one.begun - start) / 1e9,
+            (one.collated - one.begun) / 1e9,
+            ((one.packed or one.done) - one.collated) / 1e9,
+            (one.done - one.packed) / 1e9 if one.packed else 0.0,
+            one.name or "a batch",
+            one.samples,
+            one.slowest,
+            one.longest / 1e9,
+        )
+        for one in run.made
+    ]
+    waits = [((wait.asked - start) / 1e9, wait.seconds) for wait in run.waits]
+    span = (end - start) / 1e9
+    got = [(wait.got - start) / 1e9 for wait in run.waits]
+    per_batch = run.samples / run.batches if run.batches else 1.0
+    series = [
+        Series("Throughput", "samples/s", {"samples/s": rate([(at, per_batch) for at in got], span)}),
+        Series("Waiting for data", "% of the time", {"training": waiting(waits, span)}),
+    ]
+    if not run.cut and run.made and run.workers:
+        done = [((one.done - start) / 1e9, 1) for one in run.made] + [(at, -1) for at in got]
+        series.append(Series("Batches made and not yet taken", "batches", {"batches": depth(done, span)}))
+    if run.memory:
+        series.append(Series("Memory of each worker's own", "MB", _memory(run.memory, start)))
+    slow = [(bar.slow, bar.slow_seconds, _who(workers[bar.row])) for bar in bars if bar.slow]
+    return Picture(
+        (*map(_who, workers), "training"),
+        span,
+        tuple(fewer(bars, len(workers), span)),
+        tuple(longest(waits)),
+        tuple(one for one in series if any(len(line) > 1 for line in one.lines.values())),
+        tuple(_slowest(slow)),
+        "the oldest batches were forgotten" if run.cut else "",
+    )
+
+
+def of_trial(trial: Trial) -> Picture | None:
+    """A trial of `unjam check`: there each sample is known."""
+    samples = [one for one in trial.samples if one.at]
+    if not samples:
+        return None
+    start = min(one.at - one.seconds for one in samples)
+    end = max([one.at for one in samples] + [batch.at for batch in trial.batches])
+    span = max(end - start, 1e-6)
+    workers = sorted({one.worker for one in samples})
+    bars = [
+        Bar(workers.index(one.worker), one.at - one.seconds - start, one.seconds, 0.0, 0.0, f"sample {one.index}", 1)
+        for one in samples
+    ]
+    waits = [(batch.at - batch.wait - start, batch.wait) for batch in trial.batches]
+    each = len(samples) / max(1, len(trial.batches))
+    series = [
+        Series("Throughput", "samples/s", {"samples/s": rate([(b.at - start, each) for b in trial.batches], span)}),
+        Series("Waiting for data", "% of the time", {"consumer": waiting(waits, span)}),
+    ]
+    memory: dict[str, list[tuple[float, float]]] = {}
+    for reading in trial.memory:
+        memory.setdefault(_who(reading.worker), []).append((reading.at - start, reading.private / 1e6))
+    series.append(Series("Memory of each worker's own", "MB", {name: thin(line) for name, line in memory.items()}))
+    slow = [(one.index, one.seconds, _who(one.worker)) for one in samples]
+    return Picture(
+        (*map(_who, workers), "consumer"),
+        span,
+        tuple(fewer(bars, len(workers), span)),
+        tuple(longest(waits)),
+        tuple(one for one in series if any(len(line) > 1 for line in one.lines.values())),
+        tuple(_slowest(slow)),
+    )
+
+
+def of_measured(one: Measured) -> Picture | None:
+    """A setting of `unjam tune`."""
+    if not one.timeline:
+        return None
+    start = min(bar[1] for bar in one.timeline)
+    span = (max(bar[3] for bar in one.timeline) - start) / 1e9
+    workers = sorted({int(bar[0]) for bar in one.timeline})
+    bars = [
+        Bar(
+            workers.index(int(pid)),
+            (begun - start) / 1e9,
+            (collated - begun) / 1e9,
+            (done - collated) / 1e9,
+            0.0,
+            str(name),
+            int(samples),
+            str(slow),
+            float(took) / 1e9,
+        )
+        for pid, begun, collated, done, samples, slow, took, name in one.timeline
+    ]
+    rows = tuple(f"worker {row}" if pid else "main" for row, pid in enumerate(workers))
+    done = sorted((bar.start + bar.fetch + bar.collate, float(bar.samples)) for bar in bars)
+    series = (Series("Samples made", "samples/s", {"samples/s": rate(done, span)}),)
+    return Picture(
+        rows, span, tuple(fewer(bars, len(workers), span)), (), series, tuple(_slowest(_of_bars(bars, rows)))
+    )
+
+
+def _of_bars(bars: Iterable[Bar], rows: Sequence[str]) -> list[tuple[str, float, str]]:
+    return [(bar.slow, bar.slow_seconds, rows[bar.row]) for bar in bars if bar.slow]
+
+
+# -- putting together ------------------------------------------------------------------------------------------------------
+
+
+def fewer(bars: list[Bar], rows: int, span: float) -> list[Bar]:
+    """As many as a page can hold: each worker's time in slices, where there are more."""
+    if len(bars) <= MOST_BARS or not rows:
+        return bars
+    slices = max(50, MOST_BARS // rows)
+    wide = span / slices
+    found: dict[tuple[int, int], list[Bar]] = {}
+    for bar in bars:
+        found.setdefault((bar.row, min(slices - 1, int(bar.start / wide))), []).append(bar)
+    merged = []
+    for (row, at), group in sorted(found.items()):
+        spent = sum(bar.fetch + bar.collate + bar.pack for bar in group)
+        worst = max(group, key=lambda bar: bar.slow_seconds)
+        slow, seconds = worst.slow, worst.slow_seconds
+        samples = sum(bar.samples for bar in group)
+        name = f"{len(group)} batches"
+        merged.append(Bar(row, at * wide, wide, 0.0, 0.0, name, samples, slow, seconds, min(1.0, spent / wide)))
+    return merged
+
+
+def longest(waits: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The longest waits, in the order of time."""
+    kept = sorted(waits, key=lambda wait: -wait[1])[:MOST_WAITS]
+    return sorted(kept)
+
+
+def rate(events: Iterable[tuple[float, float]], span: float) -> list[tuple[float, float]]:
+    """How many a second, in slices."""
+    events = list(events)
+    slices = max(1, min(POINTS, len(events) // 3))
+    wide = max(span, 1e-9) / slices
+    counted = [0.0] * slices
+    for at, amount in events:
+        counted[min(slices - 1, max(0, int(at / wide)))] += amount
+    return [((at + 0.5) * wide, amount / wide) for at, amount in enumerate(counted)]
+
+
+def waiting(waits: list[tuple[float, float]], span: float) -> list[tuple[float, float]]:
+    """The part of each slice in which somebody waited, in percent."""
+    slices = max(1, min(POINTS, len(waits) // 2))
+    wide = max(span, 1e-9) / slices
+    counted = [0.0] * slices
+    for begin, seconds in waits:
+        first, last = max(0, int(begin / wide)), min(slices - 1, int((begin + seconds) / wide))
+        for at in range(first, last + 1):
+            counted[at] += max(0.0, min((at + 1) * wide, begin + seconds) - max(at * wide, begin))
+    return [((at + 0.5) * wide, min(100.0, spent / wide * 100)) for at, spent in enumerate(counted)]
+
+
+def depth(changes: list[tuple[float, int]], span: float) -> list[tuple[float, float]]:
+    """A count that goes up and down, at regular moments."""
+    changes = sorted(changes)
+    found, now, at = [], 0, 0
+    for point in range(POINTS):
+        until = (point + 1) * span / POINTS
+        while at < len(changes) and changes[at][0] <= until:
+            now += changes[at][1]
+            at += 1
+        found.append((until, float(max(0, now))))
+    return found
+
+
+def thin(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """No more points than can be seen, the last one among them."""
+    step = max(1, len(line) // POINTS)
+    return [*line[::step], *line[-1:]] if step > 1 else line
+
+
+def _memory(readings: Iterable[tuple[int, int, int]], start: int) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for at, worker, size in readings:
+        found.setdefault(_who(worker), []).append(((at - start) / 1e9, size / 1e6))
+    return {name: thin(line) for name, line in found.items()}
+
+
+def _slowest(samples: list[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
+    return sorted(samples, key=lambda one: -one[1])[:MOST_SLOW]
+
+
+def _who(worker: int) -> str:
+    return "main" if worker < 0 else f"worker {worker}"

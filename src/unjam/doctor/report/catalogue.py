@@ -1,0 +1,76 @@
+"""The catalogue in words: what `unjam explain` says and what the documentation's pages are made of."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from typing import Any
+
+from unjam.doctor.rules import BY_CODE, RULES, RuleFile
+
+HEADINGS = ("What happened", "Why", "How to confirm", "How to fix", "Limits")
+
+
+def find(name: str) -> RuleFile | None:
+    """A rule by its code or its name."""
+    known = BY_CODE.get(name.upper())
+    return known or next((file for file in RULES if file.RULE.name == name.lower()), None)
+
+
+def sections(file: RuleFile) -> tuple[str, dict[str, str]]:
+    """The first line, and the text under each heading, each in one line a paragraph."""
+    title, _, rest = inspect.cleandoc(file.__doc__).partition("\n")
+    found: dict[str, str] = {}
+    for paragraph in re.split(r"\n\s*\n", rest.strip()):
+        head, _, text = paragraph.partition(":")
+        words = " ".join(text.split())
+        found[head.strip()] = words[:1].upper() + words[1:]
+    return title, found
+
+
+def explanation(file: RuleFile) -> str:
+    """A rule as a person reads it on a terminal."""
+    title, found = sections(file)
+    parts = [f"{file.RULE.code} {file.RULE.name} ({file.RULE.severity.value})", "", title, ""]
+    for heading in HEADINGS:
+        parts += [heading, textwrap.fill(found[heading], 110, initial_indent="  ", subsequent_indent="  "), ""]
+    return "\n".join(parts).rstrip()
+
+
+def is_script(function: Any) -> bool:
+    """Whether a rule's program is a whole script, returned as text."""
+    return inspect.signature(function).return_annotation in ("str", str)
+
+
+def program(function: Any) -> str:
+    """A rule's own program as text."""
+    return str(function(None)) if is_script(function) else textwrap.dedent(inspect.getsource(function))
+
+
+def page(file: RuleFile) -> str:
+    """A rule's page of the documentation."""
+    title, found = sections(file)
+    lines = [
+        f"# {file.RULE.code} {file.RULE.name}",
+        "",
+        f"**{title}**",
+        "",
+        f"Severity: {file.RULE.severity.value}.",
+        "",
+    ]
+    for heading in HEADINGS:
+        lines += [f"## {heading}", "", found[heading], ""]
+    lines += ["## A program that has it", "", "```python", program(file.broken).rstrip(), "```", ""]
+    lines += ["## The same without it", "", "```python", program(file.fixed).rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def index() -> str:
+    """The list of all rules."""
+    lines = ["# The rules", "", "Each page is made from the rule's own file; `unjam explain CODE` says the same.", ""]
+    lines += ["| code | rule | what happened |", "|---|---|---|"]
+    for file in RULES:
+        title, _ = sections(file)
+        lines.append(f"| [{file.RULE.code}]({file.RULE.code}.md) | {file.RULE.name} | {title} |")
+    return "\n".join([*lines, ""])

@@ -1,0 +1,48 @@
+"""One object that every report is written from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.tune_measurements import Measured
+from unjam.doctor.rules.rule import Finding, Severity
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One trial in a table."""
+
+    loader: int
+    changed: str
+    outcome: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the doctor found, what it tried, and where."""
+
+    target: str
+    findings: list[Finding]
+    cases: list[Case]
+    trials: list[TrialRow]
+    seconds: float
+    stopped: bool = False
+    untried: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    measured: list[Measured] = field(default_factory=list)  # each loader with a profile, where one was asked for
+    scene: Scene | None = None  # of a running program that was looked at from outside
+
+    @property
+    def serious(self) -> list[Finding]:
+        """Without the notes."""
+        return [finding for finding in self.findings if finding.weight is not Severity.NOTE]
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing found; 1: something found; 2: stopped before anything could be said."""
+        return 1 if self.serious else 2 if self.stopped else 0

@@ -1,0 +1,107 @@
+"""A Diagnosis for programs: JSON and SARIF."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from unjam.doctor.facts.scene import Scene
+from unjam.doctor.report.diagnosis import SCHEMA, Diagnosis
+from unjam.doctor.report.text import loader_line, near
+from unjam.doctor.rules import RULES
+from unjam.doctor.rules.rule import Severity
+
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+
+
+def as_json(diagnosis: Diagnosis, version: str) -> str:
+    """The documented object; `schema` changes when a field changes its meaning."""
+    return json.dumps(
+        {
+            "schema": SCHEMA,
+            "unjam": version,
+            "target": diagnosis.target,
+            "found": len(diagnosis.serious),
+            "stopped": diagnosis.stopped,
+            "seconds": round(diagnosis.seconds, 2),
+            "findings": [finding.as_dict() for finding in diagnosis.findings],
+            "loaders": [loader_line(case) for case in diagnosis.cases],
+            "trials": [
+                {"loader": row.loader, "tried": row.changed, "outcome": row.outcome, "seconds": round(row.seconds, 2)}
+                for row in diagnosis.trials
+            ],
+            "untried": diagnosis.untried,
+            "environment": diagnosis.environment,
+            **({"processes": _processes(diagnosis.scene)} if diagnosis.scene else {}),
+        },
+        indent=2,
+    )
+
+
+def _processes(scene: Scene) -> list[dict[str, Any]]:
+    """The processes of a running program, in short; `--dump` has all that is known of them."""
+    return [
+        {
+            "pid": one.pid,
+            "parent": one.parent,
+            "role": one.role,
+            "rank": one.rank,
+            "worker": one.doing.number if one.doing.number >= 0 else None,
+            "state": one.state,
+            "stage": one.doing.stage,
+            "sample": one.doing.index,
+            "waits_for": one.thread.waiting.words if one.threads else "",
+            "seconds_at_rest": one.thread.rested if one.threads else None,
+            "cpu": round(one.busy, 3),
+            "memory": one.rss,
+            "command": one.command,
+            "stack": [str(frame) for frame in one.thread.frames] if one.threads else [],
+        }
+        for one in scene.processes
+    ]
+
+
+def dumps(values: Any) -> str:
+    """Any of our facts as JSON."""
+    return json.dumps(values, indent=1, default=str)
+
+
+def as_sarif(diagnosis: Diagnosis, version: str) -> str:
+    """SARIF 2.1.0, as code-review tools read it."""
+    rules = [
+        {
+            "id": file.RULE.code,
+            "name": file.RULE.name,
+            "shortDescription": {"text": file.__doc__.splitlines()[0]},
+            "fullDescription": {"text": file.__doc__.strip()},
+            "defaultConfiguration": {"level": _LEVELS[file.RULE.severity]},
+        }
+        for file in RULES
+    ]
+    results = []
+    for finding in diagnosis.findings:
+        text = "\n".join([finding.title, *finding.evidence, finding.confidence.value, f"help: {finding.help}"])
+        result: dict[str, Any] = {
+            "ruleId": finding.rule.code,
+            "level": _LEVELS[finding.weight],
+            "message": {"text": text},
+            "properties": {"confidence": finding.confidence.value, "culprit": finding.culprit},
+        }
+        file, line = (finding.location.file, finding.location.line) if finding.location else (diagnosis.target, 1)
+        if os.path.isfile(file):
+            result["locations"] = [{
+                "physicalLocation": {
+                    "artifactLocation": {"uri": near(file).replace(os.sep, "/")},
+                    "region": {"startLine": line},
+                }
+            }]  # fmt: skip
+        results.append(result)
+    return json.dumps(
+        {
+            "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+            "version": "2.1.0",
+            "runs": [{"tool": {"driver": {"name": "unjam", "version": version, "rules": rules}}, "results": results}],
+        },
+        indent=2,
+    )

@@ -1,0 +1,287 @@
+"""One self-contained page: no network, every word of the user's program escaped.
+
+Its text and its charts are there without the script; the script lets the timeline be zoomed, the charts be read and the tables be
+sorted. What it needs is in one block of JSON, in which nothing can end the block.
+"""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from importlib import resources
+from typing import Any
+
+from unjam.doctor.facts.timeline import Picture, of_measured
+from unjam.doctor.report import tune
+from unjam.doctor.report.charts import WIDTH, ladder, line_chart
+from unjam.doctor.rules.tuning import Tuned
+from unjam.system.printable import printable
+
+HINT = "point at a bar, or focus the picture: arrows choose, + and − zoom, 0 shows all"
+
+
+class Page:
+    """Collects sections and what the script needs of them."""
+
+    def __init__(self, title: str, version: str) -> None:
+        self._title, self._version = title, version
+        self._body: list[str] = []
+        self._names: list[tuple[str, str]] = []
+        self._data: dict[str, list[Any]] = {"timelines": [], "charts": []}
+
+    def add(self, *parts: str) -> None:
+        """Finished HTML."""
+        self._body += [part for part in parts if part]
+
+    def heading(self, words: str) -> None:
+        """A section, reachable from the top."""
+        name = f"s{len(self._names)}"
+        self._names.append((name, words))
+        self.add(f'<h2 id="{name}">{escape(words)}</h2>')
+
+    def picture(self, picture: Picture | None, words: str) -> None:
+        """Timeline, charts and the slowest samples of one loader."""
+        if picture is None:
+            return
+        if picture.bars or picture.waits:
+            self.heading(f"Timeline: {words}")
+            self._timeline(picture)
+        for series in picture.series:
+            if not any(len(line) > 1 for line in series.lines.values()):
+                continue
+            svg, facts = line_chart(series)
+            number = len(self._data["charts"])
+            self._data["charts"].append(facts)
+            self.add(
+                f"<h3>{escape(series.title)}</h3>",
+                f'<figure data-chart="{number}" class="chart">{svg}<figcaption aria-live="polite">{escape(series.unit)}'
+                f"{_keys(list(series.lines))}</figcaption></figure>",
+            )
+        self.slow(picture.slow)
+
+    def _timeline(self, picture: Picture) -> None:
+        number = len(self._data["timelines"])
+        self._data["timelines"].append({
+            "rows": picture.rows,
+            "span": round(picture.span, 6),
+            "waits": [[round(at, 6), round(seconds, 6)] for at, seconds in picture.waits],
+            "bars": [
+                [
+                    bar.row,
+                    *(round(seconds, 6) for seconds in (bar.start, bar.fetch, bar.collate, bar.pack)),
+                    bar.name,
+                    bar.samples,
+                    bar.slow,
+                    round(bar.slow_seconds, 6),
+                    round(bar.share, 3),
+                ]
+                for bar in picture.bars
+            ],
+        })  # fmt: skip
+        tools = "".join(
+            f'<button type="button" data-act="{act}" aria-label="{label}">{sign}</button>'
+            for act, label, sign in (
+                ("in", "zoom in", "+"),
+                ("out", "zoom out", "−"),
+                ("left", "earlier", "←"),
+                ("right", "later", "→"),
+                ("all", "show all", "all"),
+            )
+        )
+        merged = any(bar.name.endswith(" batches") for bar in picture.bars)
+        notes = "; ".join(
+            words
+            for words in (
+                picture.note,
+                "a bar is a slice of time; the stronger its colour, the busier" if merged else "",
+            )
+            if words
+        )
+        parts = [("fetch", "--fetch")]
+        parts += [("collate", "--collate")] if any(bar.collate for bar in picture.bars) else []
+        parts += [("pack", "--pack")] if any(bar.pack for bar in picture.bars) else []
+        parts += [("waiting", "--wait")] if picture.waits else []
+        keys = "".join(f'<span class="key" style="background:var({name})"></span>{words}' for words, name in parts)
+        self.add(
+            f'<p class="soft">{keys}{f" — {escape(notes)}" if notes else ""}</p>',
+            f'<figure data-timeline="{number}" data-hint="{HINT}"><div class="tools">{tools}</div>'
+            f'<canvas tabindex="0" role="application" aria-label="timeline of {len(picture.rows)} rows"></canvas>'
+            f'<figcaption aria-live="polite">{HINT}</figcaption></figure>',
+        )
+
+    def slow(self, samples: tuple[tuple[str, float, str], ...]) -> None:
+        """The slowest samples."""
+        if len(samples) < 2:
+            return
+        self.heading("Slowest samples")
+        rows = [[(index, None), (who, None), (f"{seconds * 1000:,.2f} ms", seconds)] for index, seconds, who in samples]
+        self.add(table(("sample", "made by", "time"), rows, sortable=True))
+
+    def environment(self, known: dict[str, str]) -> None:
+        """What it ran on."""
+        self.heading("Environment")
+        self.add(
+            table(
+                ("", ""), [[(name, None), (value, None)] for name, value in {"unjam": self._version, **known}.items()]
+            )
+        )
+
+    def html(self, headline: str, *top: str) -> str:
+        """The whole page; `top` comes before everything."""
+        links = "".join(f'<a href="#{name}">{escape(words)}</a>' for name, words in self._names)
+        nav = f"<nav>{links}</nav>" if len(self._names) > 2 else ""
+        # nothing in it may end the script's block or begin another
+        data = (
+            json.dumps(self._data, separators=(",", ":"))
+            .replace("<", "\\u003c")
+            .replace(">", "\\u003e")
+            .replace("&", "\\u0026")
+        )
+        style, script = (
+            resources.files("unjam.doctor.report").joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js")
+        )
+        policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+        return printable(
+            '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,'
+            f'initial-scale=1"><meta http-equiv="Content-Security-Policy" content="{policy}"><title>{escape(self._title)}</title>'
+            f"<style>{style}</style></head><body><main><h1>{escape(headline)}</h1>"
+            + "\n".join([*top, nav, *self._body])
+            + f'</main><script type="application/json" id="data">{data}</script><script>{script}</script></body></html>'
+        )
+
+
+Cell = tuple[str, float | None]
+
+
+def table(head: tuple[str, ...], rows: list[list[Cell]], *, sortable: bool = False, chosen: int = -1) -> str:
+    """Rows of text; a number beside a text is what it is sorted by."""
+    numbers = {at for row in rows[:1] for at, (_, value) in enumerate(row) if value is not None}
+    lines = []
+    for place, row in enumerate(rows):
+        cells = "".join(
+            f"<td{_class(at in numbers)}{f' data-value={value:.9g}' if value is not None else ''}>{escape(text)}</td>"
+            for at, (text, value) in enumerate(row)
+        )
+        lines.append(f"<tr{' class=chosen' if place == chosen else ''}>{cells}</tr>")
+    names = "".join(f"<th{_class(at in numbers)}>{escape(name)}</th>" for at, name in enumerate(head))
+    top = f"<thead><tr>{names}</tr></thead>" if any(head) else ""
+    kind = ' class="sortable"' if sortable else ""
+    return f'<div class="scroll"><table{kind}>{top}<tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def _class(number: bool) -> str:  # noqa: FBT001 - one meaning
+    return ' class="number"' if number else ""
+
+
+def _keys(names: list[str]) -> str:
+    if len(names) < 2:
+        return ""
+    colors = ("--fetch", "--collate", "--pack", "#b668c9", "#c9a227", "--wait")
+    found = []
+    for number, name in enumerate(names[:24]):
+        paint = colors[number % 6]
+        paint = f"var({paint})" if paint.startswith("--") else paint
+        found.append(f'<span class="key" style="background:{paint}"></span>{escape(name)}')
+    return "".join(found)
+
+
+def of_climb(tuned: Tuned, version: str, title: str) -> str:
+    """The page of `unjam tune`."""
+    climb = tuned.climb
+    page = Page(title, version)
+    rungs = climb.rungs()
+    page.heading("The ladder")
+    page.add(f"<figure>{ladder(tuned)}</figure>")
+    head = ("", "setting", "samples/s", "spread", "first batch", "between epochs", "processors", "memory", "failures")
+    rows = []
+    for rung in rungs:
+        texts, one = tune.row(tuned, rung), climb.last(rung)
+        values: list[float | None] = [None, None, climb.rate(rung), None, one.first, one.turn or 0.0]
+        values += [one.workers_cpu + one.main_cpu, float(one.memory), None]
+        rows.append(list(zip(texts, values, strict=True)))
+    page.add(table(head, rows, sortable=True, chosen=rungs.index(tuned.choice) if tuned.choice in rungs else -1))
+    if tuned.parts:
+        page.heading("Where a sample's time goes")
+        page.add(_stack(tuned))
+    for reason in tuned.stops:
+        page.add(
+            f'<section class="card note"><h3>{escape(reason.title)}</h3>'
+            f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in reason.evidence)}</ul>"
+            f'<span class="word">{reason.confidence.value}</span></section>'
+        )
+    profile(page, tune.profiled(climb))
+    choice = tuned.choice
+    if choice is not None:
+        shown = next((one for one in climb.of(choice) if one.timeline), None)
+        shown = shown or next(
+            (one for one in climb.measured if one.timeline and one.rung.workers == choice.workers), None
+        )
+        if shown is not None:
+            page.picture(of_measured(shown), str(shown.rung))
+    page.environment({"dataset": climb.dataset, "processors": str(climb.processors), "took": f"{climb.seconds:.0f} s"})
+    notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in tuned.notes)
+    code = f'<section class="card ok"><h3>to paste</h3><pre>{escape(tuned.code)}</pre></section>' if tuned.code else ""
+    return page.html(tune.verdict(tuned), f'<p class="soft">{escape(title)}</p>', notes, code)
+
+
+def _stack(tuned: Tuned) -> str:
+    whole = sum(seconds for _, seconds in tuned.parts)
+    names = [name for name, _ in tuned.parts]
+    parts = "".join(
+        f'<i class="k{at}" style="width:{seconds / whole:.2%}" title="{escape(name)}"></i>'
+        for at, (name, seconds) in enumerate(tuned.parts)
+    )
+    rows: list[list[Cell]] = [
+        [(names[at], None), (f"{seconds * 1e6:,.0f} µs", seconds), (f"{seconds / whole:.0%}", seconds / whole)]
+        for at, (_, seconds) in enumerate(tuned.parts)
+    ]
+    return f'<div class="stack" role="img" aria-label="parts of a sample">{parts}</div>' + table(
+        ("", "of a worker", ""), rows
+    )
+
+
+def profile(page: Page, one: Any) -> None:
+    """Transforms and lines, where there is a profile: of a measured setting, or of a loader."""
+    found = getattr(one, "profile", None)
+    if not found:
+        return
+    if found["transforms"]:
+        page.heading("Transforms")
+        whole = sum(each["own"] for each in found["transforms"]) or 1.0
+        page.add(
+            table(
+                ("transform", "where", "calls", "each", "own time"),
+                [
+                    [
+                        (each["name"], None),
+                        (each["path"], None),
+                        (f"{each['count']:,}", float(each["count"])),
+                        (f"{each['own'] / each['count'] * 1e6:,.0f} µs", each["own"] / each["count"]),
+                        (f"{each['own'] / whole:.0%}", each["own"]),
+                    ]
+                    for each in found["transforms"]
+                ],
+                sortable=True,
+            )
+        )
+    if found["lines"]:
+        page.heading("Lines")
+        page.add(
+            table(
+                ("line", "code", "inside", "stage", "of the looks"),
+                [
+                    [
+                        (f"{each['file']}:{each['line']}", None),
+                        (each["text"], None),
+                        (each["inside"], None),
+                        (each["stage"], None),
+                        (f"{each['share']:.0%}", each["share"]),
+                    ]
+                    for each in found["lines"][:20]
+                ],
+                sortable=True,
+            )
+        )
+
+
+__all__ = ["WIDTH", "Page", "of_climb", "profile", "table"]

@@ -1,0 +1,91 @@
+"""A Diagnosis on a terminal."""
+
+from __future__ import annotations
+
+import os
+
+from rich.console import Console
+from rich.table import Table
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.report.diagnosis import Diagnosis
+from unjam.doctor.report.profile import profile_lines
+from unjam.doctor.report.terminal import escape
+from unjam.doctor.rules.rule import Finding, Severity
+
+_COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
+
+
+def show(diagnosis: Diagnosis, console: Console) -> None:
+    """Findings first, the worst on top; then what was tried."""
+    for case in diagnosis.cases:
+        console.print(f"[dim]{escape(loader_line(case))}[/dim]")
+    console.print()
+    for finding in diagnosis.findings:
+        show_finding(finding, console)
+    console.print(f"[bold]{escape(verdict(diagnosis))}[/bold]")
+    _tried(diagnosis, console)
+    for one in diagnosis.measured:
+        for line in profile_lines(one.profile):
+            console.print(escape(line), soft_wrap=True)
+
+
+def loader_line(case: Case) -> str:
+    """The loader in one line."""
+    loader = case.loader
+    made = f", made at {loader.made_at}" if loader.made_at else ""
+    length = f"{loader.length:,} samples" if loader.length is not None else "a stream"
+    how = f"{loader.num_workers} workers by {loader.start_method}" if loader.num_workers else "no workers"
+    return f"{loader.kind} over {loader.dataset} ({length}), batch_size={loader.batch_size}, {how}{made}"
+
+
+def verdict(diagnosis: Diagnosis) -> str:
+    """The last line."""
+    serious, notes = len(diagnosis.serious), len(diagnosis.findings) - len(diagnosis.serious)
+    also = f"; {notes} {'note' if notes == 1 else 'notes'}" if notes else ""
+    stopped = ", stopped early" if diagnosis.stopped else ""
+    if not diagnosis.cases:
+        return f"nothing was examined{stopped}"
+    if serious:
+        return f"{serious} {'problem' if serious == 1 else 'problems'} found{also} ({diagnosis.seconds:.0f} s{stopped})"
+    return f"nothing found{also} ({diagnosis.seconds:.0f} s{stopped})"
+
+
+def near(file: str) -> str:
+    """A file's path as seen from here, where that is shorter to read."""
+    relative = os.path.relpath(file)
+    return file if relative.startswith("..") else relative
+
+
+def show_finding(finding: Finding, console: Console) -> None:
+    """One finding, in the order in which it is told."""
+    colour = _COLOURS[finding.weight]
+    console.print(
+        f"[{colour}]{finding.weight.value}\\[{finding.rule.code}][/{colour}]: [bold]{escape(finding.title)}[/bold]"
+    )
+    if finding.location is not None:
+        console.print(f"  at {escape(near(finding.location.file))}:{finding.location.line}")
+    for line in finding.evidence:
+        console.print(f"  {escape(line)}")
+    console.print(f"  {finding.confidence.value}")
+    console.print(f"help: {escape(finding.help)}")
+    for line in finding.diff.splitlines():
+        colour = "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
+        console.print(f"  [{colour}]{escape(line)}[/{colour}]")
+    console.print(f"[dim]more: unjam explain {finding.rule.code}[/dim]")
+    console.print()
+
+
+def _tried(diagnosis: Diagnosis, console: Console) -> None:
+    if not diagnosis.trials:
+        return
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("tried", overflow="fold")
+    table.add_column("what happened", overflow="fold")
+    table.add_column("s", justify="right")
+    for row in diagnosis.trials:
+        table.add_row(escape(row.changed), escape(row.outcome), f"{row.seconds:.1f}")
+    console.print(table)
+    console.print("[dim]loaders that are made after the first one is iterated are not seen[/dim]")
+    if diagnosis.untried:
+        console.print(f"[dim]no time left for: {escape('; '.join(diagnosis.untried[:4]))}; a larger --budget has[/dim]")

@@ -1,0 +1,79 @@
+"""A run as a trace that Perfetto and chrome://tracing open: a track for the training, one for each worker of each loader."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from unjam.doctor.facts.run import LoaderRun, Made, RunFacts
+
+MOST_EVENTS = 1_000_000
+
+
+def chrome(run: RunFacts) -> str:
+    """The JSON object format: complete events in microseconds, names for processes and threads."""
+    moments = [wait.asked for one in run.loaders for wait in one.waits] + [
+        m.begun for one in run.loaders for m in one.made
+    ]
+    start = min(moments, default=0)
+    events: list[dict[str, Any]] = []
+    for number, loader in enumerate(run.loaders):
+        events += _loader(loader, number, run, start)
+        if len(events) > MOST_EVENTS:
+            break
+    cut = len(events) > MOST_EVENTS or any(one.cut for one in run.loaders)
+    return json.dumps(
+        {
+            "traceEvents": events[:MOST_EVENTS],
+            "displayTimeUnit": "ms",
+            "otherData": {"command": run.command, "rank": run.rank, "cut": cut},
+        }
+    )
+
+
+def _loader(loader: LoaderRun, number: int, run: RunFacts, start: int) -> Iterator[dict[str, Any]]:
+    process = run.pid * 100 + number
+    name = f"{loader.name} ({loader.place})" if loader.place else loader.name
+    yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}
+    yield {"ph": "M", "name": "thread_name", "pid": process, "tid": 0, "args": {"name": "training"}}
+    last = 0
+    for at, wait in enumerate(loader.waits):
+        if last and not wait.first:
+            yield _slice("train", process, 0, last, wait.asked, start)
+        yield _slice("first wait" if wait.first else "wait", process, 0, wait.asked, wait.got, start, batch=at)
+        last = wait.got
+    workers: dict[int, list[Made]] = {}
+    for made in loader.made:
+        workers.setdefault(made.worker, []).append(made)
+    for worker, its in sorted(workers.items()):
+        label = f"worker {worker}" if worker >= 0 else "in the main process"
+        yield {"ph": "M", "name": "thread_name", "pid": process, "tid": worker + 2, "args": {"name": label}}
+        before = 0
+        for made in sorted(its, key=lambda one: one.begun):
+            if before and made.begun > before:
+                yield _slice("wait", process, worker + 2, before, made.begun, start)
+            yield from _batch(made, process, start)
+            before = made.done
+
+
+def _batch(made: Made, process: int, start: int) -> Iterator[dict[str, Any]]:
+    thread = made.worker + 2
+    yield _slice("batch", process, thread, made.begun, made.done, start, samples=made.samples, slowest=made.slowest)
+    yield _slice("fetch", process, thread, made.begun, made.collated, start, longest_ms=made.longest / 1e6)
+    before = made.begun
+    for stamp in made.stamps:
+        yield _slice("sample", process, thread, before, stamp, start)
+        before = stamp
+    packed = made.packed or made.done
+    yield _slice("collate", process, thread, made.collated, packed, start)
+    if packed < made.done:
+        yield _slice("pack", process, thread, packed, made.done, start)
+
+
+def _slice(name: str, process: int, thread: int, begun: int, done: int, start: int, **more: Any) -> dict[str, Any]:
+    event = {
+        "ph": "X", "cat": "unjam", "name": name, "pid": process, "tid": thread, "ts": (begun - start) / 1e3,
+        "dur": max(0, done - begun) / 1e3,
+    }  # fmt: skip
+    return {**event, "args": more} if more else event

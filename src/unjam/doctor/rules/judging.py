@@ -1,0 +1,217 @@
+"""Ways of looking at a case that several rules share. Nothing here names a cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import line_of
+from unjam.doctor.facts.trial import End, Place, Raised, Sample, Stuck, Sync, Trial
+from unjam.doctor.rules.rule import Confidence
+
+PROVEN, LIKELY, POSSIBLE = Confidence.PROVEN, Confidence.LIKELY, Confidence.POSSIBLE
+
+
+def count(number: float, word: str, several: str = "") -> str:
+    """A number with its word."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {several or word + 's'}"
+
+
+def size(nbytes: float) -> str:
+    """Bytes as a person says them."""
+    for unit in ("B", "KB", "MB"):
+        if abs(nbytes) < 1000:
+            return f"{nbytes:.0f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} GB"
+
+
+def names(samples: Iterable[str], most: int = 5) -> str:
+    """A few sample indices."""
+    known = list(dict.fromkeys(samples))
+    return ", ".join(known[:most]) + (f" and {len(known) - most} more" if len(known) > most else "")
+
+
+def quoted(place: Place | None) -> str:
+    """A line with its text."""
+    text = line_of(place)
+    return f"{place}: {text}" if place and text else str(place) if place else ""
+
+
+# -- frozen ------------------------------------------------------------------------------------------------------------
+
+
+def frozen(case: Case) -> list[tuple[Trial, Stuck]]:
+    """The processes that were stuck doing something for a sample, with workers first."""
+    found = []
+    for trial in (case.as_is, case.first_alone):
+        if trial is not None and trial.outcome == "hung":
+            found += [(trial, stuck) for stuck in trial.stuck if stuck.stage in ("sample", "init", "made", "collate")]
+    return found
+
+
+def worker_words(stuck: Stuck) -> str:
+    """Who is stuck where."""
+    who = f"worker {stuck.worker}" if stuck.worker >= 0 else "loading without workers"
+    if stuck.stage == "sample":
+        return f"{who} in sample {stuck.index}"
+    stages = {"init": " in worker_init_fn", "made": " in iter(dataset)", "collate": " in the collate function"}
+    if stuck.stage == "wait":
+        return "the program"
+    return f"{who}{stages.get(stuck.stage, '')}"
+
+
+def waits_for(stuck: Stuck, *kinds: str) -> Sync | None:
+    """The first lock, queue or future of these kinds that the stuck line names."""
+    return next((sync for sync in stuck.syncs if sync.facts.get("kind") in kinds), None)
+
+
+def blocked_lock(case: Case, stuck: Stuck) -> Sync | None:
+    """The lock that a stuck line waits for; one that the dataset holds says more than the lock inside it."""
+    if stuck.native or stuck.waits not in ("lock", "unknown", "nothing"):
+        return None
+    locks = [sync for sync in stuck.syncs if sync.facts.get("kind") == "lock" and sync.facts.get("locked")]
+    others = [
+        s for s in stuck.syncs if s.facts.get("kind") in ("queue", "future", "executor", "event", "thread", "condition")
+    ]
+    known = [lock for lock in locks if case.part(lock.path) is not None]
+    return (known or locks)[0] if locks and not others else None
+
+
+def proof(case: Case, base: Trial | None, changed: Trial | None) -> Confidence:
+    """Gone with the change and back without it: proven."""
+    if base is None or base.fine or changed is None:
+        return LIKELY
+    gone = changed.moved_on if base.outcome == "hung" else changed.fine
+    if not gone or (case.again is not None and case.again.fine):
+        return LIKELY  # still there, or it did not come back
+    return PROVEN
+
+
+def gone_words(changed: Trial | None) -> tuple[str, ...]:
+    """What a trial with the change showed."""
+    if changed is None or changed.outcome == "refused":
+        return ()
+    done = len(changed.samples)
+    words = "all is well" if changed.fine else "it does not freeze" if changed.moved_on else changed.outcome
+    return (f"{changed.plan}: {words}, {count(done, 'sample')}",)
+
+
+# -- ended -------------------------------------------------------------------------------------------------------------
+
+
+def ended(case: Case) -> list[tuple[Trial, End]]:
+    """The processes that went without a goodbye, with workers first; none that unjam's own code has ended."""
+    found = []
+    for trial in (case.as_is, case.compared, case.alone):
+        if trial is not None:
+            found += [(trial, end) for end in trial.ends if not end.by_our_own]
+    return found
+
+
+def twice(case: Case, ends: list[tuple[Trial, End]]) -> Confidence:
+    """A process that ends at the same sample in two trials was ended by that sample."""
+    places = Counter(end.index for _, end in ends if end.index)
+    again = case.again is not None and any(end.index in places for end in case.again.ends)
+    return PROVEN if again or any(number > 1 for number in places.values()) else LIKELY
+
+
+# -- raised ------------------------------------------------------------------------------------------------------------
+
+
+def first_line(raised: Raised) -> str:
+    """The first line of what an exception says; some say nothing."""
+    return next(iter(raised.message.splitlines()), "")
+
+
+def bad_samples(trial: Trial | None, *stages: str) -> list[Raised]:
+    """The exceptions of a trial at some stages."""
+    return [bad for bad in trial.bad if bad.stage in stages] if trial is not None else []
+
+
+def only_in_workers(case: Case) -> Raised | None:
+    """An exception that loading raises with workers and does not without."""
+    for trial in (case.as_is, case.compared):
+        for bad in trial.bad if trial else ():
+            alone = {b.type_name for b in case.alone.bad} if case.alone else set()
+            if bad.type_name not in alone and bad.stage in ("sample", "collate", "made"):
+                return bad
+    return None
+
+
+def for_memory(bad: Raised) -> bool:
+    """Whether an exception says that memory could not be had."""
+    return (
+        "MemoryError" in bad.type_name
+        or "can't allocate memory" in bad.message
+        or "Cannot allocate memory" in bad.message
+    )
+
+
+def out_of_descriptors(bad: Raised) -> bool:
+    """Whether an exception says that no descriptor was left."""
+    return "Too many open files" in bad.message
+
+
+# -- compared ----------------------------------------------------------------------------------------------------------
+
+
+def is_determined(case: Case) -> bool:
+    """Whether an index determines its sample once every known generator has a seed."""
+    alone = case.alone
+    if alone is None or case.loader.iterable:
+        return False
+    second = alone.facts.get("twice", {})
+    first = {sample.index: sample.digest for sample in alone.samples}
+    return bool(second) and all(first.get(index) == digest for index, digest in second.items())
+
+
+def differing(case: Case, trial: Trial | None) -> list[Sample]:
+    """The samples of a trial that are not what they are without workers."""
+    alone = case.alone
+    if trial is None or alone is None or not is_determined(case):
+        return []
+    usual = {sample.index: sample.digest for sample in alone.samples if not sample.changed}
+    others = [t for t in case.trials if t.plan.workers == 0 and t is not alone and not t.plan.measured]
+    if any(s.digest and usual.get(s.index, s.digest) != s.digest for t in others for s in t.samples):
+        return []  # it is another sample each time, workers or not
+    return [s for s in trial.samples if s.digest and not s.natural and s.index in usual and usual[s.index] != s.digest]
+
+
+def mean_seconds(trial: Trial | None) -> float:
+    """What a sample takes on average."""
+    samples = [s.seconds for s in trial.samples] if trial else []
+    return sum(samples) / len(samples) if samples else 0.0
+
+
+def per_epoch(case: Case) -> int:
+    """Samples of an epoch, as far as known."""
+    return case.loader.length or 0
+
+
+# -- iterables ---------------------------------------------------------------------------------------------------------
+
+
+def stable_counts(case: Case, trial: Trial | None) -> Counter[str] | None:
+    """The samples of a trial's first epoch by those of their parts that do not depend on random numbers."""
+    alone = case.alone
+    if trial is None or alone is None:
+        return None
+    first, second = alone.of_epoch(0), alone.of_epoch(1)
+    kept = None
+    if second and len(first) == len(second):
+        width = max((len(s.stable.split(".")) for s in first), default=0)
+        kept = [at for at in range(width) if _leaf(first, at) == _leaf(second, at)]
+        informative = [at for at in kept if len(_leaf(first, at)) > 1]
+        if not informative and len(first) > 1:
+            return None
+    found: Counter[str] = Counter()
+    for sample in trial.of_epoch(0):
+        leaves = sample.stable.split(".")
+        found[".".join(leaves[at] for at in kept if at < len(leaves)) if kept is not None else sample.digest] += 1
+    return found
+
+
+def _leaf(samples: list[Sample], at: int) -> Counter[str]:
+    return Counter(leaves[at] if at < len(leaves := s.stable.split(".")) else "" for s in samples)

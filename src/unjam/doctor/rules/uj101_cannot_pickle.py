@@ -1,0 +1,80 @@
+"""The workers cannot be started: something they need cannot be pickled.
+
+What happened: with the start methods spawn and forkserver every worker gets its own copy of the dataset, the collate function
+and `worker_init_fn` by pickle. One part of them cannot be pickled, so the loader fails when its iterator is made.
+
+Why: pickle writes functions and classes by name. A lambda, a function inside a function, a class inside a function have no name
+that another process could import. Locks, open files, generators, database connections and sockets belong to one process.
+
+How to confirm: the same loader with `multiprocessing_context="fork"` starts; pickling the named attribute alone fails.
+
+How to fix: define the function or class at the top of a module; make handles and locks where they are used (in the worker, on
+first use); or leave them out of the pickle with `__getstate__`. unjam's own loader ships lambdas and local classes as they are.
+
+Limits: what is pickled only when a batch is sent back is another matter (UJ103).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ101", "cannot-pickle", symptom="start")
+
+
+def detect(case: Case) -> Finding | None:
+    """A crossing that fails under the start method in use."""
+    if not case.loader.num_workers or case.loader.start_method == "fork":
+        return None
+    device = case.world.accelerator or "no accelerator"  # which a fork cannot use, so nothing of it was tried
+    failed = [crossing for crossing in case.crossings if crossing.reason and device not in crossing.reason]
+    if not failed:
+        return None
+    first, as_is = failed[0], case.as_is
+    forked = as_is.plan.changed(start="fork") if as_is else None
+    trial = case.tried(forked) if forked else None
+    return Finding(
+        RULE,
+        f"{first.path} cannot be pickled, so {case.loader.start_method} cannot start workers",
+        first.path,
+        (
+            *(f"{c.path} is a {c.type_name}: {c.reason}" for c in failed),
+            *((f"set at {quoted(first.place)}",) if first.place else ()),
+            *((f"{trial.plan}: all is well",) if trial and trial.fine else ()),
+        ),
+        PROVEN if trial and trial.fine and as_is and not as_is.fine else LIKELY,
+        help_for(first.path, first.type_name),
+        first.place,
+        wants=(forked,) if forked and as_is and not as_is.fine else (),
+    )
+
+
+def help_for(path: str, type_name: str) -> str:
+    """The change for one unpicklable part."""
+    if "function" in type_name or type_name == "type" or "method" in type_name:
+        return f"define what {path} is at the top of a module (a def, a class with __call__, functools.partial of one)"
+    if type_name.startswith("multiprocessing"):
+        return f"make {path} from the context that starts the workers: multiprocessing.get_context('forkserver')"
+    return (
+        f"make {path} in the worker: unjam.per_worker(function that makes it, its arguments) in its place, or None in __init__ and made on "
+        "first use, or drop it in __getstate__"
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A lambda in the dataset, and spawn."""
+    from unjam.doctor.rules.programs import Scaled
+
+    for _ in DataLoader(Scaled(lambda x: 2 * x), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """A function with a name."""
+    from unjam.doctor.rules.programs import Scaled, double
+
+    for _ in DataLoader(Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
+        pass

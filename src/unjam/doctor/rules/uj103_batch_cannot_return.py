@@ -1,0 +1,107 @@
+"""A batch cannot be sent back, so the loader waits for ever.
+
+What happened: the worker made the batch, but the batch holds something that cannot be pickled. torch hands it to a background thread
+of the worker, which prints a traceback and drops it. The main process never hears of the batch and waits for ever.
+
+Why: a batch crosses the process border by pickle. Local functions and classes, generators, open files, locks, and tensors with a
+gradient history cannot.
+
+How to confirm: with `num_workers=0` nothing crosses a border, and all is well; pickling the named part of a batch fails.
+
+How to fix: return plain data from the dataset and the collate function: tensors (detached), arrays, numbers, strings, and classes
+defined at the top of a module. unjam's own loader raises an error instead of waiting.
+
+Limits: only the first batches are tried; one that differs later shows when it comes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.scene import Scene
+from unjam.doctor.rules import watching
+from unjam.doctor.rules.judging import LIKELY, PROVEN
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ103", "batch-cannot-return", symptom="frozen")
+
+
+def detect(case: Case) -> Finding | None:
+    """A batch that torch's pickler refuses."""
+    alone, as_is = case.alone, case.as_is
+    unsent = (alone.facts.get("unsent") or [None])[0] if alone else None
+    if unsent is None or not case.loader.num_workers:
+        return None
+    waits = as_is is not None and as_is.outcome == "hung" and not as_is.batches
+    path, maker = unsent["path"], case.loader.dataset if case.loader.default_collate else case.loader.collate
+    return Finding(
+        RULE,
+        f"a batch cannot be sent back from a worker: {path} is a {unsent['type']}"
+        + ("; the loader waits for ever" if waits else ""),
+        path,
+        (
+            unsent["reason"],
+            *(("with workers: no batch arrived, and every process waited",) if waits else ()),
+            "without workers the same batch is fine",
+        ),
+        PROVEN if waits else LIKELY,
+        f"return plain data instead of {path} from {maker}: "
+        + (".detach() the tensor" if "grad" in unsent["reason"] else "tensors, arrays, numbers, strings"),
+        case.loader.dataset_place,
+    )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """Every worker is idle, nothing is on its way, and the main process waits for a batch."""
+    for main in scene.mains:
+        workers = [one for one in scene.workers(main) if not one.ended]
+        idle = bool(workers) and all(one.doing.stage == "idle" and one.thread.steady for one in workers)
+        quiet = main.silent is None or main.silent >= watching.WORTH_NAMING
+        if main.doing.stage != "waits" or not main.thread.steady or not idle or not quiet or watching.replaced(workers):
+            continue
+        if any(one.ended and one.parent == main.pid for one in scene.processes) or main.doing.loader == "process":
+            continue
+        said = main.last_error
+        return Finding(
+            RULE,
+            f"{main.name} waits for a batch that no worker is making: it was lost on its way",
+            "the batch, or the exception, that a worker returned",
+            (
+                f"all {len(workers)} workers are idle and wait for work",
+                *watching.silence(main),
+                "what cannot be pickled is dropped by multiprocessing's feeder thread, which only prints a traceback",
+                *(
+                    (f"in {main.log}: {said}",)
+                    if said
+                    else ("look for a traceback of _feed in what the program printed",)
+                ),
+            ),
+            LIKELY,
+            "return plain tensors, arrays, numbers and strings from the dataset and the collate function (no lambda, generator, "
+            "open file), and raise exceptions that can be pickled",
+            main.thread.place,
+        )
+    return None
+
+
+def broken(DataLoader: Any) -> None:
+    """Samples with a generator in them."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def collate(samples: list[Any]) -> dict[str, Any]:
+        return {"x": samples, "later": (sample for sample in samples)}
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, collate_fn=collate):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """The samples themselves."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def collate(samples: list[Any]) -> dict[str, Any]:
+        return {"x": samples, "later": list(samples)}
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, collate_fn=collate):
+        pass

@@ -1,0 +1,74 @@
+"""An exception cannot be sent back, so the loader waits for ever.
+
+What happened: a sample raised an exception in a worker. torch sends the exception's class to the main process; this class cannot be
+pickled, the message is lost in a background thread of the worker, and the main process waits for ever.
+
+Why: pickle writes classes by name. A class made inside a function or at run time (as some clients of web services make theirs) has no
+name that can be looked up.
+
+How to confirm: with `num_workers=0` the exception is raised and shown.
+
+How to fix: first the sample that fails. Then define the exception's class at the top of a module, or catch it in the dataset and raise
+one that is. unjam's own loader sends such exceptions.
+
+Limits: only exceptions that were raised while the doctor looked are known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN, bad_samples, first_line, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ104", "exception-cannot-return", symptom="frozen")
+
+
+def detect(case: Case) -> Finding | None:
+    """A failure whose exception torch cannot send."""
+    lost = [bad for trial in (case.as_is, case.alone) for bad in bad_samples(trial, "sample", "collate") if bad.crosses]
+    if not lost or not case.loader.num_workers:
+        return None
+    first, as_is = lost[0], case.as_is
+    hung = as_is is not None and as_is.outcome == "hung"
+    where = f"sample {first.index}" if first.index else "the collate function"
+    return Finding(
+        RULE,
+        f"{where} raises {first.type_name}, which cannot be sent back from a worker"
+        + ("; the loader waits for ever" if hung else ""),
+        f"{first.type_name} raised by {where}",
+        (
+            f"{first.type_name}: {first_line(first)}",
+            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            first.crosses,
+            *(("with workers: every process waits; without: the exception is raised",) if hung else ()),
+        ),
+        PROVEN if hung else LIKELY,
+        f"repair {where}; and define {first.type_name} at the top of a module, so that failures can be seen",
+        first.place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """An exception class inside a function."""
+    from unjam.doctor.rules.programs import Numbers
+
+    class Missing(Exception):
+        pass
+
+    def make(index: int) -> int:
+        if index == 5:
+            raise Missing(index)
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """Samples that do not fail."""
+    from unjam.doctor.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,72 @@
+"""The program starts itself again in every worker: there is no main guard.
+
+What happened: with spawn and forkserver a worker imports the program's main file first. The loop over the loader stands at the top of
+that file, so the worker comes to the same loop, tries to start workers of its own, and is stopped by multiprocessing.
+
+Why: only code under `if __name__ == "__main__":` is left out when another process imports the file.
+
+How to confirm: `multiprocessing_context="fork"` works; the worker's traceback speaks of the bootstrapping phase.
+
+How to fix: put everything that is not a definition under the guard, best into a function `main()` that is called there. unjam's own
+loader needs no guard.
+
+Limits: a program that is started with `python -c` or from a notebook has no file to import (UJ106).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ105", "no-main-guard", symptom="start")
+
+
+def detect(case: Case) -> Finding | None:
+    """An unguarded loop under a start method that imports the main file."""
+    loader, as_is = case.loader, case.as_is
+    if not loader.num_workers or loader.start_method == "fork" or case.reading.guarded or case.world.interactive:
+        return None
+    if as_is is not None and as_is.fine:
+        return None
+    forked = as_is.plan.changed(start="fork") if as_is else None
+    trial = case.tried(forked) if forked else None
+    said = as_is is not None and "bootstrapping phase" in as_is.output + (as_is.raised.trace if as_is.raised else "")
+    return Finding(
+        RULE,
+        f"the loop over the loader has no main guard, and {loader.start_method} imports the file again in every worker",
+        f"{loader.iterated_at}: no if __name__ == '__main__'",
+        (
+            f"the loop stands at the top of the file: {quoted(loader.iterated_at)}",
+            *(("the worker stopped in multiprocessing's bootstrapping phase",) if said else ()),
+            *((f"{trial.plan}: all is well",) if trial and trial.fine else ()),
+        ),
+        PROVEN if said or (trial and trial.fine) else LIKELY,
+        f"move the code from {loader.made_at or loader.iterated_at} on into main(), and call it under the guard",
+        loader.iterated_at,
+        '+if __name__ == "__main__":\n+    main()',
+        wants=(forked,) if forked else (),
+    )
+
+
+def broken(DataLoader: Any) -> str:
+    """A script without a guard."""
+    return (
+        "from torch.utils.data import DataLoader\n"
+        "from unjam.doctor.rules.programs import Numbers\n"
+        "for batch in DataLoader(Numbers(8), batch_size=4, num_workers=1, multiprocessing_context='spawn'):\n"
+        "    print(batch)\n"
+    )
+
+
+def fixed(DataLoader: Any) -> str:
+    """With one."""
+    return (
+        "from torch.utils.data import DataLoader\n"
+        "from unjam.doctor.rules.programs import Numbers\n"
+        "if __name__ == '__main__':\n"
+        "    for batch in DataLoader(Numbers(8), batch_size=4, num_workers=1, multiprocessing_context='spawn'):\n"
+        "        print(batch)\n"
+    )

@@ -1,0 +1,75 @@
+"""A class of a notebook cannot be found by the workers.
+
+What happened: with spawn and forkserver a worker looks up the dataset's class by name in the main module. The main module here is a
+notebook or an interactive session: there is no file that the worker could import, and the class is not found.
+
+Why: pickle writes an object's class by name only.
+
+How to confirm: `multiprocessing_context="fork"` works; the worker's traceback says that it cannot get the attribute from `__main__`.
+
+How to fix: move the dataset and what it needs into a .py file and import it; or use `multiprocessing_context="fork"` on Linux. unjam's own
+loader ships notebook classes.
+
+Limits: none known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ106", "main-cannot-be-imported", symptom="start")
+
+
+def detect(case: Case) -> Finding | None:
+    """A class of a main module without a file, under a start method that must import it."""
+    loader, as_is = case.loader, case.as_is
+    if not loader.num_workers or loader.start_method == "fork" or not case.world.interactive or not loader.main_class:
+        return None
+    if as_is is not None and as_is.fine:
+        return None
+    forked = as_is.plan.changed(start="fork") if as_is else None
+    trial = case.tried(forked) if forked else None
+    said = as_is is not None and "__main__" in as_is.output
+    return Finding(
+        RULE,
+        f"{loader.dataset} is a class of the notebook, and {loader.start_method} cannot import it in a worker",
+        loader.dataset,
+        (
+            f"{loader.dataset} belongs to __main__, which has no file",
+            *(("the workers could not find it in __main__",) if said else ()),
+            *((f"{trial.plan}: all is well",) if trial and trial.fine else ()),
+        ),
+        PROVEN if trial and trial.fine else LIKELY,
+        f"move {loader.dataset} into a .py file and import it, or pass multiprocessing_context='fork'",
+        loader.dataset_place or loader.iterated_at,
+        wants=(forked,) if forked else (),
+    )
+
+
+_CELL = (
+    "from torch.utils.data import DataLoader, Dataset\n"
+    "{klass}"
+    "for batch in DataLoader(Squares(), batch_size=4, num_workers=1, multiprocessing_context='{method}'):\n"
+    "    print(batch)\n"
+)
+_CLASS = (
+    "class Squares(Dataset):\n"
+    "    def __len__(self):\n"
+    "        return 8\n"
+    "    def __getitem__(self, i):\n"
+    "        return i * i\n"
+)
+
+
+def broken(DataLoader: Any) -> str:
+    """A class defined in a cell, and spawn."""
+    return "# notebook\n" + _CELL.format(klass=_CLASS, method="spawn")
+
+
+def fixed(DataLoader: Any) -> str:
+    """The same cell with fork."""
+    return "# notebook\n" + _CELL.format(klass=_CLASS, method="fork")

@@ -1,0 +1,97 @@
+"""The dataset reaches the workers changed.
+
+What happened: the dataset can be pickled, but what a worker gets is not what the program made: samples differ or fail with spawn or
+forkserver, and do not with fork or without workers.
+
+Why: pickle carries attributes, not the program's state. A global that is set under the main guard, an environment variable read at
+import, an attribute that `__getstate__` leaves out, a class attribute changed at run time: none of them arrives.
+
+How to confirm: the same trial with `multiprocessing_context="fork"` gives the samples that the program gives without workers.
+
+How to fix: keep what a sample depends on in the dataset's own attributes, set in `__init__`; give back in `__setstate__` what
+`__getstate__` left out.
+
+Limits: what differs but is never used by a sample is not seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN, differing, names, only_in_workers, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ107", "changed-by-pickling", symptom="differs")
+
+
+def detect(case: Case) -> Finding | None:
+    """Other samples, or failures, under a start method that pickles; none under fork."""
+    loader, as_is, compared = case.loader, case.as_is, case.compared
+    if (
+        not loader.num_workers
+        or loader.start_method == "fork"
+        or as_is is None
+        or compared is None
+        or case.alone is None
+    ):
+        return None
+    back = [crossing for crossing in case.crossings if crossing.back]
+    started = "bootstrapping phase" not in as_is.output
+    if any(crossing.reason for crossing in case.crossings) or case.world.interactive or not started:
+        return None
+    other, failure = differing(case, case.compared), only_in_workers(case)
+    if not other and failure is None and not (back and not as_is.fine):
+        return None
+    forked = compared.plan.changed(start="fork")
+    trial = case.tried(forked)
+    well = trial is not None and trial.fine and not differing(case, trial) and not trial.bad
+    culprit = back[0].name if back else _missing(failure.message) if failure else f"dataset ({loader.dataset})"
+    what = (
+        f"{failure.type_name} in sample {failure.index}: {failure.message}"
+        if failure
+        else f"{len({s.index for s in other})} samples differ from those without workers, among them {names(s.index for s in other)}"
+        if other
+        else back[0].back
+    )
+    return Finding(
+        RULE,
+        f"{loader.dataset} reaches the workers changed: {loader.start_method} does not carry all that a sample depends on",
+        culprit,
+        (
+            what,
+            *((f"raised at {quoted(failure.place)}",) if failure and failure.place else ()),
+            *((f"{trial.plan}: the samples are as without workers",) if trial is not None and well else ()),
+        ),
+        PROVEN if well else LIKELY,
+        "set what the sample depends on as an attribute in the dataset's __init__"
+        + (
+            f" (not as the global {culprit})"
+            if failure and "name '" in failure.message
+            else "; see __getstate__ and module globals"
+        ),
+        (failure.place if failure else None) or loader.dataset_place,
+        wants=(forked,),
+    )
+
+
+def _missing(message: str) -> str:
+    """The name in quotes of a message about a name."""
+    parts = message.split("'")
+    return parts[-2] if "attribute" in message and len(parts) > 3 else parts[1] if len(parts) > 2 else message
+
+
+def broken(DataLoader: Any) -> None:
+    """A __getstate__ that leaves something out."""
+    from unjam.doctor.rules.programs import Forgetful
+
+    for _ in DataLoader(Forgetful(keep=False), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One that does not."""
+    from unjam.doctor.rules.programs import Forgetful
+
+    for _ in DataLoader(Forgetful(keep=True), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
+        pass

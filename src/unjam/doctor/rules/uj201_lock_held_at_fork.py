@@ -1,0 +1,153 @@
+"""The workers wait for a lock that was held when they were forked.
+
+What happened: at the moment of the fork another thread of the program (or the program itself) held a lock. The workers got a copy of the
+lock in its locked state. The thread that would release it does not exist in them, so they wait for ever.
+
+Why: fork copies memory, not threads.
+
+How to confirm: the same trial with this one lock set free before the workers start goes through.
+
+How to fix: make the lock where it is used, in the worker; do not share one between the dataset and a thread of the program; start the
+loader's iterator while no thread holds it; or use `multiprocessing_context="forkserver"`, which copies no locked lock. unjam's own loader
+does not fork the program.
+
+Limits: a lock inside native code has no name here (UJ203).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case, ThreadFacts
+from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.trial import place_of
+from unjam.doctor.rules import watching
+from unjam.doctor.rules.judging import LIKELY, blocked_lock, frozen, gone_words, proof, quoted, worker_words
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ201", "lock-held-at-fork", symptom="frozen")
+
+
+def detect(case: Case) -> Finding | None:
+    """A stuck line that waits for a lock which was already held when the program was captured."""
+    for base, stuck in frozen(case):
+        lock = blocked_lock(case, stuck)
+        part = case.part(lock.path) if lock else None
+        if lock is None or lock.facts.get("owner") == "mine":
+            continue
+        holder = next((thread for thread in case.world.threads if lock.path in thread.holds), None)
+        if part is not None and not part.facts.get("locked"):
+            continue
+        if part is None and not case.world.threads:
+            continue
+        if part is not None and part.facts.get("between_processes") and holder is None:
+            continue
+        plan = base.plan.changed(release=(lock.path,)) if part else base.plan.changed(fresh=True)
+        trial = case.tried(plan)
+        who = f"thread {holder.name!r}" if holder else "the program" if part else "a thread of the program"
+        return Finding(
+            RULE,
+            f"the workers wait for {lock.path}, which {who} held when they were forked",
+            lock.path,
+            (
+                f"{worker_words(stuck)} waits for a lock at {quoted(stuck.place)}",
+                *((f"{who} holds it{_at(holder)}",) if holder else ()),
+                *((f"the lock is made at {quoted(part.place)}",) if part and part.place else ()),
+                *gone_words(trial),
+            ),
+            proof(case, base, trial) if part else LIKELY,
+            f"make {lock.path} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "
+            "multiprocessing_context='forkserver'",
+            stuck.place,
+            wants=(plan,),
+        )
+    return None
+
+
+def _at(holder: ThreadFacts | None) -> str:
+    place = place_of(holder.frames) if holder else None
+    return f", at {quoted(place)}" if place else ""
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A forked worker that waits for a lock of Python's, which nobody in it can release."""
+    for jam in watching.jams(scene):
+        if not watching.waits_for_own_lock(jam) or not jam.process.forked:
+            continue
+        if any(holder.pid == jam.process.pid for holder in jam.thread.holders):
+            continue
+        main = scene.main_of(jam.process)
+        holder = next((h for h in jam.thread.holders if h.pid == main.pid and h.same), None)
+        early = watching.in_first_sample(jam) or (watching.in_first_batch(jam) and watching.own_threads(main))
+        if holder is None and (jam.others or not early):
+            continue
+        name = holder.expression if holder else watching.lock_name(jam)
+        threads = ", ".join(repr(thread.name) for thread in watching.own_threads(main)[:3])
+        who = f"thread {holder.thread!r} of the main process" if holder else "a thread of the main process"
+        return Finding(
+            RULE,
+            f"{jam.who} waits for {name}, which {who} held when the worker was forked",
+            name,
+            (
+                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                f"{who} is inside it now, since {quoted(holder.place)}"
+                if holder
+                else "it is the worker's first sample: it took the lock from the fork as it was"
+                + (f"; threads of the main process now: {threads}" if threads else ""),
+                "no thread of the worker holds it, and none of the main process's threads exists in the worker",
+                *watching.consequence(scene, jam),
+            ),
+            LIKELY,
+            f"make {name} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "
+            "multiprocessing_context='forkserver'",
+            jam.thread.place,
+        )
+    return None
+
+
+def broken(DataLoader: Any) -> None:
+    """A thread of the program holds the dataset's lock."""
+    import threading
+    import time
+
+    from unjam.doctor.rules.programs import Numbers
+
+    lock, ready = threading.Lock(), threading.Event()
+
+    def refresh() -> None:
+        with lock:
+            ready.set()
+            time.sleep(60)
+
+    def make(index: int) -> int:
+        with lock:
+            return index
+
+    threading.Thread(target=refresh, daemon=True).start()
+    ready.wait(5)
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """The thread has a lock of its own."""
+    import threading
+    import time
+
+    from unjam.doctor.rules.programs import Numbers
+
+    lock, other, ready = threading.Lock(), threading.Lock(), threading.Event()
+
+    def refresh() -> None:
+        with other:
+            ready.set()
+            time.sleep(60)
+
+    def make(index: int) -> int:
+        with lock:
+            return index
+
+    threading.Thread(target=refresh, daemon=True).start()
+    ready.wait(5)
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass

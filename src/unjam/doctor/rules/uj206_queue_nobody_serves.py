@@ -1,0 +1,135 @@
+"""A sample waits for a queue, an event or a barrier that nobody serves.
+
+What happened: the dataset takes from an empty queue that nobody fills, or puts into a full one that nobody empties; or it waits for an event
+that nobody sets, a barrier that nobody else comes to.
+
+Why: `get()` and `put()` wait for ever unless they are given a time limit. With several workers more is put than one reader expected, or
+the items for all of them were put once only.
+
+How to confirm: the queue is empty (or full) while every process waits.
+
+How to fix: `get(timeout=…)` / `put(timeout=…)`; return results through the sample instead of a queue; put one end mark for each worker.
+
+Limits: who should have served the queue cannot be known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.scene import Scene
+from unjam.doctor.rules import watching
+from unjam.doctor.rules.judging import LIKELY, POSSIBLE, PROVEN, frozen, quoted, waits_for, worker_words
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ206", "queue-nobody-serves", symptom="frozen")
+
+
+def detect(case: Case) -> Finding | None:
+    """A stuck line that names a queue."""
+    found = []
+    for base, stuck in frozen(case):
+        sync = waits_for(stuck, "queue", "barrier", "event", "future")
+        if sync is not None and not stuck.native:
+            found.append((base, stuck, sync))
+    if not found:
+        return None
+    _, stuck, sync = found[0]
+    threads = case.world.threads and not sync.facts.get("between_processes")
+    if threads and not any(trial.plan.in_place and trial.outcome == "hung" for trial in case.trials):
+        return None  # a thread of the program may be the one that serves it
+    kind = sync.facts.get("kind")
+    if kind != "queue" and case.world.threads and not any(t.plan.in_place for t in case.trials):
+        return None
+    full = sync.facts.get("full") and not sync.facts.get("empty")
+    state = ("full" if full else "empty") if kind == "queue" else "not set" if kind == "event" else "not complete"
+    served = {"full": "reads", "empty": "fills", "not set": "sets"}.get(state, "completes")
+    part = case.part(sync.path)
+    both = len({id(base) for base, *_ in found}) > 1 or not case.loader.num_workers
+    return Finding(
+        RULE,
+        f"{worker_words(stuck)} waits for {sync.path}, which is {state} and which nobody {served}",
+        sync.path,
+        (
+            f"waits at {quoted(stuck.place)}",
+            f"{sync.path} is a {sync.type_name}, {state}",
+            *((f"made at {quoted(part.place)}",) if part and part.place else ()),
+            *(("the same with workers and without",) if both and case.loader.num_workers else ()),
+        ),
+        PROVEN if both else LIKELY,
+        f"give the call at {stuck.place} a timeout, and return results through the sample instead of {sync.path}",
+        stuck.place,
+    )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A wait for a queue, an event or the like, in a process where nobody serves it."""
+    for jam in watching.jams(scene):
+        sync = jam.sync
+        kind = sync.facts["kind"] if sync else ""
+        drains = jam.process.doing.stage == "end" and jam.process.role == "worker"
+        if kind not in ("queue", "barrier", "event", "condition", "future", "executor", "loop") and not drains:
+            continue
+        if watching.loop_waits_outside(jam):
+            continue
+        between = bool(sync and sync.facts["between_processes"])
+        threads = watching.own_threads(scene.main_of(jam.process))
+        lost = jam.process.forked and not jam.others and kind not in ("loop", "barrier") and bool(threads)
+        if not between and lost and not drains:
+            continue  # a thread that the fork left behind: another rule
+        name = ("its coroutine" if kind == "loop" else watching.called_on(jam)) or (
+            f"a {sync.type_name}" if sync and sync.type_name else "a queue"
+        )
+        full = drains or (sync is not None and sync.facts["call"] == "put")
+        state = "nobody sets or completes"
+        if kind == "queue" or drains:
+            state = "is full and nobody reads" if full else "is empty and nobody fills"
+        return Finding(
+            RULE,
+            f"{jam.who} waits for {name}, which {state}",
+            name,
+            (
+                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                *(
+                    ("it has ended its work and cannot leave before what it put into a queue is taken out",)
+                    if drains
+                    else ()
+                ),
+                *watching.peers(jam),
+                *watching.consequence(scene, jam),
+            ),
+            LIKELY if jam.seconds >= watching.NO_ACCIDENT or between or drains else POSSIBLE,
+            f"give the call at {jam.thread.place} a timeout, and return results through the sample instead of {name}"
+            if not drains
+            else "take everything out of the queue before join(), or return results through the sample",
+            jam.thread.place or scene.main_of(jam.process).thread.place,
+        )
+    return None
+
+
+def broken(DataLoader: Any) -> None:
+    """Results put into a small queue that is read after the loop."""
+    import multiprocessing
+
+    from unjam.doctor.rules.programs import Numbers
+
+    results: Any = multiprocessing.Queue(2)
+
+    def make(index: int) -> int:
+        results.put(index)
+        return index
+
+    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """Results returned with the sample."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> tuple[int, int]:
+        return index, index
+
+    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1):
+        pass

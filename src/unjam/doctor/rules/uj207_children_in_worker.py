@@ -1,0 +1,73 @@
+"""A worker tries to start processes of its own.
+
+What happened: the dataset uses a DataLoader with workers, a `multiprocessing.Pool` or a `Process` inside a sample. torch's workers are
+daemons, and multiprocessing does not let a daemon have children.
+
+Why: a daemon is killed when its parent ends, and its children would stay behind.
+
+How to confirm: with `num_workers=0` the same samples load.
+
+How to fix: one level of processes: let the outer loader's workers do the work, with `num_workers=0` in the inner loader; threads
+(`ThreadPoolExecutor`) are allowed inside a worker.
+
+Limits: processes started in other ways (`subprocess`, `os.fork`) are allowed and not meant here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN, bad_samples, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ207", "children-in-worker", symptom="differs")
+
+
+def detect(case: Case) -> Finding | None:
+    """Multiprocessing's refusal, with workers only."""
+    refused = [
+        bad
+        for trial in (case.as_is, case.compared)
+        for bad in bad_samples(trial, "sample", "collate", "init", "made")
+        if bad.type_name == "AssertionError" and "daemonic" in bad.message
+    ]
+    if not refused:
+        return None
+    first = refused[0]
+    alone = case.alone is not None and not any("daemonic" in bad.message for bad in case.alone.bad)
+    return Finding(
+        RULE,
+        f"the dataset starts processes inside a worker, which is not allowed (sample {first.index or '?'})",
+        f"{first.place}" if first.place else "the dataset",
+        (
+            f"{first.type_name}: {first.message}",
+            *((f"at {quoted(first.place)}",) if first.place else ()),
+            *(("without workers the same sample loads",) if alone else ()),
+        ),
+        PROVEN if alone else LIKELY,
+        f"use num_workers=0, threads, or no pool at all inside the sample at {first.place}; the outer loader has the processes",
+        first.place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A loader with workers inside a sample."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> Any:
+        return next(iter(DataLoader(Numbers(4), batch_size=4, num_workers=1))) + index
+
+    for _ in DataLoader(Numbers(4, make), batch_size=2, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One without workers."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> Any:
+        return next(iter(DataLoader(Numbers(4), batch_size=4))) + index
+
+    for _ in DataLoader(Numbers(4, make), batch_size=2, num_workers=1):
+        pass

@@ -1,0 +1,112 @@
+"""A sample computes and does not come to an end.
+
+What happened: one sample uses the processor all the time and does not return, with workers or without, while the others are quick.
+
+Why: a loop whose end is never reached for this input (a retry without a limit, a search that finds nothing, a parser that does not move
+on), or a cost that explodes with the input's size.
+
+How to confirm: the same sample and the same lines with `num_workers=0`.
+
+How to fix: put a limit on the loop at the named line; look at this sample's input. unjam's `sample_timeout=` ends such a sample.
+
+Limits: that it never ends cannot be proven; it did not within the seconds named, while the others took far less.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.scene import Scene
+from unjam.doctor.rules import watching
+from unjam.doctor.rules.judging import LIKELY, POSSIBLE, frozen, mean_seconds, quoted, worker_words
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
+
+
+def detect(case: Case) -> Finding | None:
+    """A stuck process that uses the processor."""
+    found = [
+        (base, stuck) for base, stuck in frozen(case) if stuck.busy and stuck.stage in ("sample", "made", "collate")
+    ]
+    if not found:
+        return None
+    anew = next((t for t in case.trials if t.plan.fresh and t.outcome == "hung"), None)
+    _, stuck = found[0]
+    if stuck.native and anew is None and case.forked and not any(base is case.alone for base, _ in found):
+        return None  # a native pool that spins after the fork
+    alone = any(base is case.alone for base, _ in found)
+    usual = mean_seconds(case.alone) or mean_seconds(case.as_is)
+    return Finding(
+        RULE,
+        f"{worker_words(stuck)} computes and does not return",
+        f"sample {stuck.index} at {stuck.place}" if stuck.index else f"{stuck.place}",
+        (
+            f"busy for {stuck.seconds:.0f} s at {quoted(stuck.place)}",
+            *((f"the other samples take {usual * 1000:.1f} ms",) if usual else ()),
+            *(("the same without workers",) if alone and case.loader.num_workers else ()),
+        ),
+        LIKELY if alone else POSSIBLE,
+        f"put a limit on the loop at {stuck.place}, and look at sample {stuck.index or '?'}",
+        stuck.place,
+    )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A process that computed in one sample for the whole look, while the training waited."""
+    for process in scene.processes:
+        thread = process.threads[0] if process.threads else None
+        if thread is None or process.ended or process.doing.stage not in watching.WORK or not thread.computes:
+            continue
+        main = scene.main_of(process)
+        waits = process is main or main.doing.stage in ("waits", "stopping")
+        if not process.same_sample or scene.seconds < watching.IN_DOUBT or not waits:
+            continue
+        jam = watching.jam_of(scene, process, thread)
+        silent = max(process.silent or 0.0, scene.seconds)
+        place = watching.commonest(thread)
+        return Finding(
+            RULE,
+            f"{jam.who} has computed for at least {watching.duration(scene.seconds)} and has not come to an end",
+            f"{worker_words(jam.stuck)} at {place}",
+            (
+                f"at {quoted(place)}, with {thread.busy:.0%} of a processor",
+                "whether it would end cannot be seen from outside: look again later; if it is the same then, it does not",
+                *watching.consequence(scene, jam),
+            ),
+            LIKELY if silent >= 60 else POSSIBLE,
+            f"look at the loop around {place}: what ends it for this sample?"
+            + ("; timeout= in the loader turns the freeze into an error" if process.role == "worker" else ""),
+            place,
+            severity=Severity.ERROR if silent >= 60 else Severity.WARNING,
+        )
+    return None
+
+
+def broken(DataLoader: Any) -> None:
+    """A loop whose end one sample never reaches."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        number = index
+        while number % 7 == 5:
+            number += 7
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One that ends."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        number = index
+        while number % 7 == 5 and number < 1000:
+            number += 7
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass

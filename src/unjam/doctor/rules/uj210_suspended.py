@@ -1,0 +1,88 @@
+"""A process of the loader is suspended.
+
+What happened: somebody stopped a worker, or the main process, with SIGSTOP (a debugger, Ctrl-Z, a container or batch system that froze its
+control group). It does nothing until it is let go, and whoever waits for it waits too.
+
+Why: a suspended process is alive for everybody who only asks whether it lives.
+
+How to confirm: its state in /proc is T (or it sits in the kernel's refrigerator).
+
+How to fix: `kill -CONT PID`; for a frozen control group, `docker unpause`, or the batch system's resume.
+
+Limits: who stopped it is not written down anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.scene import Scene
+from unjam.doctor.rules import watching
+from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ210", "suspended", symptom="frozen", live=True)
+
+
+def detect(_case: Case) -> Finding | None:
+    """Nobody suspends the doctor's own trials."""
+    return None
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A main process or worker in state T."""
+    held = [
+        one
+        for one in scene.processes
+        if one.role in ("main", "worker") and one.threads and one.thread.waiting.kind == "suspended"
+    ]
+    if not held:
+        return None
+    first = held[0]
+    jam = watching.jam_of(scene, first, first.thread)
+    frozen = first.thread.waiting.state == "D"
+    place = first.thread.place
+    return Finding(
+        RULE,
+        f"{jam.who} is suspended" + (": its control group is frozen" if frozen else " (SIGSTOP)"),
+        f"pid {first.pid}",
+        (
+            f"state {first.state}, for {watching.duration(jam.seconds)}" + (f", at {quoted(place)}" if place else ""),
+            *((f"suspended like it: {', '.join(one.name for one in held[1:4])}",) if held[1:] else ()),
+            *watching.consequence(scene, jam),
+        ),
+        PROVEN,
+        "let it go: unpause the container or resume the job" if frozen else f"let it go on: kill -CONT {first.pid}",
+        place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A worker that stops itself, as a debugger or Ctrl-Z would."""
+    import os
+    import signal
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        if index == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return index
+
+    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """Nobody stops anybody."""
+    import time
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        time.sleep(0.5)
+        return index
+
+    for _ in DataLoader(Numbers(80, make), batch_size=4, num_workers=1):
+        pass

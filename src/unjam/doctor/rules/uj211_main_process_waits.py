@@ -1,0 +1,195 @@
+"""The loader is fine; the main process waits for something else.
+
+What happened: the main process is not waiting for a batch. It waits in the training step, or between two: for another rank, for the reader
+of a pipe that it prints to, for somebody to type, for a lock, a thread, a child process, a checkpoint's file.
+
+Why: a frozen training looks the same from the terminal, whoever froze it; the loader is the usual suspect.
+
+How to confirm: the main process's own stack, which is the evidence here; its workers are idle or ahead.
+
+How to fix: what the evidence names: read the pipe or send the output to a file, answer the prompt, look at the rank that does not come,
+give the wait a time limit.
+
+Limits: a wait that would end by itself looks like one that would not; the seconds are given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts import roles
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.scene import Process, Scene
+from unjam.doctor.rules import watching
+from unjam.doctor.rules.judging import LIKELY, POSSIBLE, count, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ211", "main-process-waits", symptom="frozen", live=True)
+
+
+def detect(_case: Case) -> Finding | None:
+    """The doctor runs the data loading only, never the training."""
+    return None
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A main process that waits outside its loader."""
+    alone = len(scene.mains) == 1
+    for main in scene.mains:
+        if _may_wait_for_a_gpu(main):
+            return _gpu(main)
+        over = _over(scene, main)
+        if over is not None:
+            return over
+        if not is_elsewhere(scene, main) or (roles.collective(main.thread.frames) and not alone):
+            continue
+        jam = watching.jam_of(scene, main, main.thread)
+        threads = watching.stuck_threads(scene, main)
+        if threads is None and _serves(jam) and not main.thread.holders:
+            continue  # a thread of its own does what it waits for, and gets on
+        what, help_text = _what(scene, main, jam)
+        workers = [one for one in scene.workers(main) if not one.ended]
+        idle = sum(one.doing.stage in ("idle", "send") for one in workers)
+        return Finding(
+            RULE,
+            f"the loader is fine; {main.name} waits for {what}",
+            f"{main.thread.place}",
+            (
+                f"at {quoted(main.thread.place)}, for {watching.duration(jam.seconds)}",
+                *(watching.thread_words(one) for one in (threads or [])[:3] if _serves(jam)),
+                *watching.peers(jam),
+                *(
+                    (f"its child: {line}" for line in watching.children_words(scene, jam))
+                    if jam.stuck.waits == "child"
+                    else ()
+                ),
+                *(
+                    (f"{idle} of {count(len(workers), 'worker')} idle: they have done all that they may do ahead",)
+                    if workers
+                    else ()
+                ),
+            ),
+            LIKELY
+            if jam.seconds >= watching.NO_ACCIDENT or jam.stuck.waits in ("terminal", "lock", "pipe")
+            else POSSIBLE,
+            help_text,
+            main.thread.place,
+        )
+    return None
+
+
+def _serves(jam: watching.Jam) -> bool:
+    """Whether what is waited for is something that a thread of the same process would do."""
+    if jam.sync is not None:
+        return bool(jam.sync.facts["kind"] != "child")
+    return jam.stuck.waits == "lock" and not jam.thread.native
+
+
+def _over(scene: Scene, main: Process) -> Finding | None:
+    """A program that has ended and cannot leave: Python waits for its threads."""
+    if not main.threads or roles.at(main.thread.frames, "/threading.py", "_shutdown") < 0:
+        return None
+    stuck = watching.stuck_threads(scene, main)
+    if not stuck:
+        return None
+    return Finding(
+        RULE,
+        f"{main.name} is over and cannot leave: {watching.thread_words(stuck[0])}",
+        f"thread {stuck[0].thread.name!r}",
+        (f"for {watching.duration(stuck[0].seconds)}", *(watching.thread_words(one) for one in stuck[1:3])),
+        LIKELY,
+        "tell the thread to end before the program does, or make it a daemon",
+        stuck[0].thread.place,
+    )
+
+
+def is_elsewhere(scene: Scene, main: Process) -> bool:
+    """Whether a main process waits, and not for its loader."""
+    if not main.threads or main.ended or main.doing.stage != "elsewhere" or main.thread.place is None:
+        return False
+    if main.thread.waiting.kind == "sleep" and not main.thread.native:
+        return False  # it asked to sleep
+    distributed = bool(roles.collective(main.thread.frames)) and main.thread.steady
+    return watching.is_jammed(scene, main, main.thread) or (distributed and not main.thread.ends_soon)
+
+
+def _may_wait_for_a_gpu(main: Process) -> bool:
+    """A wait for a GPU spins: one line, all the time, with a whole processor, in a process that has one open."""
+    busy = main.gpu and main.doing.stage == "elsewhere" and bool(main.threads) and main.thread.computes
+    return busy and main.thread.steady and main.thread.place is not None
+
+
+def _gpu(main: Process) -> Finding:
+    return Finding(
+        RULE,
+        f"the loader is fine; {main.name} waits for the GPU, or computes",
+        f"{main.thread.place}",
+        (
+            f"every look found it at {quoted(main.thread.place)}, with {main.thread.busy:.0%} of a processor",
+            "a wait for a GPU looks like computing from outside: nvidia-smi tells which",
+        ),
+        POSSIBLE,
+        "if it is always this line, look at what was given to the GPU before it (a kernel, a collective operation of another rank)",
+        main.thread.place,
+        severity=Severity.NOTE,
+    )
+
+
+def _what(scene: Scene, main: Process, jam: watching.Jam) -> tuple[str, str]:
+    wait, place = main.thread.waiting, main.thread.place
+    together = roles.collective(main.thread.frames)
+    if together:
+        return (
+            f"another rank, in {together}",
+            "look at the rank that has not come: `unjam why` on its machine names what holds it",
+        )
+    if wait.kind == "terminal" or (wait.fds == (0,) and not wait.writes):
+        return f"somebody to type: {wait.words}", f"answer it, or take the prompt or breakpoint at {place} out"
+    if wait.writes and wait.kind in ("pipe", "socket", "terminal"):
+        return (
+            f"{wait.words}: nobody reads what it prints",
+            "read from that pipe, or send the output to a file",
+        )
+    sync = jam.sync
+    if wait.kind == "lock" and sync is None:
+        holder = next(iter(main.thread.holders), None)
+        name = watching.lock_name(jam)
+        if holder is not None and holder.itself:
+            return f"{name}, which it holds itself already (since {quoted(holder.place)})", "do not take it twice"
+        if holder is not None:
+            return f"{name}, which thread {holder.thread!r} holds at {quoted(holder.place)}", "look at that thread"
+        if main.thread.native:
+            library = next(iter(main.thread.libraries), "a library")
+            return (
+                f"something inside {library}",
+                f"look at the call at {place}; a GPU, a rank or a library's thread does not answer",
+            )
+        return name, f"look at who takes {name} and does not give it back"
+    if sync is not None:
+        name = watching.called_on(jam) or sync.type_name
+        threads = ", ".join(repr(one.name) for one in watching.own_threads(main)[:3])
+        return f"{name} ({sync.facts['kind']})", f"look at who should serve {name}" + (
+            f"; its threads: {threads}" if threads else ""
+        )
+    return wait.words, f"give the call at {place} a time limit"
+
+
+def broken(DataLoader: Any) -> None:
+    """The training step reads from a pipe that nobody writes to."""
+    import os
+
+    from unjam.doctor.rules.programs import Numbers
+
+    read, _write = os.pipe()
+    for _ in DataLoader(Numbers(64), batch_size=4, num_workers=1):
+        os.read(read, 1)
+
+
+def fixed(DataLoader: Any) -> None:
+    """A slow training step that waits for nobody."""
+    import time
+
+    from unjam.doctor.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(256), batch_size=4, num_workers=1):
+        time.sleep(0.6)

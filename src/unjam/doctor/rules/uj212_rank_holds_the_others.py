@@ -1,0 +1,128 @@
+"""One rank of a distributed job holds all others.
+
+What happened: some ranks wait in a collective operation (all_reduce, barrier, the end of backward), and one has not come to it: it is
+stuck or slow in its data loading, or in its training step.
+
+Why: a collective operation waits for every rank, and the ranks that wait say nothing of the one that is missing.
+
+How to confirm: the stacks of all ranks at one moment, which are the evidence here.
+
+How to fix: look at what the named rank does; where its loader is stuck another finding names the cause. Uneven numbers of batches also end
+here: one rank has left its loop while the others begin another step (`DistributedSampler`, `Join`, `drop_last=True`).
+
+Limits: only ranks on this machine are seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts import roles
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.scene import Process, Scene
+from unjam.doctor.rules import watching
+from unjam.doctor.rules.judging import LIKELY, POSSIBLE, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ212", "rank-holds-the-others", symptom="ranks", live=True)
+
+
+def detect(_case: Case) -> Finding | None:
+    """The doctor looks at one process."""
+    return None
+
+
+def witness(scene: Scene) -> Finding | None:
+    """Ranks in a collective operation, and one that is not."""
+    mains = [one for one in scene.mains if one.threads]
+    waiting = [one for one in mains if _in_collective(scene, one)]
+    missing = [one for one in mains if one not in waiting]
+    if len(waiting) > 1 and not missing:
+        return _apart(scene, waiting)
+    if not waiting or not missing:
+        return None
+    first, seconds = waiting[0], min(watching.waited(one.thread, scene) for one in waiting)
+    if seconds < 1.0 and not all(one.thread.steady for one in waiting):
+        return None  # a moment of a healthy job
+    holder = next((one for one in missing if watching.is_jammed(scene, one, one.thread)), missing[0])
+    moves = holder.thread.computes or (holder.doing.stage != "waits" and not holder.thread.steady)
+    if moves and seconds < watching.NO_ACCIDENT:
+        return None  # the slower of two
+    verb = "wait" if waiting[1:] else "waits"
+    operation = roles.collective(first.thread.frames) or "a collective operation"
+    return Finding(
+        RULE,
+        f"{holder.name} holds the others: {', '.join(one.name for one in waiting[:4])} {verb} in {operation}",
+        holder.name,
+        (
+            f"{holder.name} {_does(holder)} at {quoted(holder.thread.place)}",
+            *(f"{one.name} waits at {quoted(one.thread.place)}" for one in waiting[:4]),
+            *(
+                (f"also not there yet: {', '.join(one.name for one in missing if one is not holder)}",)
+                if missing[1:]
+                else ()
+            ),
+        ),
+        LIKELY if not moves else POSSIBLE,
+        f"look at what {holder.name} does; the other ranks are well",
+        holder.thread.place,
+        severity=Severity.ERROR,
+    )
+
+
+def _apart(scene: Scene, waiting: list[Process]) -> Finding | None:
+    """Every rank waits, but not all in the same operation."""
+    if not all(watching.is_jammed(scene, one, one.thread) for one in waiting):
+        return None
+    places = {(roles.collective(one.thread.frames), str(one.thread.place)) for one in waiting}
+    first = waiting[0]
+    if len(places) < 2:
+        return None
+    return Finding(
+        RULE,
+        "the ranks wait for each other in different operations: "
+        + ", ".join(f"{one.name} in {roles.collective(one.thread.frames) or 'another'}" for one in waiting[:4]),
+        ", ".join(one.name for one in waiting[:4]),
+        tuple(
+            f"{one.name} waits at {quoted(one.thread.place)}, for {watching.duration(watching.waited(one.thread, scene))}"
+            for one in waiting[:4]
+        ),
+        LIKELY,
+        "give every rank the same number of batches and the same operations in the same order (drop_last=True, DistributedSampler, no "
+        "collective operation under an `if rank == 0`)",
+        first.thread.place,
+    )
+
+
+def _in_collective(scene: Scene, main: Process) -> bool:
+    if roles.collective(main.thread.frames):
+        return True
+    waits = main.thread.waiting.kind in ("lock", "socket") and main.thread.native and main.doing.stage == "elsewhere"
+    return waits and bool(main.connected) and watching.is_jammed(scene, main, main.thread)
+
+
+def _does(main: Process) -> str:
+    stages = {
+        "waits": "waits for its own loader",
+        "sample": f"is in sample {main.doing.index}",
+        "collate": "is in its collate function",
+        "starting": "starts its workers",
+        "stopping": "ends its workers",
+    }
+    return stages.get(
+        main.doing.stage, "computes" if main.thread.computes else f"waits for {main.thread.waiting.words}"
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """Two ranks; the dataset of one never answers."""
+    from unjam.doctor.rules.programs import two_ranks
+
+    two_ranks(DataLoader, stuck=True)
+
+
+def fixed(DataLoader: Any) -> None:
+    """Two ranks whose datasets answer."""
+    from unjam.doctor.rules.programs import two_ranks
+
+    two_ranks(DataLoader, stuck=False)

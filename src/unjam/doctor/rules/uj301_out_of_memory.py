@@ -1,0 +1,92 @@
+"""The workers need more memory than there is.
+
+What happened: while the workers loaded, memory ran out: the system killed one, or the doctor stopped the trial before the system would.
+
+Why: every worker keeps its own copy of what it touches, and makes `prefetch_factor` batches ahead. Memory grows with the number of
+workers; the dataset alone may fit and four times the dataset may not.
+
+How to confirm: the peak of one worker times their number, against the memory that is left; fewer workers go through.
+
+How to fix: fewer workers, a smaller `prefetch_factor`, samples that do not copy what they read, data that is mapped (`numpy.memmap`)
+instead of loaded.
+
+Limits: a peak that only some samples have may be higher than the one measured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.trial import Trial
+from unjam.doctor.rules.judging import LIKELY, PROVEN, count, ended, for_memory, size
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ301", "out-of-memory", symptom="died")
+
+
+def detect(case: Case) -> Finding | None:
+    """Memory that ran out, or would have."""
+    out = [trial for trial in (case.as_is, case.compared, case.alone) if trial is not None and _ran_out(trial)]
+    killed = [end for _, end in ended(case) if end.out_of_memory]
+    errors = [b for t in (case.as_is, case.alone) if t for b in t.bad if for_memory(b)]
+    if not out and not killed and not errors:
+        return None
+    trial = out[0] if out else case.as_is or case.alone
+    assert trial is not None
+    peaks = {worker: peak for worker, peak in trial.facts.get("peak", {}).items() if worker >= 0} or trial.facts.get(
+        "peak", {}
+    )
+    peak = max(peaks.values(), default=0)
+    memory = case.world.memory or 0
+    fit = max(1, int(memory * 0.8 / peak)) if peak else 1
+    fewer = trial.plan.changed(workers=1, prefetch=1) if trial.plan.workers > 1 else None
+    one = case.tried(fewer) if fewer else None
+    where = next((f"sample {b.index} at {b.place}" for b in errors), None) or next(
+        (f"sample {e.index}" for e in killed if e.index), None
+    )
+    return Finding(
+        RULE,
+        f"memory runs out: {count(case.loader.num_workers, 'worker')} of up to {size(peak)} each, {size(memory)} free",
+        where or f"num_workers={case.loader.num_workers}",
+        (
+            *((f"the system killed a worker for memory ({killed[0].signal})",) if killed else ()),
+            *(
+                (f"stopped by the doctor after {count(len(trial.samples), 'sample')}, before the system would",)
+                if trial.outcome == "memory"
+                else ()
+            ),
+            *(f"{b.type_name} in sample {b.index}: {b.message[:120]}" for b in errors[:1]),
+            f"largest worker: {size(peak)}; memory that was free at the start: {size(memory)}",
+            *((f"{one.plan}: all is well",) if one and one.fine else ()),
+        ),
+        PROVEN if one and one.fine else LIKELY,
+        f"num_workers={min(fit, max(1, case.loader.num_workers - 1))} fits here; or load less for each sample in {case.loader.dataset}",
+        next((b.place for b in errors if b.place), None) or case.loader.made_at,
+        wants=(fewer,) if fewer else (),
+    )
+
+
+def _ran_out(trial: Trial) -> bool:
+    return trial.outcome == "memory" or bool(trial.facts.get("oom_kills") and trial.outcome == "died")
+
+
+def broken(DataLoader: Any) -> None:
+    """A sample that needs more than the machine has."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        import numpy as np
+
+        return int(np.empty(1 << 50, dtype=np.uint8)[index]) if index == 3 else index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One that needs little."""
+    from unjam.doctor.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,90 @@
+"""A worker crashes in native code.
+
+What happened: a worker was ended by a signal that the processor or the C library raises: a segmentation fault, an abort, an illegal
+instruction. torch says `DataLoader worker is killed by signal` and names no sample.
+
+Why: a bug in a native library, a damaged file that it does not check, an object used after fork that must not be (UJ203), or memory
+handed over with the wrong size (ctypes).
+
+How to confirm: the named sample alone, with `num_workers=0`, ends the process at the same line.
+
+How to fix: look at the named sample's file and the library's version. Until then leave the sample out: unjam's loader replaces the worker and
+with `on_error="skip"` goes on without the sample.
+
+Limits: the innermost Python line is known, the native function is not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import ended, quoted, twice
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ302", "native-crash", symptom="died")
+SIGNALS = {
+    "SIGSEGV": "a segmentation fault",
+    "SIGABRT": "an abort",
+    "SIGFPE": "a division by zero",
+    "SIGILL": "an illegal instruction",
+}
+
+
+def detect(case: Case) -> Finding | None:
+    """A process ended by a signal of its own making."""
+    crashed = [(trial, end) for trial, end in ended(case) if end.signal in SIGNALS]
+    if not crashed:
+        return None
+    _, end = crashed[0]
+    alone = any(trial.plan.workers == 0 for trial, _ in crashed)
+    innermost = end.frames[0] if end.frames else None
+    where = f"sample {end.index}" if end.index else "a worker"
+    return Finding(
+        RULE,
+        f"{where} crashes its process: {SIGNALS[end.signal]} ({end.signal})",
+        f"{where} at {end.place}" if end.place else where,
+        (
+            *((f"innermost line of the program: {quoted(end.place)}",) if end.place else ()),
+            *((f"innermost Python call: {innermost.function} in {innermost.file}",) if innermost else ()),
+            *(("the same without workers: it is the sample, not the workers",) if alone else ()),
+            *(
+                ("without workers the same samples load: the crash needs the fork",)
+                if not alone and case.alone and case.alone.fine
+                else ()
+            ),
+        ),
+        twice(case, crashed),
+        f"look at what {where} reads at {end.place}, and at the version of the library that it calls there",
+        end.place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A read through a null pointer."""
+    import ctypes
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        if index == 3:
+            ctypes.string_at(0)
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """A read of memory that is there."""
+    import ctypes
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        if index == 3:
+            ctypes.string_at(ctypes.create_string_buffer(b"data"))
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,83 @@
+"""The dataset ends its worker.
+
+What happened: code that a sample runs called `exit()`, `sys.exit()` or `os._exit()`. In a worker that ends the worker, not the program;
+torch then says that it exited unexpectedly.
+
+Why: usually a library or a command-line helper that handles an error by leaving.
+
+How to confirm: with `num_workers=0` the program itself ends at this sample.
+
+How to fix: raise an exception instead of leaving; where a library does it, catch `SystemExit` around the call and raise.
+
+Limits: `os._exit` and a library's C `exit()` leave no Python traceback; the sample is known, the line only sometimes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN, bad_samples, ended, quoted, twice
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ303", "exit-in-dataset", symptom="died")
+
+
+def detect(case: Case) -> Finding | None:
+    """SystemExit from a sample, or a process that left without a signal."""
+    left = [
+        bad
+        for trial in (case.as_is, case.alone)
+        for bad in bad_samples(trial, "sample", "collate", "init", "made")
+        if bad.type_name == "SystemExit"
+    ]
+    gone = [(trial, end) for trial, end in ended(case) if not end.signal and end.index]
+    if left:
+        first = left[0]
+        where, place = f"sample {first.index}" if first.index else f"the {first.stage} stage", first.place
+        evidence: tuple[str, ...] = (
+            f"SystemExit({first.message}) leaves {where}",
+            *((f"at {quoted(place)}",) if place else ()),
+        )
+        confidence = PROVEN if len(left) > 1 or not case.loader.num_workers else LIKELY
+    elif gone:
+        _, end = gone[0]
+        where, place = f"sample {end.index}", end.place
+        evidence = (f"the process left with exit code {end.code} while it loaded {where}, without an exception",)
+        confidence = twice(case, gone)
+        if any(trial.plan.workers == 0 for trial, _ in gone):
+            evidence += ("without workers it ends the program itself",)
+    else:
+        return None
+    return Finding(
+        RULE,
+        f"{where} ends its worker: the dataset's code leaves the process",
+        f"{where} at {place}" if place else where,
+        evidence,
+        confidence,
+        f"raise an exception instead of leaving{f' at {place}' if place else f' in {case.loader.dataset}'}",
+        place or case.loader.dataset_place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """sys.exit in a sample."""
+    import sys
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        if index == 3:
+            sys.exit(3)
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """None."""
+    from unjam.doctor.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,79 @@
+"""A bus error: mapped memory that is not there.
+
+What happened: a process touched memory that is mapped from a file (or from /dev/shm) beyond what the file has, and was ended by SIGBUS.
+
+Why: a file that became shorter after it was mapped (rewritten, truncated, a network file system), or a full /dev/shm under a mapping.
+
+How to confirm: the named sample alone ends the process at the same line; `df -h /dev/shm` shows room or none.
+
+How to fix: write files anew under another name and rename them, instead of truncating files that are mapped; for a small /dev/shm see UJ401.
+
+Limits: which mapping it was is inferred from the line.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import ended, quoted, size, twice
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ304", "bus-error", symptom="died")
+
+
+def detect(case: Case) -> Finding | None:
+    """A process ended by SIGBUS."""
+    crashed = [(trial, end) for trial, end in ended(case) if end.signal == "SIGBUS"]
+    if not crashed:
+        return None
+    _, end = crashed[0]
+    alone = any(trial.plan.workers == 0 for trial, _ in crashed)
+    where = f"sample {end.index}" if end.index else "a worker"
+    mapped = [part.path for part in case.kinds("array") if part.facts.get("mapped")]
+    return Finding(
+        RULE,
+        f"{where} touches mapped memory that is not there (SIGBUS)",
+        f"{where} at {end.place}" if end.place else where,
+        (
+            *((f"innermost line of the program: {quoted(end.place)}",) if end.place else ()),
+            *((f"mapped from files: {', '.join(mapped[:3])}",) if mapped else ()),
+            f"/dev/shm had {size(case.world.shm_free or 0)} free",
+            *(("the same without workers: it is the file, not /dev/shm",) if alone else ()),
+        ),
+        twice(case, crashed),
+        f"look whether the file behind {end.place or 'the mapping'} became shorter after it was mapped",
+        end.place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A file that is truncated after it was mapped."""
+    import mmap
+    import tempfile
+
+    from unjam.doctor.rules.programs import Numbers
+
+    with tempfile.TemporaryFile() as file:
+        file.truncate(1 << 20)
+        data = mmap.mmap(file.fileno(), 1 << 20)
+        file.truncate(10)
+        for _ in DataLoader(Numbers(8, lambda index: data[index * 100_000]), batch_size=4, num_workers=1):
+            pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One that is not."""
+    import mmap
+    import tempfile
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def entry(index: int) -> int:
+        return data[index * 100_000]
+
+    with tempfile.TemporaryFile() as file:
+        file.truncate(1 << 20)
+        data = mmap.mmap(file.fileno(), 1 << 20)
+        for _ in DataLoader(Numbers(8, entry), batch_size=4, num_workers=1):
+            pass

@@ -1,0 +1,125 @@
+"""A worker was killed by a signal that somebody sent.
+
+What happened: a worker ended by SIGKILL, SIGTERM or another signal that does not come from a crash, and the system's counter of kills for
+lack of memory did not move.
+
+Why: code of the dataset that sends signals (a watchdog, a time limit with `signal.alarm`), a scheduler's limit on processor time, a
+supervisor, a person.
+
+How to confirm: the same sample ends the worker again, or none does.
+
+How to fix: find the sender. `signal.alarm` ends a worker with SIGALRM unless a handler is set in the worker itself.
+
+Limits: a container's parent may kill without any counter that can be read here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.scene import Scene
+from unjam.doctor.rules import watching
+from unjam.doctor.rules.judging import LIKELY, count, ended, quoted, twice
+from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.uj302_native_crash import SIGNALS
+
+RULE = Rule("UJ305", "killed-from-outside", symptom="died")
+
+
+def detect(case: Case) -> Finding | None:
+    """A signal that is no crash and no lack of memory."""
+    killed = [
+        (t, e)
+        for t, e in ended(case)
+        if e.signal and e.signal not in SIGNALS and e.signal != "SIGBUS" and not e.out_of_memory
+    ]
+    if not killed:
+        return None
+    _, end = killed[0]
+    where = f"sample {end.index}" if end.index else "a worker"
+    return Finding(
+        RULE,
+        f"{end.signal} ends the process in {where}; memory did not run out",
+        f"{where} at {end.place}" if end.place else f"{where} of {case.loader.dataset}",
+        (
+            f"worker {end.worker} ended by {end.signal} in {where}"
+            if end.worker >= 0
+            else f"ended by {end.signal} in {where}",
+            *((f"at {quoted(end.place)}",) if end.place else ()),
+            "no process was killed for lack of memory meanwhile",
+        ),
+        twice(case, killed),
+        f"find who sends {end.signal}: a time limit or watchdog in {case.loader.dataset}, or a scheduler",
+        end.place or case.loader.dataset_place,
+    )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """A main process that waits for work which a dead worker had."""
+    for main in scene.mains:
+        workers = scene.workers(main)
+        dead = [one for one in scene.processes if one.ended and one.parent == main.pid]
+        young = watching.replaced(workers)
+        lost = (
+            main.doing.stage in ("waits", "stopping")
+            and workers
+            and all(one.doing.stage == "idle" for one in workers if not one.ended)
+        )
+        if (
+            not (dead or (young and lost))
+            or main.doing.stage not in ("waits", "stopping")
+            or main.thread.computes
+            or not main.thread.steady
+        ):
+            continue
+        who = ", ".join(one.name for one in dead) or f"the worker before pid {young[0].pid}"
+        return Finding(
+            RULE,
+            f"{who} is dead, and {main.name} still waits for what it had",
+            who,
+            (
+                f"waits at {quoted(main.thread.place)}",
+                *((f"{count(len(dead), 'dead process', 'dead processes')} that nobody buried",) if dead else ()),
+                *(
+                    (
+                        f"pid {young[0].pid} is younger than the others by "
+                        + watching.duration(max(one.age for one in workers) - young[0].age),
+                        "a worker was replaced, and its task is lost",
+                    )
+                    if young
+                    else ()
+                ),
+                *((f"processes killed for memory on this machine so far: {scene.kills}",) if scene.kills else ()),
+                *watching.silence(main),
+            ),
+            LIKELY,
+            "find out who killed it (dmesg, the cluster's memory limit); concurrent.futures.ProcessPoolExecutor and unjam's "
+            "loader notice a dead worker, multiprocessing.Pool does not",
+            main.thread.place,
+        )
+    return None
+
+
+def broken(DataLoader: Any) -> None:
+    """A sample that kills its process."""
+    import os
+    import signal
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        if index == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One that does not."""
+    from unjam.doctor.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,97 @@
+"""A sample raises an exception.
+
+What happened: loading one or more samples raises, with workers or without. The epoch ends there; torch's message names neither the index
+nor, sometimes, the exception itself.
+
+Why: a damaged or missing file, a label that is not expected, a bug in the dataset.
+
+How to confirm: `dataset[index]` in a plain Python session raises the same exception.
+
+How to fix: repair the named samples or the line. To train without them: unjam's `on_error="skip"` leaves them out and counts them.
+
+Limits: samples that the doctor did not load in its time may fail too; the finding says how many were loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import (
+    LIKELY,
+    PROVEN,
+    bad_samples,
+    count,
+    first_line,
+    for_memory,
+    names,
+    out_of_descriptors,
+    quoted,
+)
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ306", "sample-raises", symptom="raised")
+
+
+def detect(case: Case) -> Finding | None:
+    """Exceptions of samples without any worker."""
+    alone = case.alone
+    bad = [
+        b
+        for b in bad_samples(alone, "sample")
+        if b.type_name not in ("SystemExit", "StopIteration", "KeyboardInterrupt")
+    ]
+    # an accelerator that was in use does not survive the fork into the trial either (UJ703)
+    device = case.world.accelerator or "forked subprocess"
+    bad = [b for b in bad if not for_memory(b) and not out_of_descriptors(b) and device not in b.message]
+    if case.loader.num_workers:
+        bad = [b for b in bad if not b.crosses]
+    if alone is None or not bad:
+        return None
+    # where nearly everything fails, the sandbox itself may be what a sample cannot stand: it is another process
+    many = len(bad) > 0.5 * (len(alone.samples) + len(bad)) and case.loader.num_workers > 0
+    own = alone.plan.changed(in_place=True, epochs=1, seconds=4.0)
+    in_place = case.tried(own)
+    if in_place is not None and in_place.fine and not in_place.bad:
+        return None
+    first = bad[0]
+    kinds = list(dict.fromkeys(b.type_name for b in bad))
+    loaded = len(alone.samples) + len(bad)
+    total = f" of {case.loader.length:,}" if case.loader.length else ""
+    message = first_line(first)[:160]
+    return Finding(
+        RULE,
+        f"{count(len(bad), 'sample')} of the {loaded:,} loaded{total} {'raises' if len(bad) == 1 else 'raise'} {' or '.join(kinds[:3])}",
+        f"sample {names(b.index for b in bad)}" + (f" at {first.place}" if first.place else ""),
+        (
+            f"sample {first.index}: {first.type_name}: {message}",
+            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            "without workers too: it is the sample, not the workers",
+        ),
+        PROVEN if in_place is not None or not many else LIKELY,
+        f"repair sample {names(b.index for b in bad)}, or what {first.place or case.loader.dataset} does with it",
+        first.place,
+        wants=(own,) if many else (),
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """One bad sample."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> float:
+        return 1 / (index - 5)
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """None."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> float:
+        return 1 / (index + 5)
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,69 @@
+"""`worker_init_fn` fails.
+
+What happened: the function that prepares a worker raised an exception, so no worker came to its first sample.
+
+Why: the function runs in the worker, with the worker's number as its only argument; what exists in the program may not exist there, and
+its exceptions are shown only when the first batch is asked for.
+
+How to confirm: without the function the loader works.
+
+How to fix: repair the named line.
+
+Limits: none known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN, bad_samples, first_line, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ307", "worker-init-fails", symptom="differs")
+
+
+def detect(case: Case) -> Finding | None:
+    """An exception at the init stage."""
+    failed = bad_samples(case.as_is, "init")
+    if not failed or case.as_is is None:
+        return None
+    first = failed[0]
+    plain = case.as_is.plan.changed(plain=True)
+    trial = case.tried(plain)
+    return Finding(
+        RULE,
+        f"worker_init_fn ({case.loader.worker_init}) raises {first.type_name} in every worker",
+        f"{case.loader.worker_init} at {first.place}" if first.place else case.loader.worker_init,
+        (
+            f"{first.type_name}: {first_line(first)}",
+            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            *((f"{trial.plan}: all is well",) if trial and trial.fine else ()),
+        ),
+        PROVEN if trial and trial.fine else LIKELY,
+        f"repair {first.place or case.loader.worker_init}; the function is called in the worker with its number",
+        first.place,
+        wants=(plain,),
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A function that wants two arguments."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def prepare(worker: int, seed: int) -> int:
+        return worker + seed
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, worker_init_fn=prepare):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One that wants the worker's number."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def prepare(worker: int) -> int:
+        return worker
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, worker_init_fn=prepare):
+        pass

@@ -1,0 +1,79 @@
+"""A sample fails in workers only.
+
+What happened: loading raises an exception with workers, and the same samples load without. No other rule names the cause.
+
+Why: the sample depends on something that a worker does not have or has otherwise: the main thread's signal handlers, an accelerator, a
+context variable, a handle, an environment variable, `get_worker_info()` that is None outside.
+
+How to confirm: `num_workers=0` goes through.
+
+How to fix: look at the named line, and ask what it uses that belongs to the program's own process.
+
+Limits: this is a symptom; a race may hide behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN, first_line, only_in_workers, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule(
+    "UJ308", "fails-only-in-workers", symptom="differs", fallback=True, yields_to=("died", "raised", "start", "none")
+)
+
+
+def detect(case: Case) -> Finding | None:
+    """An exception that needs workers."""
+    in_place = next((t for t in case.trials if t.plan.in_place and t.fine and not t.bad and t.samples), None)
+    alone = in_place or case.alone
+    bad = only_in_workers(case)
+    if in_place is not None and bad is None and case.as_is is not None and not case.as_is.fine:
+        bad = next(iter(case.as_is.bad), None)
+    if bad is None or alone is None or not alone.fine or alone.bad:
+        return None
+    back = case.again is not None and not case.again.fine
+    where = f"sample {bad.index}" if bad.index else f"the {bad.stage} stage"
+    return Finding(
+        RULE,
+        f"{where} raises {bad.type_name} in a worker and loads without workers",
+        f"{where} at {bad.place}" if bad.place else where,
+        (
+            f"{bad.type_name}: {first_line(bad)[:160]}",
+            *((f"raised at {quoted(bad.place)}",) if bad.place else ()),
+            f"without workers: {len(alone.samples)} samples, none failed",
+            *(
+                ("also in a fork without workers: it is the process that matters",)
+                if in_place and case.alone and case.alone.bad
+                else ()
+            ),
+        ),
+        PROVEN if back or in_place else LIKELY,
+        f"look at what {bad.place or case.loader.dataset} uses that only the program's own process has",
+        bad.place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A sample that must not run in a worker."""
+    from torch.utils.data import get_worker_info
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        if get_worker_info() is not None and index == 5:
+            raise ValueError("no shard for this worker")
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One that may."""
+    from unjam.doctor.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
+        pass

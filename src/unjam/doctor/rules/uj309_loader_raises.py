@@ -1,0 +1,79 @@
+"""The loader itself raises, outside of any sample.
+
+What happened: iterating the loader raised an exception in the program's own process, and no sample, collate function or worker is to blame.
+
+Why: a sampler or batch sampler that fails or yields indices that cannot be used, a wrong option, a limit of the machine that no other rule
+knows.
+
+How to confirm: iterate the sampler alone: `list(loader.batch_sampler)`.
+
+How to fix: look at the exception and its line.
+
+Limits: this is a symptom; the exception is shown as it came.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN, first_line, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule(
+    "UJ309",
+    "loader-raises",
+    symptom="raised",
+    fallback=True,
+    yields_to=("died", "start", "none", "differs", "frozen", "lost", "memory"),
+)
+
+
+def detect(case: Case) -> Finding | None:
+    """An exception of the consumer's side that nothing else explains."""
+    failed = [
+        t for t in (case.as_is, case.alone) if t is not None and t.raised is not None and not t.bad and not t.ends
+    ]
+    if not failed or failed[0].raised is None:
+        return None
+    raised = failed[0].raised
+    message = first_line(raised)[:200]
+    both = len(failed) > 1 or not case.loader.num_workers
+    return Finding(
+        RULE,
+        f"iterating the loader raises {raised.type_name}: {message}",
+        f"{raised.place}" if raised.place else f"{case.loader.kind} at {case.loader.made_at}",
+        (
+            f"{raised.type_name}: {message}",
+            *((f"raised at {quoted(raised.place)}",) if raised.place else ()),
+            f"{failed[0].plan}: after {len(failed[0].samples)} samples",
+            *(("without workers too",) if both and case.loader.num_workers else ()),
+        ),
+        PROVEN if both else LIKELY,
+        f"look at {raised.place or 'the sampler and the options of the loader'}",
+        raised.place or case.loader.made_at,
+    )
+
+
+def _program(DataLoader: Any, ends: dict[int, int]) -> None:
+    from collections.abc import Iterator
+
+    from unjam.doctor.rules.programs import Numbers
+
+    class Batches:
+        def __iter__(self) -> Iterator[list[int]]:
+            for first in (0, 4, 8):
+                yield list(range(first, ends[first]))
+
+    for _ in DataLoader(Numbers(12), batch_sampler=Batches(), num_workers=1):
+        pass
+
+
+def broken(DataLoader: Any) -> None:
+    """A batch sampler with a gap."""
+    _program(DataLoader, {0: 4, 4: 8})
+
+
+def fixed(DataLoader: Any) -> None:
+    """One without."""
+    _program(DataLoader, {0: 4, 4: 8, 8: 12})

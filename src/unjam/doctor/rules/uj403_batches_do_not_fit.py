@@ -1,0 +1,70 @@
+"""The batches made ahead do not fit into memory.
+
+What happened: batch × `prefetch_factor` × workers is more than half of the memory that is free. A slow consumer lets the workers run ahead
+until memory is short.
+
+Why: every worker may have `prefetch_factor` batches waiting, whether the program is fast or slow.
+
+How to confirm: the numbers, from batches that were measured.
+
+How to fix: a smaller `prefetch_factor` or fewer workers. unjam's own loader has a budget in bytes (`memory_budget=`).
+
+Limits: predicted, not seen; the model's own memory is not counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import POSSIBLE, size
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ403", "batches-do-not-fit", Severity.WARNING)
+
+
+def detect(case: Case) -> Finding | None:
+    """Batches ahead against free memory."""
+    loader, memory = case.loader, case.world.memory
+    known = next((t for t in (case.alone, case.as_is) if t is not None and t.batches), None)
+    if not loader.num_workers or not memory or known is None:
+        return None
+    batch = max(b.storage for b in known.batches)
+    need = batch * (loader.prefetch_factor * loader.num_workers + 1)
+    if need <= memory * 0.5:
+        return None
+    return Finding(
+        RULE,
+        f"batches made ahead may need {size(need)} of the {size(memory)} that are free",
+        f"prefetch_factor={loader.prefetch_factor} × num_workers={loader.num_workers}",
+        (f"one batch: {size(batch)}", f"ahead: {loader.prefetch_factor} × {loader.num_workers}, and one in use"),
+        POSSIBLE,
+        f"prefetch_factor={max(1, int(memory * 0.4 / batch / loader.num_workers))} keeps it under half of the free memory",
+        loader.made_at,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A thousand large batches ahead."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> Any:
+        import torch
+
+        return torch.zeros(25_000_000, dtype=torch.uint8)
+
+    for _ in DataLoader(Numbers(3, make), batch_size=1, num_workers=1, prefetch_factor=4000):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """Two."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> Any:
+        import torch
+
+        return torch.zeros(25_000_000, dtype=torch.uint8)
+
+    for _ in DataLoader(Numbers(3, make), batch_size=1, num_workers=1, prefetch_factor=2):
+        pass

@@ -1,0 +1,93 @@
+"""The program keeps every batch.
+
+What happened: the loop over the loader puts whole batches into a list. Each keeps its shared memory and, with torch's loader, a descriptor
+for every tensor: sooner or later there are no descriptors, no shared memory or no memory left.
+
+Why: a tensor that came from a worker lies in shared memory as long as anything refers to it, also to a part of it.
+
+How to confirm: a consumer that keeps batches fails, one that does not goes through.
+
+How to fix: keep what you need of a batch as a copy: `kept.append(batch.clone())`, a number (`.item()`), an array (`.numpy().copy()`).
+
+Limits: only the loop that was captured is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.trial import Trial
+from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted, size
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ405", "batches-kept", symptom="raised")
+
+
+def detect(case: Case) -> Finding | None:
+    """A loop that keeps batches, and an epoch of them that does not fit."""
+    kept, loader, world, as_is = case.reading.kept, case.loader, case.world, case.as_is
+    if kept is None or as_is is None or not as_is.batches:
+        return None
+    per_epoch = loader.batches or len(as_is.batches)
+    tensors = max(b.tensors for b in as_is.batches) * per_epoch + world.descriptors_used
+    nbytes = max(b.storage for b in as_is.batches) * per_epoch
+    few, large = (
+        tensors > world.descriptors * 0.9,
+        nbytes > min(world.shm_free or 1 << 60, world.memory or 1 << 60) * 0.5,
+    )
+    if not few and not large:
+        return None
+    plan = as_is.plan.changed(keep=True, epochs=1)
+    trial = case.tried(plan)
+    place, name = kept
+    failed = trial is not None and not trial.fine and as_is.fine
+    return Finding(
+        RULE,
+        f"the program keeps every batch in {name}: "
+        + (
+            f"{tensors:,} descriptors for an epoch, the limit is {world.descriptors:,}"
+            if few
+            else f"{size(nbytes)} for an epoch"
+        ),
+        f"{name} at {place}",
+        (
+            f"batches are kept at {quoted(place)}",
+            f"an epoch has {per_epoch:,} batches of {size(max(b.storage for b in as_is.batches))}",
+            *((f"{trial.plan}: {_how(trial)}",) if failed and trial is not None else ()),
+        ),
+        PROVEN if failed else LIKELY,
+        f"keep a copy of what is needed: {name}.append(batch.clone()), or numbers",
+        place,
+        severity=None if failed else Severity.WARNING,
+        wants=(plan,),
+    )
+
+
+def _how(trial: Trial) -> str:
+    said = trial.raised.message.splitlines() if trial.raised is not None else []
+    return said[0][:140] if said else trial.outcome
+
+
+def broken(DataLoader: Any) -> None:
+    """Batches in a list, and few descriptors."""
+    import resource
+
+    from unjam.doctor.rules.programs import Numbers
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 4096))
+    kept = []
+    for batch in DataLoader(Numbers(600), batch_size=2, num_workers=1):
+        kept.append(batch)
+
+
+def fixed(DataLoader: Any) -> None:
+    """Numbers in a list."""
+    import resource
+
+    from unjam.doctor.rules.programs import Numbers
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 4096))
+    kept = []
+    for batch in DataLoader(Numbers(600), batch_size=2, num_workers=1):
+        kept.append(float(batch.sum()))

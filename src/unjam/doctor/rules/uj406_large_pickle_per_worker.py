@@ -1,0 +1,77 @@
+"""A large dataset is pickled to every worker.
+
+What happened: with spawn and forkserver each worker gets the whole dataset by pickle, at the start of every epoch. That takes its time and
+that many copies in memory.
+
+Why: what lies in the dataset's attributes is part of its pickle, arrays included.
+
+How to confirm: the size of the pickle; the time to the first batch.
+
+How to fix: `unjam.share(dataset)` before the loader is made moves large arrays, lists and dicts into shared memory, which is pickled as a
+reference; or keep a file and map it (`unjam.mapped(path)`); or fork. unjam's own loader places arrays, and lists and dicts of plain values, in
+memory once, whatever the number of workers.
+
+Limits: tensors travel through shared memory and are not counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN, quoted, size
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ406", "large-pickle-per-worker", Severity.WARNING)
+LARGE = 100_000_000
+
+
+def detect(case: Case) -> Finding | None:
+    """A pickle of the dataset that is large."""
+    loader = case.loader
+    large = next((c for c in case.crossings if c.nbytes >= LARGE), None)
+    if not loader.num_workers or loader.start_method == "fork" or large is None:
+        return None
+    part = max(case.kinds("array", "objects"), key=lambda p: p.facts["nbytes"], default=None)
+    as_is = case.as_is
+    wait = as_is.batches[0].wait + (as_is.starts[0] if as_is.starts else 0) if as_is and as_is.batches else 0
+    return Finding(
+        RULE,
+        f"{size(large.nbytes)} of dataset are pickled to each of {loader.num_workers} workers, {size(large.nbytes * loader.num_workers)} in all",
+        part.path if part else large.name,
+        (
+            f"the pickle of {large.name} has {size(large.nbytes)}",
+            *((f"most of it is {part.path} ({size(part.facts['nbytes'])})",) if part else ()),
+            *((f"set at {quoted(part.place)}",) if part and part.place else ()),
+            *((f"time to the first batch: {wait:.1f} s",) if wait else ()),
+            *(() if loader.persistent_workers else ("again at every epoch",)),
+        ),
+        PROVEN,
+        f"unjam.share(dataset) before the loader is made: {part.path if part else 'the data'} then travels as a reference to one copy in "
+        "shared memory; or map it from a file; or pass multiprocessing_context='fork'",
+        part.place if part else loader.made_at,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A large array in the dataset, and forkserver."""
+    import numpy as np
+
+    from unjam.doctor.rules.programs import Scaled
+
+    data = Scaled(abs)
+    data.table = np.ones(30_000_000, dtype=np.float32)  # type: ignore[attr-defined]
+    for _ in DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """A small one."""
+    import numpy as np
+
+    from unjam.doctor.rules.programs import Scaled
+
+    data = Scaled(abs)
+    data.table = np.ones(30_000, dtype=np.float32)  # type: ignore[attr-defined]
+    for _ in DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
+        pass

@@ -1,0 +1,79 @@
+"""A small view ships a large storage.
+
+What happened: the batch holds a tensor that is a view into something much larger. torch sends a tensor's whole storage, so every batch
+carries all of it through shared memory.
+
+Why: `big[i]`, `big[a:b]` and `.view()` do not copy. The default collate copies samples into a new tensor; with `batch_size=None` or a collate
+function of one's own nothing does.
+
+How to confirm: `tensor.untyped_storage().nbytes()` against `tensor.nbytes`.
+
+How to fix: `.clone()` the view before it is returned.
+
+Limits: none known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN, size
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ407", "view-ships-storage", Severity.WARNING)
+WORTH = 1 << 20
+
+
+def detect(case: Case) -> Finding | None:
+    """Batches whose storage is much larger than they are."""
+    known = next((t for t in (case.as_is, case.alone) if t is not None and t.batches), None)
+    if known is None or not case.loader.num_workers:
+        return None
+    worst = max(known.batches, key=lambda b: b.storage - b.nbytes)
+    if worst.storage - worst.nbytes < WORTH or worst.storage < 4 * max(1, worst.nbytes):
+        return None
+    whole = max(case.kinds("array"), key=lambda part: part.facts["nbytes"], default=None)
+    maker = case.loader.dataset if case.loader.default_collate else case.loader.collate
+    return Finding(
+        RULE,
+        f"a batch of {size(worst.nbytes)} carries a storage of {size(worst.storage)} through shared memory",
+        whole.path if whole else maker,
+        (
+            f"batch {worst.number}: {size(worst.nbytes)} of tensors in storages of {size(worst.storage)}",
+            *((f"{whole.path} has {size(whole.facts['nbytes'])}",) if whole else ()),
+        ),
+        PROVEN,
+        f"return a copy from {maker}: .clone() the view",
+        case.loader.dataset_place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """Rows of a large tensor, without batching."""
+    import torch
+
+    from unjam.doctor.rules.programs import Numbers
+
+    rows = torch.zeros(64, 65_536)
+
+    def make(index: int) -> Any:
+        return rows[index]
+
+    for _ in DataLoader(Numbers(8, make), batch_size=None, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """Copies of them."""
+    import torch
+
+    from unjam.doctor.rules.programs import Numbers
+
+    rows = torch.zeros(64, 65_536)
+
+    def make(index: int) -> Any:
+        return rows[index].clone()
+
+    for _ in DataLoader(Numbers(8, make), batch_size=None, num_workers=1):
+        pass

@@ -1,0 +1,96 @@
+"""The workers' memory grows with every sample.
+
+What happened: loading a sample leaves something behind in the dataset: a cache, a list, a dict. In every worker it grows on its own.
+
+Why: each worker has its own copy of the dataset; a cache is filled once in each of them (and, without `persistent_workers`, again in each
+epoch), and what it holds is never given back.
+
+How to confirm: an attribute that grows with the samples; the worker's own memory with it.
+
+How to fix: a cache with a limit (`functools.lru_cache(maxsize=…)`), one on disk that all workers read, or none.
+
+Limits: growth inside libraries has no name here; a cache that is full after some time looks the same in its beginning.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, POSSIBLE, quoted, size
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.rules.uj404_objects_copied_on_read import growth
+
+RULE = Rule("UJ408", "grows-in-workers", Severity.WARNING)
+WORTH = 8 << 20
+
+
+def detect(case: Case) -> Finding | None:
+    """Workers that grow, and an attribute that grows in them."""
+    as_is, alone = case.as_is, case.alone
+    if as_is is None or alone is None or not as_is.memory:
+        return None
+    each, workers = growth(as_is), case.loader.num_workers
+    seen = max(m.samples for m in as_is.memory)
+    length = case.loader.length or seen
+    epoch = each * max(length / workers, seen)
+    grown = [name for fact in alone.facts.get("state", []) for name in fact.get("grown", [])]
+    if epoch < WORTH or not grown:
+        return None
+    name = grown[0]
+    place = case.loader.dataset_place
+    per_sample = max((b.nbytes for b in as_is.batches), default=0) / max(1, case.loader.batch_size or 1)
+    return Finding(
+        RULE,
+        f"every worker grows by {size(each)} a sample: {name} keeps what it loads",
+        f"{name}",
+        (
+            f"{name} is changed by loading; the workers' own memory grows with it",
+            f"in an epoch: about {size(epoch)} in each of {workers} workers, {size(epoch * workers)} in all",
+            *((f"a sample has {size(per_sample)}",) if per_sample else ()),
+            *((f"at {quoted(place)}",) if place else ()),
+        ),
+        LIKELY if each > 1000 else POSSIBLE,
+        f"put a limit on {name}, or do without it: each worker fills its own",
+        place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A cache of everything."""
+    import time
+
+    import torch
+    from torch.utils.data import Dataset
+
+    class Cached(Dataset[Any]):
+        def __init__(self) -> None:
+            self.cache: dict[int, Any] = {}
+
+        def __len__(self) -> int:
+            return 400
+
+        def __getitem__(self, index: int) -> Any:
+            if index not in self.cache:
+                time.sleep(0.002)
+                self.cache[index] = torch.full((40_000,), float(index))
+            return self.cache[index]
+
+    for _ in DataLoader(Cached(), batch_size=8, num_workers=2):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """No cache."""
+    import time
+
+    import torch
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> Any:
+        time.sleep(0.002)
+        return torch.full((40_000,), float(index))
+
+    for _ in DataLoader(Numbers(400, make), batch_size=8, num_workers=2):
+        pass

@@ -1,0 +1,69 @@
+"""The path of the temporary folder is too long for a socket.
+
+What happened: torch hands descriptors from process to process through sockets in the temporary folder (`TMPDIR`). A socket's path may have
+about a hundred characters; this folder's path leaves no room. The batches are lost in a background thread, and the loader waits.
+
+Why: cluster schedulers like to set `TMPDIR` to long paths.
+
+How to confirm: a shorter `TMPDIR` goes through.
+
+How to fix: `export TMPDIR=/tmp` before the program starts, or `tempfile.tempdir = "/tmp"` at its top. unjam's own loader needs no such socket.
+
+Limits: none known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, POSSIBLE
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ409", "temporary-path-too-long", symptom="frozen")
+# AF_UNIX allows 107; multiprocessing adds "/pymp-xxxxxxxx/listener-xxxxxxxx"
+LONGEST = 107 - 32
+
+
+def detect(case: Case) -> Finding | None:
+    """A long path, and a loader that does not get its batches."""
+    path, as_is = case.world.temporary, case.as_is
+    if case.loader.sharing != "file_descriptor":
+        return None
+    if len(path) <= LONGEST or as_is is None or as_is.fine or case.alone is None or not case.alone.fine:
+        return None
+    said = "AF_UNIX path too long" in as_is.output + (as_is.raised.trace if as_is.raised else "")
+    return Finding(
+        RULE,
+        f"the temporary folder's path has {len(path)} characters, too many for the sockets that torch makes in it",
+        f"TMPDIR={path}",
+        (
+            f"room for {LONGEST} characters, {len(path)} used",
+            *(("the workers say: AF_UNIX path too long",) if said else ()),
+            f"with workers: {as_is.outcome}; without: all is well",
+        ),
+        LIKELY if said else POSSIBLE,
+        "export TMPDIR=/tmp before the program starts",
+    )
+
+
+_PROGRAM = (
+    "import os, tempfile\n"
+    "from torch.utils.data import DataLoader\n"
+    "from unjam.doctor.rules.programs import Numbers\n"
+    "with tempfile.TemporaryDirectory() as folder:\n"
+    "    tempfile.tempdir = os.path.join(folder, 'x' * {length})\n"
+    "    os.mkdir(tempfile.tempdir)\n"
+    "    for batch in DataLoader(Numbers(8), batch_size=4, num_workers=1):\n"
+    "        print(batch)\n"
+)
+
+
+def broken(DataLoader: Any) -> str:
+    """A very long temporary folder."""
+    return _PROGRAM.format(length=100)
+
+
+def fixed(DataLoader: Any) -> str:
+    """A short one."""
+    return _PROGRAM.format(length=5)

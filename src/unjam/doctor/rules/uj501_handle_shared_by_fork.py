@@ -1,0 +1,144 @@
+"""The workers share one open file, and read at each other's place.
+
+What happened: the dataset opened a file (or an archive, which is one) before the workers were forked. All of them use one and the same open
+file in the kernel, with one position: when one seeks, the others' next read starts there. Samples are wrong, or decoders complain.
+
+Why: fork copies the descriptor, not the open file behind it.
+
+How to confirm: with descriptors of its own in every worker the samples are what they are without workers.
+
+How to fix: `self.file = unjam.per_worker(open, path, "rb")` in place of `self.file = open(path, "rb")`: every process then opens its own on first
+use, and the rest of the code stays as it is. By hand: keep the path in `__init__` and open on first use in `__getitem__`; or read with `os.pread`,
+which has no position. A lock would make it slow, not right, since buffered data stays wrong.
+
+Limits: whether it shows in one run is a matter of luck; a position that workers move is reported also when no sample was wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case, Part
+from unjam.doctor.facts.source import line_of, per_worker_change
+from unjam.doctor.rules.judging import LIKELY, PROVEN, count, differing, names, only_in_workers, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ501", "handle-shared-by-fork", symptom="differs")
+
+
+def detect(case: Case) -> Finding | None:
+    """Wrong samples, and an open file whose position the workers moved."""
+    trial = case.compared
+    if not case.forked or trial is None:
+        return None
+    moved = [tuple(file) for fact in trial.facts.get("moved", []) for file in fact["files"]]
+    sockets = [part for part in case.kinds("handle") if str(part.facts.get("target", "")).startswith("socket:")]
+    provoked = trial.plan.changed(epochs=6, workers=max(3, trial.plan.workers))
+    longer = case.tried(provoked)
+    if longer is not None and (not differing(case, trial) or longer.bad) and (differing(case, longer) or longer.bad):
+        trial = longer
+    wrong, failure = differing(case, trial), only_in_workers(case) or next(iter(longer.bad if longer else ()), None)
+    if not moved and not (sockets and (wrong or failure)):
+        return None
+    if not wrong and failure is None and (case.loader.num_workers == 1 or not _used_by_samples(case, moved)):
+        return None
+    fd, target = moved[0] if moved else (sockets[0].facts["fd"], sockets[0].facts["target"])
+    part = next((p for p in case.kinds("handle") if p.facts.get("fd") == fd), None)
+    name = part.path if part else f"descriptor {fd}"
+    reopened = trial.plan.changed(reopen=True)
+    again = case.tried(reopened)
+    well = again is not None and again.fine and not differing(case, again) and not again.bad
+    shown = bool(wrong or failure)
+    return Finding(
+        RULE,
+        f"{name} ({target}) is one open file for all workers"
+        + (f": {_harm(wrong, failure)}" if shown else ", and they move its position under each other"),
+        name,
+        (
+            *((f"samples that differ from those without workers: {names(s.index for s in wrong)}",) if wrong else ()),
+            *(
+                (f"sample {failure.index} fails in a worker only: {failure.type_name}: {failure.message[:100]}",)
+                if failure
+                else ()
+            ),
+            *((f"the workers moved the position of descriptor {fd}, which they share",) if moved else ()),
+            *((f"opened at {quoted(part.place)}",) if part and part.place else ()),
+            *((f"{again.plan}: every sample is right",) if well and again else ()),
+        ),
+        PROVEN if shown and well else LIKELY,
+        f"connect {name} in the worker, on first use in the sample's own code"
+        if str(target).startswith("socket:")
+        else f"open {name} in every worker: unjam.per_worker(open, path, ...) in its place, or keep the path and open on first use",
+        (part.place if part else None) or case.loader.dataset_place,
+        _diff(part),
+        wants=(reopened,) if shown and moved else (provoked,) if moved else (),
+    )
+
+
+def _used_by_samples(case: Case, moved: list[tuple[Any, ...]]) -> bool:
+    return any(p.facts.get("fd") == fd for p in case.kinds("handle") for fd, _ in moved)
+
+
+def _harm(wrong: list[Any], failure: Any) -> str:
+    if wrong:
+        return f"{count(len({s.index for s in wrong}), 'sample')} {'comes' if len({s.index for s in wrong}) == 1 else 'come'} out wrong"
+    return f"{failure.type_name} in sample {failure.index}"
+
+
+def _diff(part: Part | None) -> str:
+    """The line that opens it, and the line that should stand there."""
+    line = line_of(part.place) if part else ""
+    return per_worker_change(line)
+
+
+def broken(DataLoader: Any) -> None:
+    """A file opened in __init__."""
+    import tempfile
+
+    from torch.utils.data import Dataset
+
+    class Records(Dataset[Any]):
+        def __init__(self, path: str) -> None:
+            self.file = open(path, "rb")
+
+        def __len__(self) -> int:
+            return 2000
+
+        def __getitem__(self, index: int) -> int:
+            self.file.seek(index * 10_000)
+            return int(self.file.read(8))
+
+    with tempfile.NamedTemporaryFile() as written:
+        for number in range(2000):
+            written.write(b"%08d" % number + b"." * 9992)
+        written.flush()
+        for _ in DataLoader(Records(written.name), batch_size=50, num_workers=2):
+            pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """Opened in the worker."""
+    import tempfile
+
+    from torch.utils.data import Dataset
+
+    class Records(Dataset[Any]):
+        def __init__(self, path: str) -> None:
+            self.path = path
+            self.file: Any = None
+
+        def __len__(self) -> int:
+            return 2000
+
+        def __getitem__(self, index: int) -> int:
+            if self.file is None:
+                self.file = open(self.path, "rb")
+            self.file.seek(index * 10_000)
+            return int(self.file.read(8))
+
+    with tempfile.NamedTemporaryFile() as written:
+        for number in range(2000):
+            written.write(b"%08d" % number + b"." * 9992)
+        written.flush()
+        for _ in DataLoader(Records(written.name), batch_size=50, num_workers=2):
+            pass

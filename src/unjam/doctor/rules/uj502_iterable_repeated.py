@@ -1,0 +1,99 @@
+"""Every worker delivers the whole stream.
+
+What happened: an iterable dataset is copied into every worker, and each copy delivers all of its samples: with N workers every sample comes N
+times in an epoch.
+
+Why: torch cannot cut a stream into parts; the dataset has to.
+
+How to confirm: the same samples come from several workers; with each worker taking its share only, each comes once.
+
+How to fix: in `__iter__` ask `torch.utils.data.get_worker_info()` and take every N-th item, or give each worker its own files.
+
+Limits: samples are compared by those of their parts that do not change with the random numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.trial import Trial
+from unjam.doctor.rules.judging import LIKELY, PROVEN, stable_counts
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ502", "iterable-repeated", symptom="lost")
+
+
+def detect(case: Case) -> Finding | None:
+    """More of each sample with workers than without."""
+    trial, alone = case.compared, case.alone
+    if not case.loader.iterable or trial is None or alone is None or case.loader.num_workers < 2:
+        return None
+    usual, now = stable_counts(case, alone), stable_counts(case, trial)
+    delivered, expected = len(trial.of_epoch(0)), len(alone.of_epoch(0))
+    if usual is None or now is None or not expected or delivered < 2:
+        return None
+    whole = alone.outcome == "finished" or len(alone.epochs) > 0
+    more = now - usual
+    if not more:
+        return None
+    if whole and delivered < expected * 1.2:
+        return None
+    if not whole and not _shared_by_workers(case, trial):
+        return None
+    plan = trial.plan.changed(shard=True)
+    cut = case.tried(plan)
+    after = stable_counts(case, cut) if cut and cut.fine else None
+    well = after is not None and not (after - usual)
+    times = delivered / expected if whole else case.loader.num_workers
+    return Finding(
+        RULE,
+        f"each worker delivers the whole stream: samples come {times:.1f} times in an epoch of {case.loader.num_workers} workers",
+        f"{case.loader.dataset}.__iter__",
+        (
+            f"without workers: {expected:,} samples; with {case.loader.num_workers}: {delivered:,}",
+            f"for example one sample comes {max(now.values())} times with workers, {max(usual.values())} without",
+            *((f"{cut.plan}: {len(cut.of_epoch(0)):,} samples, each once",) if well and cut else ()),
+        ),
+        PROVEN if well else LIKELY,
+        f"in {case.loader.dataset}.__iter__: info = get_worker_info(); "
+        "yield from itertools.islice(items, info.id, None, info.num_workers) when info is not None",
+        case.loader.dataset_place,
+        wants=(plan,),
+    )
+
+
+def _shared_by_workers(case: Case, trial: Trial) -> bool:
+    """Whether several workers delivered one and the same sample that comes once without workers."""
+    alone = case.alone
+    if alone is None or len({s.digest for s in alone.of_epoch(0)}) < len(alone.of_epoch(0)):
+        return False
+    by_sample: dict[str, set[int]] = {}
+    for sample in trial.of_epoch(0):
+        by_sample.setdefault(sample.digest, set()).add(sample.worker)
+    return sum(len(workers) > 1 for workers in by_sample.values()) > len(by_sample) * 0.3
+
+
+def broken(DataLoader: Any) -> None:
+    """A stream that is not cut."""
+    from unjam.doctor.rules.programs import Stream
+
+    for _ in DataLoader(Stream(24), batch_size=4, num_workers=2):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One that is."""
+    import itertools
+    from collections.abc import Iterator
+
+    from torch.utils.data import get_worker_info
+
+    from unjam.doctor.rules.programs import Stream
+
+    def cut(numbers: Iterator[int]) -> Iterator[int]:
+        info = get_worker_info()
+        return itertools.islice(numbers, info.id, None, info.num_workers) if info else numbers
+
+    for _ in DataLoader(Stream(24, cut), batch_size=4, num_workers=2):
+        pass

@@ -1,0 +1,92 @@
+"""Some samples of the stream are never delivered with workers.
+
+What happened: an iterable dataset that is cut among workers delivers fewer of its samples with workers than without.
+
+Why: arithmetic that rounds (`len // workers` leaves a rest), a shard that nobody takes when there are more workers than shards or fewer, an
+`islice` that starts at the wrong number.
+
+How to confirm: the samples that come without workers and never with them.
+
+How to fix: cut by `islice(items, info.id, None, info.num_workers)`, or give the last worker the rest.
+
+Limits: samples are compared by those of their parts that do not change with the random numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN, count, stable_counts
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ503", "iterable-loses-samples", symptom="lost")
+
+
+def detect(case: Case) -> Finding | None:
+    """Samples without workers that do not come with them."""
+    trial, alone = case.compared, case.alone
+    if not case.loader.iterable or trial is None or alone is None or not alone.epochs or not trial.epochs or trial.bad:
+        return None
+    usual, now = stable_counts(case, alone), stable_counts(case, trial)
+    dropped = sum(fact["count"] for fact in trial.facts.get("dropped", []))
+    if usual is None or now is None:
+        return None
+    lost = usual - now
+    missing = sum(lost.values())
+    if not missing:
+        return None
+    expected, delivered = len(alone.of_epoch(0)), len(trial.of_epoch(0))
+    return Finding(
+        RULE,
+        f"{count(missing, 'sample')} of {expected:,} are never delivered with {case.loader.num_workers} workers",
+        f"{case.loader.dataset}.__iter__",
+        (
+            f"without workers: {expected:,} samples; with {case.loader.num_workers}: {delivered:,}",
+            "by worker: "
+            + ", ".join(
+                f"{w}: {sum(s.worker == w for s in trial.of_epoch(0))}" for w in range(case.loader.num_workers)
+            ),
+            *((f"{dropped} more are lost to drop_last",) if dropped else ()),
+        ),
+        PROVEN,
+        f"in {case.loader.dataset}.__iter__ take itertools.islice(items, info.id, None, info.num_workers), or give the last worker the rest",
+        case.loader.dataset_place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """Shares that leave a rest."""
+    import itertools
+    from collections.abc import Iterator
+
+    from torch.utils.data import get_worker_info
+
+    from unjam.doctor.rules.programs import Stream
+
+    def cut(numbers: Iterator[int]) -> Iterator[int]:
+        info = get_worker_info()
+        if info is None:
+            return numbers
+        each = 25 // info.num_workers
+        return itertools.islice(numbers, info.id * each, (info.id + 1) * each)
+
+    for _ in DataLoader(Stream(25, cut), batch_size=4, num_workers=2):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """Shares that do not."""
+    import itertools
+    from collections.abc import Iterator
+
+    from torch.utils.data import get_worker_info
+
+    from unjam.doctor.rules.programs import Stream
+
+    def cut(numbers: Iterator[int]) -> Iterator[int]:
+        info = get_worker_info()
+        return itertools.islice(numbers, info.id, None, info.num_workers) if info else numbers
+
+    for _ in DataLoader(Stream(25, cut), batch_size=4, num_workers=2):
+        pass

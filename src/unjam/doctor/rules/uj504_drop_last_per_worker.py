@@ -1,0 +1,77 @@
+"""`drop_last` drops a batch in every worker.
+
+What happened: with an iterable dataset each worker makes batches from its own share, and `drop_last=True` drops the incomplete batch of each of
+them, not one at the end of the epoch.
+
+Why: workers do not know of each other's rests.
+
+How to confirm: with `drop_last=False` nothing is missing.
+
+How to fix: `drop_last=False`, shares whose length is a multiple of the batch size, or batches made after the loader (`batch_size=None`).
+
+Limits: none known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN, count
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ504", "drop-last-per-worker", Severity.WARNING, symptom="lost")
+
+
+def detect(case: Case) -> Finding | None:
+    """Rests that were dropped by more than one worker."""
+    trial, alone, loader = case.compared, case.alone, case.loader
+    if not loader.iterable or not loader.drop_last or trial is None or alone is None or not trial.epochs:
+        return None
+    epochs = max(1, len(trial.epochs))
+    dropped = sum(fact["count"] for fact in trial.facts.get("dropped", [])) / epochs
+    usual = sum(fact["count"] for fact in alone.facts.get("dropped", [])) / max(1, len(alone.epochs))
+    if dropped <= usual or dropped < 1:
+        return None
+    plan = trial.plan.changed(whole=True)
+    whole = case.tried(plan)
+    well = whole is not None and whole.fine and not whole.facts.get("dropped")
+    return Finding(
+        RULE,
+        f"drop_last=True drops {count(round(dropped), 'sample')} in an epoch: an incomplete batch in each of {loader.num_workers} workers",
+        f"drop_last=True at {loader.made_at}",
+        (
+            f"with {loader.num_workers} workers {round(dropped)} samples are dropped, without {round(usual)}",
+            *((f"{whole.plan}: none is dropped",) if well and whole else ()),
+        ),
+        PROVEN if well else LIKELY,
+        "drop_last=False, or shares whose length is a multiple of the batch size",
+        loader.made_at,
+        wants=(plan,),
+    )
+
+
+def _shares(length: int, DataLoader: Any) -> None:
+    import itertools
+    from collections.abc import Iterator
+
+    from torch.utils.data import get_worker_info
+
+    from unjam.doctor.rules.programs import Stream
+
+    def cut(numbers: Iterator[int]) -> Iterator[int]:
+        info = get_worker_info()
+        return itertools.islice(numbers, info.id, None, info.num_workers) if info else numbers
+
+    for _ in DataLoader(Stream(length, cut), batch_size=4, num_workers=2, drop_last=True):
+        pass
+
+
+def broken(DataLoader: Any) -> None:
+    """28 samples for two workers: 14 each, and 2 dropped by each."""
+    _shares(28, DataLoader)
+
+
+def fixed(DataLoader: Any) -> None:
+    """32: 16 each."""
+    _shares(32, DataLoader)

@@ -1,0 +1,125 @@
+"""Several workers draw the same random numbers.
+
+What happened: two or more workers start with a generator in one and the same state, and their samples use it: the augmentations of one worker
+repeat those of the other.
+
+Why: a generator object in the dataset (`numpy.random.default_rng()`, `random.Random()`, `torch.Generator()`) is copied into each worker with
+its state; or `worker_init_fn` gives every worker the same seed. The global generators of random, numpy and torch need nothing: torch seeds
+them differently in every worker.
+
+How to confirm: the states at the first sample are equal; with a seed of its own in every worker they are not.
+
+How to fix: make the generator in the worker from `torch.initial_seed()`, which differs for every worker and epoch; in `worker_init_fn` add
+the worker's number and the epoch to the seed.
+
+Limits: generators of libraries that do not show their state are not seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.trial import Trial
+from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ505", "same-random-numbers")
+GLOBAL = ("random", "numpy.random", "torch")
+
+
+def detect(case: Case) -> Finding | None:
+    """Equal states of a generator that samples draw from."""
+    trial = case.compared
+    alike = repeated(trial)
+    if trial is None or not alike:
+        return None
+    name, workers = alike[0]
+    part = case.part(name)
+    own = name not in GLOBAL
+    plan = trial.plan.changed(reseed=True) if own else trial.plan.changed(plain=True)
+    changed = case.tried(plan)
+    gone = changed is not None and changed.fine and name not in dict(repeated(changed))
+    init = case.loader.worker_init
+    culprit = name if own else f"{init or 'worker_init_fn'} (seeds {name})"
+    return Finding(
+        RULE,
+        f"workers {', '.join(map(str, workers))} draw the same random numbers from {name}",
+        culprit,
+        (
+            f"{name} is in the same state at the first sample of {len(workers)} workers, and the samples draw from it",
+            *((f"made at {quoted(part.place)}",) if part and part.place else ()),
+            *((f"also: {', '.join(other for other, _ in alike[1:])}",) if len(alike) > 1 else ()),
+            *((f"{changed.plan}: the states differ",) if gone and changed else ()),
+        ),
+        PROVEN if gone else LIKELY,
+        f"make {name} in the worker, for example on first use: {made_anew(part.type_name if part else '')}"
+        if own
+        else f"in {init or 'worker_init_fn'} make the seed from torch.initial_seed(), or drop the call: torch seeds {name} itself",
+        (part.place if part else None) or (None if own else case.loader.worker_init_place) or case.loader.dataset_place,
+        wants=(plan,) if own or init else (),
+    )
+
+
+def made_anew(type_name: str) -> str:
+    """A generator of the same kind with the worker's own seed."""
+    if type_name.startswith("torch"):
+        return "torch.Generator().manual_seed(torch.initial_seed())"
+    if type_name.startswith("random"):
+        return "random.Random(torch.initial_seed())"
+    if type_name.endswith("RandomState"):
+        return "numpy.random.RandomState(torch.initial_seed() % 2**32)"
+    return "numpy.random.default_rng(torch.initial_seed())"
+
+
+def repeated(trial: Trial | None) -> list[tuple[str, list[int]]]:
+    """Generators that start alike in several workers of the first epoch, and that samples draw from."""
+    if trial is None:
+        return []
+    drawn = {name for sample in trial.samples for name in sample.drew}
+    by_state: dict[tuple[str, str], list[int]] = {}
+    for (worker, epoch, name), state in trial.states.items():
+        if worker >= 0 and epoch == 0 and name in drawn:
+            by_state.setdefault((name, state), []).append(worker)
+    return sorted((name, sorted(workers)) for (name, _), workers in by_state.items() if len(workers) > 1)
+
+
+def broken(DataLoader: Any) -> None:
+    """A generator in the dataset."""
+    import numpy as np
+    from torch.utils.data import Dataset
+
+    class Noisy(Dataset[Any]):
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng()
+
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, index: int) -> float:
+            return index + float(self.rng.normal())
+
+    for _ in DataLoader(Noisy(), batch_size=4, num_workers=2):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One made in the worker."""
+    import numpy as np
+    import torch
+    from torch.utils.data import Dataset
+
+    class Noisy(Dataset[Any]):
+        def __init__(self) -> None:
+            self.rng: Any = None
+
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, index: int) -> float:
+            if self.rng is None:
+                self.rng = np.random.default_rng(torch.initial_seed())
+            return index + float(self.rng.normal())
+
+    for _ in DataLoader(Noisy(), batch_size=4, num_workers=2):
+        pass

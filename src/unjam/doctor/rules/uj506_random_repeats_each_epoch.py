@@ -1,0 +1,108 @@
+"""A worker draws the same random numbers in every epoch.
+
+What happened: a worker starts the second epoch with a generator in the state in which it started the first: every epoch shows the same
+augmentations.
+
+Why: without `persistent_workers` the workers are made anew from the program's own dataset, whose generator never moves; or `worker_init_fn`
+seeds with the worker's number only.
+
+How to confirm: the state at the first sample is the same in two epochs.
+
+How to fix: make the seed from `torch.initial_seed()`, which changes with every epoch.
+
+Limits: two epochs are compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.trial import Trial
+from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.rules.uj505_same_random_numbers import GLOBAL, made_anew, repeated
+
+RULE = Rule("UJ506", "random-repeats-each-epoch")
+
+
+def detect(case: Case) -> Finding | None:
+    """A generator in the same state at the start of two epochs."""
+    trial = case.compared
+    alike = again(trial)
+    named = {name for name, _ in repeated(trial)}
+    alike = [name for name in alike if name not in named]
+    if trial is None or not alike:
+        return None
+    name = alike[0]
+    part, own, init = case.part(name), name not in GLOBAL, case.loader.worker_init
+    plan = trial.plan.changed(reseed=True) if own else trial.plan.changed(plain=True)
+    changed = case.tried(plan)
+    gone = changed is not None and changed.fine and name not in again(changed)
+    return Finding(
+        RULE,
+        f"every epoch draws the same random numbers from {name}",
+        name if own else f"{init or 'worker_init_fn'} (seeds {name})",
+        (
+            f"{name} is in the same state at the first sample of two epochs, and the samples draw from it",
+            *((f"made at {quoted(part.place)}",) if part and part.place else ()),
+            *((f"{changed.plan}: the states differ",) if gone and changed else ()),
+        ),
+        PROVEN if gone else LIKELY,
+        f"make {name} in the worker: {made_anew(part.type_name if part else '')}; the seed changes with every epoch"
+        if own
+        else f"in {init or 'worker_init_fn'} make the seed from torch.initial_seed(), which changes with every epoch",
+        (part.place if part else None) or (None if own else case.loader.worker_init_place) or case.loader.dataset_place,
+        wants=(plan,) if own or init else (),
+    )
+
+
+def again(trial: Trial | None) -> list[str]:
+    """Generators that are in the same state at the start of the first two epochs of one worker."""
+    if trial is None:
+        return []
+    drawn = {name for sample in trial.samples for name in sample.drew}
+    return sorted(
+        {
+            name
+            for (worker, epoch, name), state in trial.states.items()
+            if epoch == 0 and worker >= 0 and name in drawn and trial.states.get((worker, 1, name)) == state
+        }
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A seed made of the worker's number."""
+    import numpy as np
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> float:
+        return index + float(np.random.rand())  # noqa: NPY002 - as users do
+
+    def prepare(worker: int) -> None:
+        np.random.seed(worker)  # noqa: NPY002 - as users do
+
+    loader = DataLoader(Numbers(16, make), batch_size=4, num_workers=2, worker_init_fn=prepare)
+    for _ in range(2):
+        for _ in loader:
+            pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One made of torch's."""
+    import numpy as np
+    import torch
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> float:
+        return index + float(np.random.rand())  # noqa: NPY002 - as users do
+
+    def prepare(worker: int) -> None:
+        np.random.seed(torch.initial_seed() % 2**32)  # noqa: NPY002 - as users do
+
+    loader = DataLoader(Numbers(16, make), batch_size=4, num_workers=2, worker_init_fn=prepare)
+    for _ in range(2):
+        for _ in loader:
+            pass

@@ -1,0 +1,86 @@
+"""Samples share one buffer, and the later ones overwrite the earlier.
+
+What happened: the dataset returns the same array or tensor each time, with new content. A batch is put together after all its samples were
+loaded, so all of them show the last one.
+
+Why: a buffer made once in `__init__` to save memory, `numpy.frombuffer` over a reused `bytearray`, a decoder with `out=`.
+
+How to confirm: a sample's content changes after it was returned, when the next one is loaded.
+
+How to fix: return a copy (`buffer.copy()`, `tensor.clone()`), or make the buffer in the sample's own code.
+
+Limits: with `batch_size=1` it does not show, and is not reported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN, count, names, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ507", "buffer-reused")
+
+
+def detect(case: Case) -> Finding | None:
+    """Samples that changed after they were returned."""
+    trial = next((t for t in (case.alone, case.compared) if t is not None and any(s.changed for s in t.samples)), None)
+    if trial is None:
+        return None
+    changed = [s for s in trial.samples if s.changed]
+    alias = trial.facts.get("alias", "")
+    place = case.loader.dataset_place
+    return Finding(
+        RULE,
+        f"{count(len(changed), 'sample')} changed after being returned: all samples of a batch lie in one buffer",
+        alias or case.loader.dataset,
+        (
+            f"changed when the next sample was loaded: {names(s.index for s in changed)}",
+            *((f"they lie in {alias}",) if alias else ()),
+            *((f"dataset: {quoted(place)}",) if place else ()),
+        ),
+        PROVEN,
+        f"return a copy of {alias or 'the buffer'} (.copy() or .clone()) from {case.loader.dataset}",
+        place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A buffer made once."""
+    import numpy as np
+    from torch.utils.data import Dataset
+
+    class Frames(Dataset[Any]):
+        def __init__(self) -> None:
+            self.buffer = np.zeros(100, dtype=np.float32)
+
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, index: int) -> Any:
+            self.buffer[:] = index
+            return self.buffer
+
+    for _ in DataLoader(Frames(), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """A copy of it."""
+    import numpy as np
+    from torch.utils.data import Dataset
+
+    class Frames(Dataset[Any]):
+        def __init__(self) -> None:
+            self.buffer = np.zeros(100, dtype=np.float32)
+
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, index: int) -> Any:
+            self.buffer[:] = index
+            return self.buffer.copy()
+
+    for _ in DataLoader(Frames(), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,90 @@
+"""A failure is swallowed, and something else takes the sample's place.
+
+What happened: while a sample was loaded an exception was raised and caught, and the code went on with None, a default, or another sample. The
+batch fails for a reason that has nothing to do with the cause, or training goes on with data that is not there.
+
+Why: `except Exception: return None` hides the failure where it happens and moves it to where it cannot be understood.
+
+How to confirm: the exception was seen while the sample was loaded, and the sample was returned nevertheless.
+
+How to fix: let the exception out. If bad samples are to be left out, leave that to something that counts them: unjam's `on_error="skip"` with
+`max_errors=`.
+
+Limits: handlers that did not fire while the doctor looked are a note; those for one kind of error that compute another value are left alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.rules.judging import POSSIBLE, PROVEN, count, names, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ508", "exception-swallowed", symptom="none")
+
+
+def detect(case: Case) -> Finding | None:
+    """Exceptions that were seen and did not come out; or handlers that would do that."""
+    alone = case.alone
+    hidden = [s for s in alone.samples if s.swallowed] if alone else []
+    if hidden and alone is not None:
+        error, file, line, at, done = hidden[0].swallowed.rsplit("|", 4)
+        place = Place(file, int(at))
+        mine = [s for s in hidden if s.swallowed.endswith(f"|{at}|{done}")]
+        return Finding(
+            RULE,
+            f"{count(len(mine), 'sample')} of {len(alone.samples):,} failed in silence: the handler at {place} {done}",
+            f"sample {names(s.index for s in mine)} at {place}",
+            (
+                f"sample {hidden[0].index}: {error} at {Place(file, int(line))}",
+                f"caught at {quoted(place)}, which {done}",
+                *(
+                    (f"{sum(s.none for s in alone.samples)} samples are None",)
+                    if any(s.none for s in alone.samples)
+                    else ()
+                ),
+            ),
+            PROVEN,
+            f"let the exception out at {place}; to leave bad samples out and count them: unjam's on_error='skip', max_errors=0.01",
+            place,
+        )
+    if not case.reading.excepts:
+        return None
+    place, caught, done = case.reading.excepts[0]
+    return Finding(
+        RULE,
+        f"the handler at {place} would hide a failure: it catches {caught} and {done}",
+        f"{place}",
+        (f"{quoted(place)}", "it did not fire in the samples that were loaded"),
+        POSSIBLE,
+        f"let the exception out at {place}",
+        place,
+        severity=Severity.NOTE,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A default in the place of what failed."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> float:
+        try:
+            return 1 / (index - 5)
+        except Exception:  # noqa: BLE001 - the trouble itself
+            return 0.0
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """Nothing that fails."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> float:
+        return 1 / (index + 5)
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,81 @@
+"""What the dataset notes while loading stays in the workers.
+
+What happened: loading a sample changes an attribute of the dataset (a counter, a list of what was seen, statistics), and the program reads that
+attribute afterwards. With workers the program's own dataset never changes.
+
+Why: every worker works on a copy of the dataset.
+
+How to confirm: after an epoch without workers the attribute has changed, after one with workers it has not.
+
+How to fix: return the information with the sample; or collect it in the loop.
+
+Limits: attributes that only the dataset itself reads (a cache) are no loss but useless across epochs; they are not reported here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ509", "state-stays-in-worker")
+
+
+def detect(case: Case) -> Finding | None:
+    """An attribute that loading changes without workers only, and that the program reads."""
+    alone, trial = case.alone, case.compared
+    if alone is None or trial is None or not case.loader.num_workers:
+        return None
+    changed = [name for fact in alone.facts.get("state", []) for name in fact.get("changed", [])]
+    with_workers = [name for fact in trial.facts.get("state", []) for name in fact.get("changed", [])]
+    lost = [name for name in changed if name not in with_workers and name in case.reading.reads]
+    if not lost or not trial.facts.get("state"):
+        return None
+    name = lost[0]
+    place = case.reading.reads[name]
+    return Finding(
+        RULE,
+        f"the program reads dataset.{name}, which only changes inside the workers",
+        f"dataset.{name}",
+        (
+            f"read at {quoted(place)}",
+            f"after an epoch without workers dataset.{name} has changed; with {case.loader.num_workers} it is as before",
+            *((f"also: {', '.join(lost[1:4])}",) if lost[1:] else ()),
+        ),
+        PROVEN,
+        f"return what dataset.{name} collects with the sample, and collect it in the loop",
+        place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A list of what was seen."""
+    from torch.utils.data import Dataset
+
+    class Counting(Dataset[Any]):
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, index: int) -> int:
+            self.seen.append(index)
+            return index
+
+    dataset = Counting()
+    for _ in DataLoader(dataset, batch_size=4, num_workers=1):
+        pass
+    print(len(dataset.seen))  # noqa: T201 - a program
+
+
+def fixed(DataLoader: Any) -> None:
+    """Collected in the loop."""
+    from unjam.doctor.rules.programs import Numbers
+
+    seen: list[Any] = []
+    for batch in DataLoader(Numbers(16), batch_size=4, num_workers=1):
+        seen.extend(batch.tolist())
+    print(len(seen))  # noqa: T201 - a program

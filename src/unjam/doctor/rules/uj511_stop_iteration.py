@@ -1,0 +1,65 @@
+"""`StopIteration` leaves a sample, and the epoch ends there without a word.
+
+What happened: `__getitem__` raised StopIteration (a bare `next()` on something that was at its end). torch passes it on, and a for-loop takes it
+for the end of the epoch: the rest of the samples is silently missing.
+
+Why: StopIteration is how Python's loops end.
+
+How to confirm: `dataset[index]` raises StopIteration.
+
+How to fix: `next(iterator, None)` with a check, or catch StopIteration and raise another exception. unjam's own loader raises an error.
+
+Limits: none known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN, bad_samples, count, names, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ511", "stop-iteration", symptom="raised")
+
+
+def detect(case: Case) -> Finding | None:
+    """StopIteration out of a sample of a map-style dataset."""
+    ended = [b for t in (case.alone, case.as_is) for b in bad_samples(t, "sample") if b.type_name == "StopIteration"]
+    if not ended or case.loader.iterable:
+        return None
+    first = ended[0]
+    return Finding(
+        RULE,
+        f"sample {first.index} raises StopIteration: the epoch ends there without an error",
+        f"sample {names(b.index for b in ended)}" + (f" at {first.place}" if first.place else ""),
+        (
+            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            f"{count(len({b.index for b in ended}), 'sample')} of those loaded do so",
+        ),
+        PROVEN,
+        f"at {first.place or case.loader.dataset} give next() a default, or turn StopIteration into another exception",
+        first.place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A bare next()."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        return next(number for number in range(6) if number == index)
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One with a default."""
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        return next((number for number in range(6) if number == index), -1)
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,63 @@
+"""The dataset's length is not what it yields.
+
+What happened: an iterable dataset says one length and delivers another number of samples. Progress bars, schedulers and `drop_last` arithmetic
+that trust `len(loader)` are wrong; torch warns only when more comes than was said.
+
+Why: filtering inside `__iter__`, a length counted in files instead of samples, a length for all workers in a dataset that is cut.
+
+How to confirm: count the samples of one epoch without workers.
+
+How to fix: return the true number, or leave `__len__` out.
+
+Limits: counted without workers, and only if the doctor came to the end of the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ512", "wrong-length", Severity.WARNING)
+
+
+def detect(case: Case) -> Finding | None:
+    """Samples counted against len()."""
+    alone, loader = case.alone, case.loader
+    if not loader.iterable or loader.length is None or alone is None or not alone.epochs or alone.bad:
+        return None
+    seen = len(alone.of_epoch(0))
+    if seen == loader.length:
+        return None
+    return Finding(
+        RULE,
+        f"{loader.dataset} says that it has {loader.length:,} samples and yields {seen:,}",
+        f"{loader.dataset}.__len__",
+        (f"one epoch without workers: {seen:,} samples; len(dataset): {loader.length:,}",),
+        PROVEN,
+        f"return the true number from {loader.dataset}.__len__, or leave it out",
+        loader.dataset_place,
+    )
+
+
+def _program(DataLoader: Any, said: int) -> None:
+    from unjam.doctor.rules.programs import Stream
+
+    class Counted(Stream):
+        def __len__(self) -> int:
+            return said
+
+    for _ in DataLoader(Counted(20), batch_size=4):
+        pass
+
+
+def broken(DataLoader: Any) -> None:
+    """20 samples that say they are 32."""
+    _program(DataLoader, 32)
+
+
+def fixed(DataLoader: Any) -> None:
+    """20 that say 20."""
+    _program(DataLoader, 20)

@@ -1,0 +1,82 @@
+"""The second epoch is empty.
+
+What happened: the first epoch delivered samples and the second none: the iterable was used up.
+
+Why: an iterator (a generator, an open file, a `map` or `zip` object, a csv reader) was made once in `__init__`; it can be walked through once.
+
+How to confirm: iterate the dataset twice.
+
+How to fix: make the iterator in `__iter__`.
+
+Limits: with forked workers each epoch starts from the program's own copy, which nobody used up: there it hides, until `num_workers=0` or
+`persistent_workers=True`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ513", "second-epoch-empty")
+
+
+def detect(case: Case) -> Finding | None:
+    """Two epochs without workers."""
+    alone, loader = case.alone, case.loader
+    if not loader.iterable or alone is None or len(alone.epochs) < 2 or alone.bad:
+        return None
+    first, second = len(alone.of_epoch(0)), len(alone.of_epoch(1))
+    if not first or second or case.reading.writes:
+        return None  # or the program sets something on the dataset before each epoch
+    hides = loader.num_workers > 0 and not loader.persistent_workers
+    return Finding(
+        RULE,
+        f"the second epoch is empty: {loader.dataset} can be walked through once",
+        f"{loader.dataset}.__iter__",
+        (
+            f"first epoch: {first:,} samples; second: none",
+            *(
+                (
+                    "forked workers start from a fresh copy each epoch, so it hides until num_workers=0 or persistent workers",
+                )
+                if hides
+                else ()
+            ),
+        ),
+        PROVEN,
+        f"make the iterator in {loader.dataset}.__iter__ instead of __init__",
+        loader.dataset_place,
+        severity=Severity.WARNING if hides else None,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A generator made in __init__."""
+    from collections.abc import Iterator
+
+    from torch.utils.data import IterableDataset
+
+    class Lines(IterableDataset[Any]):
+        def __init__(self) -> None:
+            self.lines = (number for number in range(20))
+
+        def __iter__(self) -> Iterator[int]:
+            return self.lines
+
+    loader = DataLoader(Lines(), batch_size=4)
+    for _ in range(2):
+        for _ in loader:
+            pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One made in __iter__."""
+    from unjam.doctor.rules.programs import Stream
+
+    loader = DataLoader(Stream(20), batch_size=4)
+    for _ in range(2):
+        for _ in loader:
+            pass

@@ -1,0 +1,70 @@
+"""Samples are other ones with workers, and the cause is not known.
+
+What happened: some indices give other samples in workers than without, though every known generator had the same seed.
+
+Why: unknown: state shared between processes, or state that a worker does not have.
+
+How to confirm: load the named samples with `num_workers=0` and compare.
+
+How to fix: look at what the sample reads besides its own index.
+
+Limits: this is a symptom. Datasets whose samples differ from call to call anyway are not compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, POSSIBLE, differing, names
+from unjam.doctor.rules.rule import Finding, Rule, Suspicion
+
+RULE = Rule("UJ514", "differs-in-workers", symptom="differs", fallback=True)
+
+
+def detect(case: Case) -> Finding | Suspicion | None:
+    """Differing samples that nobody explains."""
+    wrong = differing(case, case.compared)
+    if not wrong or case.compared is None or any(s.changed for s in case.compared.samples):
+        return None
+    second = case.alone.plan.changed(epochs=3) if case.alone else None
+    if second is not None and case.tried(second) is None:
+        return Suspicion(RULE, (second,))
+    fresh = case.compared.plan.changed(fresh=True)
+    anew = case.tried(fresh)
+    well = anew is not None and anew.fine and not differing(case, anew)
+    indices = {s.index for s in wrong}
+    return Finding(
+        RULE,
+        f"{len(indices)} of {len({s.index for s in case.compared.samples})} samples differ between workers and no workers",
+        f"sample {names(s.index for s in wrong)} of {case.loader.dataset}",
+        (
+            f"workers that delivered them: {', '.join(str(w) for w in sorted({s.worker for s in wrong}))}",
+            *((f"{anew.plan}: every sample is right",) if well and anew else ()),
+        ),
+        LIKELY if well or len(indices) > 1 else POSSIBLE,
+        f"look at what {case.loader.dataset} reads besides the index: handles, globals, what the process inherited",
+        case.loader.dataset_place,
+        wants=(fresh,) if case.forked else (),
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A sample that asks whether it is in a worker."""
+    from torch.utils.data import get_worker_info
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        return index if get_worker_info() is None else index + 1
+
+    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One that does not."""
+    from unjam.doctor.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(16), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,114 @@
+"""Samples do not fit together into a batch.
+
+What happened: a batch could not be made: a sample is None, or has another shape, other keys or another length than the others.
+
+Why: an image that is grey among coloured ones, a text of another length, a dataset that returns nothing on one of its ways, an annotation that is
+missing. torch's message speaks of the collate function and never of the sample.
+
+How to confirm: look at the named sample beside another.
+
+How to fix: make samples alike (pad, crop, convert), or give the loader a `collate_fn` that can handle them. For None: return a sample on every way,
+or raise.
+
+Limits: with a collate function of one's own what fits is known only to it; the shapes that were seen are named.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.trial import Trial
+from unjam.doctor.rules.judging import PROVEN, bad_samples, first_line, names, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ515", "samples-do-not-fit", symptom="none")
+
+
+def detect(case: Case) -> Finding | None:
+    """None, or a collate function that failed."""
+    trials = [t for t in (case.alone, case.as_is, case.compared) if t is not None]
+    nones = [s for t in trials for s in t.samples if s.none]
+    hidden = {s.index for t in trials for s in t.samples if s.swallowed}
+    if nones and all(s.index in hidden for s in nones):
+        return None  # an exception was swallowed there (UJ508)
+    failed = [b for t in trials for b in bad_samples(t, "collate")]
+    if (
+        case.alone is not None
+        and case.alone.fine
+        and not bad_samples(case.alone, "collate")
+        and len(_shapes(case.alone)) < 2
+    ):
+        failed = []  # the samples fit; what fails in workers is something else
+    if nones and not failed and not case.loader.default_collate:
+        return None  # its collate function can handle None
+    if not nones and not failed:
+        return None
+    shapes: dict[str, str] = {}
+    for trial in trials:
+        shapes = {**_shapes(trial), **shapes}
+    if nones:
+        return Finding(
+            RULE,
+            f"sample {names(s.index for s in nones)} is None: no batch can be made of it",
+            f"sample {names(s.index for s in nones)} of {case.loader.dataset}",
+            (
+                f"{len({s.index for s in nones})} of the samples loaded are None",
+                *(f"{b.type_name}: {b.message[:120]}" for b in failed[:1]),
+            ),
+            PROVEN,
+            f"return a sample on every way through {case.loader.dataset}, or raise an exception",
+            case.loader.dataset_place,
+        )
+    first = failed[0]
+    seen = [f"sample {index}: {shape[:160]}" for shape, index in list(shapes.items())[:4]]
+    odd = list(shapes.values())[1] if len(shapes) > 1 else ""
+    return Finding(
+        RULE,
+        f"samples do not fit together: {case.loader.collate} raises {first.type_name}"
+        + (f"; sample {odd} is unlike the first" if odd else ""),
+        f"sample {odd}" if odd else case.loader.collate,
+        (
+            f"{first.type_name}: {first_line(first)[:160]}",
+            *seen,
+            *((f"raised at {quoted(first.place)}",) if first.place else ()),
+        ),
+        PROVEN,
+        f"make the samples of {case.loader.dataset} alike (pad, crop, convert), or give the loader a collate_fn that can handle them",
+        first.place or case.loader.dataset_place,
+    )
+
+
+def _shapes(trial: Trial) -> dict[str, str]:
+    """The kinds of samples that were seen, each with the first of its kind."""
+    found: dict[str, str] = {}
+    for sample in trial.samples:
+        if sample.shape:
+            found.setdefault(sample.shape, sample.index)
+    return found
+
+
+def broken(DataLoader: Any) -> None:
+    """Lengths that differ."""
+    import torch
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> Any:
+        return torch.zeros(5 if index == 6 else 4)
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """Padded."""
+    import torch
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> Any:
+        return torch.zeros(5)
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass

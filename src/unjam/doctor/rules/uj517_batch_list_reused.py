@@ -1,0 +1,80 @@
+"""The batch sampler yields one list and changes it afterwards.
+
+What happened: a batch sampler of the program's own fills one list again and again. The loader asks for batches ahead and hands the list to a
+background thread that writes it to the worker later: by then it holds other indices.
+
+Why: lists are handed over by reference, also between threads.
+
+How to confirm: two batches of the sampler are one and the same object.
+
+How to fix: `yield list(batch)`, or make a new list for each batch.
+
+Limits: without workers it does not show.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ517", "batch-list-reused", symptom="lost", explains=("raised",))
+
+
+def detect(case: Case) -> Finding | None:
+    """One list for all batches."""
+    if not case.loader.list_reused or not case.loader.num_workers:
+        return None
+    alone, trial = case.alone, case.compared
+    usual = Counter(s.index for s in alone.of_epoch(0)) if alone and alone.epochs else None
+    now = Counter(s.index for s in trial.of_epoch(0)) if trial and trial.epochs else None
+    wrong = usual is not None and now is not None and usual != now
+    return Finding(
+        RULE,
+        "the batch sampler yields one list again and again, and changes it while it is on its way to a worker",
+        f"batch sampler ({case.loader.sampler})",
+        (
+            "two batches of the sampler are one list object with other content",
+            *(
+                (
+                    f"with workers {sum((now - usual).values())} samples come too often and {sum((usual - now).values())} not at all",
+                )
+                if wrong and now and usual
+                else ()
+            ),
+        ),
+        PROVEN if wrong else LIKELY,
+        "yield list(batch) from the batch sampler",
+        case.loader.made_at,
+    )
+
+
+def _program(DataLoader: Any, copy: Any) -> None:
+    from collections.abc import Iterator
+
+    from unjam.doctor.rules.programs import Numbers
+
+    class Batches:
+        def __iter__(self) -> Iterator[list[int]]:
+            batch: list[int] = []
+            for index in range(64):
+                batch.append(index)
+                if len(batch) == 4:
+                    yield copy(batch)
+                    batch.clear()
+
+    for _ in DataLoader(Numbers(64), batch_sampler=Batches(), num_workers=2):
+        pass
+
+
+def broken(DataLoader: Any) -> None:
+    """The list itself."""
+    _program(DataLoader, lambda batch: batch)
+
+
+def fixed(DataLoader: Any) -> None:
+    """A copy."""
+    _program(DataLoader, list)

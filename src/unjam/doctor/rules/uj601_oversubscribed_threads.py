@@ -1,0 +1,106 @@
+"""Every worker has a crowd of threads, and they stand in each other's way.
+
+What happened: the libraries that a sample uses start as many threads as the machine has processors, in every worker. All together they are many
+more than there are processors, and the epoch is slower than with one thread in each worker.
+
+Why: each library thinks that it has the machine to itself. torch caps its own threads in workers, not those of others (OpenCV, numpy's BLAS,
+numexpr, Arrow).
+
+How to confirm: the same samples with one native thread in each worker are faster.
+
+How to fix: in `worker_init_fn`: `cv2.setNumThreads(0)`, `threadpoolctl.threadpool_limits(1)`; or the variables OMP_NUM_THREADS,
+OPENBLAS_NUM_THREADS, OPENCV_FOR_THREADS_NUM set to 1 before Python starts. OPENCV_OPENMP_NUM_THREADS does nothing. unjam's own loader
+caps them.
+
+Limits: measured on this machine at this moment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
+
+RULE = Rule("UJ601", "oversubscribed-threads", Severity.WARNING, symptom="slow")
+FASTER = 1.3
+# threads that a worker of torch's has anyway: its own, the queue's feeder, a sharer of descriptors
+USUAL = 3
+
+
+def detect(case: Case) -> Finding | Suspicion | None:
+    """More threads than processors, and faster with one."""
+    as_is, loader = case.as_is, case.loader
+    if as_is is None or not as_is.fine or sum(as_is.facts.get("waits", {}).values()) < 20:
+        return None
+    threads = as_is.facts.get("threads", 0)
+    if threads <= USUAL or (threads - USUAL + 1) * loader.num_workers <= case.world.cpus:
+        return None
+    timed = as_is.plan.changed(measured=True, epochs=1, seconds=4.0)
+    capped = timed.changed(threads=1)
+    base, one = case.tried(timed), case.tried(capped)
+    wants = (timed, capped)
+    if base is None or one is None:
+        return Suspicion(RULE, wants) if threads > USUAL + 1 else None
+    if not base.rate or one.rate < base.rate * FASTER:
+        return None
+    pools = ", ".join(f"{pool['library']} ({pool['threads']})" for pool in case.world.pools if pool["threads"] > 1)
+    return Finding(
+        RULE,
+        f"{threads} threads in each of {loader.num_workers} workers on {case.world.cpus} processors: {one.rate / base.rate:.1f} times "
+        "faster with one",
+        pools or "native thread pools",
+        (
+            f"as it is: {base.rate:,.0f} samples/s; with one native thread: {one.rate:,.0f}",
+            *((f"pools: {pools}",) if pools else ()),
+        ),
+        PROVEN,
+        "in worker_init_fn: cv2.setNumThreads(0) and threadpoolctl.threadpool_limits(1)",
+        loader.made_at,
+        wants=wants,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """OpenCV's threads and BLAS's in every worker, more than there are processors."""
+    import numpy as np
+    import threadpoolctl
+
+    from unjam.doctor.rules.programs import Numbers
+
+    matrix = np.random.default_rng(0).normal(size=(200, 200))
+
+    def prepare(worker: int) -> None:
+        threadpoolctl.threadpool_limits(8)
+
+    def make(index: int) -> float:
+        product = matrix
+        for _ in range(4):
+            product = product @ matrix
+        return float(product[0, 0])
+
+    for _ in DataLoader(Numbers(600, make), batch_size=10, num_workers=2, worker_init_fn=prepare):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One thread in each worker."""
+    import numpy as np
+    import threadpoolctl
+
+    from unjam.doctor.rules.programs import Numbers
+
+    matrix = np.random.default_rng(0).normal(size=(200, 200))
+
+    def prepare(worker: int) -> None:
+        threadpoolctl.threadpool_limits(1)
+
+    def make(index: int) -> float:
+        product = matrix
+        for _ in range(4):
+            product = product @ matrix
+        return float(product[0, 0])
+
+    for _ in DataLoader(Numbers(600, make), batch_size=10, num_workers=2, worker_init_fn=prepare):
+        pass

@@ -1,0 +1,107 @@
+"""A lock makes the workers take turns.
+
+What happened: the workers spend their time waiting for one lock, so several of them are no faster than one.
+
+Why: a lock around the reading of a sample lets one worker read at a time. Files opened by path in each sample need no lock: every `open` has its
+own position, and reading changes nothing. A lock there protects nothing, and freezes everybody if its holder dies.
+
+How to confirm: the same samples, in time, without waiting for the lock.
+
+How to fix: remove the lock where workers only read. Where something is written, lock only the writing; where a handle is shared, open one in each
+worker instead.
+
+Limits: that the lock protects nothing is for you to judge; that it costs what it costs is measured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case, Part
+from unjam.doctor.facts.trial import Trial
+from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
+
+RULE = Rule("UJ602", "serialised-by-lock", Severity.WARNING, symptom="slow")
+FASTER = 1.35
+WAITS = 0.15
+FILE_LOCKS = "file locks"
+
+
+def detect(case: Case) -> Finding | Suspicion | None:
+    """Workers that wait for a lock, and do better without."""
+    as_is, loader = case.as_is, case.loader
+    if as_is is None or not as_is.fine or loader.num_workers < 2 or as_is.lock_waits < WAITS:
+        return None
+    waits = as_is.facts.get("waits", {})
+    on_files = waits.get("file lock", 0)
+    if sum(waits.values()) < 20:
+        return None
+    locks: list[Part | None] = [p for p in case.kinds("lock") if p.facts.get("between_processes")]
+    if on_files > 0.5 * (on_files + waits.get("lock", 0)):
+        locks = []
+    elif not locks:
+        return None
+    timed = as_is.plan.changed(measured=True, epochs=1, seconds=4.0)
+    base = case.tried(timed)
+    plans = [timed.changed(unlock=(lock.path if lock else FILE_LOCKS,)) for lock in locks or [None]]
+    best: tuple[Part | None, Trial] | None = None
+    for lock, plan in zip(locks or [None], plans, strict=True):
+        without = case.tried(plan)
+        if base and without and without.fine and base.rate and without.rate > base.rate * FASTER:
+            best = (lock, without)
+            break
+    if best is None or base is None:
+        return Suspicion(RULE, (timed, *plans))
+    lock, without = best
+    name = lock.path if lock else "a file lock (fcntl.flock)"
+    return Finding(
+        RULE,
+        f"{name} makes {loader.num_workers} workers take turns: {without.rate / base.rate:.1f} times faster without it",
+        name,
+        (
+            f"as it is: {base.rate:,.0f} samples/s; without waiting for {name}: {without.rate:,.0f}",
+            f"in {as_is.lock_waits:.0%} of the looks at the workers they waited for a lock",
+            *((f"made at {quoted(lock.place)}",) if lock and lock.place else ()),
+            "a file that each sample opens by its path needs no lock",
+        ),
+        PROVEN,
+        f"remove {name} where the workers only read; keep it around writing",
+        (lock.place if lock else None) or loader.dataset_place,
+        wants=(timed, *plans),
+    )
+
+
+def _program(DataLoader: Any, around: Any) -> None:
+    import time
+
+    from torch.utils.data import Dataset
+
+    class Files(Dataset[Any]):
+        def __init__(self) -> None:
+            self.lock = around
+
+        def __len__(self) -> int:
+            return 400
+
+        def __getitem__(self, index: int) -> int:
+            with self.lock:
+                time.sleep(0.01)
+            return index
+
+    for _ in DataLoader(Files(), batch_size=4, num_workers=2):
+        pass
+
+
+def broken(DataLoader: Any) -> None:
+    """A lock around every read."""
+    import multiprocessing
+
+    _program(DataLoader, multiprocessing.Lock())
+
+
+def fixed(DataLoader: Any) -> None:
+    """None."""
+    import contextlib
+
+    _program(DataLoader, contextlib.nullcontext())

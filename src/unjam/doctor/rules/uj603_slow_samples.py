@@ -1,0 +1,128 @@
+"""A few samples are far slower than the rest.
+
+What happened: some samples take many times as long as the others. The loader delivers in order, so everybody waits for them.
+
+Why: a huge file among small ones, a download among cached files, a retry, an input that makes a search long.
+
+How to confirm: the named samples are slow again, without workers too.
+
+How to fix: look at those samples: shrink them beforehand, cache them, or leave them out. A larger `prefetch_factor` lets the workers run ahead of
+one slow sample.
+
+Limits: only samples that were loaded in the doctor's time are known.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.rules import watching
+from unjam.doctor.rules.judging import LIKELY, PROVEN, count, names, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ603", "slow-samples", Severity.WARNING)
+
+
+def detect(case: Case) -> Finding | None:
+    """Outliers in the time of a sample."""
+    alone = case.alone
+    samples = list(alone.samples) if alone else []
+    if len(samples) < 12:
+        return None
+    usual = statistics.median(s.seconds for s in samples)
+    slow = sorted((s for s in samples if s.seconds > max(0.25, usual * 20)), key=lambda s: -s.seconds)
+    spent, rest = sum(s.seconds for s in slow), sum(s.seconds for s in samples)
+    # the first sample of a process often pays for imports and caches
+    slow = [s for s in slow if s is not samples[0]]
+    if not slow or len(slow) > len(samples) * 0.1 or spent < rest * 0.15:
+        return None
+    trial = case.compared
+    again = {s.index for s in trial.samples if s.seconds > slow[-1].seconds * 0.5} if trial else set()
+    both = [s for s in slow if s.index in again]
+    if trial is not None and trial.fine and not both and all(s.index in {t.index for t in trial.samples} for s in slow):
+        return None  # slow once, for a reason of the moment
+    return Finding(
+        RULE,
+        f"{count(len(slow), 'sample')} of {len(samples)} {'takes' if len(slow) == 1 else 'take'} {spent / rest:.0%} of the time: "
+        f"{slow[0].seconds:.2f} s against {usual * 1000:.1f} ms",
+        f"sample {names(s.index for s in slow)}",
+        (
+            "slowest: " + ", ".join(f"{s.index} ({s.seconds:.2f} s)" for s in slow[:5]),
+            f"median: {usual * 1000:.2f} ms",
+            *(("slow again in workers",) if both else ()),
+        ),
+        PROVEN if both else LIKELY,
+        f"look at sample {names(s.index for s in slow)}: shrink, cache or leave out what makes it slow",
+        case.loader.dataset_place,
+    )
+
+
+def witness(scene: Scene) -> Finding | None:
+    """Nothing is stuck: the training waits for workers that get on, and their time goes into one line."""
+    for main in scene.mains:
+        working = [
+            one
+            for one in (main, *scene.workers(main))
+            if one.doing.stage in ("sample", "collate", "task", "init", "made")
+        ]
+        waits = main.doing.stage == "waits" or main in working
+        if not waits or not working or watching.jams(scene) or any(one.ended for one in scene.workers(main)):
+            continue
+        lines: Counter[str] = Counter()
+        for one in working:
+            lines.update({where: times for where, times in one.thread.lines.items() if where})
+        if not lines:
+            continue
+        where, times = lines.most_common(1)[0]
+        file, _, line = where.rpartition(":")
+        place = Place(file, int(line))
+        busy = sum(one.thread.busy for one in working) / len(working)
+        return Finding(
+            RULE,
+            f"not frozen: {main.name} waits for data, and the time goes into {place}",
+            f"{place}",
+            (
+                f"{times} of {sum(lines.values())} looks found a process at {quoted(place)}",
+                f"{count(len(working), 'process', 'processes')} loading, each {busy:.0%} of a processor"
+                + ("; they wait more than they compute: more workers would help" if busy < 0.3 else ""),
+                *watching.silence(main),
+            ),
+            LIKELY,
+            f"make {place} cheaper, or use more workers; `unjam check` measures which",
+            place,
+            severity=Severity.NOTE,
+        )
+    return None
+
+
+def broken(DataLoader: Any) -> None:
+    """One slow sample."""
+    import time
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        time.sleep(0.8 if index == 17 else 0.002)
+        return index
+
+    for _ in DataLoader(Numbers(60, make), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """None."""
+    import time
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        time.sleep(0.002)
+        return index
+
+    for _ in DataLoader(Numbers(60, make), batch_size=4, num_workers=1):
+        pass

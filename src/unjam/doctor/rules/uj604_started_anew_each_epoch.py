@@ -1,0 +1,87 @@
+"""The workers are started anew in every epoch, and that takes longer than the epoch.
+
+What happened: without `persistent_workers` each epoch starts new workers. Their start takes a good part of the time.
+
+Why: with spawn and forkserver a worker is a new Python that imports torch and the dataset's libraries and gets the dataset by pickle. Short epochs
+pay for that again and again.
+
+How to confirm: the time to the first batch of the second epoch, with and without persistent workers.
+
+How to fix: `persistent_workers=True`. unjam's own loader starts workers in milliseconds.
+
+Limits: measured over two epochs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.trial import Trial
+from unjam.doctor.rules.judging import LIKELY, PROVEN
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ604", "started-anew-each-epoch", Severity.WARNING, symptom="slow")
+WORTH = 0.8  # seconds in an epoch
+LOST = 6.0  # seconds in the whole run; less is a note
+FEW = 4  # so is a run of fewer epochs, however slow the machine is at the moment
+
+
+def detect(case: Case) -> Finding | None:
+    """The second epoch's wait for its first batch against the epoch."""
+    as_is, loader = case.as_is, case.loader
+    if as_is is None or not as_is.fine or loader.persistent_workers or not case.reading.in_loop or case.reading.remade:
+        return None
+    # on a slow machine the time was over before the second epoch was
+    start, epoch = startup(as_is), as_is.epochs[min(1, len(as_is.epochs) - 1)] if as_is.epochs else 0.0
+    if not start or not epoch or start < WORTH or start < epoch * 0.3:
+        return None
+    epochs = case.reading.epochs if case.reading.epochs is not None else 10
+    plan = as_is.plan.changed(persistent=True)
+    kept = case.tried(plan)
+    after = startup(kept) if kept and kept.fine else 0.0
+    gone = kept is not None and kept.fine and 0 < after < start * 0.4
+    return Finding(
+        RULE,
+        f"{start:.1f} s of every {epoch:.1f} s epoch go into starting {loader.num_workers} workers ({loader.start_method})",
+        f"persistent_workers=False at {loader.made_at}",
+        (
+            f"second epoch: {start:.2f} s to its first batch; an epoch takes {epoch:.2f} s in all",
+            *((f"{kept.plan}: {after:.2f} s to the first batch of the second epoch",) if gone and kept else ()),
+        ),
+        PROVEN if gone else LIKELY,
+        "persistent_workers=True",
+        loader.made_at,
+        severity=None if start * epochs >= LOST and epochs >= FEW else Severity.NOTE,
+        wants=(plan,),
+    )
+
+
+def startup(trial: Trial | None) -> float:
+    """Seconds to the first batch of the second epoch."""
+    if trial is None or len(trial.starts) < 2:
+        return 0.0
+    first = next((b for b in trial.batches if b.epoch == 1), None)
+    return trial.starts[1] + first.wait if first else 0.0
+
+
+def broken(DataLoader: Any) -> None:
+    """Epochs of a moment, with new interpreters each time."""
+    from unjam.doctor.rules.programs import Scaled, double
+
+    loader = DataLoader(Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    for _ in range(30):
+        for _ in loader:
+            pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """With workers that stay."""
+    from unjam.doctor.rules.programs import Scaled, double
+
+    loader = DataLoader(
+        Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="spawn", persistent_workers=True
+    )
+    for _ in range(3):
+        for _ in loader:
+            pass

@@ -1,0 +1,70 @@
+"""The samples are too small to be worth a worker.
+
+What happened: loading without workers is faster: making a sample takes less time than sending it from process to process.
+
+Why: every batch that crosses the process border costs a fraction of a millisecond. Samples of some microseconds, in small batches, cost less to
+make than to send.
+
+How to confirm: the same samples in time, with workers and without.
+
+How to fix: `num_workers=0`; or larger batches; or whole batches from the dataset (`__getitems__`, or `batch_size=None` over a dataset of
+batches), which save the cost for each sample too.
+
+Limits: measured without a training step; workers also hide their time behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN, mean_seconds
+from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
+
+RULE = Rule("UJ605", "too-small-for-workers", Severity.WARNING, symptom="slow")
+WORTH = 2.0  # seconds in an epoch
+SLOWER = 1.5
+
+
+def detect(case: Case) -> Finding | Suspicion | None:
+    """Faster without workers, by enough to matter."""
+    loader, alone, as_is = case.loader, case.alone, case.as_is
+    if alone is None or as_is is None or not as_is.fine or not loader.length or loader.length < 2000:
+        return None
+    if mean_seconds(alone) > 0.0005 or (alone.rate and as_is.rate > alone.rate * 1.2):
+        return None
+    timed = as_is.plan.changed(measured=True, epochs=1, seconds=3.0, limit=40_000)
+    bare = timed.changed(workers=0, start="")
+    with_workers, without = case.tried(timed), case.tried(bare)
+    if with_workers is None or without is None:
+        return Suspicion(RULE, (timed, bare))
+    if not with_workers.rate or not without.rate:
+        return None
+    lost = loader.length / with_workers.rate - loader.length / without.rate
+    if without.rate < with_workers.rate * SLOWER or lost < WORTH:
+        return None
+    return Finding(
+        RULE,
+        f"{without.rate / with_workers.rate:.1f} times faster without workers: a sample takes {mean_seconds(without) * 1e6:.0f} µs",
+        f"num_workers={loader.num_workers}, batch_size={loader.batch_size}",
+        (
+            f"{loader.num_workers} workers: {with_workers.rate:,.0f} samples/s; none: {without.rate:,.0f}",
+            f"in an epoch of {loader.length:,} samples: {lost:.1f} s lost",
+        ),
+        PROVEN,
+        f"num_workers=0, or batches larger than {loader.batch_size}",
+        loader.made_at,
+        wants=(timed, bare),
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """Numbers, one by one."""
+    for _ in DataLoader(range(60_000), batch_size=1, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """Without workers."""
+    for _ in DataLoader(range(60_000), batch_size=64, num_workers=0):
+        pass

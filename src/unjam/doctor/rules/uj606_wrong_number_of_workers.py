@@ -1,0 +1,93 @@
+"""Another number of workers would be much faster.
+
+What happened: the samples take long to load, and the loader has no workers (or far more than the machine has processors for).
+
+Why: without workers the training waits for every sample. With many more workers than processors they only stand in each other's way and need
+memory.
+
+How to confirm: the same samples in time, with both numbers of workers.
+
+How to fix: the number that is named, as a start.
+
+Limits: measured on this machine without a training step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN, mean_seconds
+from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
+
+RULE = Rule("UJ606", "wrong-number-of-workers", Severity.WARNING, symptom="slow")
+WORTH = 2.5  # seconds in an epoch
+FASTER = 1.5
+
+
+def detect(case: Case) -> Finding | Suspicion | None:
+    """Faster with another number, by enough to matter."""
+    loader, alone, cpus = case.loader, case.alone, case.world.cpus
+    if alone is None or not alone.fine or not loader.length or alone.bad:
+        return None
+    epoch = mean_seconds(alone) * loader.length
+    if loader.num_workers == 0:
+        better = max(2, min(4, cpus))
+        if epoch < WORTH or mean_seconds(alone) < 0.003:
+            return None
+    elif loader.num_workers > 4 * cpus:
+        better = cpus
+        if epoch / cpus < 2:
+            return None
+    else:
+        return None
+    now = alone.plan.changed(workers=loader.num_workers, measured=True, tolerant=False, epochs=1, seconds=4.0)
+    if loader.num_workers:
+        now = now.changed(start=loader.start_method)
+    then = now.changed(workers=better, start=loader.start_method)
+    base, other = case.tried(now), case.tried(then)
+    if base is None or other is None:
+        return Suspicion(RULE, (now, then))
+    if not base.rate or other.rate < base.rate * FASTER or loader.length / base.rate - loader.length / other.rate < 1:
+        return None
+    return Finding(
+        RULE,
+        f"{other.rate / base.rate:.1f} times faster with num_workers={better} than with {loader.num_workers}",
+        f"num_workers={loader.num_workers} at {loader.made_at}",
+        (
+            f"{loader.num_workers} workers: {base.rate:,.1f} samples/s; {better}: {other.rate:,.1f}, on {cpus} processors",
+            f"an epoch of {loader.length:,} samples: {loader.length / base.rate:.0f} s against {loader.length / other.rate:.0f} s",
+        ),
+        PROVEN,
+        f"num_workers={better}",
+        loader.made_at,
+        wants=(now, then),
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """Slow samples without workers."""
+    import time
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        time.sleep(0.02)
+        return index
+
+    for _ in DataLoader(Numbers(2000, make), batch_size=4):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """With two."""
+    import time
+
+    from unjam.doctor.rules.programs import Numbers
+
+    def make(index: int) -> int:
+        time.sleep(0.02)
+        return index
+
+    for _ in DataLoader(Numbers(2000, make), batch_size=4, num_workers=2):
+        pass

@@ -1,0 +1,72 @@
+"""A new iterator, with new workers, for every batch.
+
+What happened: `next(iter(loader))` inside a loop starts all workers, lets them load `prefetch_factor` batches each, takes one batch and throws the
+rest away, each time.
+
+Why: `iter(loader)` begins an epoch.
+
+How to confirm: the time of one such call against the time of a batch in a loop.
+
+How to fix: make the iterator once before the loop and call `next` on it; or loop over the loader.
+
+Limits: none known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ607", "iterator-made-anew", Severity.WARNING, symptom="slow")
+
+
+def detect(case: Case) -> Finding | None:
+    """The line, and what it costs."""
+    place = case.reading.remade
+    if place is None:
+        return None
+    as_is = case.as_is or case.alone
+    cost = (as_is.starts[0] + as_is.batches[0].wait) if as_is and as_is.starts and as_is.batches else 0.0
+    later = [b.wait for b in as_is.batches[1:]] if as_is else []
+    usual = sum(later) / len(later) if later else 0.0
+    return Finding(
+        RULE,
+        f"next(iter(loader)) in a loop starts an epoch for every batch: {cost:.2f} s each",
+        f"next(iter(loader)) at {place}",
+        (
+            f"at {quoted(place)}",
+            *(
+                (f"a batch from a new iterator: {cost * 1000:.0f} ms; the next batches: {usual * 1000:.1f} ms",)
+                if cost
+                else ()
+            ),
+            (
+                f"each time {case.loader.num_workers} workers are started and up to "
+                f"{max(1, case.loader.num_workers) * case.loader.prefetch_factor - 1} batches are thrown away"
+            ),
+        ),
+        PROVEN,
+        f"before the loop: batches = iter(loader); at {place}: next(batches)",
+        place,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """One batch of each iterator."""
+    from unjam.doctor.rules.programs import Numbers
+
+    loader = DataLoader(Numbers(32), batch_size=4, num_workers=1)
+    for _ in range(3):
+        next(iter(loader))
+
+
+def fixed(DataLoader: Any) -> None:
+    """One iterator."""
+    from unjam.doctor.rules.programs import Numbers
+
+    batches = iter(DataLoader(Numbers(32), batch_size=4, num_workers=1))
+    for _ in range(3):
+        next(batches)

@@ -1,0 +1,59 @@
+"""An option of the loader that does nothing.
+
+What happened: the loader was given an option that only workers use, and has no workers; or one that needs an accelerator that is not there.
+
+Why: torch accepts `worker_init_fn` and `timeout` with `num_workers=0` without a word. The function is never called: seeds that it sets are not
+set, handles that it opens are not opened.
+
+How to confirm: put a print into the function.
+
+How to fix: drop the option, or give the loader workers.
+
+Limits: options that torch itself refuses are not listed here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ701", "option-without-effect", Severity.WARNING)
+
+
+def detect(case: Case) -> Finding | None:
+    """Options for workers without workers."""
+    loader = case.loader
+    idle = []
+    if not loader.num_workers:
+        idle += [f"worker_init_fn={loader.worker_init}"] if loader.worker_init else []
+        idle += [f"timeout={loader.timeout:g}"] if loader.timeout else []
+    if idle:
+        why = "the loader has no workers; samples are loaded in the program's own process"
+        title = f"{' and '.join(idle)} {'does' if len(idle) == 1 else 'do'} nothing with num_workers=0"
+        severity, cure = None, f"drop {' and '.join(idle)}, or set num_workers"
+    elif loader.pins_for_nobody:
+        idle, severity = ["pin_memory=True"], Severity.NOTE
+        why, title = "torch sees no accelerator here", "pin_memory=True does nothing without an accelerator"
+        cure = "nothing to do if the program also runs where there is one"
+    else:
+        return None
+    return Finding(RULE, title, ", ".join(idle), (why,), PROVEN, cure, loader.made_at, severity=severity)
+
+
+def broken(DataLoader: Any) -> None:
+    """A function for workers that are not there."""
+    from unjam.doctor.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(8), batch_size=4, worker_init_fn=print, timeout=30):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """With a worker."""
+    from unjam.doctor.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, timeout=30):
+        pass

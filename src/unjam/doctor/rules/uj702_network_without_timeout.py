@@ -1,0 +1,78 @@
+"""Samples wait for the network, and nothing limits the wait.
+
+What happened: while samples were loaded the workers waited for sockets again and again, and the loader's `timeout` is 0: one answer that does not
+come stops the training without a word.
+
+Why: sockets wait for ever by default, and torch with them.
+
+How to confirm: the loader's `timeout`, and the waits that were seen.
+
+How to fix: a time limit on each request, and `timeout=` in the loader as a last resort; unjam's `sample_timeout=` ends the one sample.
+
+Limits: a note: nothing failed. Requests may have limits of their own that cannot be seen from outside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import POSSIBLE
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ702", "network-without-timeout", Severity.NOTE)
+
+
+def detect(case: Case) -> Finding | None:
+    """Waits for sockets, no time limit, and no failure yet."""
+    as_is, loader = case.as_is, case.loader
+    if as_is is None or not as_is.fine or loader.timeout:
+        return None
+    waits = as_is.facts.get("waits", {})
+    seen = waits.get("socket", 0)
+    if seen < 3 or seen < 0.2 * sum(waits.values()):
+        return None
+    return Finding(
+        RULE,
+        "samples wait for the network, and timeout=0 waits for ever with them",
+        f"timeout=0 at {loader.made_at}",
+        (f"in {seen} of {sum(waits.values())} looks a worker waited for a socket",),
+        POSSIBLE,
+        "timeout=120 in the loader, and a time limit on each request",
+        loader.made_at,
+    )
+
+
+def _program(DataLoader: Any, timeout: float) -> None:
+    import socket
+    import threading
+    import time
+
+    from unjam.doctor.rules.programs import Numbers
+
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            connection, _ = server.accept()
+            time.sleep(0.1)
+            connection.sendall(b"data")
+            connection.close()
+
+    def make(index: int) -> int:
+        with socket.create_connection(server.getsockname()) as connection:
+            return index + len(connection.recv(4))
+
+    threading.Thread(target=serve, daemon=True).start()
+    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1, timeout=timeout):
+        pass
+
+
+def broken(DataLoader: Any) -> None:
+    """A slow server and no limit."""
+    _program(DataLoader, 0)
+
+
+def fixed(DataLoader: Any) -> None:
+    """With a limit."""
+    _program(DataLoader, 30)

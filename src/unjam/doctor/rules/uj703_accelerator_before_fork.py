@@ -1,0 +1,79 @@
+"""The accelerator was used before the workers were forked.
+
+What happened: the program initialised CUDA (or another accelerator), and then forked workers. A worker that touches the accelerator fails: its
+driver does not survive a fork.
+
+Why: the driver's threads and mappings belong to the process that made them.
+
+How to confirm: `torch.cuda.is_initialized()` before the loop; with `multiprocessing_context="forkserver"` the workers can use it.
+
+How to fix: keep tensors on the CPU in the dataset and move batches in the loop; or `multiprocessing_context="forkserver"`.
+
+Limits: workers that do not touch the accelerator are fine, and then nothing is said.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN, first_line
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ703", "accelerator-before-fork", symptom="differs")
+
+
+def detect(case: Case) -> Finding | None:
+    """An initialised accelerator, and forked workers."""
+    kind, as_is = case.world.accelerator, case.as_is
+    if kind is None or not case.forked:
+        return None
+    said = next(
+        (b for b in (as_is.bad if as_is else ()) if "forked subprocess" in b.message or kind in b.message), None
+    )
+    if said is None or as_is is None:
+        return None  # nearly every program that trains on one has used it by then, and its workers do not
+    plan = as_is.plan.changed(workers=0, start="", in_place=True, epochs=1, seconds=4.0)
+    own = case.tried(plan)
+    return Finding(
+        RULE,
+        f"{kind} was initialised before the workers were forked: samples that use it fail",
+        f"{said.place}" if said.place else f"{kind} before {case.loader.iterated_at}",
+        (
+            f"{kind} is initialised at the first iter()",
+            f"{said.type_name}: {first_line(said)[:140]}",
+            *(("in the program's own process the same samples load",) if own and own.fine else ()),
+        ),
+        PROVEN if own and own.fine else LIKELY,
+        "keep tensors on the CPU in the dataset, or pass multiprocessing_context='forkserver'",
+        said.place or case.loader.iterated_at,
+        wants=(plan,),
+    )
+
+
+def _program(DataLoader: Any, initialised: bool) -> None:  # noqa: FBT001 - a class
+    import torch
+    from torch.utils.data import get_worker_info
+
+    from unjam.doctor.rules.programs import Numbers
+
+    # stands for a machine with an accelerator
+    torch.cuda.is_initialized = lambda: initialised
+
+    def make(index: int) -> int:
+        if initialised and get_worker_info() is not None:
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+        return index
+
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
+
+
+def broken(DataLoader: Any) -> None:
+    """CUDA used first."""
+    _program(DataLoader, initialised=True)
+
+
+def fixed(DataLoader: Any) -> None:
+    """CUDA not used."""
+    _program(DataLoader, initialised=False)

@@ -1,0 +1,79 @@
+"""An environment variable that nobody reads.
+
+What happened: the program sets a variable that is meant to limit threads. No library that is loaded reads a variable of that name; or the library
+read it before it was set.
+
+Why: names are passed on from article to article. OpenCV reads OPENCV_FOR_THREADS_NUM (and has `cv2.setNumThreads`); OPENCV_OPENMP_NUM_THREADS does
+nothing. OMP_NUM_THREADS and its like are read when the library is loaded: setting them after `import numpy` is too late.
+
+How to confirm: the name does not occur in any library or module of the process; the pool's size is not the one asked for.
+
+How to fix: the call that does it (`cv2.setNumThreads(0)`, `threadpoolctl.threadpool_limits(1)`, `torch.set_num_threads(1)`), or the right variable
+before the first import.
+
+Limits: only variables with THREADS in their name are looked at. A library that is loaded later may read one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import LIKELY, PROVEN
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ704", "variable-without-effect", Severity.WARNING)
+
+
+def detect(case: Case) -> Finding | None:
+    """Variables that are read by nobody, or were set too late."""
+    idle, late = case.world.idle_variables, case.world.late_variables
+    if not idle and not late:
+        return None
+    name = next(iter(idle or late))
+    pools = ", ".join(f"{pool['library']}: {pool['threads']}" for pool in case.world.pools)
+    if idle:
+        title = f"{name}={idle[name]} has no effect: nothing in this process reads a variable of that name"
+        evidence: tuple[str, ...] = ("the name occurs in none of the libraries and modules that are loaded",)
+        help_text = (
+            "cv2.setNumThreads(0) in worker_init_fn, or OPENCV_FOR_THREADS_NUM=1 before Python starts"
+            if name.startswith("OPENCV")
+            else "drop it, or call threadpoolctl.threadpool_limits(1)"
+        )
+    else:
+        title = f"{name}={late[name]}: it was set after the library had read it"
+        evidence = (f"the program sets {name} itself, after the import",)
+        help_text = (
+            f"set {name} before the first import (or before Python starts), or call threadpoolctl.threadpool_limits(1)"
+        )
+    return Finding(
+        RULE,
+        title,
+        name,
+        (*evidence, *((f"threads now: {pools}",) if pools else ())),
+        PROVEN if idle else LIKELY,
+        help_text,
+        case.loader.made_at,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A name that no library knows."""
+    import os
+
+    from unjam.doctor.rules.programs import Numbers
+
+    os.environ["OPENCV_OPENMP_NUM_" + "THREADS"] = "1"
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """One that they do."""
+    import os
+
+    from unjam.doctor.rules.programs import Numbers
+
+    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,72 @@
+"""The loader yields no batch at all.
+
+What happened: a whole epoch went by without a batch, and without an error: the training loop's body never runs.
+
+Why: `drop_last=True` with a batch larger than the dataset (or than each worker's share of a stream), a dataset that filtered everything away, a
+sampler without indices.
+
+How to confirm: `len(loader)`; an epoch without workers.
+
+How to fix: a smaller batch, `drop_last=False`, or an error when the dataset is empty.
+
+Limits: none known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ705", "yields-nothing")
+
+
+def detect(case: Case) -> Finding | None:
+    """An epoch without batches."""
+    loader = case.loader
+    empty = next(
+        (t for t in (case.alone, case.as_is) if t is not None and t.fine and t.epochs and not t.batches and not t.bad),
+        None,
+    )
+    if empty is None or any(trial.batches for trial in case.trials):
+        return None
+    dropped = sum(fact["count"] for fact in empty.facts.get("dropped", []))
+    small = loader.drop_last and loader.length is not None and loader.batch_size and loader.length < loader.batch_size
+    why = (
+        f"drop_last=True with batch_size={loader.batch_size} and {loader.length} samples"
+        if small
+        else f"drop_last=True drops the {dropped} samples of each share"
+        if dropped
+        else f"{loader.dataset} has {loader.length} samples"
+        if loader.length is not None
+        else f"{loader.dataset} yields nothing"
+    )
+    return Finding(
+        RULE,
+        f"the loader yields no batch: {why}",
+        why.split(" and ", maxsplit=1)[0] if small else loader.dataset,
+        (f"an epoch ended after {empty.epochs[0]:.2f} s without a batch and without an error",),
+        PROVEN,
+        f"batch_size={loader.length} or smaller, or drop_last=False"
+        if small
+        else f"raise an error when {loader.dataset} is empty",
+        loader.made_at,
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """A batch larger than the dataset."""
+    from unjam.doctor.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(8), batch_size=16, num_workers=1, drop_last=True):
+        pass
+
+
+def fixed(DataLoader: Any) -> None:
+    """A smaller one."""
+    from unjam.doctor.rules.programs import Numbers
+
+    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, drop_last=True):
+        pass

@@ -1,0 +1,119 @@
+"""What a worker of torch's loader writes down of its batches: a file that it maps, so that nothing is lost when it is killed.
+
+The first words are totals; behind them lies a ring of the last batches. One process writes a file, another reads it afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import struct
+from array import array
+from dataclasses import dataclass, replace
+
+from unjam.doctor.facts.run import Made
+
+HEAD = 4096
+RING = 8192
+_TOTALS = struct.Struct("<qqqqqqq")  # batches, samples, fetching, collating, idle, longest, pid
+_BATCH = struct.Struct("<qqqqq24s")  # begun, collated, done, samples, longest, slowest
+NAME = 24
+MOST_DETAIL = 64 << 20  # bytes of samples' stamps that one worker writes for a trace
+_NAME = re.compile(r"(?P<seed>-?\d+)\.(?P<worker>-?\d{1,9})\.(?P<pid>\d+)\.page")
+
+
+class Page:
+    """The writer's side."""
+
+    __slots__ = ("_at", "_map", "_totals")
+
+    def __init__(self, path: str) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, HEAD + RING * _BATCH.size)
+            self._map = mmap.mmap(fd, HEAD + RING * _BATCH.size)
+        finally:
+            os.close(fd)
+        # a persistent worker makes its fetcher anew for each epoch, and goes on writing where it was
+        known = list(_TOTALS.unpack_from(self._map, 0))
+        self._totals = known if known[6] == os.getpid() else [0, 0, 0, 0, 0, 0, os.getpid()]
+        self._at = self._totals[0]
+
+    def batch(
+        self, begun: int, collated: int, done: int, samples: int, longest: int, slowest: object, idle: int
+    ) -> None:
+        """One more."""
+        totals = self._totals
+        totals[0] += 1
+        totals[1] += samples
+        totals[2] += collated - begun
+        totals[3] += done - collated
+        totals[4] += idle
+        totals[5] = max(totals[5], longest)
+        name = str(slowest)[:NAME].encode("utf-8", "replace")[:NAME]
+        _BATCH.pack_into(self._map, HEAD + self._at % RING * _BATCH.size, begun, collated, done, samples, longest, name)
+        _TOTALS.pack_into(self._map, 0, *totals)
+        self._at += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The sums of one worker."""
+
+    batches: int = 0
+    samples: int = 0
+    fetching: int = 0
+    collating: int = 0
+    idle: int = 0
+    longest: int = 0
+    pid: int = 0
+
+
+def read(path: str, worker: int) -> tuple[Totals, list[Made]]:
+    """The reader's side: the totals, and the last batches in their order."""
+    with open(path, "rb") as file:
+        data = file.read(HEAD + RING * _BATCH.size).ljust(HEAD + RING * _BATCH.size, b"\0")
+    totals = Totals(*_TOTALS.unpack_from(data, 0))
+    made = []
+    for at in range(max(0, min(totals.batches, RING))):
+        begun, collated, done, samples, longest, name = _BATCH.unpack_from(data, HEAD + at * _BATCH.size)
+        slowest = name.rstrip(b"\0").decode("utf-8", "replace")
+        made.append(Made(worker, begun, collated, done, samples, longest, slowest))
+    return totals, sorted(made, key=lambda one: one.begun)
+
+
+def name_of(folder: str, seed: int, worker: int) -> str:
+    """The file of one process for one loader: the seed that torch drew tells whose it is; without workers, a number of ours."""
+    return os.path.join(folder, f"{seed}.{worker}.{os.getpid()}.page")
+
+
+def of_seed(folder: str, seed: int) -> list[tuple[int, str]]:
+    """(worker, file) for every process that was started with a seed."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            known = _NAME.fullmatch(name)
+            mine = known is not None and (int(known["worker"]) >= 0 or known["pid"] == str(os.getpid()))
+            if known is not None and mine and known["seed"] == str(seed):
+                found.append((int(known["worker"]), os.path.join(folder, name)))
+    return sorted(found)
+
+
+def with_samples(made: list[Made], path: str) -> list[Made]:
+    """With the samples' own stamps, where they were written down for a trace."""
+    try:
+        with open(f"{path}.samples", "rb") as file:
+            words = array("q")
+            data = file.read(MOST_DETAIL)
+            words.frombytes(data[: len(data) // 8 * 8])
+    except OSError:
+        return made
+    known: dict[int, tuple[int, ...]] = {}
+    at = 0
+    while at < len(words) and 2 <= words[at] < len(words) - at:
+        begun, *stamps, _ = words[at + 1 : at + 1 + words[at]]
+        known[begun] = tuple(stamps)
+        at += 1 + words[at]
+    return [replace(one, stamps=known.get(one.begun, ())) for one in made]

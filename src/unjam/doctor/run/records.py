@@ -1,0 +1,360 @@
+"""What the program's own process sees of its loaders: when it asked for a batch, when it got one, who made it and how."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+import weakref
+from array import array
+from collections import Counter, deque
+from types import FrameType
+from typing import Any
+
+from unjam.doctor.facts.run import Failure, LoaderRun, Made, Wait, batch_name, size_of
+from unjam.doctor.facts.trial import Place, users_place
+from unjam.doctor.run import batch_file
+from unjam.doctor.run.settings import Settings
+from unjam.doctor.run.standing import Standing
+from unjam.errors import SampleTimeoutError
+from unjam.loader import attached
+from unjam.loader.driver.profiling import together
+
+MOST_WAITS = 200_000
+MOST_MADE = 50_000
+# nanoseconds between two readings of the workers' memory, and how many are kept
+WEIGH_EVERY, MOST_READINGS = 500_000_000, 50_000
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TAIL = 3  # stamps behind the samples': collating begins, packing begins, done
+
+
+class Pass:
+    """One pass of the program over a loader: the times between its questions and its answers."""
+
+    __slots__ = ("_begun", "_first", "_last", "_opening", "_record")
+
+    def __init__(self, record: Record, begun: int, done: int) -> None:
+        self._record = record
+        self._begun, self._opening = begun, done - begun
+        self._first, self._last = True, 0
+
+    def waited(self, asked: int, got: int, batch: Any) -> None:
+        """The program has its batch."""
+        record = self._record
+        record.batches += 1
+        record.stands(self._begun if self._first and asked - self._begun - self._opening < 10**7 else asked, got)
+        record.samples += size_of(batch) if record.batch_size is not None or record.batched else 1
+        if self._last:
+            record.nanoseconds["trained"] += asked - self._last
+        if self._first:
+            record.epochs += 1
+            record.starts.append(self._opening + got - asked)
+            # what making the iterator took belongs to the first wait, if nothing else was done in between
+            record.waits.append(
+                Wait(min(asked, self._begun) if asked - self._begun - self._opening < 10**7 else asked, got, first=True)
+            )
+        else:
+            record.nanoseconds["waited"] += got - asked
+            record.waits.append(Wait(asked, got))
+        self._first, self._last = False, got
+        if got - record.weighed > WEIGH_EVERY:
+            record.weigh(got)
+        if record.stop_after and record.batches >= record.stop_after:
+            record.stop()
+
+    def ended(self, asked: int, got: int) -> None:
+        """The epoch is over."""
+        if self._last:
+            self._record.nanoseconds["trained"] += asked - self._last
+        self._record.nanoseconds["waited"] += got - asked
+        self._record.stands(asked, got)
+        self._last = 0
+
+    def raised(self, asked: int, got: int, error: BaseException) -> None:
+        """The program gets an exception instead of a batch."""
+        self.ended(asked, got)
+        if isinstance(error, Exception):
+            self._record.failures[words_of(error)] += 1
+
+
+class Record:
+    """One loader of this process."""
+
+    def __init__(self, loader: Any, place: Place | None, settings: Settings, standing: Standing) -> None:
+        self._settings = settings
+        self._standing = standing
+        self._threads: Counter[int] = Counter()  # nanoseconds that each thread waited
+        self.place = place
+        self.kind, self.dataset = type(loader).__name__, type(loader.dataset).__qualname__
+        self.workers, self.batch_size = loader.num_workers, loader.batch_size
+        self.persistent = bool(loader.persistent_workers)
+        self.batched = loader.batch_sampler is not None
+        self.note = "its class makes its own iterator"
+        self.recorders: list[Any] = []
+        self.waits: deque[Wait] = deque(maxlen=MOST_WAITS)
+        self._raw: list[tuple[int, int, Any, bytes]] = []
+        self._made: deque[Made] = deque(maxlen=MOST_MADE)
+        self._seeds: list[int] = []
+        self._hands: dict[int, int] = {}
+        self.iterators = self.epochs = self.batches = self.samples = self.loaders = 0
+        self.nanoseconds: Counter[str] = Counter()
+        self.starts = array("q")
+        self._since = 0
+        self.failures: Counter[str] = Counter()
+        self.stop_after = settings.stop_after
+        self.weighed = 0
+        self._memory: deque[tuple[int, int, int]] = deque(maxlen=MOST_READINGS)
+        self._iterator: Any = None
+        self.pacer: Any = None  # of the last loader that was made at this line: the next one begins where it was
+
+    def stands(self, asked: int, got: int) -> None:
+        """The thread that calls waited."""
+        self._threads[threading.get_ident()] += got - asked
+        self._standing.add(asked, got)
+
+    def weigh(self, now: int) -> None:
+        """How much memory each worker has of its own: what is resident and not shared."""
+        self.weighed = now
+        iterator = self._iterator() if self._iterator is not None else None
+        for number, worker in enumerate(getattr(iterator, "_workers", ()) if self.workers else ()):
+            with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
+                with open(f"/proc/{worker.pid}/statm", encoding="ascii") as file:
+                    pages_of = file.read().split()
+                self._memory.append((now, number, (int(pages_of[1]) - int(pages_of[2])) * _PAGE))
+
+    def stop(self) -> None:
+        """Enough was seen: write it down, and end the program here."""
+        from unjam.doctor.run import closing  # noqa: PLC0415 - rare
+
+        closing.close(self._settings)
+        os._exit(0)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What makes two loaders one."""
+        return self.place, self.kind, self.dataset, self.workers, self.batch_size, self.persistent
+
+    # -- what happens, as cheap as it can be -------------------------------------------------------------------------
+
+    def begins(self, iterator: Any, loader: Any, token: int, begun: int, done: int) -> None:
+        """The program asked for an iterator and has it: a new one, or a persistent one that begins again."""
+        if getattr(iterator, "unjam_pass", None) is None:
+            self.iterators += 1
+            self._seeds.append(int(iterator._base_seed) if self.workers else token)  # noqa: SLF001 - torch's name
+        iterator.unjam_pass = Pass(self, begun, done)
+        self._iterator = weakref.ref(iterator)
+        self._since = self._since or begun
+        recorder = getattr(attached.find(loader) or loader, "_recorder", None)
+        if recorder is not None and not self._settings.observe:
+            recorder.tap, self.note = self.delivered, ""
+            if recorder not in self.recorders:
+                self.recorders.append(recorder)
+
+    def delivered(self, work: Any, facts: Any) -> None:
+        """Unjam's workers made a batch, and say how."""
+        pid = work.sent_to or 0
+        if pid and pid not in self._hands:
+            self._hands[pid] = self._number(pid)
+        self._raw.append((pid, work.number, work.indices, facts.times))
+        if len(self._raw) >= 256:
+            self._count()
+
+    def _number(self, pid: int) -> int:
+        """Which worker a process is; workers of every epoch have the same numbers."""
+        for recorder in self.recorders:
+            pool = recorder.pool
+            for number in range(self.workers):
+                if pool is not None and pool.pid(number) == pid:
+                    return number
+        return len(self._hands) % max(int(self.workers), 1)
+
+    # -- what is known at the end --------------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        raw, self._raw = self._raw, []
+        for pid, number, indices, times in raw:
+            stamps = array("q")
+            stamps.frombytes(times)
+            samples = len(stamps) - _TAIL
+            if samples < 1:
+                continue
+            took = [stamps[at + 1] - stamps[at] for at in range(samples)]
+            longest = max(took)
+            at = took.index(longest)
+            slowest = str(indices[at])[:40] if samples == len(indices) and indices[at] is not None else ""
+            worker = self._hands[pid] if pid else -1
+            kept = tuple(stamps[1 : samples + 1]) if self._settings.trace else ()
+            self._made.append(
+                Made(
+                    worker,
+                    stamps[0],
+                    stamps[samples],
+                    stamps[-1],
+                    samples,
+                    longest,
+                    slowest,
+                    stamps[samples + 1],
+                    kept,
+                    batch_name(number, indices),
+                )
+            )
+
+    def facts(self) -> LoaderRun:
+        """All of it."""
+        self._count()
+        seconds = {name: value / 1e9 for name, value in self.nanoseconds.items()}
+        known: dict[str, Any] = {}
+        made = list(self._made)
+        if self.recorders:
+            known = _from_recorders(self.recorders)
+        else:
+            known, made = self._from_pages()
+        if self.failures and not known.get("failures"):
+            known["failures"] = tuple(
+                Failure(words, number, decision="raise") for words, number in self.failures.items()
+            )
+        return LoaderRun(
+            name=f"{self.kind} over {self.dataset}",
+            place=self.place,
+            workers=self.workers,
+            batch_size=self.batch_size,
+            persistent=self.persistent,
+            driver="unjam" if self.recorders else "torch",
+            note=self.note,
+            epochs=self.epochs,
+            batches=self.batches,
+            loaders=max(self.loaders, 1),
+            starts=tuple(one / 1e9 for one in self.starts),
+            waited=seconds.get("waited", 0.0),
+            trained=seconds.get("trained", 0.0),
+            aside=self._threads[self._standing.trainer() or 0] * 2 < sum(self._threads.values()),
+            waits=tuple(self.waits),
+            made=tuple(made),
+            memory=tuple(self._memory),
+            cut=self.batches > len(self.waits) or self.batches > len(made),
+            **known,
+        )
+
+    def _from_pages(self) -> tuple[dict[str, Any], list[Made]]:
+        """What torch's own workers wrote down."""
+        totals: Counter[str] = Counter()
+        made: list[Made] = []
+        for seed in dict.fromkeys(self._seeds):
+            for worker, path in batch_file.of_seed(self._settings.folder, seed):
+                summed, its = batch_file.read(path, worker)
+                if not self._within(its):
+                    continue  # another loader was given the same seed
+                made += batch_file.with_samples(its, path) if self._settings.trace else its
+                totals.update(sampling=summed.fetching, collating=summed.collating)
+        known = {
+            "samples": self.samples,
+            "sampling": totals["sampling"] / 1e9,
+            "collating": totals["collating"] / 1e9,
+        }
+        return known, sorted(made, key=lambda one: one.done)[-MOST_MADE:]
+
+    def _within(self, made: list[Made]) -> bool:
+        """Whether batches were made while the program used this loader."""
+        if not made or not self.waits or self.batches > len(self.waits):
+            return True
+        return self._since <= made[0].begun <= self.waits[-1].got
+
+
+def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
+    causes: Counter[tuple[str, str]] = Counter()
+    samples: dict[tuple[str, str], list[str]] = {}
+    totals: Counter[str] = Counter()
+    overdue: list[tuple[str, float]] = []
+    seconds = {"sampling": 0.0, "collating": 0.0, "packing": 0.0}
+    incidents: Counter[str] = Counter()
+    own: list[float] = []
+    for recorder in recorders:
+        done = recorder.statistics()
+        totals.update(samples=done.samples, failed=done.failed, restarts=done.restarts)
+        incidents.update(done.incidents)
+        own += recorder.starts
+        for name, stage in (("sampling", "getitem"), ("collating", "collate"), ("packing", "pickle")):
+            seconds[name] += done.stages[stage].total
+        for error in recorder.errors:
+            if isinstance(error.exception, SampleTimeoutError):
+                overdue.append((str(error.index), error.seconds))
+            key = (words_of(error.exception), error.decision)
+            indices = error.indices or (error.index,)
+            causes[key] += len(indices)
+            samples.setdefault(key, []).extend(str(index) for index in indices)
+    profilers = [recorder.profiler for recorder in recorders if recorder.profiler is not None]
+    profile = dataclasses.asdict(together(profilers)) if profilers else None
+    chosen = next((recorder.auto() for recorder in reversed(recorders) if recorder.auto is not None), None)
+    auto = f"{chosen.workers} workers, prefetch {chosen.prefetch}: {chosen.why}" if chosen is not None else ""
+    failures = tuple(
+        Failure(words, count, ", ".join(dict.fromkeys(samples[words, decision][:5])), decision)
+        for (words, decision), count in causes.most_common(10)
+    )
+    counted = {name: totals[name] for name in ("samples", "failed", "restarts")}
+    return {
+        **counted,
+        **seconds,
+        "failures": failures,
+        "incidents": dict(incidents),
+        "own_starts": tuple(own),
+        "overdue": tuple(overdue),
+        "profile": profile,
+        "auto": auto,
+    }
+
+
+def words_of(error: BaseException) -> str:
+    """An exception in one line; of those that torch rebuilt from a worker, the worker's own last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    if lines[0].startswith("Caught ") and len(lines) > 1:
+        return lines[-1][:300]
+    return f"{type(error).__name__}: {lines[0]}"[:300] if lines[0] else type(error).__name__
+
+
+class Records:
+    """Every loader of this process. A fork begins with none."""
+
+    _here: Records | None = None
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.pid = os.getpid()
+        self.began = time.monotonic()
+        self._places: attached.Beside[Place | None] = attached.Beside()
+        self._records: attached.Beside[Record] = attached.Beside()
+        self.all: list[Record] = []
+        self.standing = Standing()
+
+    @classmethod
+    def here(cls, settings: Settings) -> Records:
+        """This process's own."""
+        if cls._here is None:
+            cls._here = Records(settings)
+        return cls._here
+
+    def made(self, loader: Any, frame: FrameType) -> None:
+        """The program made a loader."""
+        self._places.put(loader, users_place(frame))
+
+    def of(self, loader: Any) -> Record:
+        """The record of a loader, from its first iterator on."""
+        if self.pid != os.getpid():  # forked since: a rank, or a worker with a loader of its own
+            from unjam.doctor.run import closing  # noqa: PLC0415 - rare
+
+            places = self._places
+            self.__init__(self.settings)  # type: ignore[misc] # begin anew, in place: the patches hold this object
+            self._places = places
+            closing.at_end_of_fork(self.settings)
+        record = self._records.get(loader)
+        if record is None:
+            record = Record(loader, self._places.get(loader), self.settings, self.standing)
+            # a loader that is made anew at the same line is the same loader to its user
+            same = next((one for one in self.all if one.place and one.key == record.key), None)
+            record = same or record
+            self._records.put(loader, record)
+            record.loaders += 1
+            if same is None:
+                self.all.append(record)
+        return record

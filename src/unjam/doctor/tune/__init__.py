@@ -1,0 +1,1 @@
+"""`unjam tune`: measures settings of a loader one after another."""

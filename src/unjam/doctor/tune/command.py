@@ -1,0 +1,63 @@
+"""The whole of `unjam tune`: the step's time, the climb, the judgement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from unjam.doctor.check.command.check import open_patient
+from unjam.doctor.check.command.target_process import CannotExamine
+from unjam.doctor.rules.tuning import Tuned, judge
+from unjam.doctor.run.launch import CannotRun
+from unjam.doctor.tune.search import Wishes, tune
+from unjam.doctor.tune.step_time import measure_step
+from unjam.system.masking import without_secrets
+
+
+class CannotTune(Exception):
+    """It could not be done; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line says."""
+
+    target: str
+    arguments: list[str]
+    module: bool = False
+    budget: float = 60.0
+    step_ms: float | None = None
+    steps: int = 0
+    profile: bool = False
+
+
+def climb(wanted: Wanted, say: Callable[[str, float], None]) -> tuple[Tuned, int]:
+    """The recommendation, and how many loaders the program has."""
+    if not 0 < wanted.budget < math.inf:
+        raise CannotTune(f"--budget takes a number of seconds, not {wanted.budget:g}")
+    if wanted.steps < 0 or (wanted.steps and wanted.step_ms is not None):
+        raise CannotTune("--steps takes a number of batches, and --step-ms makes it unnecessary: give one of them")
+    if wanted.step_ms is not None and not 0 < wanted.step_ms < math.inf:
+        raise CannotTune(f"--step-ms takes a positive number, not {wanted.step_ms:g}")
+    step = wanted.step_ms / 1000 if wanted.step_ms is not None else None
+    words = "--step-ms" if step is not None else ""
+    try:
+        if step is None and wanted.steps > 0:
+            step, words = _learn(wanted, say)
+        patient = open_patient(wanted.target, wanted.arguments, module=wanted.module)
+        wishes = Wishes(wanted.budget, step, words, wanted.profile)
+        climbed, _, loaders = tune(patient, wanted.target, wishes, say)
+    except (CannotExamine, CannotRun) as error:
+        raise CannotTune(str(error)) from error
+    return without_secrets(judge(climbed)), loaders
+
+
+def _learn(wanted: Wanted, say: Callable[[str, float], None]) -> tuple[float, str]:
+    if wanted.target.endswith(".ipynb") or (":" in wanted.target and not wanted.module):
+        raise CannotTune("--steps runs a script; for a notebook or an object give --step-ms")
+    say(f"running {wanted.target} for {wanted.steps} batches", 0.0)
+    program = wanted.arguments if wanted.module else [wanted.target, *wanted.arguments]
+    module = wanted.target if wanted.module else ""
+    step, batches = measure_step(program, module, wanted.steps, lambda: say("", 0.0))
+    return step, f"the median of {batches} steps of the program itself"

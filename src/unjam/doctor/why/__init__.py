@@ -1,0 +1,1 @@
+"""`unjam why`: looks at a running program from outside."""

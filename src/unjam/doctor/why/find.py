@@ -1,0 +1,49 @@
+"""Why is it stuck? A running program is found, looked at from outside, and judged by the rules."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from unjam.doctor.report.diagnosis import Diagnosis
+from unjam.doctor.rules import witnessed
+from unjam.doctor.why.families import Family, families, families_of
+from unjam.doctor.why.observe import attend
+from unjam.system.masking import without_secrets
+
+
+class CannotLook(Exception):
+    """There is nothing to look at; the message says why."""
+
+
+def find(pid: int | None) -> list[Family]:
+    """The program that a process belongs to; without one, every program that looks like a training with workers."""
+    if not sys.platform.startswith("linux"):
+        raise CannotLook("why reads /proc, which only Linux has; use `py-spy dump --pid PID` here")
+    if pid is None:
+        return families()
+    if pid == os.getpid():
+        raise CannotLook("that is this command itself")
+    found = families_of(pid)
+    if not found:
+        raise CannotLook(f"there is no process {pid}")
+    if found[0].root.state in ("Z", "X"):
+        raise CannotLook(f"process {pid} has ended; its parent {found[0].root.parent} has not yet taken note")
+    return found
+
+
+def why(family: Family, seconds: float = 0.0) -> Diagnosis:
+    """Look at a program, and say what holds it."""
+    began = time.monotonic()
+    scene = attend(family, seconds)
+    diagnosis = Diagnosis(
+        f"pid {family.mains[0].pid}: {family.mains[0].line}",
+        witnessed(scene),
+        [],
+        [],
+        time.monotonic() - began,
+        environment={"refused": scene.refused, "remedy": scene.remedy} if scene.refused else {},
+        scene=scene,
+    )
+    return without_secrets(diagnosis)

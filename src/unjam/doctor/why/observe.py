@@ -1,0 +1,391 @@
+"""A running program is looked at from outside for a few seconds. Nothing of it is stopped, signalled or changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from unjam.doctor.check.processes import pause
+from unjam.doctor.facts import held_locks, roles
+from unjam.doctor.facts.scene import Doing, Process, Scene, Thread
+from unjam.doctor.why.families import Family, is_helper
+from unjam.doctor.why.heartbeat import beat_of, doing_of
+from unjam.doctor.why.permission import remedy
+from unjam.doctor.why.relations import silence, with_connections, with_ends, with_holders
+from unjam.system import limits, native_stacks, process_table, python_stacks, waiting
+from unjam.system.descriptor_owners import Owners
+from unjam.system.file_owner import is_users
+from unjam.system.foreign_files import load_sources, read_their_output
+from unjam.system.memory_limits import available_memory, oom_kills
+from unjam.system.process_table import (
+    Entry,
+    Rest,
+    entry,
+    environment,
+    is_number,
+    processor_time,
+    rank_in,
+    thread_ids,
+    turns,
+)
+from unjam.system.python_stacks import Refused, Spied
+from unjam.system.stacks import Frame
+
+# seconds that a look lasts at least, and where a process computes and it is not plain yet whether it gets on
+SHORT, LONG = 1.5, 2.6
+MOST_PYTHON_THREADS = 24
+
+
+@dataclass
+class _Watched:
+    """One process while it is looked at."""
+
+    entry: Entry
+    role: str
+    main: int
+    spied: list[Spied] = field(default_factory=list)
+    blind: str = ""
+    began: dict[int, float] = field(default_factory=dict)
+    queued: dict[int, float] = field(default_factory=dict)
+    at: float = 0.0
+    turns: dict[int, int] = field(default_factory=dict)
+    lines: Counter[str] = field(default_factory=Counter)
+    looks: int = 0
+    steady: bool = True
+    same_sample: bool = True
+    key: str = ""
+    unserved: bool = False
+    number: int = -1  # in the order of their birth, where nothing better is known
+    doing: Doing = field(default_factory=Doing)
+
+    def main_thread(self) -> Spied | None:
+        """The thread that matters: a worker's main one; of a program, the one that uses its loader."""
+        pid = self.entry.pid
+        first = next((one for one in self.spied if one.tid == pid), None)
+        first = first or next((one for one in self.spied if one.name == "MainThread"), None)
+        if self.role == "main" and first is not None and not _uses_a_loader(first):
+            return next((one for one in self.spied if _uses_a_loader(one)), first)
+        return first
+
+    @property
+    def tid(self) -> int:
+        """Its number."""
+        thread = self.main_thread()
+        return thread.tid if thread is not None and thread.tid else self.entry.pid
+
+
+def _uses_a_loader(thread: Spied) -> bool:
+    doing = roles.main_doing(thread.frames, thread.values)
+    return doing.stage != "elsewhere" and doing.loader in ("torch", "unjam")
+
+
+def attend(family: Family, seconds: float = 0.0) -> Scene:
+    """Look at every process of a family, twice and more, and put together what was seen."""
+    began = time.monotonic()
+    watched = _cast(family)
+    with ThreadPoolExecutor(4) as hands:
+        list(hands.map(_first_look, watched))
+        _assign_roles(watched)
+        _look_again(watched, began, seconds, hands)
+        rest, owners = Rest(), Owners()
+        elapsed = time.monotonic() - began
+        # whoever has gone and was buried meanwhile is no part of the scene
+        watched = [one for one in watched if one.role == "main" or os.path.exists(f"/proc/{one.entry.pid}")]
+        processes = list(hands.map(lambda one: _describe(one, rest), watched))
+    everyone = [with_ends(process, owners) for process in processes]
+    everyone = [
+        replace(with_connections(one, everyone, owners), silent=silence(one, everyone, owners)) for one in everyone
+    ]
+    blind = next((one.blind for one in watched if one.blind and one.role in ("main", "worker")), "")
+    first = family.mains[0].pid
+    way = remedy(first) if blind else ""
+    kills = oom_kills(first)
+    return Scene(
+        tuple(with_holders(one, everyone) for one in everyone),
+        elapsed,
+        f"this user may not read the program's memory ({blind.removeprefix('Error: ')})" if blind and way else blind,
+        way,
+        limits.processors(),
+        _shm(first),
+        available_memory(),
+        kills.count if kills else 0,
+    )
+
+
+def _cast(family: Family) -> list[_Watched]:
+    mains = {one.pid for one in family.mains}
+    found = [_Watched(one, "main", one.pid) for one in family.mains]
+    parents = {one.pid: one.parent for one in (*family.workers, *family.others)}
+
+    def home(pid: int) -> int:
+        while pid not in mains and pid in parents:
+            pid = parents[pid]
+        return pid
+
+    found += [_Watched(one, "worker", home(one.pid)) for one in family.workers]
+    found += [_Watched(one, "helper" if is_helper(one) else "child", home(one.pid)) for one in family.others]
+    return found
+
+
+def _first_look(one: _Watched) -> None:
+    pid = one.entry.pid
+    one.at = time.monotonic()
+    one.began = {tid: processor_time(pid, tid) for tid in thread_ids(pid)}
+    one.queued = {tid: process_table.queueing_time(pid, tid) for tid in one.began}
+    one.turns = {tid: turns(pid, tid) for tid in one.began}
+    if one.role in ("helper", "child") or one.entry.state == "Z":
+        return
+    _spy(one)
+
+
+def _spy(one: _Watched) -> None:
+    try:
+        now = python_stacks.stacks(one.entry.pid)
+    except Refused as refused:
+        one.blind = one.blind or str(refused)
+        return
+    before = one.main_thread()
+    load_sources(one.entry.pid, {frame.file for thread in now for frame in thread.frames})
+    one.spied, one.blind = [_own_calls(thread) for thread in now], ""
+    after = one.main_thread()
+    if after is None:
+        return
+    if before is not None and before.frames != after.frames:
+        one.steady = False
+    place = next((f"{f.file}:{f.line}" for f in after.frames if is_users(f.file)), "")
+    one.lines[place] += 1
+    one.looks += 1
+    doing = _doing(one, after)
+    key = f"{doing} {roles.progress(after.frames, after.values, after.arguments)}"
+    if one.looks > 1 and key != one.key:
+        one.same_sample = one.steady = False
+    one.doing, one.key = doing, key
+
+
+def _own_calls(thread: Spied) -> Spied:
+    """Without the calls that a forked process has from its parent."""
+    begin = roles.at(thread.frames, "multiprocessing/process.py", "_bootstrap")
+    if begin < 0:
+        return thread
+    kept = slice(begin + 1)
+    return replace(thread, frames=thread.frames[kept], values=thread.values[kept], arguments=thread.arguments[kept])
+
+
+def _doing(one: _Watched, thread: Spied) -> Doing:
+    if one.role == "worker":
+        return roles.worker_doing(thread.frames, thread.values) or Doing("process", "start")
+    doing = roles.main_doing(thread.frames, thread.values)
+    return (
+        Doing("", "elsewhere", through=doing.through) if one.unserved and doing.loader in ("pool", "process") else doing
+    )
+
+
+def _assign_roles(watched: list[_Watched]) -> None:
+    """Children of multiprocessing that are ranks of a job become main processes."""
+    for one in watched:
+        thread = one.main_thread()
+        if one.role != "worker" or thread is None or one.doing.loader != "process":
+            continue
+        spawned = roles.at(thread.frames, "torch/multiprocessing/spawn.py", "_wrap") >= 0
+        loads = roles.at(thread.frames, "torch/utils/data/dataloader.py") >= 0  # it has a loader of its own
+        if spawned or loads or roles.collective(thread.frames):
+            _promote(one, watched)
+    ranks = [one for one in watched if one.role == "main" and roles.collective(_frames(one))]
+    for one in watched:
+        # one rank waits for another: its siblings are ranks too
+        beside = any(one.entry.parent in (rank.entry.parent, rank.entry.pid) for rank in ranks)
+        if one.role == "worker" and one.doing.loader == "process" and beside:
+            _promote(one, watched)
+    parents = {one.entry.parent for one in watched if one.role == "main"}
+    for one in watched:
+        # what only waits for its ranks is no rank itself
+        if one.role == "main" and one.entry.pid in parents and not _loads_or_trains(one, watched):
+            one.role = "helper"
+    for main in {one.main for one in watched}:
+        its = [one for one in watched if one.role == "worker" and one.main == main]
+        for number, one in enumerate(sorted(its, key=lambda one: (one.entry.born, one.entry.pid))):
+            one.number = number
+    mains = [one for one in watched if one.role == "main"]
+    for number, one in enumerate(sorted(mains, key=lambda one: (one.entry.born, one.entry.pid))):
+        one.number = number if len(mains) > 1 else -1
+    for one in watched:
+        # a wait for a pool or queue is a wait for the loader only where there are processes that serve it
+        its = [other for other in watched if other.main == one.entry.pid and other.role == "worker"]
+        served = any(other.doing.loader in ("pool", "process", "") for other in its)
+        if one.role == "main" and one.doing.loader in ("pool", "process") and not served:
+            one.doing = Doing("", "elsewhere", through=one.doing.through)
+            one.unserved = True
+    for one in watched:
+        # a process of the program's own beside a loader's workers is none of them
+        if one.role == "worker" and one.doing.loader == "process" and _has_loader(one.main, watched):
+            one.role = "child"
+
+
+def _loads_or_trains(one: _Watched, watched: list[_Watched]) -> bool:
+    own = any(
+        other.role == "worker" and other.main == one.entry.pid and other.doing.loader == "torch" for other in watched
+    )
+    return own or bool(roles.collective(_frames(one)))
+
+
+def _has_loader(main: int, watched: list[_Watched]) -> bool:
+    return any(
+        one.main == main and one.doing.loader in ("torch", "unjam", "pool") for one in watched if one.role == "worker"
+    )
+
+
+def _frames(one: _Watched) -> tuple[Frame, ...]:
+    thread = one.main_thread()
+    return thread.frames if thread else ()
+
+
+def _promote(one: _Watched, watched: list[_Watched]) -> None:
+    one.role, one.main = "main", one.entry.pid
+    # what it was seen as until now is another thing
+    one.looks, one.key = 0, ""
+    one.steady = one.same_sample = True
+    thread = one.main_thread()
+    if thread is not None:
+        one.doing = roles.main_doing(thread.frames, thread.values)
+    for other in watched:
+        if other.entry.parent == one.entry.pid and other is not one:
+            other.main = one.entry.pid
+
+
+def _look_again(watched: list[_Watched], began: float, seconds: float, hands: ThreadPoolExecutor) -> None:
+    """Once more at the end; and in between at those that do something, to see where their time goes."""
+    active = [one for one in watched if one.spied and one.doing.stage != "idle"][:12]
+    until = began + max(SHORT, seconds)
+    longest = began + max(LONG, seconds)
+    while time.monotonic() < until:
+        pause(min(0.2, max(0.0, until - time.monotonic())))
+        list(hands.map(_spy, active))
+        if time.monotonic() >= until and any(_in_doubt(one) for one in active):
+            until = longest
+    rest = [one for one in watched if one.spied and one not in active]
+    list(hands.map(_spy, rest))
+
+
+def _in_doubt(one: _Watched) -> bool:
+    """Whether a process has been in one sample all the time, and runs now and then: slow, or without an end."""
+    if not one.same_sample or one.doing.stage not in ("sample", "collate", "task", "init", "made"):
+        return False
+    now = waiting.look(one.entry.pid, one.tid)
+    return now.kind == "nothing" or (now.limit is not None and now.limit < LONG)
+
+
+def _describe(one: _Watched, rest: Rest) -> Process:
+    pid = one.entry.pid
+    now = entry(pid) or replace(one.entry, state="Z")
+    elapsed = max(0.1, time.monotonic() - one.at)
+    spied = {thread.tid: thread for thread in one.spied}
+    main = one.main_thread()
+    if main is not None:
+        spied[one.tid] = main
+    tids = [one.tid, *(tid for tid in thread_ids(pid) if tid in spied and tid != one.tid)][:MOST_PYTHON_THREADS]
+    threads = tuple(_thread(one, tid, spied.get(tid), elapsed, rest) for tid in tids)
+    busy = sum(processor_time(pid, tid) - one.began.get(tid, 0.0) for tid in thread_ids(pid)) / elapsed
+    used, gpu = _descriptors(pid)
+    return Process(
+        pid, one.entry.parent, one.role, one.entry.line, now.state, now.age, now.rss, busy, threads, _numbered(one),
+        forked=_is_forked(one), rank=_rank(one) if one.role == "main" else "", number=one.number if one.role == "main" else -1, main=one.main, open_files=used,
+        most_files=_most_files(pid), blind=one.blind, gpu=gpu, log=_log(pid), last_error=_last_error(pid) if one.role == "main" else "", cpu=now.cpu, same_sample=one.same_sample,
+    )  # fmt: skip
+
+
+def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: Rest) -> Thread:
+    pid = one.entry.pid
+    found = waiting.look(pid, tid)
+    frames, values = (spied.frames, spied.values) if spied else ((), ())
+    busy = (processor_time(pid, tid) - one.began.get(tid, 0.0)) / elapsed
+    main = tid == one.tid
+    waits = found.kind not in ("nothing", "suspended") and one.role in ("main", "worker")
+    sync = roles.sync_of(frames, values)
+    return Thread(
+        tid,
+        spied.name if spied else "",
+        found,
+        rest.of(pid, tid),
+        busy,
+        frames,
+        values,
+        native_stacks.libraries_on_stack(pid, tid) if waits and main else (),
+        # what lies on a stack may be left from earlier calls: a line that takes a lock of Python's is no library's
+        waits and main and not (frames and held_locks.wanted(frames[0])) and native_stacks.waits_in_library(pid, tid),
+        one.steady if main else True,
+        (sync,) if sync else (),
+        lines=dict(one.lines) if main else {},
+        turns=turns(pid, tid) - one.turns.get(tid, 0) if main and tid in one.turns else 0,
+        looks=one.looks if main else 0,
+        queueing=(process_table.queueing_time(pid, tid) - one.queued[tid]) / elapsed if tid in one.queued else 0.0,
+    )
+
+
+def _numbered(one: _Watched) -> Doing:
+    beat = beat_of(one.entry.pid) if one.entry.name.startswith("unjam-worker") else None
+    if beat is not None:
+        number = one.entry.name.rpartition("-")[2]
+        return doing_of(beat, one.doing, int(number) if is_number(number) else one.number)
+    return replace(one.doing, number=one.number) if one.doing.number < 0 and one.role == "worker" else one.doing
+
+
+def _is_forked(one: _Watched) -> bool:
+    parent = entry(one.entry.parent)
+    return parent is not None and parent.command == one.entry.command and bool(parent.command) and not is_helper(parent)
+
+
+def _rank(one: _Watched) -> str:
+    known = rank_in(environment(one.entry.pid))
+    if known:
+        return known
+    thread = one.main_thread()
+    for values in reversed(thread.values if thread else ()):
+        for name in ("rank", "local_rank", "i"):
+            if is_number(values.get(name, "")) and (name != "i" or "error_file" in values):
+                return values[name]
+    return ""
+
+
+def _descriptors(pid: int) -> tuple[int, bool]:
+    """How many are open, and whether one of them is an accelerator's."""
+    targets = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                targets.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return len(targets), any(target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/")) for target in targets)
+
+
+def _most_files(pid: int) -> int:
+    for line in waiting.read_text(f"/proc/{pid}/limits").splitlines():
+        if line.startswith("Max open files"):
+            word = line.split()[3]
+            return int(word) if is_number(word) else 0
+    return 0
+
+
+def _log(pid: int) -> str:
+    """The name of the file that the standard error of a process goes to."""
+    with contextlib.suppress(OSError):
+        target = os.readlink(f"/proc/{pid}/fd/2")
+        if target.startswith("/") and not target.startswith("/dev/"):
+            return target
+    return ""
+
+
+def _last_error(pid: int) -> str:
+    """The last line of that file which speaks of an error."""
+    lines = read_their_output(pid, 2, 20_000).decode("utf-8", "replace").splitlines()
+    return next((line.strip()[:200] for line in reversed(lines) if "Error" in line or "Exception" in line), "")
+
+
+def _shm(pid: int) -> tuple[int, int]:
+    try:
+        room = os.statvfs(os.path.join("/proc", str(pid), "root", "dev", "shm"))
+    except OSError:
+        return 0, 0
+    return room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize

@@ -1,0 +1,53 @@
+"""Why a process's memory may not be read, and what exactly would allow it."""
+
+from __future__ import annotations
+
+import os
+
+from unjam.system.waiting import read_text
+
+_SYS_PTRACE = 19
+
+
+def remedy(pid: int) -> str:
+    """One sentence for the person at the terminal, or nothing where nothing stands in the way."""
+    scope = read_text("/proc/sys/kernel/yama/ptrace_scope").strip()
+    owner, mine = _owner(pid), os.geteuid()
+    capable = _has(_SYS_PTRACE)
+    ways = []
+    if capable:
+        return ""
+    if owner is not None and mine not in (owner, 0):
+        ways.append(f"run this as the user that owns the process (uid {owner}) or as root")
+    if scope in ("1", "2"):
+        ways.append(
+            "`sudo sysctl kernel.yama.ptrace_scope=0` (it is " + scope + ": only parents may look), or `sudo unjam why`"
+        )
+    elif scope == "3":
+        ways.append("kernel.yama.ptrace_scope is 3: nobody may look until the next boot")
+    if _in_container() or not ways:
+        ways.append(
+            "start the container with `--cap-add SYS_PTRACE` (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]), "
+            "or give this command that capability"
+        )
+    return "; or ".join(ways)
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
+def _has(capability: int) -> bool:
+    for line in read_text("/proc/self/status").splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> capability & 1)
+    return False
+
+
+def _in_container() -> bool:
+    if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or "KUBERNETES_SERVICE_HOST" in os.environ:
+        return True
+    return any(mark in read_text("/proc/1/cgroup") for mark in ("docker", "kubepods", "containerd", "lxc"))

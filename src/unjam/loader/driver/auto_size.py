@@ -1,0 +1,301 @@
+"""Measures what `engine.pace` decides by: windows of deliveries, the workers' use of their time, processors and memory.
+
+One pacer lives as long as its loader, through all its epochs; a window never spans two of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import sys
+import weakref
+from array import array
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from unjam.loader.driver.times import TAIL
+from unjam.loader.engine.size_search import WORTH, Limits, Pace, Setting, Window
+from unjam.loader.pool.protocol import Facts, Pool
+from unjam.loader.transport.status_page import Stage
+from unjam.statistics import Auto, AutoStep
+from unjam.system import limits as allowance
+from unjam.system.memory_limits import available_memory
+
+# a window ends when its mean is known to 5 %, but not before the first pair and not after the second: batches, seconds
+FEWEST, MOST = (8, 0.4), (120, 5.0)
+SURE = 0.05
+# batches whose times vary by more than this part of their mean
+UNEVEN = 0.7
+DEEPEST = 16
+# of the memory that is left, workers may take this part; what one takes is measured, and until then supposed
+WORKERS_SHARE, SUPPOSED = 0.5, 200 << 20
+DESCRIPTORS_EACH = 12
+MOST_AT_FIRST = 8
+# of an iterable's object and those that it holds
+MOST_PARTS = 200
+_NOT_READY = (Stage.STARTING, Stage.LOADING, Stage.INIT)
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """A window while it lasts; nanoseconds. `skip`: batches that belong to another setting still."""
+
+    size: int
+    skip: int
+    began: int = 0
+    last: int = 0
+    count: int = 0
+    samples: int = 0
+    waited: int = 0
+    made: int = 0
+    computed: float = 0.0
+    stamps: list[bytes] = field(default_factory=list)
+    makings: list[int] = field(default_factory=list)
+    # the time of every `size` batches: those of one round of the workers
+    chunk: int = 0
+    chunks: list[int] = field(default_factory=list)
+
+
+class Pacer:
+    """`live`: the workers' number may change within an epoch. `depth`: the user's `prefetch_factor`, kept as it is.
+
+    `single`: never more than one worker, because an iterable that does not ask which worker it is in gives every sample once for each.
+    """
+
+    def __init__(self, *, live: bool, start: int, depth: int | None, single: bool = False) -> None:
+        self._settings = (live, start, depth, single)
+        self._live = live
+        limits = _limits()
+        if single:
+            limits = replace(limits, workers=1, because="the iterable does not ask which worker it is in")
+        start = min(start, limits.workers)
+        self.pace = Pace(Setting(start, depth or 2), limits, adapts_depth=depth is None)
+        self.wanted: Setting | None = None
+        self._pool_ref: weakref.ref[Any] | None = None  # it has memory, and is to go with its iterator
+        self._measured_memory = False
+        self._now = _Stretch(start, start + 2)
+
+    def __reduce__(self) -> Any:
+        # a copy of a loader measures for itself
+        return _anew, self._settings
+
+    @property
+    def setting(self) -> Setting:
+        """How many workers and how far ahead, from now on."""
+        return self.pace.setting
+
+    @property
+    def _pool(self) -> Pool | None:
+        return None if self._pool_ref is None else self._pool_ref()
+
+    @property
+    def limits(self) -> Limits:
+        """The most there can be."""
+        return self.pace.limits
+
+    def begin(self, pool: Pool) -> None:
+        """An epoch begins."""
+        self._pool_ref = weakref.ref(pool)
+        self.wanted = None
+        self._now = _Stretch(self.setting.workers, self.setting.workers + 2)
+
+    def end(self) -> None:
+        """An epoch is over; where sizes change between epochs only, it was one window."""
+        if not self._live and self._now.count >= FEWEST[0]:
+            self._judge()
+
+    def delivered(self, facts: Facts, waited: int, now: int) -> None:
+        """A batch was delivered, for which the consumer waited; nanoseconds."""
+        own = self._now
+        if own.skip > 0:
+            own.skip -= 1
+            if own.skip == 0 and not self._all_ready():
+                own.skip = 1
+            elif own.skip == 0:
+                own.began = own.last = now
+                own.computed = self._processor_seconds()
+            return
+        own.count += 1
+        own.samples += facts.samples
+        own.waited += waited
+        own.chunk += now - own.last
+        own.last = now
+        if own.count % own.size == 0:
+            own.chunks.append(own.chunk)
+            own.chunk = 0
+        stamps = facts.times
+        if len(stamps) >= 16:
+            making = int.from_bytes(stamps[-8:], sys.byteorder) - int.from_bytes(stamps[:8], sys.byteorder)
+            own.made += making
+            if len(own.makings) < MOST[0]:
+                own.makings.append(making)
+                own.stamps.append(stamps)
+        if self._live and _is_over(own, (now - own.began) / 1e9, self.pace.base_rate):
+            self._judge()
+
+    # -- inside ------------------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        own = self._now
+        seconds = (own.last - own.began) / 1e9
+        if seconds <= 0:
+            return
+        window = Window(
+            seconds,
+            own.count,
+            own.samples,
+            own.waited / 1e9 / seconds,
+            min(1.0, own.made / 1e9 / (seconds * own.size)),
+            (self._processor_seconds() - own.computed) / seconds,
+            _usual(own.stamps),
+            _is_uneven(own.makings),
+        )
+        before = self.pace.setting
+        self._mind_memory()
+        after = self.pace.judge(window)
+        if after == before or not self._live:
+            self._now = _Stretch(own.size, 1)
+            return
+        self.wanted = after
+        # what is under way under the other setting has to go through first
+        self._now = _Stretch(after.workers, max(before.workers, after.workers) + 2)
+
+    def _all_ready(self) -> bool:
+        pool = self._pool
+        if pool is None:
+            return True
+        beats = [pool.beat(number) for number in range(self._now.size)]
+        return all(beat is None or beat.stage not in _NOT_READY for beat in beats)
+
+    def _processor_seconds(self) -> float:
+        """What the workers have computed so far; those that left are forgotten with what they did."""
+        pool, total = self._pool, 0.0
+        if pool is None:
+            return math.nan
+        for number in range(self._now.size):
+            pid = pool.pid(number)
+            if pid is not None:
+                total += allowance.processor_seconds(pid)
+        return total
+
+    def _mind_memory(self) -> None:
+        """What a worker takes is known once there is one: from then on it bounds how many there may be."""
+        pool = self._pool
+        pid = pool.pid(0) if pool is not None else None
+        left = available_memory()
+        size = allowance.own_memory(pid) if pid is not None and not self._measured_memory else 0
+        if not size or left is None:
+            return
+        self._measured_memory = True
+        room = self._now.size + int(left * WORKERS_SHARE / allowance.local_ranks() // size)
+        limits = self.pace.limits
+        if room < limits.workers:
+            self.pace.limits = dataclasses.replace(limits, workers=max(1, room), because="memory")
+
+    def report(self) -> Auto:
+        """For `statistics()`."""
+        pace = self.pace
+        return Auto(
+            pace.setting.workers,
+            pace.setting.depth,
+            pace.limits.workers,
+            pace.settled,
+            pace.why,
+            tuple(
+                AutoStep(s.batches, s.setting.workers, s.setting.depth, s.rate, s.waited, s.verdict) for s in pace.steps
+            ),
+        )
+
+
+def _is_over(own: _Stretch, seconds: float, base: float) -> bool:
+    """Whether enough is known: the mean, or that an experiment is clearly better or worse than what it is compared with."""
+    if own.count >= MOST[0] and seconds >= FEWEST[1]:
+        return True
+    if seconds >= MOST[1] and own.count >= 4:
+        return True
+    if own.count < FEWEST[0] or seconds < FEWEST[1] or len(own.chunks) < 4 or own.chunk:
+        return False
+    mean = sum(own.chunks) / len(own.chunks)
+    error = statistics.stdev(own.chunks) / math.sqrt(len(own.chunks)) / mean if mean else 1.0
+    if _is_uneven(own.makings):
+        return False
+    gain = own.samples / seconds / base if base else WORTH
+    return error < SURE or abs(gain / WORTH - 1) > 4 * error
+
+
+def _is_uneven(makings: list[int]) -> bool:
+    """Whether a few batches take most of the time."""
+    return len(makings) >= 4 and statistics.stdev(makings) > UNEVEN * statistics.fmean(makings)
+
+
+def _usual(stamps: list[bytes]) -> float:
+    """What a sample usually takes, in seconds; of samples that came all at once, their batch."""
+    took: list[int] = []
+    for one in stamps:
+        words = array("q")
+        words.frombytes(one)
+        last = max(1, len(words) - TAIL)
+        took += [words[at + 1] - words[at] for at in range(last)]
+    return statistics.median(took) / 1e9 if took else math.nan
+
+
+def _anew(live: bool, start: int, depth: int | None, single: bool = False) -> Pacer:  # noqa: FBT001, FBT002 - from __reduce__
+    return Pacer(live=live, start=start, depth=depth, single=single)
+
+
+def _limits() -> Limits:
+    most, because = most_workers(available_memory())
+    return Limits(most, DEEPEST, allowance.own_processors(), because)
+
+
+def most_workers(left: int | None) -> tuple[int, str]:
+    """How many workers the machine allows, given the memory that is left, and what it is that allows no more."""
+    # those that wait (for a disk, for a network) need no processor each
+    processors = allowance.own_processors()
+    known = {f"the limit for {processors} processor{'s' * (processors > 1)}": max(16, min(64, processors * 4))}
+    if left is not None:
+        known["memory"] = int(left * WORKERS_SHARE / allowance.local_ranks() // SUPPOSED)
+    most, used = allowance.descriptors()
+    known["the limit of open files"] = (most - used - 64) // DESCRIPTORS_EACH
+    because = min(known, key=lambda name: known[name])
+    return max(1, known[because]), because
+
+
+def first_size(dataset: Any, *, iterable: bool) -> int:
+    """With how many workers to begin."""
+    if iterable and not divides_itself(dataset):
+        return 1
+    return max(1, min(MOST_AT_FIRST, allowance.own_processors(), _limits().workers))
+
+
+def divides_itself(dataset: Any) -> bool:
+    """Whether an iterable's code asks which worker it is in; one that does not gives every sample once for each worker."""
+    found, at = [dataset], 0
+    while at < len(found) < MOST_PARTS:
+        thing, at = found[at], at + 1
+        if _asks(thing):
+            return True
+        for one in list(getattr(thing, "__dict__", {}).values())[:50]:
+            several = list(one)[:20] if type(one) in (list, tuple) else [one]
+            found += [each for each in several if callable(each) or hasattr(each, "__dict__")]
+    return any(_asks(thing) for thing in found[at:])
+
+
+def _asks(thing: Any) -> bool:
+    if isinstance(thing, type):
+        return False
+    if hasattr(type(thing), "apply_sharding"):  # torch's data pipes are told instead
+        return True
+    codes = [getattr(thing, "__code__", None)]
+    for kind in type(thing).__mro__:
+        if not kind.__module__.startswith(("builtins", "typing", "abc", "torch.utils.data.dataset")):
+            codes += [getattr(value, "__code__", None) for value in vars(kind).values()]
+    while codes:
+        code = codes.pop()
+        if code is None:
+            continue
+        if any("worker_info" in name for name in code.co_names):
+            return True
+        codes += [const for const in code.co_consts if hasattr(const, "co_names")]
+    return False

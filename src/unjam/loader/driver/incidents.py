@@ -1,0 +1,255 @@
+"""Where failures of workers are written up: each becomes an incident, a log line, an error, a judgement.
+
+The feed decides nothing about them and the engine knows no words; this is between the two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from unjam.errors import LoaderTimeoutError, SampleTimeoutError, UnjamError, WorkerDiedError
+from unjam.loader.driver.on_error import Court, error_of
+from unjam.loader.driver.recorder import Recorder
+from unjam.loader.engine import actions as act
+from unjam.loader.engine import events as ev
+from unjam.loader.engine.actions import Reason
+from unjam.loader.engine.config import Config
+from unjam.loader.engine.policy import Decision
+from unjam.loader.pool.protocol import Load, Pool, Work
+from unjam.loader.pool.results import Missing
+from unjam.loader.transport.status_page import Stage
+from unjam.loader.worker.job import SINGLY, Failed
+
+if TYPE_CHECKING:
+    from unjam.loader.incident import Incident
+
+
+class Desk:
+    """Writes up what happens to one pool's workers. Evidence is imported when the first of it is needed."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        config: Config,
+        court: Court,
+        recorder: Recorder,
+        timeout: float,
+        sample_timeout: float | None,
+    ) -> None:
+        self._pool = pool
+        self._iterable = config.iterable
+        self._court = court
+        self._recorder = recorder
+        self._timeout = timeout
+        self._sample_timeout = sample_timeout
+        self.unready: dict[int, Load] = {}
+        # by worker: its last end, and what it was doing when it was stopped for taking too long
+        self._ends: dict[int, Incident] = {}
+        self._overdue: dict[int, tuple[int, int, Incident]] = {}
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    def fair(self, event: ev.Death) -> ev.Death:
+        """A worker that was stopped for a sample may have gone on to another before the signal came: that one is innocent."""
+        batch, position, _ = self._overdue.get(event.worker, (event.batch, event.position, None))
+        if event.cause is ev.Cause.SILENT and (batch, position) == (event.batch, event.position):
+            return event
+        self._overdue.pop(event.worker, None)
+        return dataclasses.replace(event, cause=ev.Cause.SUSPENDED) if event.cause is ev.Cause.SILENT else event
+
+    def death(self, event: ev.Death, decided: list[act.Action], work: dict[int, Work]) -> None:
+        """A worker is gone, and the engine has decided what to do about it."""
+        ending = self._pool.ending(event.worker)
+        if ending is None or ending.farewell:
+            return
+        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
+
+        restarted = any(isinstance(action, act.Start) and action.worker == event.worker for action in decided)
+        shrunk = any(isinstance(action, act.Shrink) for action in decided)
+        given_up = any(isinstance(action, act.GiveUp) for action in decided)
+        decision = "restart" if restarted else "shrink" if shrunk else "raise" if given_up else ""
+        on = None if event.batch is None else work.get(event.batch)
+        about = worker_words.subject(ending.beat, on, iterable=self._iterable)
+        incident = worker_words.story(ending, about, decision=decision, dataset=self._recorder.dataset)
+        if event.cause is ev.Cause.SUSPENDED:
+            incident = dataclasses.replace(incident, what=f"{incident.what}; unjam ended it, because it did not go on")
+        self._ends[event.worker] = incident
+        if not any(isinstance(action, (act.Judge, act.GiveUp)) for action in decided):
+            self._overdue.pop(event.worker, None)
+        if restarted:
+            self._recorder.restarted()
+        if event.cause is not ev.Cause.SILENT:
+            # a sample that took too long is written down once, when it is judged
+            self._recorder.incident(incident)
+            if restarted:
+                self._recorder.say("death", "%s; a new worker makes its batches again", incident.what)
+
+    def died(self, outcome: act.GiveUp) -> UnjamError:
+        """What to raise when the epoch cannot go on."""
+        incident = self._ends.get(outcome.worker if outcome.worker is not None else -1)
+        if incident is None:
+            return WorkerDiedError(f"a worker is gone; {outcome.reason.value}")
+        if outcome.worker in self._overdue:
+            _, _, silent = self._overdue.pop(outcome.worker)
+            self._recorder.write(dataclasses.replace(silent, decision="raise"))
+            return self._timeout_error(silent, f"; {outcome.reason.value}")
+        return self._died_error(incident, outcome.reason)
+
+    def _died_error(self, incident: Incident, reason: Reason) -> WorkerDiedError:
+        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
+
+        first, *rest = worker_words.lines(incident).splitlines()
+        known = reason in _HELP and not (
+            reason is Reason.DIED_REPEATEDLY and self._court.policy.always is not Decision.RAISE
+        )
+        help_line = f"help: {_HELP[reason]}" if known else None
+        shown = "\n".join([f"{first}; {reason.value}", *rest, *([help_line] if help_line else [])])
+        problem = WorkerDiedError(shown)
+        problem.incident = incident
+        return problem
+
+    def shrunk(self, worker: int, left: int) -> None:
+        """The system killed a worker for memory, and the others share its work."""
+        incident = self._ends.get(worker)
+        what = incident.what if incident is not None else f"worker {worker} was killed for memory"
+        self._recorder.say("memory", "%s; it is not replaced, and %d workers go on", what, left)
+
+    def not_ready(self, worker: int) -> tuple[BaseException, bool]:
+        """What a worker raised before its first sample, and whether it was in rebuilding the dataset."""
+        load = self.unready.pop(worker)
+        error = error_of(load.facts.failures()[-1])
+        if not load.loading:
+            self._recorder.failed(error)
+        return error.exception, load.loading
+
+    # -- silence -----------------------------------------------------------------------------------------------------
+
+    def over_time(self, event: ev.Overdue, work: Work | None) -> bool:
+        """A sample takes longer than allowed: take down where it is. Return whether it still is there, to be stopped."""
+        before = self._pool.beat(event.worker)
+        if before is None or event.worker in self._overdue:
+            return False
+        incident = self._stillness(event.worker, work, "timeout")
+        if self._pool.beat(event.worker) != before:
+            return False
+        position = before.position if before.stage is Stage.GETITEM else -1
+        self._overdue[event.worker] = (before.batch, position, incident)
+        self._recorder.incident(incident, write=False)  # its line comes with the decision
+        return True
+
+    def warn(self, worker: int, work: Work | None) -> None:
+        """No batch for a long time: say why."""
+        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
+        from unjam.system.logs import log  # noqa: PLC0415 - as above
+
+        incident = self._stillness(worker, work, "silence")
+        self._recorder.incident(incident)
+        log.warning("no progress: %s", worker_words.lines(incident))
+
+    def go_on(self, worker: int) -> None:
+        """Somebody suspended a worker: let it go on."""
+        from unjam.loader.incident import Incident  # noqa: PLC0415 - only when something fails
+
+        pid = self._pool.pid(worker)
+        what = f"worker {worker} (pid {pid}) was suspended by somebody (SIGSTOP)"
+        self._pool.let_go_on(worker)
+        self._recorder.incident(
+            Incident("suspended", what, decision="continue", worker=worker, pid=pid, dataset=self._recorder.dataset)
+        )
+        self._recorder.say("suspended", "%s; it was told to go on", what)
+
+    def timed_out(self, oldest: tuple[int, Work] | None) -> LoaderTimeoutError:
+        """The user's own `timeout`, with what the oldest batch waits for."""
+        text = f"DataLoader timed out after {self._timeout:g} seconds"
+        if oldest is None:
+            return LoaderTimeoutError(text)
+        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
+
+        incident = self._stillness(*oldest, "silence")
+        self._recorder.incident(incident)
+        problem = LoaderTimeoutError(f"{text}: {worker_words.lines(incident)}")
+        problem.incident = incident
+        return problem
+
+    def _stillness(self, worker: int, work: Work | None, kind: str) -> Incident:
+        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
+
+        return worker_words.stillness(
+            self._pool, worker, work, iterable=self._iterable, kind=kind, dataset=self._recorder.dataset
+        )
+
+    def _timeout_error(self, incident: Incident, more: str = "") -> SampleTimeoutError:
+        from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
+
+        problem = SampleTimeoutError(
+            f"over sample_timeout={self._sample_timeout:g}{more}: {worker_words.lines(incident)}"
+        )
+        problem.incident = incident
+        return problem
+
+    # -- judgement ---------------------------------------------------------------------------------------------------
+
+    def judge(self, action: act.Judge, work: Work) -> Missing | None:
+        """Ask the policy about a sample that ended its worker: None to make the batch again, or what takes its place."""
+        ending = self._pool.ending(action.worker)
+        in_getitem = ending is not None and ending.beat.stage is Stage.GETITEM
+        several = len(work.indices) > 1
+        if action.position < 0 and in_getitem and several and -1 not in work.verdicts:
+            # the dataset gives all samples at once; one by one it shows which it is
+            work.verdicts[-1] = SINGLY
+            return None
+        failed = self._failure(action, work)
+        decision = self._court.decide(work.batch, failed)
+        failed.decision = decision
+        if action.worker in self._overdue:
+            _, _, silent = self._overdue.pop(action.worker)
+            if decision is Decision.RETRY:
+                self._recorder.write(dataclasses.replace(silent, decision="retry"))
+        if decision is Decision.RAISE:
+            return Missing([failed], raises=True)
+        if decision is Decision.RETRY:
+            return None
+        if action.position < 0:
+            failed.decision = Decision.SKIP
+            return Missing([failed], raises=False)
+        work.verdicts[action.position] = decision.value
+        self._court.convict(work.batch, failed)
+        return None
+
+    def _end_of(self, worker: int) -> Incident:
+        from unjam.loader.incident import Incident  # noqa: PLC0415 - only when something fails
+
+        gone = Incident("death", f"worker {worker} is gone", worker=worker, dataset=self._recorder.dataset)
+        return self._ends.get(worker, gone)
+
+    def _failure(self, action: act.Judge, work: Work) -> Failed:
+        problem: UnjamError
+        if action.reason is Reason.SILENT and action.worker in self._overdue:
+            problem = self._timeout_error(self._overdue[action.worker][2])
+        else:
+            problem = self._died_error(self._end_of(action.worker), action.reason)
+        incident: Any = problem.incident
+        alone = 0 <= action.position < len(work.indices)
+        return Failed(
+            position=action.position,
+            index=work.indices[action.position] if alone else None,
+            batch=work.number,
+            worker=action.worker,
+            stage=incident.stage or "getitem",
+            seconds=incident.seconds,
+            exception=problem,
+            tries=action.deaths,
+            indices=() if alone else work.indices,
+            pid=incident.pid,
+        )
+
+
+_HELP = {
+    Reason.CANNOT_REPLAY: "an iterable cannot be taken up in the middle; a map-style dataset survives the death of a worker",
+    Reason.DIED: "on_worker_death='restart' makes the lost batches again",
+    Reason.TOO_MANY_DEATHS: "something outside kills the workers; `dmesg` and the scheduler's log may know who",
+    Reason.KILLED_FOR_MEMORY: "use fewer workers, a smaller prefetch_factor, or a machine with more memory",
+    Reason.DIED_REPEATEDLY: "on_error='skip' leaves out samples that end their worker",
+    Reason.UNBORN: "num_workers=0 runs the same start in this process, where a debugger can follow it",
+}

@@ -1,0 +1,137 @@
+"""`profile=True`: where the workers' time goes, by transform and by line.
+
+Lines are sampled: a few dozen times a second one worker's fault handler is asked for its stack, which works without ptrace
+and while C code holds the interpreter. What is under way in a worker that idles is not asked.
+"""
+
+from __future__ import annotations
+
+import linecache
+import pickle
+import random
+import threading
+import weakref
+from collections import Counter
+from typing import Any
+
+from unjam.loader.transport import channel
+from unjam.loader.transport.status_page import Stage
+from unjam.statistics import LineTime, Profile, TransformTime
+
+# seconds between two looks on average, at one worker each
+INTERVAL = 0.02
+MOST_LINES = 30
+_AT_WORK = {Stage.GETITEM: "getitem", Stage.COLLATE: "collate", Stage.PICKLE: "pickle", Stage.SEND: "send"}
+
+
+def together(profilers: list[Profiler]) -> Profile:
+    """Several loaders as one."""
+    whole = Profiler()
+    for one in profilers:
+        whole.take(one)
+    return whole.report()
+
+
+class Profiler:
+    """What one loader's workers spend their time on, in all its epochs."""
+
+    def __init__(self) -> None:
+        self._transforms: dict[tuple[str, str], list[int]] = {}
+        self._lines: Counter[tuple[str, str, int, str, str]] = Counter()
+        self._looks = 0
+        self._stop = threading.Event()
+
+    def __reduce__(self) -> Any:
+        return Profiler, ()
+
+    def add(self, taken: bytes) -> None:
+        """What a worker measured while it made a batch."""
+        for key, (count, total, own) in pickle.loads(taken).items():
+            known = self._transforms.setdefault(key, [0, 0, 0])
+            known[0] += count
+            known[1] += total
+            known[2] += own
+
+    def take(self, other: Profiler) -> None:
+        """Add what another one saw."""
+        self._lines.update(other._lines)
+        self._looks += other._looks
+        for key, known in other._transforms.items():
+            mine = self._transforms.setdefault(key, [0, 0, 0])
+            for at, value in enumerate(known):
+                mine[at] += value
+
+    def watch(self, pool: Any) -> None:
+        """Look at the workers of a pool until it is closed.
+
+        Without workers there is nothing to look at: a thread of this process sees the loading only where it gives up the
+        interpreter, and that would be a wrong picture. Transforms are timed all the same.
+        """
+        self._stop.set()
+        if pool is not None:
+            self._stop = threading.Event()
+            target = (self._stop, weakref.ref(pool))
+            threading.Thread(target=self._run, args=target, name="unjam-profiler", daemon=True).start()
+
+    def rest(self) -> None:
+        """Nobody works any more."""
+        self._stop.set()
+
+    def _run(self, stop: threading.Event, pool_ref: Any) -> None:
+        turn = 0
+        dice = random.Random()  # noqa: S311 - regular looks would fall into step with regular samples
+        while not stop.wait(INTERVAL * dice.uniform(0.5, 1.5)):
+            pool = pool_ref()
+            if pool is None or pool.closed:
+                return
+            turn += 1
+            seen = pool.glance(turn)
+            if seen is not None and seen[0] in _AT_WORK:
+                self._count(_AT_WORK[seen[0]], seen[1])
+            del pool, seen
+
+    def _count(self, stage: str, text: str) -> None:
+        from unjam.system import stacks  # noqa: PLC0415 - only when somebody wants a profile
+
+        stack = stacks.main_stack(text)
+        waits = stack is not None and any(frame.file == channel.__file__ for frame in stack.frames)
+        if stack is not None and not waits:  # it came to its end meanwhile
+            self._note(stage, [(frame.file, frame.line or 0, frame.function) for frame in stack.frames])
+
+    def _note(self, stage: str, frames: list[tuple[str, int, str]]) -> None:
+        from unjam.system.file_owner import is_users  # noqa: PLC0415 - as above
+
+        self._looks += 1
+        inner = frames[0] if frames else ("", 0, "")
+        own = next((frame for frame in frames if is_users(frame[0])), None)
+        place = own or inner
+        inside = "" if place is inner else f"{inner[2]} ({inner[0].rpartition('/')[2]}:{inner[1]})"
+        self._lines[stage, place[0], place[1], place[2], inside] += 1
+
+    def report(self) -> Profile:
+        """For `statistics()`."""
+        merged: dict[tuple[str, str, int, str], Counter[str]] = {}
+        for (stage, file, line, function, inside), looks in list(self._lines.items()):
+            merged.setdefault((stage, file, line, function), Counter())[inside] += looks
+        lines = [
+            LineTime(
+                file,
+                line,
+                function,
+                stage,
+                sum(inner.values()),
+                sum(inner.values()) / max(1, self._looks),
+                linecache.getline(file, line).strip(),
+                next((name for name, _ in inner.most_common(1) if name), ""),
+            )
+            for (stage, file, line, function), inner in merged.items()
+        ]
+        transforms = [
+            TransformTime(path, name, count, total / 1e9, own / 1e9)
+            for (path, name), (count, total, own) in list(self._transforms.items())
+        ]
+        return Profile(
+            self._looks,
+            tuple(sorted(lines, key=lambda one: -one.looks)[:MOST_LINES]),
+            tuple(sorted(transforms, key=lambda one: -one.own)),
+        )

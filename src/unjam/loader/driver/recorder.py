@@ -1,0 +1,275 @@
+"""What a loader did and what went wrong in it: counters, `loader.errors`, the error log, Python's logging.
+
+One recorder lives as long as its loader. It keeps a bounded number of failures in memory; the error log has them all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import traceback
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from unjam.errors import SampleError, TooManyErrorsError, short, words_of
+from unjam.loader.driver.profiling import Profiler
+from unjam.loader.driver.times import Times
+from unjam.loader.pool.protocol import Facts, Pool, Work
+from unjam.loader.worker.exceptions import RemoteTraceback, twin, type_name
+from unjam.statistics import Auto, Statistics
+from unjam.system.logs import log
+from unjam.system.private_files import open_own
+
+if TYPE_CHECKING:
+    from unjam.loader.incident import Incident
+
+
+MOST_KEPT = 1000
+# a fraction of an epoch of unknown length is taken of what was seen so far, once there is enough of it
+ENOUGH_SEEN = 100
+
+
+class Recorder:
+    """Counts and writes down. `max_errors`: a number of samples, or a fraction of an epoch."""
+
+    def __init__(self, error_log: str | None, max_errors: float | None, dataset: str, *, profile: bool = False) -> None:
+        self._settings = (error_log, max_errors, dataset, profile)
+        self.tap: Callable[[Work, Facts], None] | None = None  # somebody who wants to know of every batch
+        self._error_log = error_log
+        self._max_errors = max_errors
+        self.dataset = dataset
+        self.errors: deque[SampleError] = deque(maxlen=MOST_KEPT)
+        self.incidents: deque[Incident] = deque(maxlen=MOST_KEPT)
+        self.times = Times()
+        self._totals: Counter[str] = Counter()
+        self._kinds: Counter[str] = Counter()
+        self._said: Counter[str] = Counter()
+        self._batches = self._samples = self._bytes = 0
+        # of this epoch: samples delivered before it began, samples that failed
+        self._samples_before = self._failed = 0
+        self._epoch_errors: list[SampleError] = []
+        self._expected: int | None = None
+        self._pool: weakref.ref[Any] | None = None
+        self._workers = 0
+        self._log_works = True
+        # seconds that each set of workers took until one could load
+        self.starts: list[float] = []
+        self.auto: Callable[[], Auto] | None = None
+        self.profiler = Profiler() if profile else None
+
+    def __reduce__(self) -> Any:
+        # a copy of a loader has its own record
+        return _anew, self._settings
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def begin(self, pool: Pool | None, workers: int, expected: int | None) -> None:
+        """An epoch of `expected` samples begins, if anybody knows how many there are."""
+        self._pool = None if pool is None else weakref.ref(pool)
+        self._workers = workers
+        self._expected = expected
+        self._totals["epochs"] += 1
+        self._samples_before, self._failed = self._samples, 0
+        self._epoch_errors = []
+        if self.profiler is not None:
+            self.profiler.watch(pool)
+
+    def delivered(self, work: Work, facts: Facts, waited: int) -> None:
+        """The consumer gets a batch, for which it waited some nanoseconds."""
+        self._batches += 1
+        self._samples += facts.samples
+        self._bytes += facts.nbytes
+        if facts.profile and self.profiler is not None:
+            self.profiler.add(facts.profile)
+        self.times.batch(work.number, work.indices, facts.times, waited)
+        if self.tap is not None:
+            self.tap(work, facts)
+
+    def emptied(self) -> None:
+        """A batch lost all of its samples and is left out."""
+        self._totals["empty_batches"] += 1
+
+    def failed(self, error: SampleError) -> TooManyErrorsError | None:
+        """A sample failed; the answer is what to raise when there were too many."""
+        if error.decision == "raise":
+            # the exception itself is about to be raised, and will refer to everything on its way
+            error = dataclasses.replace(error, exception=twin(error.exception))
+        self.errors.append(error)
+        weight = len(error.indices) or 1
+        self._totals["failed"] += weight
+        self._totals[{"skip": "skipped", "replace": "replaced", "retry": "retried"}.get(error.decision, "raised")] += (
+            weight
+        )
+        self.write(incident_of(error, self.dataset))
+        if error.decision not in ("skip", "replace"):
+            return None
+        self._failed += weight
+        self._epoch_errors.append(error)
+        del self._epoch_errors[:-MOST_KEPT]
+        other = "the next one" if error.replacement is None else f"sample {short(error.replacement)}"
+        done = "left out" if error.decision == "skip" else f"replaced by {other}"
+        first, line, rest = str(error).partition("\n")
+        self.say(f"{type(error.exception).__name__} {error.stage}", "%s; it was %s%s", first, done, line + rest)
+        return self._over_budget()
+
+    def incident(self, incident: Incident, *, write: bool = True) -> None:
+        """Something else went wrong."""
+        self._kinds[incident.kind] += 1
+        self.incidents.append(incident)
+        if write:
+            self.write(incident)
+
+    def restarted(self) -> None:
+        """A worker took a dead one's place."""
+        self._totals["restarts"] += 1
+
+    def ended(self) -> TooManyErrorsError | None:
+        """An epoch is over; the answer is what to raise when not one of its samples came through."""
+        if self.profiler is not None:
+            self.profiler.rest()
+        if self._samples == self._samples_before and self._failed:
+            return self._too_many(f"all {self._failed} samples of the epoch failed")
+        return None
+
+    def say(self, kind: str, text: str, *values: Any) -> None:
+        """Log a warning; of one kind the first, the second, the fourth, and so on."""
+        self._said[kind] += 1
+        count = self._said[kind]
+        if count & (count - 1) == 0:
+            more = f" ({count} of this kind so far)" if count > 1 else ""
+            log.warning("%s%s", text % values, more)
+
+    @property
+    def pool(self) -> Any:
+        """The workers of the present epoch, while there are any."""
+        return None if self._pool is None else self._pool()
+
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        """Everything so far."""
+        pool = self.pool
+        spans, held = (0, 0) if pool is None else pool.memory()
+        totals = self._totals
+        auto = self.auto() if self.auto is not None else None
+        return Statistics(
+            epochs=totals["epochs"],
+            batches=self._batches,
+            samples=self._samples,
+            failed=totals["failed"],
+            skipped=totals["skipped"],
+            replaced=totals["replaced"],
+            retried=totals["retried"],
+            empty_batches=totals["empty_batches"],
+            restarts=totals["restarts"],
+            starting=sum(self.starts),
+            workers=self._workers if auto is None else auto.workers,
+            waited=self.times.waited(),
+            stages=self.times.stages(),
+            slowest=self.times.slowest(),
+            stalls=self.times.stalls,
+            incidents=dict(self._kinds),
+            bytes=self._bytes,
+            arena_bytes=spans,
+            arena_held=held,
+            auto=auto,
+            profile=None if self.profiler is None else self.profiler.report(),
+        )
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _over_budget(self) -> TooManyErrorsError | None:
+        most, failed = self._max_errors, self._failed
+        if most is None:
+            return None
+        if isinstance(most, int):
+            if failed <= most:
+                return None
+            return self._too_many(f"{failed} samples failed in this epoch, and max_errors={most} allows {most}")
+        total = self._expected
+        if total is None:
+            total = max(ENOUGH_SEEN, self._samples - self._samples_before + failed)
+        if failed <= most * total:
+            return None
+        return self._too_many(
+            f"{failed} of {total} samples failed in this epoch, and max_errors={most} allows {most:.2%}"
+        )
+
+    def _too_many(self, text: str) -> TooManyErrorsError:
+        from unjam.loader.error_log import summary  # noqa: PLC0415 - only when something fails
+
+        known = tuple(self._epoch_errors)
+        problem = TooManyErrorsError(
+            "\n".join([text, *summary([incident_of(error, self.dataset) for error in known])]), known
+        )
+        if known:
+            problem.__cause__ = known[-1].exception
+            problem.incident = incident_of(known[-1], self.dataset)
+        return problem
+
+    def write(self, incident: Incident) -> None:
+        """One line, in one write at the end of the file: several processes may share it, and a reader may follow it."""
+        if self._error_log is None:
+            return
+        try:
+            fd = open_own(self._error_log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                size = os.fstat(fd).st_size
+                # a process that was killed while it wrote left half a line
+                torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+                os.write(fd, (b"\n" if torn else b"") + incident.to_json().encode("utf-8", "backslashreplace") + b"\n")
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if self._log_works:
+                log.warning("the error log %s cannot be written: %s; the training goes on", self._error_log, error)
+            self._log_works = False
+
+
+def _anew(error_log: str | None, max_errors: float | None, dataset: str, profile: bool) -> Recorder:  # noqa: FBT001
+    return Recorder(error_log, max_errors, dataset, profile=profile)
+
+
+def incident_of(error: SampleError, dataset: str) -> Incident:
+    """A failed sample as an incident."""
+    from unjam.loader.incident import Incident, plain  # noqa: PLC0415 - only when something fails
+
+    exception = error.exception
+    known = getattr(exception, "incident", None)
+    return Incident(
+        kind=known.kind if isinstance(known, Incident) else "sample",
+        what=str(error),
+        decision=error.decision,
+        sample=plain(error.index),
+        key=error.key,
+        batch=error.batch,
+        samples=tuple(map(plain, error.indices)),
+        yielded=error.yielded,
+        worker=error.worker,
+        pid=error.pid,
+        stage=error.stage,
+        seconds=round(error.seconds, 6),
+        tries=error.tries,
+        replacement=plain(error.replacement),
+        exception=type_name(type(exception)),
+        message=words_of(exception),
+        traceback=_traceback(exception),
+        exit_code=getattr(known, "exit_code", None),
+        signal=getattr(known, "signal", None),
+        memory=getattr(known, "memory", ""),
+        stack=getattr(known, "stack", ""),
+        waits_for=getattr(known, "waits_for", ""),
+        note=error.note,
+        dataset=dataset,
+    )
+
+
+def _traceback(exception: BaseException) -> str:
+    cause = exception.__cause__
+    if isinstance(cause, RemoteTraceback):
+        return cause.text
+    if exception.__traceback__ is None:
+        return ""
+    return "".join(traceback.format_exception(type(exception), exception, exception.__traceback__))

@@ -1,0 +1,221 @@
+"""Failures, grouped: for the message of an error and for a table in the terminal."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from unjam.loader.incident import Incident
+from unjam.system.masking import without_secrets
+from unjam.system.printable import json_text, printable_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MOST_CAUSES = 8
+MOST_SAMPLES = 8
+MOST_KEPT = 1000
+MOST_GROUPS = 10_000
+MOST_PLACES = 50
+MOST_LINE = 4 << 20
+KINDS = ("cause", "sample", "worker")
+
+
+@dataclass(slots=True)
+class Group:
+    """Failures that have something in common."""
+
+    name: str
+    count: int = 0
+    where: Counter[str] = field(default_factory=Counter)
+    samples: dict[str, None] = field(default_factory=dict)
+    workers: Counter[str] = field(default_factory=Counter)
+    decisions: Counter[str] = field(default_factory=Counter)
+    first: float = 0.0
+    last: float = 0.0
+
+    def add(self, incident: Incident, location: str, samples: list[str], weight: int) -> None:
+        """Count one more, or as many as it has samples."""
+        self.count += weight
+        if location and (len(self.where) < MOST_PLACES or location in self.where):
+            self.where[location] += 1
+        self.samples.update(dict.fromkeys(samples[: MOST_KEPT - len(self.samples)]))
+        worker = "this process" if incident.worker is None else str(incident.worker)
+        self.workers[worker if len(self.workers) < MOST_KEPT or worker in self.workers else "others"] += 1
+        decision = incident.decision[:40] or "none"
+        self.decisions[decision if len(self.decisions) < 8 or decision in self.decisions else "others"] += 1
+        self.first = min(self.first or incident.at, incident.at)
+        self.last = max(self.last, incident.at)
+
+    @property
+    def shown_samples(self) -> str:
+        """The first few."""
+        return ", ".join(list(self.samples)[:MOST_SAMPLES]) + (" …" if len(self.samples) > MOST_SAMPLES else "")
+
+
+class Groups:
+    """Incidents, counted one at a time: a log of any length takes as much memory as a few thousand groups do."""
+
+    def __init__(self, incidents: Iterable[Incident] = ()) -> None:
+        self.incidents = 0
+        self.strange = 0  # lines that were no incident
+        self.ungrouped = 0  # incidents that no group was made for: there are too many already
+        self._groups: dict[str, dict[str, Group]] = {what: {} for what in KINDS}
+        for incident in incidents:
+            self.add(incident)
+
+    def add(self, incident: Incident) -> None:
+        """Count one more."""
+        self.incidents += 1
+        location, samples = incident.location[:500], _samples(incident)
+        for what, groups in self._groups.items():
+            for name in _names(incident, what, samples):
+                group = groups.get(name)
+                if group is None:
+                    if len(groups) >= MOST_GROUPS:
+                        self.ungrouped += 1
+                        continue
+                    group = groups[name] = Group(name)
+                if what == "sample":
+                    group.add(incident, location, [name], 1)
+                else:
+                    group.add(incident, location, samples, len(incident.samples) or 1)
+
+    def by(self, what: str) -> list[Group]:
+        """Groups, the largest first; `what` is "cause", "sample" or "worker"."""
+        return sorted(self._groups[what].values(), key=lambda group: -group.count)
+
+
+def summary(incidents: Iterable[Incident]) -> list[str]:
+    """The causes, one line each."""
+    groups = Groups(incidents).by("cause")
+    lines = []
+    for group in groups[:MOST_CAUSES]:
+        place = f", at {short(group.where.most_common(1)[0][0])}" if group.where else ""
+        lines.append(f"  {group.count} x {group.name}{place}; samples {group.shown_samples}")
+    if len(groups) > MOST_CAUSES:
+        lines.append(f"  and {len(groups) - MOST_CAUSES} causes more")
+    return lines
+
+
+def read(path: str) -> Groups:
+    """The incidents in an error log. The last line may be half written, and any other may be anything."""
+    found = Groups()
+    with open(path, "rb") as file:
+        if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is a device", path)
+        for line in _lines(file):
+            try:
+                incident = Incident.from_json(line.decode("utf-8", "replace")) if line is not None else None
+            except ValueError:
+                incident = None
+            if incident is None:
+                found.strange += 1
+            else:
+                found.add(without_secrets(incident))
+    return found
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes | None]:
+    """The lines that are not empty; None for one that is too long to be read."""
+    while line := file.readline(MOST_LINE):
+        if len(line) == MOST_LINE and not line.endswith(b"\n"):
+            while (rest := file.readline(MOST_LINE)) and not rest.endswith(b"\n"):
+                pass
+            yield None
+        elif line.strip():
+            yield line
+
+
+def as_json(found: Groups) -> dict[str, Any]:
+    """The same groups for a program."""
+    return {
+        "incidents": found.incidents,
+        "strange": found.strange,
+        "ungrouped": found.ungrouped,
+        **{
+            f"by_{what}": [
+                {
+                    "name": group.name,
+                    "count": group.count,
+                    "where": dict(group.where),
+                    "samples": list(group.samples),
+                    "workers": dict(group.workers),
+                    "decisions": dict(group.decisions),
+                }
+                for group in found.by(what)
+            ]
+            for what in KINDS
+        },
+    }
+
+
+def dumps(found: Groups) -> str:
+    """`as_json` as text."""
+    return json_text(as_json(found), indent=2)
+
+
+def short(location: str) -> str:
+    """A path as seen from here, where that is shorter."""
+    file, _, line = location.rpartition(":")
+    try:
+        near = os.path.relpath(file)
+    except ValueError:
+        return location
+    return f"{near if len(near) < len(file) else file}:{line}"
+
+
+def _names(incident: Incident, what: str, samples: list[str]) -> list[str]:
+    if what == "cause":
+        return [incident.cause]
+    if what == "worker":
+        return ["this process" if incident.worker is None else f"worker {incident.worker}"]
+    return samples or ["no sample"]
+
+
+def _samples(incident: Incident) -> list[str]:
+    if incident.sample is not None:
+        return [str(incident.sample)]
+    if incident.yielded is not None:
+        return [f"number {incident.yielded} of worker {incident.worker}"]
+    return [str(sample) for sample in incident.samples]
+
+
+def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
+    """The tables, on a terminal."""
+    from rich.table import Table  # noqa: PLC0415 - the loader's own summary does without
+
+    if not found.incidents:
+        console.print("no failures")
+    for kind in kinds if found.incidents else ():
+        table = Table(title=f"by {kind}", title_justify="left", box=None, pad_edge=False, expand=False)
+        table.add_column("failures", justify="right", no_wrap=True)
+        table.add_column(kind, overflow="fold", ratio=3)
+        if kind == "cause":
+            table.add_column("line", overflow="fold", ratio=2)
+        if kind != "sample":
+            table.add_column("samples", overflow="fold", ratio=2)
+        table.add_column("done", no_wrap=True)
+        table.add_column("last", no_wrap=True)
+        for group in found.by(kind)[:20]:
+            row = [str(group.count), printable_line(group.name)]
+            if kind == "cause":
+                row.append(printable_line(short(group.where.most_common(1)[0][0])) if group.where else "")
+            if kind != "sample":
+                row.append(printable_line(group.shown_samples))
+            decisions = ", ".join(f"{decision} {count}" for decision, count in group.decisions.most_common(4))
+            row.append(printable_line(decisions))
+            row.append(time.strftime("%m-%d %H:%M:%S", time.localtime(group.last)))
+            table.add_row(*row)
+        console.print(table)
+        console.print()
+    if found.strange:
+        console.print(f"{found.strange} lines could not be read")
+    if found.ungrouped:
+        console.print(f"{found.ungrouped} entries are counted in no group: there are more than {MOST_GROUPS:,} groups")

@@ -1,0 +1,160 @@
+"""Everything known about one failure, to and from JSON.
+
+One line of an error log is one incident. Reading is forgiving: a field that this version does not know is left out, one
+that is missing has its default, so that an old log and a newer one can both be read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from unjam.system.file_owner import is_users
+from unjam.system.masking import without_secrets
+from unjam.system.printable import json_text
+
+VERSION = 1
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_LAST_FRAME = re.compile(r'^[ \t]*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One failure.
+
+    kind: "sample" (user code raised), "death" (a worker ended), "timeout" (a sample took too long), "silence" (no
+        progress, nothing done about it), "suspended" (a worker was stopped by somebody) or "shrink" (a worker was killed
+        for memory and not replaced).
+    at: seconds since 1970. what: one line that stands alone. decision: what was done about it.
+    """
+
+    kind: str
+    what: str
+    at: float = field(default_factory=time.time)
+    decision: str = ""
+    sample: Any = None
+    key: str | None = None
+    batch: int | None = None
+    samples: tuple[Any, ...] = ()
+    yielded: int | None = None
+    worker: int | None = None
+    pid: int | None = None
+    stage: str = ""
+    seconds: float = 0.0
+    tries: int = 1
+    replacement: Any = None
+    exception: str = ""
+    message: str = ""
+    traceback: str = ""
+    exit_code: int | None = None
+    signal: str | None = None
+    memory: str = ""
+    stack: str = ""
+    waits_for: str = ""
+    note: str = ""
+    dataset: str = ""
+    rank: str | None = field(default_factory=lambda: os.environ.get("RANK"))
+    parent: int = field(default_factory=os.getpid)
+    version: int = VERSION
+
+    def to_json(self) -> str:
+        """One line."""
+        kept = {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, "", ())}
+        return json_text(without_secrets(kept), default=repr)
+
+    @classmethod
+    def from_json(cls, line: str) -> Incident:
+        """What `to_json` wrote, by this version or another; raises ValueError for anything else.
+
+        The file may be anybody's: every value has the type that it should have, texts and lists are cut to a sensible length.
+        """
+        try:
+            found = json.loads(line)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+        if (
+            not isinstance(found, dict)
+            or not isinstance(found.get("kind"), str)
+            or not isinstance(found.get("what"), str)
+        ):
+            raise ValueError("not an incident")  # noqa: TRY004 - what the docstring promises
+        kept: dict[str, Any] = {"at": 0.0, "rank": None, "parent": 0}
+        for part in dataclasses.fields(cls):
+            value = found.get(part.name)
+            if value is not None:
+                kept[part.name] = _valid(part.name, value)
+        return cls(**kept)
+
+    @property
+    def location(self) -> str:
+        """The line of code: the innermost one that the traceback or the stack names, outside of installed packages."""
+        if self.traceback:
+            frames = [(m["file"], m["line"]) for m in _LAST_FRAME.finditer(self.traceback)]
+            own = [frame for frame in frames if is_users(frame[0])]
+            file, line = (own or [("", "")])[-1]
+            return f"{file}:{line}" if file else ""
+        for match in _LAST_FRAME.finditer(self.stack):
+            if is_users(match["file"]):
+                return f"{match['file']}:{match['line']}"
+        return ""
+
+    @property
+    def cause(self) -> str:
+        """What failures of one cause have in common: the kind of error and its words without their numbers."""
+        if self.exception:
+            first = self.message.strip().splitlines()[0] if self.message.strip() else ""
+            return f"{self.exception}: {_NUMBERS.sub('#', first)[:160]}" if first else self.exception
+        if self.signal or self.exit_code is not None:
+            end = self.signal or f"exit status {self.exit_code}"
+            return f"worker ended: {end}{' (out of memory)' if self.memory else ''}"
+        return self.kind
+
+
+MOST_TEXT, MOST_SAMPLES = 20_000, 4096
+_WHOLE = {"batch", "yielded", "worker", "pid", "tries", "exit_code", "parent", "version"}
+_ANY = {"sample", "replacement"}
+
+
+def _valid(name: str, value: Any) -> Any:
+    """A field's value, or ValueError."""
+    if name in _WHOLE:
+        if type(value) is not int or abs(value) >= 1 << 63:
+            raise ValueError(f"{name} is no whole number")
+    elif name in ("at", "seconds"):
+        # until the year 9999, which is as far as calendars go
+        if type(value) not in (int, float) or not abs(value) < 253e9:
+            raise ValueError(f"{name} is no time")
+        value = float(value)
+    elif name == "samples":
+        if not isinstance(value, list):
+            raise ValueError("samples is no list")
+        value = tuple(_plain_index(one) for one in value[:MOST_SAMPLES])
+    elif name in _ANY:
+        value = _plain_index(value)
+    elif isinstance(value, str):
+        value = value[:MOST_TEXT]
+    else:
+        raise ValueError(f"{name} is no text")
+    return value
+
+
+def _plain_index(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 1 << 63):
+        return value
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def plain(value: Any) -> Any:
+    """An index as JSON can hold it: numbers, words and lists as they are, anything else as its repr."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)) and len(value) <= 64:
+        return [plain(one) for one in value]
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,224 @@
+"""Which sample of a batch is unlike the others, or cannot be put into a batch at all.
+
+Samples are read as a tree: what lies where, of which type, dtype and shape. torch's default collate wants equal trees, so
+there the reading is the answer. Somebody else's collate function may want anything: there a sample is blamed only if the
+function fails on it alone, or works once it is taken out.
+"""
+
+from __future__ import annotations
+
+import copy
+import numbers
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unjam.loader.engine.deadlines import PROBE_COLLATE
+
+MOST_LEAVES = 1000
+MOST_KEYS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """A sample that does not fit. `usual` is what the `others` have in the same place, where there are others."""
+
+    place: int
+    where: str
+    has: str
+    usual: str = ""
+    others: tuple[int, ...] = ()
+    how: str = ""
+
+    def words(self, names: list[str], iterable: bool) -> str:  # noqa: FBT001 - two kinds of names
+        """In words, with `names` for the samples by place."""
+        who = f"the sample at place {self.place} of the batch" if iterable else names[self.place]
+        at = f" at {self.where}" if self.where else ""
+        text = f"{who} {'holds' if self.where else 'is'} {self.has}{at}"
+        if self.usual and len(self.others) == 1 and not iterable:
+            text += f"; {names[self.others[0]]} {'holds' if self.where else 'is'} {self.usual}"
+        elif self.usual:
+            text += f"; the other {len(self.others)} {'hold' if self.where else 'are'} {self.usual}"
+        return f"{text} ({self.how})" if self.how else text
+
+
+def find(samples: list[Any], collate: Callable[[list[Any]], Any], *, strict: bool, fresh: bool) -> list[Odd]:
+    """The samples to blame for a batch that `collate` could not make, in their order.
+
+    `strict`: it is torch's default, whose rules are known. `fresh`: no call of the function has seen these samples, which
+    it may have changed; otherwise only a sample that is None can be accused.
+    """
+    trees = [read(sample) for sample in samples]
+    if strict:
+        return _impossible(trees) or _unlike(trees) or _with_graph(trees)
+    return _proven(samples, trees, _unlike(trees), collate, fresh=fresh)
+
+
+def unlike(samples: list[Any]) -> list[Odd]:
+    """The samples that look unlike the others; nothing of the user's is called."""
+    return _unlike([read(sample) for sample in samples])
+
+
+def read(sample: Any) -> dict[str, str]:
+    """What lies where in a sample."""
+    found: dict[str, str] = {}
+    try:
+        _walk(sample, "", found)
+    except Exception:  # noqa: BLE001 - objects of the user's, some of which cannot be looked at
+        found.setdefault("", f"a {type(sample).__qualname__}")
+    return found
+
+
+def _walk(part: Any, where: str, found: dict[str, str]) -> None:
+    if len(found) >= MOST_LEAVES:
+        return
+    if isinstance(part, Mapping):
+        keys = [repr(key) for key in part]
+        shown = ", ".join(sorted(keys)[:MOST_KEYS]) + (", …" if len(keys) > MOST_KEYS else "")
+        found[where] = f"a {type(part).__name__} with keys {shown or 'none'}"
+        for key in part:
+            _walk(part[key], f"{where}[{key!r}]", found)
+    elif isinstance(part, Sequence) and not isinstance(part, (str, bytes, bytearray)):
+        found[where] = f"a {_kind(part)} of length {len(part)}"
+        for place, one in enumerate(part):
+            _walk(one, f"{where}[{place}]", found)
+    else:
+        found[where] = describe(part)
+
+
+def _kind(part: Sequence[Any]) -> str:
+    return "sequence" if type(part) in (list, tuple) else type(part).__name__
+
+
+def describe(leaf: Any) -> str:
+    """A leaf in words; equal words mean that two fit together."""
+    if leaf is None:
+        return "None"
+    if isinstance(leaf, (bool, numbers.Number)) or (type(leaf).__module__ == "numpy" and getattr(leaf, "ndim", 1) == 0):
+        return "a number"
+    if isinstance(leaf, (str, bytes)):
+        return f"a {type(leaf).__name__}"
+    try:
+        shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    except RuntimeError:  # a nested tensor has no shape
+        shape = dtype = None
+    if shape is not None and dtype is not None:
+        grad = " that requires grad" if getattr(leaf, "requires_grad", False) else ""
+        try:
+            sizes = ", ".join(str(int(size)) for size in shape)
+        except (TypeError, ValueError, RuntimeError):
+            sizes = str(shape)
+        return f"{type(leaf).__name__} of shape [{sizes}] and dtype {str(dtype).removeprefix('torch.')}{grad}"
+    return f"a {type(leaf).__module__}.{type(leaf).__qualname__}".replace("builtins.", "")
+
+
+def _impossible(trees: list[dict[str, str]]) -> list[Odd]:
+    """Samples with something that the default collate takes from nobody."""
+    from unjam.system.torch_private import default_collate_fn_map  # noqa: PLC0415 - only when something fails
+
+    known = {f"a {kind.__module__}.{kind.__qualname__}" for kind in _kinds(default_collate_fn_map)}
+    odd = []
+    for place, tree in enumerate(trees):
+        for where, has in tree.items():
+            foreign = has.startswith("a ") and "." in has.split(" ")[1] and has not in known
+            if has == "None" or foreign:
+                usual, others = _usual(trees, place, where)
+                odd.append(Odd(place, where, has, usual, others, "default_collate cannot put it into a batch"))
+                break
+    return odd
+
+
+def _with_graph(trees: list[dict[str, str]]) -> list[Odd]:
+    """Samples with a tensor that has a graph, which a worker cannot stack into memory of its own."""
+    found = []
+    for place, tree in enumerate(trees):
+        where = next((where for where, has in tree.items() if has.endswith("requires grad")), None)
+        if where is not None:
+            found.append(Odd(place, where, tree[where], how="call .detach() on it"))
+    return found
+
+
+def _kinds(table: Mapping[Any, Any]) -> list[type]:
+    found: list[type] = []
+    for kind in table:
+        found += kind if isinstance(kind, tuple) else [kind]
+    return found
+
+
+def _usual(trees: list[dict[str, str]], place: int, where: str) -> tuple[str, tuple[int, ...]]:
+    """What the others hold there, if they agree on something else."""
+    others = [(at, tree.get(where)) for at, tree in enumerate(trees) if at != place]
+    held = Counter(has for _, has in others if has is not None and has != trees[place].get(where))
+    if not held:
+        return "", ()
+    usual = held.most_common(1)[0][0]
+    return usual, tuple(at for at, has in others if has == usual)
+
+
+def _unlike(trees: list[dict[str, str]]) -> list[Odd]:
+    """Samples whose tree is not the most common one; of equally common ones the first counts."""
+    shapes = [tuple(sorted(tree.items())) for tree in trees]
+    common = Counter(shapes).most_common(1)[0][0] if shapes else ()
+    usual, alike = dict(common), tuple(place for place, shape in enumerate(shapes) if shape == common)
+    odd = []
+    for place, tree in enumerate(trees):
+        if shapes[place] == common:
+            continue
+        where = next((w for w in sorted({*tree, *usual}, key=lambda w: (len(w), w)) if tree.get(w) != usual.get(w)), "")
+        odd.append(Odd(place, where, tree.get(where, "nothing"), usual.get(where, "nothing"), alike))
+    return odd
+
+
+def _proven(
+    samples: list[Any], trees: list[dict[str, str]], unlike: list[Odd], collate: Any, *, fresh: bool
+) -> list[Odd]:
+    trial = _Trial(collate, time.monotonic() + PROBE_COLLATE.seconds)
+    by_place = {odd.place: odd for odd in unlike}
+
+    def odd(place: int, how: str) -> Odd:
+        known = by_place.get(place)
+        if known is not None:
+            return Odd(place, known.where, known.has, known.usual, known.others, how)
+        return Odd(place, "", trees[place].get("", "something else"), how=how)
+
+    accused = range(len(samples)) if fresh else [place for place, sample in enumerate(samples) if sample is None]
+    alone = [place for place in accused if trial.fails([samples[place]])]
+    if alone and len(alone) < len(samples):
+        return [odd(place, "collate_fn fails on it alone") for place in alone]
+    suspects = [place for place in accused if place in by_place]
+    if suspects and trial.works([sample for place, sample in enumerate(samples) if place not in suspects]):
+        how = "collate_fn works without it" if len(suspects) == 1 else "collate_fn works without it and its like"
+        return [odd(place, how) for place in suspects]
+    for place in accused if len(samples) > 1 else ():
+        if trial.works(samples[:place] + samples[place + 1 :]):
+            return [odd(place, "collate_fn works without it")]
+    return []
+
+
+class _Trial:
+    """Calls a collate function on parts of its batch, on copies, until time is up; then nothing is proven any more."""
+
+    def __init__(self, collate: Any, until: float) -> None:
+        self._collate = collate
+        self._until = until
+
+    def fails(self, samples: list[Any]) -> bool:
+        return self._try(samples) is False
+
+    def works(self, samples: list[Any]) -> bool:
+        return bool(samples) and self._try(samples) is True
+
+    def _try(self, samples: list[Any]) -> bool | None:
+        if time.monotonic() > self._until:
+            return None
+        try:
+            samples = copy.deepcopy(samples)
+        except Exception:  # noqa: BLE001 - what cannot be copied is taken as it is
+            samples = list(samples)
+        try:
+            self._collate(samples)
+        except Exception:  # noqa: BLE001 - that it fails is the answer
+            return False
+        return True

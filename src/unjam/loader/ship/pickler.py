@@ -1,0 +1,376 @@
+"""How each kind of object is pickled on its way to a worker. See NOTE [ By value ]."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import io
+import os
+import pickle
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import context as mp_context
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import cloudpickle
+import torch
+from torch.multiprocessing import reductions
+
+from unjam.loader.ship import unpickling
+from unjam.loader.ship.reachable_modules import MAIN, file_of, imports_of, runs_code, uses_globals
+from unjam.loader.ship.shared_maps import SharedMaps
+from unjam.loader.transport import packing, unpacking
+from unjam.shared.per_worker import PerWorker, by_value
+from unjam.system.memory import OwnedFd, address_of
+from unjam.system.torch_private import PipeWrapper
+
+# buffers are placed at multiples of this; smaller ones stay in the stream
+ALIGNMENT = 64
+_LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
+_UNKNOWN = object()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBytes:
+    """A piece of memory that processes share: the place of its descriptor, where in it, how much."""
+
+    place: int
+    offset: int
+    nbytes: int
+
+    def __reduce__(self) -> Any:
+        return unpickling.shared_bytes, (self.place, self.offset, self.nbytes)
+
+
+class CannotShip(Exception):
+    """An object that means something only in this process. The reason reads after "it is" or "it"."""
+
+
+class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
+    """See NOTE [ By value ]."""
+
+    def __init__(self, file: io.BytesIO, maps: SharedMaps | None = None) -> None:
+        self.buffers: list[pickle.PickleBuffer] = []
+        self.fds: list[OwnedFd] = []
+        # those of everything that was met, by name
+        self.modules: set[str] = set()
+        # a class of the program's own whose code runs when what was met is rebuilt
+        self.runs = ""
+        self.maps = maps or SharedMaps()
+        self._known: dict[type, Any] = {}
+        super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._keep)
+
+    def let_go(self) -> None:
+        """A pickler refers to itself, and stays until the garbage collector comes: what it found must not."""
+        self.buffers, self.fds = [], []
+        self.clear_memo()
+
+    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if not raw.readonly:
+            self.refuse_shared(address_of(raw), raw.nbytes)
+        if raw.nbytes < ALIGNMENT:
+            return True
+        self.buffers.append(buffer)
+        return False
+
+    def refuse_shared(self, address: int, nbytes: int) -> None:
+        """Raise if other processes can write to this memory: a silent copy would be worse than an error."""
+        if self.maps.writable_shared(address):
+            raise CannotShip(
+                f"it holds {nbytes} bytes of memory that is shared between processes; a worker would get a copy"
+            )
+
+    def shared(self, address: int, nbytes: int) -> SharedBytes | None:
+        """Memory that other processes can write to, if it can be handed over."""
+        found = self.maps.descriptor(address) if self.maps.writable_shared(address) else None
+        return None if found is None else SharedBytes(self.inherit(found[0]), found[1], nbytes)
+
+    def inherit(self, fd: int) -> int:
+        """Take a descriptor along; return its place among the worker's."""
+        self.fds.append(OwnedFd(os.dup(fd)))
+        return len(self.fds) - 1
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Called by pickle for everything that is not of a builtin type."""
+        kind = type(obj)
+        reduce = self._known.get(kind, _UNKNOWN)
+        if reduce is _UNKNOWN:
+            reduce = self._known[kind] = self._meet(kind)
+        if reduce is not None:
+            reduced = reduce(self, obj)
+            if reduced is not NotImplemented:
+                return reduced
+        reduced = super().reducer_override(obj)
+        return _in_its_module(obj, reduced) if kind is types.FunctionType else reduced
+
+    def _meet(self, kind: type) -> Callable[[ShippingPickler, Any], Any] | None:
+        """How objects of this type are reduced, and which package they will need over there."""
+        self.modules.add(kind.__module__)
+        self.runs = self.runs or runs_code(kind)
+        if issubclass(kind, (type, types.FunctionType)):
+            return _note_module
+        if issubclass(kind, types.ModuleType):
+            return _note_itself
+        for kinds, reduce in _reducers():
+            if issubclass(kind, kinds):
+                return reduce
+        shared = _multiprocessings_own(kind)
+        return None if shared is None else lambda _, obj: shared(obj)
+
+
+class CrowdPickler(ShippingPickler):
+    """Puts a number in the place of some containers, by their identity; slower, since it is asked about every object."""
+
+    def __init__(self, file: io.BytesIO, numbers: Mapping[int, int]) -> None:
+        self._numbers = numbers
+        super().__init__(file)
+
+    def persistent_id(self, obj: Any) -> Any:
+        """The number of a container, if it has one."""
+        return self._numbers.get(id(obj))
+
+
+def _multiprocessings_own(kind: type) -> Callable[[Any], Any] | None:
+    """How multiprocessing itself sends its connections, sockets and shared values to a process it spawns."""
+    if kind.__module__ in ("builtins", "functools"):
+        return None
+    reduce: Callable[[Any], Any] | None = ForkingPickler._extra_reducers.get(kind)  # type: ignore[attr-defined] # noqa: SLF001
+    return reduce
+
+
+def _in_its_module(function: types.FunctionType, reduced: Any) -> Any:
+    """A lambda or local function of a module that the worker can import uses that module's variables, not copies of them."""
+    if not isinstance(reduced, tuple) or len(reduced) != 6 or not isinstance(reduced[1][0], types.CodeType):
+        return reduced  # it goes by name
+    make, (code, _, *rest), (attributes, slots), *unused, restore = reduced
+    name = function.__globals__.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) and name not in MAIN else None
+    importable = file_of(module) and getattr(module, "__spec__", None) is not None
+    if not importable or vars(module) is not function.__globals__ or not uses_globals(code, function.__globals__):
+        return reduced
+    namespace = ModuleNamespace(str(name))
+    return make, (code, namespace, *rest), (attributes, {**slots, "__globals__": {}}), *unused, restore
+
+
+class ModuleNamespace:
+    """The variables of a module, which is imported where this is rebuilt."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> Any:
+        return unpickling.namespace_of, (self.name,)
+
+
+def _note_module(pickler: ShippingPickler, obj: Any) -> Any:
+    if isinstance(obj.__module__, str):
+        pickler.modules.add(obj.__module__)
+        if obj.__module__ in MAIN and isinstance(obj, types.FunctionType):
+            pickler.modules.update(imports_of(obj.__code__, ""))
+    return NotImplemented
+
+
+def _note_itself(pickler: ShippingPickler, module: types.ModuleType) -> Any:
+    pickler.modules.add(module.__name__)
+    return NotImplemented
+
+
+def _reduce_tensor(_: ShippingPickler, tensor: torch.Tensor) -> Any:
+    if tensor.device.type not in ("cpu", "meta"):
+        return reductions.reduce_tensor(tensor)
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise CannotShip("it is a tensor that requires grad and is the result of a computation; call .detach() on it")
+    if type(tensor) is torch.Tensor and tensor.layout in packing.SPARSE and tensor.device.type == "cpu":
+        return packing.reduce_sparse(tensor)
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return NotImplemented
+    if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
+        return NotImplemented
+    # torch's own reduction of a plain tensor fails for the newest dtypes outside of torch.save
+    place = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    return unpickling.tensor_of, (tensor.untyped_storage(), tensor.dtype, *place, tensor.requires_grad)
+
+
+def _reduce_storage(pickler: ShippingPickler, storage: torch.UntypedStorage) -> Any:
+    if storage.device.type != "cpu":
+        return NotImplemented
+    if storage.is_shared():
+        if storage.nbytes() == 0:
+            return unpickling.storage_of, (b"",)
+        return reductions.reduce_storage(storage)
+    if storage.nbytes() == 0:
+        return unpickling.storage_of, (b"",)
+    shared = pickler.shared(storage.data_ptr(), storage.nbytes())
+    if shared is not None:
+        return unpickling.storage_of, (shared,)
+    raw: Any = (ctypes.c_ubyte * storage.nbytes()).from_address(storage.data_ptr())
+    raw.storage = storage
+    return unpickling.storage_of, (pickle.PickleBuffer(raw),)
+
+
+def _reduce_typed(_: ShippingPickler, storage: torch.storage.TypedStorage) -> Any:
+    return unpacking.rebuild_typed, (storage._untyped_storage, storage.dtype)  # noqa: SLF001 - the public accessor warns
+
+
+def _reduce_lock(_: ShippingPickler, lock: Any) -> Any:
+    # held or not: nobody in the worker could release it
+    is_plain = isinstance(lock, _LOCK_TYPES[0])
+    return (threading.Lock if is_plain else threading.RLock), ()
+
+
+def _reduce_semaphore(_: ShippingPickler, lock: Any) -> Any:
+    """Of the fork context: it has no name by which another process could open it, and older Pythons send its address instead."""
+    if lock._semlock.name is None:  # noqa: SLF001 - no public way to ask
+        raise CannotShip("it is made for forked processes: only children of this one have it")
+    return NotImplemented
+
+
+def _reduce_local(_: ShippingPickler, local: threading.local) -> Any:
+    if type(local) is not threading.local:
+        return NotImplemented
+    return unpickling.local_of, (dict(local.__dict__),)
+
+
+def _reduce_file(_: ShippingPickler, file: Any) -> Any:
+    name, mode = getattr(file, "name", None), getattr(file, "mode", "")
+    if file.closed or not isinstance(name, (str, bytes, os.PathLike)) or "r" not in mode or "+" in mode:
+        return NotImplemented
+    try:
+        here, there = os.fstat(file.fileno()), os.stat(name)
+        position = file.tell()
+    except (OSError, io.UnsupportedOperation):
+        return NotImplemented
+    if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+        return NotImplemented
+    text = (file.encoding, file.errors) if isinstance(file, io.TextIOWrapper) else None
+    if text is not None and _has_carriage_returns(name):
+        return NotImplemented  # how it was told to translate them cannot be asked; by its contents it travels as read
+    unbuffered = isinstance(file, io.FileIO)
+    return unpickling.reopen, (os.path.abspath(os.fsdecode(name)), text, unbuffered, position)
+
+
+def _has_carriage_returns(name: Any) -> bool:
+    with open(name, "rb") as file:
+        return b"\r" in file.read(1 << 16)
+
+
+def _reduce_pipe(_: ShippingPickler, wrapper: Any) -> Any:
+    # torch wraps datapipes in an object that pickles them with plain pickle; ours can do more
+    return type(wrapper), (wrapper._datapipe,)  # noqa: SLF001 - it is what the wrapper's own constructor takes
+
+
+def _reduce_array(pickler: ShippingPickler, array: Any) -> Any:
+    """Memory maps are mapped again from their file; overlapping windows travel as the memory they look at."""
+    address = array.__array_interface__["data"][0]
+    base = array
+    while base is not None and getattr(base, "_mmap", None) is None:
+        base = getattr(base, "base", None)
+    forward = min(array.strides, default=0) >= 0
+    filename = getattr(base, "filename", None)
+    # a map in mode "c" may have been written to, and a file may have been replaced under its name
+    if filename is not None and forward and base.mode != "c" and pickler.maps.is_file(address, filename):
+        while isinstance(base.base, type(base)):
+            base = base.base
+        shift = address - base.__array_interface__["data"][0]
+        mode = "r+" if base.mode == "w+" else base.mode
+        place = (os.path.abspath(filename), mode, base.offset + shift)
+        return unpickling.memmap_of, (*place, type(array), array.dtype, array.shape, array.strides)
+    can_move = array.size and not array.dtype.hasobject and forward and type(array).__module__ == "numpy"
+    span = array.itemsize + sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
+    if array.nbytes and array.flags.writeable:
+        shared = pickler.shared(address, span) if can_move else None
+        if shared is not None:
+            return unpickling.windows_of, (shared, array.dtype, array.shape, array.strides)
+        pickler.refuse_shared(address, array.nbytes)
+    if not can_move:
+        return NotImplemented
+    if span >= array.nbytes:
+        return NotImplemented
+    raw: Any = (ctypes.c_ubyte * span).from_address(address)
+    raw.array = array
+    return unpickling.windows_of, (pickle.PickleBuffer(raw), array.dtype, array.shape, array.strides)
+
+
+def _reduce_archive(_: ShippingPickler, archive: Any) -> Any:
+    """An opened `.npz`: every worker opens it anew, as with any other file."""
+    name = archive.zip.filename if archive.zip is not None else None
+    if not isinstance(name, str) or not os.path.isfile(name):
+        return NotImplemented
+    options = {"allow_pickle": archive.allow_pickle, "max_header_size": getattr(archive, "max_header_size", 10_000)}
+    return unpickling.archive_of, (os.path.abspath(name), options)
+
+
+def _reduce_cached(_: ShippingPickler, function: Any) -> Any:
+    """A function under lru_cache goes by name, which a worker cannot find in `__main__`; there, it is wrapped anew."""
+    if function.__module__ not in ("__main__", "__mp_main__") and "<locals>" not in function.__qualname__:
+        return NotImplemented
+    return unpickling.cached_of, (function.__wrapped__, function.cache_parameters())
+
+
+def _reduce_handle(_: ShippingPickler, handle: PerWorker) -> Any:
+    """A function of `__main__` under `per_worker` would go by its name, which a worker does not have."""
+    by_name = handle.__reduce__()
+    return (
+        by_value(handle) if isinstance(by_name, str) and handle.__module__ in ("__main__", "__mp_main__") else by_name
+    )
+
+
+@functools.cache
+def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]:
+    reducers: list[tuple[Any, Callable[[ShippingPickler, Any], Any]]] = [
+        (torch.Tensor, _reduce_tensor),
+        (torch.UntypedStorage, _reduce_storage),
+        (torch.storage.TypedStorage, _reduce_typed),
+        (_LOCK_TYPES, _reduce_lock),
+        (threading.local, _reduce_local),
+        ((io.BufferedReader, io.TextIOWrapper, io.FileIO), _reduce_file),
+        (functools._lru_cache_wrapper, _reduce_cached),  # noqa: SLF001 - the type has no public name
+        (PerWorker, _reduce_handle),
+        (PipeWrapper, _reduce_pipe),
+    ]
+    try:
+        from multiprocessing import synchronize  # noqa: PLC0415 - it needs semaphores, which not every system has
+    except ImportError:
+        pass
+    else:
+        reducers.append((synchronize.SemLock, _reduce_semaphore))
+    try:
+        import numpy as np  # noqa: PLC0415 - optional, as in torch
+    except ImportError:
+        pass
+    else:
+        reducers.append((np.ndarray, _reduce_array))
+        reducers.append((np.lib.npyio.NpzFile, _reduce_archive))
+    return tuple(reducers)
+
+
+# -- multiprocessing's own objects -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def as_if_spawning(pickler: ShippingPickler) -> Iterator[None]:
+    """Let locks, queues and shared tensors pickle themselves as they do for a process that is being spawned."""
+    before = mp_context.get_spawning_popen()
+    mp_context.set_spawning_popen(_Inheriting(pickler))  # type: ignore[arg-type] # the two methods it needs
+    try:
+        yield
+    finally:
+        mp_context.set_spawning_popen(before)
+
+
+class _Inheriting:
+    """The part of multiprocessing's Popen that its reductions use."""
+
+    DupFd = unpickling.Inherited
+
+    def __init__(self, pickler: ShippingPickler) -> None:
+        self._pickler = pickler
+
+    def duplicate_for_child(self, fd: int) -> int:
+        return self._pickler.inherit(fd)

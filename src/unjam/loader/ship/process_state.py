@@ -1,0 +1,234 @@
+"""The parent's present surroundings, taken along to a worker that does not descend from it.
+
+A forked worker finds everything as its parent left it. A worker of the fork server finds the *server's* world, as it
+was when the server started. This is the difference, as far as a dataset can notice it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from dataclasses import dataclass, field
+from multiprocessing import process, resource_tracker
+from typing import Any
+
+import torch
+
+from unjam.loader.ship import warning_filters
+from unjam.system import torch_private
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerPlan:
+    """How to make one of the root logger's handlers again: to a standard stream, or to a file."""
+
+    target: str
+    level: int
+    pattern: str | None
+    dates: str | None
+    style: str
+    is_file: bool
+
+
+@dataclass(slots=True)
+class World:
+    """What a worker needs to feel at home. Plain data."""
+
+    environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    directory: str | None = None
+    path: list[str] = field(default_factory=lambda: list(sys.path))
+    argv: list[str] = field(default_factory=lambda: list(sys.argv))
+    umask: int = 0o022
+    affinity: frozenset[int] | None = None
+    recursion_limit: int = field(default_factory=sys.getrecursionlimit)
+    filters: list[warning_filters.Filter] = field(default_factory=list)
+    log_levels: dict[str, int] = field(default_factory=dict)
+    log_handlers: list[HandlerPlan] = field(default_factory=list)
+    torch: dict[str, Any] = field(default_factory=dict)
+    numpy_errors: dict[str, Any] | None = None
+    authkey: bytes = b""
+    parent_name: str = ""
+    parent_pid: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def here(cls) -> World:
+        """The surroundings of this process, now."""
+        world = cls(
+            directory=_working_directory(),
+            umask=_umask(),
+            affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+            filters=warning_filters.collect(),
+            log_levels=_log_levels(),
+            log_handlers=_log_handlers(),
+            torch=_torch_flags(),
+            authkey=bytes(process.current_process().authkey),
+            parent_name=process.current_process().name,
+        )
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            world.numpy_errors = dict(numpy.geterr())
+        return world
+
+    def settle(self, worker: int, *, adopted: bool) -> None:
+        """Make this process look like a child of the parent. `adopted`: multiprocessing does not know it yet."""
+        if adopted:
+            _become_child(worker, self)
+        self.settle_program(f"worker {worker}")
+
+    def settle_program(self, who: str = "the template") -> None:
+        """Give this process what the program's code finds around it. It may be done again, with newer surroundings."""
+        os.environ.clear()
+        os.environ.update(self.environ)
+        if self.directory is not None:
+            try:
+                os.chdir(self.directory)
+            except OSError:
+                warnings.warn(f"{who} cannot enter {self.directory}", stacklevel=2)
+        sys.path[:] = self.path
+        sys.argv[:] = self.argv
+        os.umask(self.umask)
+        if self.affinity is not None:
+            os.sched_setaffinity(0, self.affinity)
+        sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
+        warning_filters.use(self.filters)
+        _settle_logging(self.log_levels, self.log_handlers)
+        _settle_torch(self.torch)
+        if self.numpy_errors is not None:
+            import numpy as np  # noqa: PLC0415 - only where the parent has it
+
+            np.seterr(**self.numpy_errors)
+
+
+def tracker_fd() -> int | None:
+    """The descriptor of multiprocessing's resource tracker, if one runs.
+
+    A worker that attached to a shared segment with a tracker of its own would see the segment unlinked when it ends.
+    """
+    fd: int | None = resource_tracker._resource_tracker._fd  # type: ignore[attr-defined] # noqa: SLF001 - no public way
+    return fd
+
+
+def use_tracker(fd: int) -> None:
+    """Report to the parent's resource tracker."""
+    resource_tracker._resource_tracker._fd = fd  # type: ignore[attr-defined] # noqa: SLF001 - as multiprocessing's own
+
+
+def _become_child(worker: int, world: World) -> None:
+    """Let multiprocessing know that this is no main process: much code asks it."""
+    me = process.BaseProcess(name=f"unjam-worker-{worker}")
+    me._config = {"authkey": process.AuthenticationString(world.authkey), "semprefix": "/mp"}  # type: ignore[attr-defined] # noqa: SLF001
+    me._parent_pid = world.parent_pid  # type: ignore[attr-defined] # noqa: SLF001 - what _bootstrap would do
+    me._parent_name = world.parent_name  # type: ignore[attr-defined] # noqa: SLF001
+    process._current_process = me  # type: ignore[attr-defined] # noqa: SLF001
+    parent = process._ParentProcess(world.parent_name, world.parent_pid, None)  # type: ignore[attr-defined] # noqa: SLF001
+    process._parent_process = parent  # type: ignore[attr-defined] # noqa: SLF001
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def _umask() -> int:
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            for line in status:
+                if line.startswith("Umask:"):
+                    return int(line.split()[1], 8)
+    except OSError:
+        pass
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _log_levels() -> dict[str, int]:
+    loggers = {"": logging.getLogger().level}
+    for name, logger in list(logging.Logger.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and logger.level != logging.NOTSET:
+            loggers[name] = logger.level
+    if logging.root.manager.disable:
+        loggers["\0disable"] = logging.root.manager.disable
+    return loggers
+
+
+_STYLES: dict[type, str] = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.StringTemplateStyle: "$"}
+
+
+def _log_handlers() -> list[HandlerPlan]:
+    plans = []
+    for handler in logging.getLogger().handlers:
+        formatter = handler.formatter
+        pattern = getattr(formatter, "_fmt", None)
+        dates = getattr(formatter, "datefmt", None)
+        style = _STYLES.get(type(getattr(formatter, "_style", None)), "%")
+        if type(handler) is logging.FileHandler:
+            plans.append(HandlerPlan(handler.baseFilename, handler.level, pattern, dates, style, is_file=True))
+        elif type(handler) is logging.StreamHandler and handler.stream in (sys.stderr, sys.stdout):
+            name = "stderr" if handler.stream is sys.stderr else "stdout"
+            plans.append(HandlerPlan(name, handler.level, pattern, dates, style, is_file=False))
+    return plans
+
+
+# the handlers that were made here: by a template for its own time, by a worker for good
+_handlers: list[logging.Handler] = []
+
+
+def _settle_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
+    while _handlers:
+        logging.getLogger().removeHandler(_handlers.pop())
+    for plan in plans:
+        handler: logging.Handler
+        if plan.is_file:
+            handler = logging.FileHandler(plan.target, delay=True)
+        else:
+            handler = logging.StreamHandler(getattr(sys, plan.target))
+        handler.setLevel(plan.level)
+        handler.setFormatter(logging.Formatter(plan.pattern, plan.dates, plan.style))  # type: ignore[arg-type] # one of three
+        logging.getLogger().addHandler(handler)
+        _handlers.append(handler)
+    for name, level in levels.items():
+        if name == "\0disable":
+            logging.disable(level)
+        else:
+            logging.getLogger(name).setLevel(level)
+
+
+def _torch_flags() -> dict[str, Any]:
+    return {
+        "dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "fill": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined] # a module that is also a class
+        "precision": torch.get_float32_matmul_precision(),
+        "grad": torch.is_grad_enabled(),
+        "sharing": torch.multiprocessing.get_sharing_strategy(),
+        "warn_always": torch.is_warn_always_enabled(),
+        "print": torch_private.print_options(),
+    }
+
+
+def _settle_torch(flags: dict[str, Any]) -> None:
+    """Set what differs; some of torch's setters import half of torch, whatever they are told."""
+    here = _torch_flags()
+    changed = {name: value for name, value in flags.items() if here[name] != value}
+    if "dtype" in changed:
+        torch.set_default_dtype(flags["dtype"])
+    if changed.keys() & {"deterministic", "warn_only"}:
+        torch_private.set_deterministic(flags["deterministic"], warn_only=flags["warn_only"])
+    if "fill" in changed:
+        torch.utils.deterministic.fill_uninitialized_memory = flags["fill"]  # type: ignore[attr-defined] # as above
+    if "precision" in changed:
+        torch.set_float32_matmul_precision(flags["precision"])
+    if "grad" in changed:
+        torch.set_grad_enabled(flags["grad"])
+    if "sharing" in changed:
+        torch.multiprocessing.set_sharing_strategy(flags["sharing"])
+    if "warn_always" in changed:
+        torch.set_warn_always(flags["warn_always"])
+    if "print" in changed:
+        torch.set_printoptions(**flags["print"])

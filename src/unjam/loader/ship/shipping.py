@@ -1,0 +1,250 @@
+"""A dataset by value: pickled once, its arrays placed once in memory that every worker maps.
+
+NOTE [ By value ]
+
+A worker of the fork server gets the user's objects by value: cloudpickle, so lambdas, local classes and classes of a
+notebook travel, and a class of `__main__` that comes back in a batch is the parent's own class again. Buffers
+(arrays, tensors) lie out of band in one piece of anonymous memory, mapped private by each worker: they exist once, and a
+worker that writes to one gets its own copy of that page, as after a fork.
+
+Some things mean more than their bytes, and keep their meaning:
+- memory shared between processes (`share_memory_()`, memory maps of files, arrays over a `multiprocessing.Array`, multiprocessing's
+  queues and locks of a spawn context) stays shared; shared memory that this process has no descriptor of makes the
+  object unshippable, because a silent copy would be worse than an error;
+- a `threading.Lock` arrives as a new lock, unlocked, also where a thread holds it now: nobody in the worker could release it;
+- a file open for reading arrives open, at the same position, with an offset of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from unjam.loader.ship import module_state, reachable_modules, unpickling
+from unjam.loader.ship.pickler import ALIGNMENT, CannotShip, CrowdPickler, ShippingPickler, as_if_spawning
+from unjam.loader.ship.shared_maps import SharedMaps
+from unjam.system import memory
+from unjam.system.logs import log
+from unjam.system.memory import OwnedFd, address_of, create, same_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Where in the payload's memory the stream and each buffer lie. Plain data."""
+
+    size: int
+    stream: tuple[int, int]
+    # the state of the modules that the object's code can reach, see `module_state`
+    state: tuple[int, int]
+    buffers: tuple[tuple[int, int, bool], ...]
+
+
+@dataclass(slots=True)
+class Payload:
+    """A shipped object in memory: `fd` holds the bytes, `extra_fds` what it shares with this process."""
+
+    fd: OwnedFd
+    manifest: Manifest
+    mapping: memory.Mapping
+    extra_fds: list[OwnedFd] = field(default_factory=list)
+    # installed modules that a worker will need, and the program's own that rebuilding it imports
+    modules: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+    # a class of the program's own whose code runs when the object is rebuilt
+    runs: str = ""
+
+
+class TooLarge(CannotShip):
+    """What would be sent takes more memory than it may; `size` is how much."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"it takes {size} bytes")
+        self.size = size
+
+
+def ship(
+    cargo: object,
+    previous: Payload | None = None,
+    *,
+    within: int | None = None,
+    numbers: Mapping[int, int] | None = None,
+    with_state: bool = False,
+) -> Payload:
+    """Pickle `cargo` into memory; give back `previous` itself if it holds the very same bytes.
+
+    Raises `TooLarge`, before any memory is taken, if more than `within` bytes would be.
+    `numbers`: by identity, the containers that the worker has already (`crowds`). `with_state`: the state of the modules that its code can reach goes along, see NOTE [ Module state ].
+    """
+    _main_by_value()
+    dumped = dump(cargo, numbers)
+    reached = reachable_modules.Reached()
+    try:
+        reached = reachable_modules.reach(dumped.modules)
+        if with_state:
+            dumped.state = _dump_state(reached, dumped.buffers)
+    except Exception:  # noqa: BLE001 - user code
+        # a help, never a hindrance; buffers of what was taken so far are only ballast
+        log.debug("the variables of the program's modules stay behind", exc_info=True)
+    manifest = _plan(dumped)
+    if previous is not None and _unchanged(dumped, manifest, previous):
+        return previous
+    if within is not None and manifest.size > within:
+        raise TooLarge(manifest.size)
+    fd = OwnedFd(create(max(manifest.size, 1), "payload"))
+    mapping = memory.Mapping(fd, max(manifest.size, 1))
+    content = mapping.view()
+    for (start, length), view in _places(manifest, dumped):
+        content[start : start + length] = view
+    needed = frozenset(dumped.modules & reached.own.keys())
+    return Payload(fd, manifest, mapping, dumped.fds, frozenset(reached.installed), needed, dumped.runs)
+
+
+def _dump_state(reached: reachable_modules.Reached, buffers: list[pickle.PickleBuffer]) -> bytes:
+    """The state of the reached modules; its buffers go behind those of the object itself."""
+    maps = SharedMaps()
+
+    def pack(value: Any) -> module_state.Packed:
+        stream = io.BytesIO()
+        pickler = ShippingPickler(stream, maps)
+        try:
+            pickler.dump(value)
+            if pickler.fds:
+                raise CannotShip("it holds a descriptor")
+            first = len(buffers)
+            buffers.extend(pickler.buffers)
+            return module_state.Packed(stream.getvalue(), first, len(pickler.buffers))
+        finally:
+            pickler.let_go()
+
+    return pickle.dumps(module_state.collect(reached, pack), pickle.HIGHEST_PROTOCOL)
+
+
+def _main_by_value() -> None:
+    """The program as multiprocessing's spawn names it in a child, where a rank has its classes: no worker can import that."""
+    main = sys.modules.get("__mp_main__")
+    if main is not None and main.__name__ not in cloudpickle.list_registry_pickle_by_value():
+        cloudpickle.register_pickle_by_value(main)
+
+
+def receive(fd: int, manifest: Manifest, fds: list[int], *, here: bool = False) -> Any:
+    """Rebuild what was shipped. `here`: in the process that shipped it, where its classes exist already."""
+    content = Content(fd, manifest)
+    content.expect_state()
+    return content.rebuild(fds, here=here)
+
+
+# in a template and its workers: the large containers that are rebuilt already, by their numbers
+crowds: list[Any] = []
+
+
+class Content:
+    """What a payload holds, its arrays over a private mapping of the shared bytes."""
+
+    def __init__(self, fd: int, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._content = memory.Mapping(fd, max(manifest.size, 1), private=True).view()
+        self._views = []
+        for at, nbytes, readonly in manifest.buffers:
+            view = self._content[at : at + nbytes]
+            self._views.append(view.toreadonly() if readonly else view)
+
+    def expect_state(self) -> None:
+        """Before anything is imported: see NOTE [ Module state ]."""
+        start, length = self._manifest.state
+        if length:
+            module_state.expect(pickle.loads(self._content[start : start + length]), self._views)
+
+    def rebuild(self, fds: list[int], *, here: bool = False) -> Any:
+        """The object."""
+        start, length = self._manifest.stream
+        stream = self._content[start : start + length]
+        with unpickling.descriptors(fds):
+            if here:
+                return _KeepingUnpickler(io.BytesIO(stream), buffers=self._views).load()
+            if crowds:
+                return _CrowdUnpickler(io.BytesIO(stream), buffers=self._views).load()
+            return pickle.loads(stream, buffers=self._views)
+
+
+class _CrowdUnpickler(pickle.Unpickler):
+    def persistent_load(self, number: int) -> Any:
+        """A large container that lies in the template."""
+        return crowds[number]
+
+
+class _KeepingUnpickler(pickle.Unpickler):
+    """Leaves the program's own classes as they are: cloudpickle would lay copies of their methods over them."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return (lambda kind, _: kind) if name == "_class_setstate" else found
+
+
+# -- pickling ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Dumped:
+    """A pickled object before it has a place."""
+
+    stream: memoryview
+    buffers: list[pickle.PickleBuffer]
+    fds: list[OwnedFd]
+    modules: set[str]
+    runs: str
+    state: bytes = b""
+
+
+def dump(cargo: object, numbers: Mapping[int, int] | None = None) -> Dumped:
+    """Pickle by value; raises what the object's own pickling raises, or `CannotShip`."""
+    stream = io.BytesIO()
+    pickler = CrowdPickler(stream, numbers) if numbers else ShippingPickler(stream)
+    with as_if_spawning(pickler):
+        pickler.dump(cargo)
+    dumped = Dumped(stream.getbuffer(), pickler.buffers, pickler.fds, pickler.modules, pickler.runs)
+    pickler.let_go()
+    return dumped
+
+
+# -- placing -----------------------------------------------------------------------------------------------------------
+
+
+def _plan(dumped: Dumped) -> Manifest:
+    state = (dumped.stream.nbytes, len(dumped.state))
+    at = sum(state)
+    buffers = []
+    for buffer in dumped.buffers:
+        raw = buffer.raw()
+        at = -(-at // ALIGNMENT) * ALIGNMENT
+        buffers.append((at, raw.nbytes, raw.readonly))
+        at += raw.nbytes
+    return Manifest(at, (0, dumped.stream.nbytes), state, tuple(buffers))
+
+
+def _places(manifest: Manifest, dumped: Dumped) -> Iterator[tuple[tuple[int, int], memoryview]]:
+    yield manifest.stream, dumped.stream
+    if dumped.state:
+        yield manifest.state, memoryview(dumped.state)
+    for (start, length, _), buffer in zip(manifest.buffers, dumped.buffers, strict=True):
+        yield (start, length), buffer.raw()
+
+
+def _file(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def _unchanged(dumped: Dumped, manifest: Manifest, previous: Payload) -> bool:
+    if manifest != previous.manifest or [_file(fd) for fd in dumped.fds] != [_file(fd) for fd in previous.extra_fds]:
+        return False
+    base = previous.mapping.address
+    return all(
+        same_bytes(base + start, address_of(view), length) for (start, length), view in _places(manifest, dumped)
+    )

@@ -1,0 +1,93 @@
+"""The program's warning filters, in a worker that does not descend from it.
+
+A filter names a class of warnings, which may belong to a package that the dataset never needs (importing Lightning leaves such
+filters behind, and importing it takes seconds). Nobody can raise a warning of a class that is not imported, so such a filter
+waits until its module is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import warnings
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from unjam.loader.ship.reachable_modules import MAIN
+from unjam.system.import_hook import after_import
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A regular expression, or the plain text that Python's own filters have in its place."""
+
+    text: str
+    flags: int | None = None
+
+    @classmethod
+    def of(cls, found: Any) -> Pattern | None:
+        """What stands in a filter; None: anything matches."""
+        if found is None or isinstance(found, str):
+            return None if found is None else cls(found)
+        return cls(found.pattern, found.flags)
+
+    def value(self) -> Any:
+        """For a filter."""
+        return self.text if self.flags is None else re.compile(self.text, self.flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One filter, its category by name. Plain data."""
+
+    action: str
+    message: Pattern | None
+    module_of: str
+    category: str
+    module: Pattern | None
+    line: int
+
+    def entry(self) -> Any:
+        """As `warnings.filters` has it; raises where the category is not there."""
+        found: Any = sys.modules[self.module_of]
+        for name in self.category.split("."):
+            found = getattr(found, name)
+        message = None if self.message is None else self.message.value()
+        module = None if self.module is None else self.module.value()
+        return self.action, message, found, module, self.line
+
+
+def collect() -> list[Filter]:
+    """The filters of this process, the first to be asked first."""
+    found = []
+    for action, message, category, module, line in warnings.filters:
+        with contextlib.suppress(Exception):  # somebody's own idea of a filter
+            if isinstance(category, type) and category.__module__ not in MAIN:
+                kind = (category.__module__, category.__qualname__)
+                found.append(Filter(action, Pattern.of(message), *kind, Pattern.of(module), line))
+    return found
+
+
+def use(wanted: list[Filter]) -> None:
+    """Make these the filters of this process, each as soon as its category is imported."""
+    entries: dict[int, Any] = {}
+    for place, one in enumerate(wanted):
+        with contextlib.suppress(KeyError, AttributeError):
+            entries[place] = one.entry()
+    warnings.filters[:] = entries.values()  # type: ignore[index] # typeshed calls it a Sequence; it is a list
+    for place, one in enumerate(wanted):
+        if place not in entries and one.module_of not in sys.modules:
+            after_import(one.module_of, lambda module, at=place: _add(module, wanted, entries, at))  # type: ignore[misc] # a lambda's default
+
+
+def _add(_: ModuleType, wanted: list[Filter], entries: dict[int, Any], place: int) -> None:
+    """Put a filter before the next of those that came after it in the program."""
+    with contextlib.suppress(KeyError, AttributeError):
+        entries[place] = wanted[place].entry()
+        rules: Any = warnings.filters
+        after = [entries[at] for at in sorted(entries) if at > place]
+        next_one = next((at for at, rule in enumerate(rules) if any(rule is one for one in after)), len(rules))
+        rules.insert(next_one, entries[place])
+        warnings._filters_mutated()  # type: ignore[attr-defined] # noqa: SLF001 - as every function of that module does

@@ -1,0 +1,164 @@
+"""torch's default collate, stacking straight into the slot.
+
+torch's own function walks the structure; only what it does with a batch of tensors is replaced, in the worker's process
+alone, through the table torch documents for that purpose. So a user's collate function that calls `default_collate`
+is served as well, and no worker ever opens a segment in /dev/shm.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from unjam.loader.transport.slots import Arena
+from unjam.system import torch_private as private
+
+# smaller tensors are cheaper to stack in ordinary memory and copy; a batch of this size travels in the message
+SMALLEST_STACK = 1 << 13
+
+
+def install(arena: Arena, *, strict: bool) -> Callable[[Any], Any]:
+    """Let torch's default collate in this process stack into `arena` while a batch is made.
+
+    `strict`: it is the loader's own, and refuses to mix things up. A function of the user's that calls it gets what torch gives. The
+    answer is the same collate without the refusals.
+    """
+    table = private.default_collate_fn_map
+    if table.get(torch.Tensor) is not private.collate_tensor_fn:
+        return private.default_collate  # type: ignore[no-any-return] # the user put a function of their own there
+
+    def stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        if strict:
+            _same_dtype(batch)
+        return _stack(arena, batch, collate_fn_map)
+
+    def stack_anything(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return _stack(arena, batch, collate_fn_map)
+
+    tolerant = {**table, torch.Tensor: stack_anything}
+    table[torch.Tensor] = stack
+    if strict:
+        table.update(_checks())
+    return functools.partial(private.collate, collate_fn_map=tolerant)
+
+
+def is_default(collate: Any) -> bool:
+    """Whether batches are put together by torch's own function."""
+    return collate is private.default_collate
+
+
+def checked(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """For a process whose table is not ours to change: torch's own function with the checks that workers make."""
+    table = private.default_collate_fn_map
+    if not is_default(collate) or table.get(torch.Tensor) is not private.collate_tensor_fn:
+        return collate
+
+    def stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        _same_dtype(batch)
+        return private.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+
+    def collate_checked(batch: Any) -> Any:
+        return private.collate(batch, collate_fn_map={**table, **_checks(), torch.Tensor: stack})
+
+    return collate_checked
+
+
+def additions() -> dict[Any, Callable[..., Any]]:
+    """What the user added to torch's table of collate functions."""
+    return {
+        kind: function
+        for kind, function in private.default_collate_fn_map.items()
+        if getattr(function, "__module__", None) not in (private.default_collate.__module__, __name__)
+    }
+
+
+def _same_dtype(batch: Any) -> None:
+    """Stacking would cast all to the first one's dtype, or to the widest, by chance of order and number of workers."""
+    if [tensor.dtype for tensor in batch].count(batch[0].dtype) != len(batch):
+        raise TypeError("tensors of different dtypes in one batch")
+
+
+# what was found for the table as it was last
+_known: dict[tuple[Any, ...], dict[Any, Callable[..., Any]]] = {}
+
+
+def _checks() -> dict[Any, Callable[..., Any]]:
+    """Functions for torch's table that do as torch does, and say so where it would mix things up in silence."""
+    table = private.default_collate_fn_map
+    now = (*table, *map(id, table.values()))
+    if now not in _known:
+        _known.clear()
+        _known[now] = _find_checks(table)
+    return _known[now]
+
+
+def _find_checks(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    checks = {dict: _collate_dicts, list: _collate_sequences, tuple: _collate_sequences}
+    # a function of the user's for mappings or sequences in general comes first
+    taken = {kind for kind in checks for known in table if isinstance(known, type) and issubclass(kind, known)}
+    found = {kind: function for kind, function in checks.items() if kind not in taken}
+    for kind in (str, bytes):
+        if table.get(kind) is private.collate_str_fn:
+            found[kind] = _collate_words
+    return found
+
+
+def _collate_words(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """As torch does it, but what is no word is not put among words."""
+    del collate_fn_map
+    if not all(issubclass(kind, (str, bytes)) for kind in set(map(type, batch))):
+        raise TypeError("words and other things in one batch")
+    return batch
+
+
+def _collate_sequences(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """As torch does it, but a dict or a word among lists is not taken apart like one."""
+    first = batch[0]
+    if type(first) is not list and type(first) is not tuple:
+        return _by_torch(batch, collate_fn_map)
+    size = len(first)
+    kinds = set(map(type, batch))
+    if not (kinds <= {list, tuple} or all(issubclass(kind, (list, tuple)) for kind in kinds)) or set(
+        map(len, batch)
+    ) != {size}:
+        raise RuntimeError("sequences of different lengths, or other things among sequences, in one batch")
+    return [private.collate(parts, collate_fn_map=collate_fn_map) for parts in zip(*batch, strict=True)]
+
+
+def _by_torch(batch: Any, collate_fn_map: Any) -> Any:
+    """A subclass: torch knows how to make another of its kind."""
+    rest = {kind: function for kind, function in collate_fn_map.items() if kind not in (dict, list, tuple)}
+    return private.collate(batch, collate_fn_map=rest)
+
+
+def _collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """As torch does it, but a key that the first sample does not have is not dropped in silence."""
+    first = batch[0]
+    if type(first) is not dict:
+        return _by_torch(batch, collate_fn_map)
+    keys = first.keys()
+    if any(sample.keys() != keys for sample in batch):
+        raise KeyError("samples with different keys in one batch")
+    return {key: private.collate([sample[key] for sample in batch], collate_fn_map=collate_fn_map) for key in first}
+
+
+def _stack(arena: Arena, batch: Any, collate_fn_map: Any) -> Any:
+    first = batch[0]
+    if first.is_nested or first.layout is not torch.strided:
+        return private.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # it knows what to say
+    if first.device.type != "cpu" or first.is_quantized:
+        return torch.stack(batch, 0)
+    size = (len(batch), *first.shape)
+    out = None
+    if arena.usable and len(batch) * first.numel() * first.dtype.itemsize >= SMALLEST_STACK:
+        out = arena.tensor(size, first.dtype)
+    if out is None:
+        out = torch.empty(size, dtype=first.dtype)
+    if type(first) is not torch.Tensor:
+        # a subclass decides itself what its new tensor over this memory is
+        storage = torch.storage.TypedStorage(wrap_storage=out.untyped_storage(), dtype=first.dtype, _internal=True)
+        out = first.new(storage).resize_(size)
+    return torch.stack(batch, 0, out=out)

@@ -1,0 +1,262 @@
+"""A batch into a slot: one pickler for whatever a collate function returns.
+
+Tensors become (offset, dtype, size, stride) and their bytes go into the slot; those that `collating` already put there
+are not copied. Everything else that offers protocol-5 buffers (numpy, pandas, Arrow) has them copied into the slot
+too. What remains is the pickle stream. Quantised, nested, subclassed tensors and parameters go through
+torch's own reductions, which end in storages, and those go into the slot.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import io
+import math
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import torch
+from torch.multiprocessing import reductions
+
+from unjam.loader.transport import classes, unpacking
+from unjam.loader.transport.slots import Arena, Filling
+
+# below this a buffer is cheaper inside the stream
+SMALLEST_BUFFER = 512
+# above this the stream itself goes into the slot
+LARGEST_STREAM = 1 << 15
+# up to this a tensor is cheaper inside the stream, and has memory of its own on the other side
+SMALL_TENSOR = 1 << 13
+# up to this, a batch's bytes travel in the message: cheaper than a lease
+LARGEST_INLINE = 1 << 13
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What the parent needs to rebuild a batch; `data` are the bytes themselves where no slot carries them."""
+
+    stream: bytes
+    stream_at: tuple[int, int] | None
+    buffers: tuple[unpacking.BufferAt, ...]
+    filling: Filling | None
+    data: bytes
+
+    @property
+    def nbytes(self) -> int:
+        """What the batch occupies."""
+        return (self.filling.used if self.filling else len(self.data)) + len(self.stream)
+
+
+class Packer:
+    """Packs batches into one worker's arena.
+
+    `by_value` says that this worker has no `__main__` of the user's: classes and functions defined there must travel by
+    value and come back as the parent's own. Otherwise they travel by name first.
+    """
+
+    def __init__(self, arena: Arena, *, by_value: bool) -> None:
+        self._arena = arena
+        self._by_value = by_value
+
+    def pack(self, batch: object) -> Packed:
+        """Pickle `batch`; raises whatever pickling raises, in this thread."""
+        used = self._arena.used
+        try:
+            return self._seal(*self._dump(batch, _CautiousPickler if self._by_value else _ByNamePickler))
+        except (pickle.PicklingError, AttributeError, TypeError):
+            # by name it cannot be, or must not be: by value, as the dataset came
+            self._arena.used = used
+            return self._seal(*self._dump(batch, _ByValuePickler))
+
+    def _dump(self, batch: object, pickler: Callable[..., Any]) -> tuple[bytes, list[unpacking.BufferAt]]:
+        stream = io.BytesIO()
+        buffers: list[unpacking.BufferAt] = []
+
+        def keep(buffer: pickle.PickleBuffer) -> bool:
+            raw = buffer.raw()
+            if raw.nbytes < SMALLEST_BUFFER:
+                return True
+            buffers.append(unpacking.BufferAt(self._arena.write(raw), raw.nbytes, raw.readonly))
+            return False
+
+        pickler(stream, keep, _Sink(self._arena)).dump(batch)
+        return stream.getvalue(), buffers
+
+    def _seal(self, stream: bytes, buffers: list[unpacking.BufferAt]) -> Packed:
+        arena = self._arena
+        stream_at = None
+        if len(stream) > LARGEST_STREAM:
+            stream_at = (arena.write(memoryview(stream)), len(stream))
+            stream = b""
+        if arena.used <= LARGEST_INLINE or not arena.shareable:
+            return Packed(stream, stream_at, tuple(buffers), None, arena.lift())
+        return Packed(stream, stream_at, tuple(buffers), arena.finish(), b"")
+
+
+class _Sink:
+    """Where the bytes of tensors and storages go."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._storages: dict[int, tuple[int, torch.UntypedStorage]] = {}
+        self._in_stream = 0
+        # bytes of views by the storage they lie in
+        self._views: dict[int, int] = {}
+
+    def tensor(self, tensor: torch.Tensor) -> Any:
+        if tensor.device.type != "cpu":
+            return NotImplemented if tensor.device.type == "meta" else reductions.reduce_tensor(tensor)
+        if tensor.requires_grad and not tensor.is_leaf:
+            raise RuntimeError(
+                "a batch holds a tensor that requires grad and is the result of a computation; the graph behind it "
+                "cannot cross the process border: call .detach() on it, or compute it in the training process"
+            )
+        if tensor.layout in SPARSE:
+            return reduce_sparse(tensor)
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+            return NotImplemented
+        if tensor.requires_grad:
+            return unpacking.rebuild_leaf, (tensor.detach(),)
+        size = tuple(tensor.shape)
+        dtype = tensor.dtype
+        nbytes = math.prod(size) * dtype.itemsize
+        if nbytes == 0:
+            return unpacking.rebuild_empty, (dtype, size)
+        storage = tensor.untyped_storage()
+        if nbytes > SMALL_TENSOR:
+            self._views[storage.data_ptr()] = seen = self._views.get(storage.data_ptr(), 0) + nbytes
+        else:
+            seen = nbytes
+        if seen > storage.nbytes():
+            # overlapping memory (expand, unfold, many views of one tensor): the storage is smaller than the elements
+            at, length = self._storage_at(storage)
+            return unpacking.rebuild_view, (at, length, dtype, size, tensor.stride(), tensor.storage_offset())
+        if nbytes <= SMALL_TENSOR and self._in_stream < LARGEST_INLINE and _is_plain(tensor):
+            self._in_stream += nbytes
+            return unpacking.rebuild_small, (ctypes.string_at(tensor.data_ptr(), nbytes), dtype, size)
+        stride = None if tensor.is_contiguous() else _dense_stride(tensor)
+        at_once = self._arena.offset_of(tensor.data_ptr(), nbytes) if _is_plain(tensor) else None
+        if at_once is not None:
+            return unpacking.rebuild_tensor, (at_once, dtype, size, None)
+        offset = self._arena.place(nbytes)
+        target = self._arena.at(offset, nbytes // dtype.itemsize, dtype)
+        (target.resize_(size) if stride is None else target.as_strided_(size, stride)).copy_(tensor)
+        return unpacking.rebuild_tensor, (offset, dtype, size, stride)
+
+    def storage(self, storage: torch.UntypedStorage) -> Any:
+        if storage.device.type != "cpu":
+            return NotImplemented
+        if storage.nbytes() == 0:
+            return unpacking.rebuild_empty_storage, ()
+        return unpacking.rebuild_storage, self._storage_at(storage)
+
+    def _storage_at(self, storage: torch.UntypedStorage) -> tuple[int, int]:
+        key, length = storage.data_ptr(), storage.nbytes()
+        known = self._storages.get(key)
+        if known is not None and known[1].nbytes() == length:
+            return known[0], length
+        offset = self._arena.offset_of(key, length)
+        if offset is None:
+            offset = self._arena.place(length)
+            self._arena.at(offset, length, torch.uint8).untyped_storage().copy_(storage)
+        self._storages[key] = (offset, storage)
+        return offset, length
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's bytes in memory are its elements in order."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def reduce_sparse(tensor: torch.Tensor) -> Any:
+    """By its parts; torch's own way keeps every sparse tensor alive until the next torch.load."""
+    parts: tuple[torch.Tensor, ...]
+    if tensor.layout is torch.sparse_coo:
+        parts = tensor._indices(), tensor._values()  # noqa: SLF001 - the public ones refuse what is not coalesced
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        parts = tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    else:
+        parts = tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    parts = tuple(part.detach() for part in parts)
+    coalesced = tensor.is_coalesced() if tensor.layout is torch.sparse_coo else None
+    return unpacking.rebuild_sparse, (tensor.layout, parts, tuple(tensor.shape), coalesced, tensor.requires_grad)
+
+
+def _dense_stride(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The strides of a compact copy that keeps the tensor's memory format; None when that is simply contiguous."""
+    stride = tuple(torch.empty_like(tensor, device="meta").stride())
+    contiguous = tuple(torch.empty(tensor.shape, device="meta").stride())
+    return None if stride == contiguous else stride
+
+
+class _ByNamePickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], bool], sink: _Sink) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
+        self._sink = sink
+
+    def reducer_override(self, obj: Any) -> Any:
+        return _reduce(self._sink, obj)
+
+
+class _CautiousPickler(_ByNamePickler):
+    """By name, but only what the parent will find under that name. Plain batches need no more, and it is faster."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = _reduce(self._sink, obj)
+        if reduced is NotImplemented:
+            named = obj if isinstance(obj, (type, types.FunctionType)) else type(obj)
+            if not _found_by_name(named):
+                raise pickle.PicklingError(f"{named!r} travels by value")
+        return reduced
+
+
+@functools.lru_cache(maxsize=4096)
+def _found_by_name(obj: Any) -> bool:
+    if obj.__module__ in ("__main__", "__mp_main__"):
+        return False
+    found: Any = sys.modules.get(obj.__module__)
+    for part in obj.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is obj
+
+
+class _ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
+    def __init__(self, file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], bool], sink: _Sink) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
+        self._sink = sink
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = _reduce(self._sink, obj)
+        if reduced is NotImplemented and isinstance(obj, type):
+            reduced = classes.by_number(obj)
+        return super().reducer_override(obj) if reduced is NotImplemented else reduced
+
+
+def _reduce(sink: _Sink, obj: Any) -> Any:
+    kind = type(obj)
+    if kind is torch.Tensor:
+        return sink.tensor(obj)
+    if kind is torch.UntypedStorage:
+        return sink.storage(obj)
+    if kind is torch.storage.TypedStorage:
+        return unpacking.rebuild_typed, (obj._untyped_storage, obj.dtype)  # noqa: SLF001 - the public accessor warns
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        return _reduce_array(obj)
+    return NotImplemented
+
+
+def _reduce_array(array: Any) -> Any:
+    """As from torch's workers, arrays arrive writeable and in the machine's byte order."""
+    dtype = array.dtype
+    if (array.flags.writeable and dtype.isnative) or dtype.hasobject or not array.size:
+        return NotImplemented
+    order = "F" if array.flags.fnc else "C"
+    return array.astype(dtype.newbyteorder("="), order=order).__reduce_ex__(pickle.HIGHEST_PROTOCOL)

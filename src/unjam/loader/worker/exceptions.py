@@ -1,0 +1,205 @@
+"""An exception across the process border, with its own type whatever its constructor takes.
+
+Pickle rebuilds an exception by calling its class with `args`; a constructor that takes something else fails there, in the
+parent, and the user's error is lost. So the worker tries the whole way itself, and where that fails the exception is
+rebuilt without its constructor, and where even its class cannot travel its words do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from unjam.errors import words_of
+from unjam.loader.transport import classes
+
+# in an exception's __dict__: the notes that are unjam's
+_OWN_NOTES = "__unjam_notes__"
+
+
+class RemoteTraceback(Exception):
+    """The worker's traceback, as the cause of the exception it raised."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+class RemoteError(RuntimeError):
+    """Stands for an exception whose own class could not travel; its name and words are in the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionRecord:
+    """An exception as plain bytes and words."""
+
+    pickled: bytes | None
+    state: bytes | None
+    type_name: str
+    words: str
+    traceback: str
+    notes: tuple[str, ...] = ()
+
+    def restore(self) -> BaseException:
+        """The exception itself, with the remote traceback as its cause."""
+        error = self._rebuild()
+        with contextlib.suppress(Exception):  # an exception may be frozen
+            shown = "" if hasattr(error, "add_note") else "\n" + "\n".join(self.notes)
+            error.__cause__ = RemoteTraceback(self.traceback + shown)
+        add_notes(error, self.notes)
+        return error
+
+    def _rebuild(self) -> BaseException:
+        with contextlib.suppress(Exception):  # the class may not be importable here; its words are
+            if self.pickled is not None:
+                whole: BaseException = pickle.loads(self.pickled)
+                return whole
+            if self.state is not None:
+                kind, args, attributes = pickle.loads(self.state)
+                return _without_constructor(kind, args, attributes)
+        return RemoteError(f"{self.type_name}: {self.words}")
+
+
+def add_notes(error: BaseException, notes: tuple[str, ...]) -> None:
+    """Add what is known to an exception. Python 3.10 does not show notes, but keeps them where later ones do.
+
+    A dataset may raise one and the same object again and again: what was added before gives way.
+    """
+    with contextlib.suppress(Exception):  # an exception may be frozen
+        held = vars(error)
+        before = held.get(_OWN_NOTES, ())
+        if before:
+            held["__notes__"] = [note for note in held.get("__notes__", ()) if note not in before]
+        for note in notes:
+            if hasattr(error, "add_note"):
+                error.add_note(note)
+            else:
+                held.setdefault("__notes__", []).append(note)
+        held[_OWN_NOTES] = notes
+
+
+def twin(error: BaseException) -> BaseException:
+    """Another exception like this one, without its frames: for a record that outlives the handling of the first."""
+    other = _alike(error)
+    cause = error.__cause__
+    if not isinstance(cause, RemoteTraceback) and error.__traceback__ is not None:
+        cause = RemoteTraceback("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+    with contextlib.suppress(Exception):  # an exception may be frozen
+        other.__cause__ = cause if isinstance(cause, RemoteTraceback) else None
+    return other
+
+
+def _alike(error: BaseException) -> BaseException:
+    for make in (copy.copy, lambda one: _without_constructor(type(one), one.args, _attributes(one))):
+        with contextlib.suppress(Exception):  # an exception may refuse to be made either way
+            other: BaseException = make(error)
+            if type(other) is type(error) and words_of(other) == words_of(error):
+                if "__notes__" in vars(error):
+                    vars(other)["__notes__"] = list(vars(error)["__notes__"])
+                return other
+    return RemoteError(f"{type_name(type(error))}: {words_of(error)}")
+
+
+def type_name(kind: type) -> str:
+    """A class by its full name; built-in ones by their short one."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def record(error: BaseException, notes: tuple[str, ...], *, by_value: bool) -> ExceptionRecord:
+    """Take down `error`, which user code raised here."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    pickled = state = None
+    for dumps in _ways(by_value=by_value):
+        pickled = _whole(error, dumps)
+        if pickled is not None:
+            break
+    if pickled is None:
+        for dumps in _ways(by_value=by_value):
+            state = _state(error, dumps)
+            if state is not None:
+                break
+    if not isinstance(error, Exception):
+        # SystemExit would end the training without a word, KeyboardInterrupt would look like the user's Ctrl-C
+        pickled = state = None
+    return ExceptionRecord(pickled, state, type_name(type(error)), words_of(error), text, notes)
+
+
+def _ways(*, by_value: bool) -> tuple[Any, ...]:
+    return (classes.dumps,) if by_value else (pickle.dumps, classes.dumps)
+
+
+def _whole(error: BaseException, dumps: Any) -> bytes | None:
+    try:
+        data: bytes = dumps(error)
+        back = pickle.loads(data)
+    except Exception:  # noqa: BLE001 - user classes raise anything from their reductions
+        return None
+    if type(back).__qualname__ != type(error).__qualname__:
+        return None
+    # a constructor that takes something else may also succeed and mean another thing; those of Python itself do not, but
+    # somebody may have changed the arguments of one that keeps its words elsewhere
+    pythons_own = type(error).__module__ == "builtins" and back.args == error.args
+    return data if pythons_own or words_of(back) == words_of(error) else None
+
+
+def _state(error: BaseException, dumps: Any) -> bytes | None:
+    try:
+        data: bytes = dumps((type(error), _picklable(error.args, dumps), _picklable(_attributes(error), dumps)))
+        kind, args, attributes = pickle.loads(data)
+        back = _without_constructor(kind, args, attributes)
+    except Exception:  # noqa: BLE001 - as above
+        return None
+    return data if words_of(back) == words_of(error) else None
+
+
+def _picklable(parts: Any, dumps: Any) -> Any:
+    """Each part if it can travel, its repr if not."""
+
+    def one(part: Any) -> Any:
+        try:
+            pickle.loads(dumps(part))
+        except Exception:  # noqa: BLE001 - as above
+            return _safe_repr(part)
+        return part
+
+    return {k: one(v) for k, v in parts.items()} if isinstance(parts, dict) else tuple(one(p) for p in parts)
+
+
+def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
+    error = kind.__new__(kind)
+    # not by assignment: an exception may be frozen
+    object.__setattr__(error, "args", args)
+    for name, value in attributes.items():
+        if hasattr(error, "__dict__") and name not in _slots(kind):
+            error.__dict__[name] = value
+        else:
+            object.__setattr__(error, name, value)
+    return error
+
+
+def _attributes(error: BaseException) -> dict[str, Any]:
+    """What an exception holds, in its `__dict__` and in slots."""
+    held = {name: getattr(error, name) for name in _slots(type(error)) if hasattr(error, name)}
+    return {**held, **{name: value for name, value in vars(error).items() if name != _OWN_NOTES}}
+
+
+def _slots(kind: type) -> list[str]:
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+def _safe_repr(part: Any) -> str:
+    try:
+        return repr(part)
+    except Exception:  # noqa: BLE001 - as above
+        return f"<{type(part).__name__}>"

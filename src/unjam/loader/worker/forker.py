@@ -1,0 +1,196 @@
+"""A process with one thread that forks workers when it is asked to.
+
+It reaps what ends, reports the status through a pipe that it alone holds, and goes when its parent goes; the kernel then takes its
+children along. The fork server is one, and so is each template.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from unjam.loader.engine.deadlines import HAND_OVER, LOOK_AROUND
+from unjam.loader.transport.channel import Channel, ChannelClosed, Envelope
+from unjam.loader.worker.parent_death import ParentSight, die_with_parent
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Fork a worker. Descriptors: its end of the channel, then the parent's standard output and error."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A process was forked. Descriptors: the pipe its status will come through and, where there are any, its pidfd."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotForked:
+    """The system refused to fork."""
+
+    reason: str
+
+
+class Forker:
+    """See the module's text. `children`: status pipes by process, of an earlier program of this process."""
+
+    # seconds without a child and without a request after which it ends by itself; None: never
+    idle: float | None = None
+
+    def __init__(self, fd: int, language: Sequence[type], children: dict[int, int] | None = None) -> None:
+        self._control_fd = fd
+        self._channel = Channel(socket.socket(fileno=fd), language)
+        self._children = children or {}
+        self._parent = ParentSight(os.getppid())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._wake, self._waker = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(self._waker, False)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> None:
+        """Fork and reap until the parent, or whoever is at the other end of the channel, is gone."""
+        poller = select.poll()
+        poller.register(self._channel.fileno(), select.POLLIN)
+        poller.register(self._wake, select.POLLIN)
+        if self._parent.fd is not None:
+            poller.register(self._parent.fd, select.POLLIN)
+        self._reap()
+        used = time.monotonic()
+        while not self._channel.closed and self._parent.alive(0):
+            poller.poll(LOOK_AROUND.milliseconds)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake, 4096)
+            self._reap()
+            if self._channel.receive() or self._children:
+                used = time.monotonic()
+            while self._channel.arrived:
+                envelope = self._channel.arrived.popleft()
+                try:
+                    self._obey(envelope)
+                finally:
+                    envelope.close()
+            if self.idle is not None and time.monotonic() - used > self.idle:
+                break
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+        os._exit(0)
+
+    def _obey(self, envelope: Envelope) -> None:
+        """Do what a message asks for."""
+        raise NotImplementedError
+
+    def _work(self, channel: int) -> None:
+        """Be a worker, in a child, on the parent's channel."""
+        raise NotImplementedError
+
+    def _answer(self, message: object, fds: Sequence[int] = ()) -> None:
+        with contextlib.suppress(ChannelClosed):
+            self._channel.deliver(message, HAND_OVER, fds=fds)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            pipe = self._children.pop(pid, None)
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    os.write(pipe, str(os.waitstatus_to_exitcode(status)).encode())
+                os.close(pipe)
+
+    def _fork(self, envelope: Envelope, name: str, be: Callable[[int], None]) -> None:
+        """Fork a child that calls `be` with the first descriptor of a message, and tell of it."""
+        read, write = os.pipe()
+        me = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(read)
+            os.close(write)
+            self._answer(NotForked(f"{error.strerror} (the limit of processes or memory is reached)"))
+            return
+        if pid == 0:
+            self._child(me, envelope, (read, write), name, be)
+        self._children[pid] = write
+        fds = [read]
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                fds.append(os.pidfd_open(pid))
+        self._answer(Forked(pid), fds)
+        for fd in fds:
+            os.close(fd)
+
+    def _child(
+        self, parent: int, envelope: Envelope, pipe: tuple[int, int], name: str, be: Callable[[int], None]
+    ) -> None:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            die_with_parent(parent)
+            channel, *output = envelope.fds
+            for fd in (*pipe, self._control_fd, self._wake, self._waker, *self._children.values()):
+                os.close(fd)
+            if self._parent.fd is not None:
+                os.close(self._parent.fd)
+            for standard, fd in zip((1, 2), output, strict=False):
+                os.dup2(fd, standard)
+                os.close(fd)
+            name_process(name)
+            # what this process holds stays frozen: a collection that looked at it would copy it into every child
+            be(channel)
+            code = 0
+        except BaseException:  # noqa: BLE001 - the last frame of this process; the report goes to stderr
+            import traceback  # noqa: PLC0415 - never needed otherwise
+
+            traceback.print_exc()
+        finally:
+            leave(code)
+
+
+def threads() -> int:
+    """How many threads this process has."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        import threading  # noqa: PLC0415 - elsewhere than on Linux only Python's own threads can be counted
+
+        return threading.active_count()
+
+
+def name_process(name: str) -> None:
+    """Set the name that `ps` and `top` show."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as comm:
+        comm.write(name[:15])
+
+
+def leave(code: int) -> None:
+    """End as multiprocessing's children do: its finalisers run, streams are flushed, the interpreter is not torn down."""
+    from multiprocessing import util  # noqa: PLC0415 - at the end only
+
+    try:
+        util._exit_function()  # type: ignore[attr-defined] # noqa: SLF001 - what BaseProcess._bootstrap calls
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)

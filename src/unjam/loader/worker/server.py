@@ -1,0 +1,156 @@
+"""The fork server: a small process with one thread, from which templates and workers are forked.
+
+It is started once per training process, by a fresh interpreter, so it has none of the training process's threads,
+locks and handles; and it has torch imported, so a worker starts in milliseconds. It knows nothing of datasets: those are
+rebuilt in templates (`template`), or by each worker for itself.
+
+Libraries that a dataset needs are imported here before the next fork, so that they are imported once. A library that starts a
+thread when it is imported would make forking unsafe: then the server replaces its own program by a fresh one that leaves that
+library to the workers. Its children stay its children.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unjam.loader.transport.channel import Envelope
+from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, threads
+
+_STATE_VARIABLE = "UNJAM_SERVER_STATE"
+# variables that keep libraries from starting a thread when they are imported; each worker has the program's own again
+NO_THREADS = {
+    "JE_ARROW_MALLOC_CONF": "background_thread:false"
+}  # Arrow's allocator: pandas, scikit-learn, datasets import it
+# how often the server starts over because an import started a thread, before it imports nothing more
+MOST_STARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Preload:
+    """Import these modules, if that is safe, so that workers need not."""
+
+    modules: tuple[str, ...]
+    path: tuple[str, ...]
+    environ: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Preloaded:
+    """The server is ready to fork, with the modules or, for those in `refused`, without."""
+
+    refused: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTemplate:
+    """Fork a template. Descriptors: its end of the channel, then the parent's standard output and error."""
+
+
+LANGUAGE = (Preload, Preloaded, NewTemplate, Fork, Forked, NotForked)
+
+
+def main(fd: int) -> None:
+    """Be the fork server, on an inherited socket."""
+    Server(fd).serve()
+
+
+class Server(Forker):
+    """See the module's text."""
+
+    def __init__(self, fd: int) -> None:
+        state = json.loads(os.environ.pop(_STATE_VARIABLE, "{}"))
+        super().__init__(fd, LANGUAGE, {int(pid): pipe for pid, pipe in state.get("children", {}).items()})
+        self._tried: set[str] = set(state.get("refused", ()))
+        self._refused: set[str] = set(state.get("refused", ()))
+        with _in_the_background():
+            from unjam.loader.worker import main as program  # noqa: PLC0415 - torch; the socket must be held before that long import
+
+            self._program = program
+            program.warm_up()
+        gc.freeze()
+        if state:
+            # this program replaced one that was answering a request
+            self._answer(Preloaded(tuple(sorted(self._refused))))
+
+    def _obey(self, envelope: Envelope) -> None:
+        match envelope.message:
+            case Preload() as request:
+                self._preload(request)
+            case NewTemplate():
+                self._fork(envelope, "unjam-template", self._be_template)
+            case Fork(worker):
+                self._fork(envelope, f"unjam-worker-{worker}", self._work)
+
+    def _be_template(self, channel: int) -> None:
+        from unjam.loader.worker.template import Template  # noqa: PLC0415 - only where there is one
+
+        Template(channel, self._program).serve()
+
+    def _work(self, channel: int) -> None:
+        self._program.run(channel, None)
+
+    # -- importing ahead ---------------------------------------------------------------------------------------------
+
+    def _preload(self, request: Preload) -> None:
+        before = list(sys.path)
+        sys.path[:] = request.path
+        # libraries read it when they are imported, as they did in the parent
+        os.environ.update(request.environ)
+        os.environ.update(NO_THREADS)
+        try:
+            for name in request.modules:
+                if name in self._tried or name in sys.modules or self._is_refused(name):
+                    continue
+                self._tried.add(name)
+                with contextlib.suppress(
+                    BaseException
+                ):  # what cannot be imported here fails in the worker, and is told
+                    importlib.import_module(name)
+                if threads() > 1:
+                    self._start_over(name)
+        finally:
+            sys.path[:] = before
+        gc.freeze()
+        self._answer(Preloaded(tuple(sorted(self._refused))))
+
+    def _is_refused(self, name: str) -> bool:
+        """Whether a module starts threads, or lies in one that does."""
+        if len(self._refused) >= MOST_STARTS:
+            return True  # each time costs seconds: whoever imports them all ends with the same threads
+        return any(name == one or name.startswith(one + ".") for one in self._refused)
+
+    def _start_over(self, culprit: str) -> None:
+        """Replace this program by a fresh one that will not import `culprit`; it answers the request."""
+        state = {"children": self._children, "refused": sorted(self._refused | {culprit})}
+        os.environ[_STATE_VARIABLE] = json.dumps(state)
+        for fd in (self._control_fd, *self._children.values()):
+            os.set_inheritable(fd, True)  # noqa: FBT003 - the standard library's signature
+        os.execv(sys.executable, [sys.executable, *command_line(self._control_fd)])  # noqa: S606 - no shell is the point
+
+
+@contextlib.contextmanager
+def _in_the_background() -> Iterator[None]:
+    """Let others have the processor first: the program that started the server goes on meanwhile."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except (AttributeError, OSError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def command_line(fd: int) -> list[str]:
+    """What a fresh server is started with, after the interpreter's name."""
+    text = f"import sys; sys.path[:] = {list(sys.path)!r}; from unjam.loader.worker.server import main; main({fd})"
+    return [*subprocess._args_from_interpreter_flags(), "-c", text]  # type: ignore[attr-defined] # noqa: SLF001

@@ -1,0 +1,282 @@
+"""Bytes that any process of this machine can map: anonymous memory, or a file on disk for what exceeds it.
+
+NOTE [ By reference ]
+
+A buffer is written once and read for ever: where the kernel can, it is sealed, so that nobody can write to it. It travels by
+reference: to a process that is being started as a descriptor, otherwise as `/proc/<pid>/fd/<n>` of a process that holds it, which
+is opened at the other end and must be the same file. A buffer on disk travels as its path. Whoever gets a reference twice, or was
+forked from somebody who has it, gets the one mapping that is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import mmap
+import os
+import secrets
+import stat
+import struct
+import tempfile
+import time
+import weakref
+from multiprocessing import context as mp_context
+from multiprocessing import reduction
+from typing import Any, cast
+
+from unjam.system.memory import PORTABLE_VARIABLE, Mapping, OwnedFd
+from unjam.system.memory_limits import available_memory
+
+ALIGNMENT = 64
+MAGIC = b"unjam\x00\x001"
+# madvise: map what is there, copy nothing
+POPULATE_READ = 22
+# how often, in bytes, a writer looks whether there is memory left, and what must stay free
+LOOK_EVERY, KEEP_FREE = 64 << 20, 64 << 20
+# bytes of the head of a file: the keys of its records are in it, nothing that grows with the items
+MOST_HEAD = 64 << 20
+_SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_WRITE")
+_known: weakref.WeakValueDictionary[str, Buffer] = weakref.WeakValueDictionary()
+
+
+class GoneError(RuntimeError):
+    """A shared buffer is not there any more: the process that held it has ended, or its file is another one."""
+
+
+class Buffer:
+    """Bytes in shared memory or in a file, read-only. See NOTE [ By reference ]."""
+
+    __slots__ = ("__weakref__", "_fd", "_maps", "_private", "name", "path", "present", "size")
+
+    def __init__(self, fd: OwnedFd, size: int, name: str, path: str | None = None) -> None:
+        self._fd = fd
+        self.size = size
+        self.name = name
+        self.path = path
+        self._maps: mmap.mmap | None = None
+        self._private: weakref.ref[Mapping] | None = None
+        # whoever wrote it has it in its memory, and should be seen to
+        self.present = False
+        _known[name] = self
+
+    @property
+    def bytes(self) -> Any:
+        """The content; its slices are `bytes`."""
+        if self._maps is None:
+            # private: many kernels refuse to share what is sealed, even to read; pages that nobody writes to are one for all
+            self._maps = mmap.mmap(self._fd, self.size, mmap.MAP_PRIVATE, mmap.PROT_READ)
+            if self.present:
+                with contextlib.suppress(OSError, ValueError):  # kernels before 5.14 do not know it
+                    self._maps.madvise(POPULATE_READ)
+        return self._maps
+
+    def words(self, at: int, count: int, kind: str = "q") -> memoryview:
+        """Numbers that begin at a place of the content."""
+        if not count:
+            return memoryview(b"")
+        width = struct.calcsize(kind)
+        words: Any = memoryview(self.bytes)[at : at + count * width]
+        return cast("memoryview", words.cast(kind))
+
+    def private(self) -> Mapping:
+        """The content for arrays, which must be able to be written to: what is written stays this process's own."""
+        mapping = None if self._private is None else self._private()
+        if mapping is None:
+            mapping = Mapping(self._fd, self.size, private=True)
+            self._private = weakref.ref(mapping)
+            if self.present:
+                mapping.advise(POPULATE_READ)
+        return mapping
+
+    def __reduce__(self) -> Any:
+        if self.path is not None:
+            return _from_file, (self.name, self.size, self.path)
+        if mp_context.get_spawning_popen() is not None:
+            return _from_descriptor, (self.name, self.size, reduction.DupFd(self._fd))
+        status = os.fstat(self._fd)
+        _lend(self)
+        return _from_process, (self.name, self.size, os.getpid(), int(self._fd), (status.st_dev, status.st_ino))
+
+
+# a reference may be on its way to a queue's or a pool's other end while nobody here holds what it refers to
+_lent: list[tuple[float, Buffer]] = []
+LENT_SECONDS = 30.0
+
+
+def _lend(buffer: Buffer) -> None:
+    """Keep a buffer for a while."""
+    _end_loans()
+    _lent.append((time.monotonic(), buffer))
+    if _end_loans not in gc.callbacks:
+        gc.callbacks.append(_end_loans)
+
+
+def _end_loans(*_: Any) -> None:
+    """Called by the garbage collector too, as there is no thread to do it."""
+    now = time.monotonic()
+    while _lent and now - _lent[0][0] > LENT_SECONDS:
+        _lent.pop(0)
+    if not _lent and _end_loans in gc.callbacks:
+        gc.callbacks.remove(_end_loans)
+
+
+def _from_descriptor(name: str, size: int, descriptor: Any) -> Buffer:
+    fd = OwnedFd(descriptor.detach())
+    return _known.get(name) or Buffer(fd, size, name)
+
+
+def _from_process(name: str, size: int, pid: int, fd: int, identity: tuple[int, int]) -> Buffer:
+    known = _known.get(name)
+    if known is not None:
+        return known
+    try:
+        taken = OwnedFd(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise GoneError(
+            f"{size} bytes that process {pid} shared cannot be opened here ({error.strerror}): it has ended, has let go of them, "
+            "or runs on another machine or as another user"
+        ) from error
+    status = os.fstat(taken)
+    if (status.st_dev, status.st_ino) != identity or status.st_size != size:
+        raise GoneError(f"process {pid} has let go of the {size} bytes that it shared, or is another process by now")
+    return Buffer(taken, size, name)
+
+
+def _from_file(name: str, size: int, path: str) -> Buffer:
+    return _known.get(name) or _open(path, name, size)
+
+
+def _open(path: str, name: str, size: int) -> Buffer:
+    try:
+        fd = OwnedFd(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise GoneError(f"{path}, where shared items lie, cannot be opened here ({error.strerror})") from error
+    if _file_name(fd) != name or os.fstat(fd).st_size != size:
+        raise GoneError(f"{path} is not the file that was shared: it has been written anew")
+    return Buffer(fd, size, name, path)
+
+
+def open_file(path: str | os.PathLike[str], what: str = "") -> tuple[Buffer, dict[str, Any]]:
+    """A buffer that was written to a file, and the head that was written at its end. `what`: the kind that the caller wants."""
+    where = os.path.abspath(os.fspath(path))
+    with open(where, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{where} is no regular file")
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 16))
+        tail = file.read(16)
+        if len(tail) != 16 or tail[8:] != MAGIC:
+            raise ValueError(f"{where} was not written by unjam, or not to its end")
+        length = int.from_bytes(tail[:8], "little")
+        if length > min(size - 16, MOST_HEAD):
+            raise ValueError(f"{where} is damaged: its head would have {length} bytes")
+        file.seek(size - 16 - length)
+        try:
+            head = json.loads(file.read(length))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where} is damaged: its head cannot be read") from error
+        name = _file_name(file.fileno())
+    if not isinstance(head, dict) or head.get("what") not in ("list", "dict", "array"):
+        raise ValueError(f"{where} is damaged: its head does not say what it holds")
+    if what and head["what"] != what:
+        raise ValueError(f"{where} holds a shared {head['what']}, not {'an' if what == 'array' else 'a'} {what}")
+    return _known.get(name) or _open(where, name, size), head
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _file_name(fd: int) -> str:
+    status = os.fstat(fd)
+    return f"{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}"
+
+
+class Writer:
+    """Appends to a new buffer; `finish` makes it one, and what is not finished is gone."""
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self._path = None if path is None else os.path.abspath(os.fspath(path))
+        self.at = 0
+        self._looked = 0
+        self._fd = OwnedFd(self._create())
+
+    def _create(self) -> int:
+        if self._path is not None:
+            self._temporary = os.path.join(os.path.dirname(self._path), f".unjam-{secrets.token_hex(8)}")
+            fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._discard = weakref.finalize(self, _unlink, self._temporary)
+            return fd
+        if hasattr(os, "memfd_create") and not os.environ.get(PORTABLE_VARIABLE):
+            return os.memfd_create("unjam-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with tempfile.TemporaryFile(prefix="unjam-", buffering=0) as file:
+            return os.dup(file.fileno())
+
+    def write(self, data: Any) -> int:
+        """Append bytes; the place at which they begin."""
+        view, began = memoryview(data).cast("B"), self.at
+        while len(view):
+            if self._path is None and self.at + len(view) - self._looked > LOOK_EVERY:
+                self._look(len(view))
+            view = view[self._append(view) :]
+        return began
+
+    def _append(self, view: memoryview) -> int:
+        written = os.pwrite(self._fd, view[: 256 << 20], self.at)
+        self.at += written
+        return written
+
+    def _look(self, coming: int) -> None:
+        """Memory that nobody has would be taken from this process by a signal: better to say so before."""
+        self._looked = self.at
+        left = available_memory()
+        if left is not None and left < coming + KEEP_FREE:
+            raise MemoryError(
+                f"{self.at + coming} bytes of shared items do not fit into the memory that is left ({left} bytes); "
+                "give path=... to keep them in a file"
+            )
+
+    def align(self) -> int:
+        """Go to the next place where numbers may begin."""
+        self.write(bytes(-self.at % ALIGNMENT))
+        return self.at
+
+    def back_to(self, place: int) -> None:
+        """Forget what was written from a place on."""
+        self.at = place
+        os.ftruncate(self._fd, place)
+
+    def peek(self) -> Buffer:
+        """What was written so far, while more is being written to another one."""
+        os.ftruncate(self._fd, max(1, self.at))
+        return Buffer(OwnedFd(os.dup(self._fd)), max(1, self.at), secrets.token_hex(8))
+
+    def again(self) -> Writer:
+        """An empty writer to the same place."""
+        return Writer(self._path)
+
+    def finish(self, head: dict[str, Any]) -> Buffer:
+        """The buffer; from now on nobody writes to it."""
+        if self._path is None:
+            os.ftruncate(self._fd, max(1, self.at))
+            with contextlib.suppress(
+                OSError, AttributeError, ImportError
+            ):  # elsewhere than on Linux nothing can be sealed
+                import fcntl  # noqa: PLC0415 - some systems have none
+
+                fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, sum(getattr(fcntl, seal) for seal in _SEALS))
+            buffer = Buffer(self._fd, max(1, self.at), secrets.token_hex(8))
+            buffer.present = True
+            return buffer
+        text = json.dumps(head).encode()
+        self.write(text)
+        self.write(len(text).to_bytes(8, "little") + MAGIC)
+        os.replace(self._temporary, self._path)
+        self._discard.detach()
+        return open_file(self._path)[0]
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -1,0 +1,329 @@
+"""A list that exists once, however many processes read it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import marshal
+import operator
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from unjam import stored
+from unjam.shared import columns, untrusted
+from unjam.shared.buffer import Buffer, Writer, open_file
+from unjam.shared.columns import read_beside, write_beside
+from unjam.shared.untrusted import broken_file, check_column
+
+# items that are decoded together while iterating
+STRIDE = 4096
+
+
+class SharedList(Sequence[Any]):
+    """A read-only list over one buffer that every process maps: `SharedList(items)`.
+
+    items: anything that can be iterated; an iterator is written as it goes, so that its items never exist twice.
+    path: a file that gets the items, for what exceeds memory; `SharedList.open(path)` opens it again, in any process.
+
+    Items come back equal to what was given, made anew at each access: changing one changes nothing in the list. Strings, bytes,
+    numbers, rows of numbers and dicts with the same keys lie in columns; see NOTE [ Columns ]. A slice looks at the same buffer.
+    It is pickled by reference, so it costs nothing to send to another process of this machine; `list(shared)` is an ordinary
+    list again.
+    """
+
+    __slots__ = ("__weakref__", "_beside", "_buffer", "_count", "_decode", "_head", "_trusted")
+    __hash__ = None  # type: ignore[assignment] # as a list's
+    _trusted: bool
+    _decode: Callable[[bytes], Any]
+    # what the items are called
+    _head: dict[str, Any]
+    _beside: list[Any]
+    words: ClassVar[str] = "items"
+    _buffer: Buffer
+    _count: int
+
+    def __new__(cls, items: Iterable[Any] = (), *, path: str | os.PathLike[str] | None = None) -> SharedList:  # noqa: PYI034 - one of its subclasses, by what the items are
+        """Write the items."""
+        return make(items, path)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, trusted: bool = False) -> SharedList:
+        """The list that was written to a file.
+
+        trusted: whether you trust whoever could write to the file. Objects that are no plain values are pickled, and unpickling runs
+        code; without it such a file is refused, and plain values are read by a decoder that checks each byte (slower for dicts).
+        """
+        buffer, head = open_file(path, "list")
+        with broken_file(path):
+            return open_list(buffer, head["column"], read_beside(buffer, head, trusted=trusted), trusted)
+
+    def _begin(self) -> None:
+        """Take hold of what each access needs."""
+
+    def _get(self, index: int) -> Any:
+        """An item by an index that is one."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return SharedSlice(self, range(self._count)[index])
+        place = operator.index(index)
+        if place < 0:
+            place += self._count
+        if not 0 <= place < self._count:
+            raise IndexError(f"index {index} of a list of {self._count} items")
+        return self._get(place)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._get, range(self._count))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (list, SharedList, SharedSlice)):
+            return NotImplemented
+        return len(self) == len(other) and all(map(operator.eq, self, other))
+
+    def __add__(self, other: Any) -> list[Any]:
+        return [*self, *other] if isinstance(other, (list, SharedList, SharedSlice)) else NotImplemented
+
+    def __radd__(self, other: Any) -> list[Any]:
+        return [*other, *self] if isinstance(other, list) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"SharedList({self._count:,} {self.words}, {self.nbytes / 1e6:,.1f} MB)"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer, which exists once."""
+        return self._buffer.size
+
+    def __reduce__(self) -> Any:
+        return open_list, (self._buffer, self._head, self._beside, self._trusted)
+
+    def __copy__(self) -> SharedList:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> SharedList:
+        return self
+
+
+class Words(SharedList):
+    """Whole numbers, floats or booleans."""
+
+    __slots__ = ("_numbers",)
+    words = "numbers"
+
+    def _begin(self) -> None:
+        self._numbers = self._buffer.words(self._head["at"], self._count, self._head["kind"])
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return self._numbers[index.__index__()]
+        except AttributeError:
+            return super().__getitem__(index)
+
+    def _get(self, index: int) -> Any:
+        return self._numbers[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._numbers)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 - numpy's signature
+        import numpy as np  # noqa: PLC0415 - numpy asks
+
+        array = np.asarray(self._numbers, dtype)
+        return array.copy() if copy else array
+
+
+class _Ended(SharedList):
+    """Items of different lengths."""
+
+    __slots__ = ("_bytes", "_ends", "_starts")
+
+    def _begin(self) -> None:
+        # two views of the same places, so that negative indices need no arithmetic
+        places = self._buffer.words(self._head["ends"], self._count + 1)
+        self._bytes = self._buffer.bytes
+        self._starts, self._ends = places[:-1], places[1:]
+
+
+class Texts(_Ended):
+    """Strings."""
+
+    __slots__ = ()
+    words = "strings"
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return self._bytes[self._starts[index] : self._ends[index]].decode()
+        except TypeError:
+            return super().__getitem__(index)
+        except UnicodeDecodeError:  # lone surrogates, as in names of files that are not UTF-8
+            return self._bytes[self._starts[index] : self._ends[index]].decode("utf-8", "surrogatepass")
+
+    def _get(self, index: int) -> Any:
+        return self[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        for first in range(0, self._count, STRIDE):
+            last = min(first + STRIDE, self._count)
+            began = self._starts[first]
+            data = self._bytes[began : self._ends[last - 1]]
+            text = data.decode("utf-8", "surrogatepass")
+            ends = self._ends[first:last].tolist()
+            if len(text) == len(data):  # a character is a byte
+                for start, end in itertools.pairwise((began, *ends)):
+                    yield text[start - began : end - began]
+            else:
+                for start, end in itertools.pairwise((began, *ends)):
+                    yield data[start - began : end - began].decode("utf-8", "surrogatepass")
+
+
+class Blobs(_Ended):
+    """Bytes."""
+
+    __slots__ = ()
+    words = "bytes objects"
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return self._bytes[self._starts[index] : self._ends[index]]
+        except TypeError:
+            return super().__getitem__(index)
+
+    def _get(self, index: int) -> Any:
+        return self[index]
+
+
+class Rows(SharedList):
+    """Tuples or lists of as many numbers each."""
+
+    __slots__ = ("_numbers", "_type", "_width")
+    words = "rows of numbers"
+
+    def _begin(self) -> None:
+        head = self._head
+        self._width, self._type = head["width"], {"tuple": tuple, "list": list}[head["type"]]
+        self._numbers = self._buffer.words(head["at"], self._count * self._width, head["kind"])
+
+    def _get(self, index: int) -> Any:
+        row = self._numbers[index * self._width : (index + 1) * self._width].tolist()
+        return row if self._type is list else tuple(row)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 - numpy's signature
+        import numpy as np  # noqa: PLC0415 - numpy asks
+
+        array = np.asarray(self._numbers, dtype).reshape(self._count, self._width)
+        return array.copy() if copy else array
+
+
+class Records(_Ended):
+    """Dicts with the same keys."""
+
+    __slots__ = ("_keys",)
+    words = "dicts"
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._keys = tuple(self._head["keys"])
+
+    def _get(self, index: int) -> Any:
+        values = self._decode(self._bytes[self._starts[index] : self._ends[index]])
+        try:
+            return dict(zip(self._keys, values, strict=True))
+        except TypeError as error:
+            raise ValueError(f"item {index} is damaged: {error}") from error
+
+
+class Values(_Ended):
+    """Plain values of any shape."""
+
+    __slots__ = ()
+    words = "plain values"
+
+    def _get(self, index: int) -> Any:
+        return self._decode(self._bytes[self._starts[index] : self._ends[index]])
+
+
+class Objects(_Ended):
+    """Anything that can be pickled."""
+
+    __slots__ = ()
+    words = "objects"
+
+    def _get(self, index: int) -> Any:
+        return _Loader(io.BytesIO(self._bytes[self._starts[index] : self._ends[index]]), self._beside).load()
+
+
+class _Loader(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, beside: list[Any]) -> None:
+        super().__init__(file)
+        self._beside = beside
+
+    def find_class(self, module: str, name: str) -> Any:
+        # by name: files that an earlier version wrote have another module of ours there
+        if module.startswith("unjam.") and name == stored.known_object.__name__:
+            return self._beside.__getitem__
+        if module.startswith("unjam.") and name == stored.tensor_from.__name__:
+            return stored.tensor_from
+        return super().find_class(module, name)
+
+
+class SharedSlice(Sequence[Any]):
+    """A part of a shared list, over the same buffer."""
+
+    __slots__ = ("_of", "_range")
+    __hash__ = None  # type: ignore[assignment] # as a list's
+
+    def __init__(self, of: SharedList, places: range) -> None:
+        self._of = of
+        self._range = places
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return SharedSlice(self._of, self._range[index])
+        return self._of._get(self._range[operator.index(index)])  # noqa: SLF001 - a part of it
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._of._get, self._range)  # noqa: SLF001 - a part of it
+
+    __eq__ = SharedList.__eq__
+    __add__ = SharedList.__add__
+    __radd__ = SharedList.__radd__
+
+    def __repr__(self) -> str:
+        return f"SharedSlice({len(self):,} of {self._of!r})"
+
+    def __reduce__(self) -> Any:
+        return SharedSlice, (self._of, self._range)
+
+
+_LAYOUTS: dict[str, type[SharedList]] = {
+    "words": Words, "texts": Texts, "blobs": Blobs, "rows": Rows, "records": Records, "values": Values, "objects": Objects,
+}  # fmt: skip
+
+
+def open_list(buffer: Buffer, head: dict[str, Any], beside: list[Any], trusted: bool = True) -> SharedList:  # noqa: FBT001, FBT002 - called by pickle
+    """The list that a column of a buffer is. `trusted`: nobody but us can have written the buffer."""
+    if not trusted:
+        check_column(buffer, head)
+    shared = object.__new__(_LAYOUTS[head["layout"]])
+    shared._buffer, shared._head, shared._beside, shared._trusted = buffer, head, beside, trusted
+    shared._decode = marshal.loads if trusted else untrusted.loads
+    shared._count = head["count"]
+    shared._begin()
+    return shared
+
+
+def make(items: Iterable[Any], path: str | os.PathLike[str] | None = None) -> SharedList:
+    """Write items to a new buffer."""
+    writer, head, beside = columns.write_column(Writer(path), items, open_list)
+    whole = {"what": "list", "column": head, **(write_beside(writer, beside) if path is not None else {})}
+    return open_list(writer.finish(whole), head, beside)

@@ -1,0 +1,98 @@
+"""Whether a fork of this process is safe now.
+
+A fork copies memory and one thread. A lock that another thread holds at that moment stays locked in the child, and a
+pool of native threads has lost its threads there. So: no other Python thread (any of them may hold any lock, the logging
+lock and the import lock included), no accelerator in use, and no native thread that is at work. Native threads that wait
+are idle pools; a worker's hygiene keeps it from calling into those.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement, with its reasons."""
+
+    safe: bool
+    reasons: tuple[str, ...]
+
+
+def fork_now() -> Verdict:
+    """Judge this process as it is now."""
+    return judge(look())
+
+
+def judge(facts: ForkFacts) -> Verdict:
+    """Judge any facts."""
+    reasons = []
+    if facts.python_threads:
+        names = ", ".join(facts.python_threads[:3]) + (" …" if len(facts.python_threads) > 3 else "")
+        reasons.append(f"{_count(len(facts.python_threads), 'other Python thread')} runs ({names})")
+    if facts.accelerator is not None:
+        reasons.append(f"{facts.accelerator} is in use, and cannot be used in a forked process")
+    if facts.busy_native:
+        reasons.append(f"native threads are at work ({', '.join(facts.busy_native[:3])})")
+    return Verdict(not reasons, tuple(reasons))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("s" if number != 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ForkFacts:
+    """The state of this process as far as a fork cares.
+
+    `busy_native` are threads that no Python code started and that are not waiting: one of them may hold a lock that
+    stays locked in the child for ever.
+    """
+
+    python_threads: tuple[str, ...]
+    native_threads: int
+    busy_native: tuple[str, ...]
+    accelerator: str | None
+
+
+def look() -> ForkFacts:
+    """The facts, now."""
+    me = threading.current_thread()
+    others = [thread for thread in threading.enumerate() if thread is not me and thread.is_alive()]
+    known = {thread.native_id for thread in others} | {threading.get_native_id()}
+    native, busy = 0, []
+    for task in _tasks():
+        if task in known:
+            continue
+        native += 1
+        name, state = _name_and_state(task)
+        if state not in ("S", "I", "Z"):
+            busy.append(name)
+    return ForkFacts(tuple(t.name for t in others), native, tuple(busy), _accelerator())
+
+
+def _tasks() -> list[int]:
+    try:
+        return [int(task) for task in os.listdir("/proc/self/task")]
+    except OSError:
+        return []
+
+
+def _name_and_state(task: int) -> tuple[str, str]:
+    try:
+        with open(f"/proc/self/task/{task}/stat", encoding="utf-8", errors="replace") as stat:
+            text = stat.read()
+    except OSError:
+        return "", "Z"
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    return name, rest.split()[0]
+
+
+def _accelerator() -> str | None:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "CUDA"
+    return None

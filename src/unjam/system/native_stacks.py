@@ -1,0 +1,60 @@
+"""Which libraries a stuck thread is in, without a debugger: return addresses found on its stack."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from unjam.system import system_calls
+
+DEPTH = 64 * 1024
+# every thread is in these; they say nothing
+_BELOW = ("libc.so", "libc-", "ld-linux", "libpthread", "[", "libm.so")
+_DULL = (*_BELOW, "python", "libpython", "libffi", "_ctypes")  # the last two only call what somebody else wrote
+
+
+def libraries_on_stack(pid: int, tid: int | None = None) -> tuple[str, ...]:
+    """The libraries whose code lies on a thread's stack, innermost first; nothing where it cannot be read."""
+    names = [os.path.basename(path) for path in _on_stack(pid, tid)]
+    return tuple(name for name in names if not name.startswith(_DULL))[:6]
+
+
+def waits_in_library(pid: int, tid: int | None = None) -> bool:
+    """Whether the code that called the C library's wait is a library's, and not the interpreter's own."""
+    for path in _on_stack(pid, tid):
+        name = os.path.basename(path)
+        if not name.startswith(_BELOW):
+            return not (name.startswith(("python", "libpython")) or "/lib-dynload/" in path)
+    return False
+
+
+def _on_stack(pid: int, tid: int | None) -> list[str]:
+    call = system_calls.current(pid, tid)
+    if call is None or not call.stack:
+        return []
+    try:
+        mapped = _executable(pid)
+    except (OSError, ValueError, IndexError):
+        return []
+    data = system_calls.peek(pid, call.stack, DEPTH)
+    found: list[str] = []
+    for (address,) in struct.iter_unpack("<Q", data[: len(data) // 8 * 8]):
+        for low, high, name in mapped:
+            if low <= address < high:
+                if name not in found:
+                    found.append(name)
+                break
+        if len(found) >= 12:
+            break
+    return found
+
+
+def _executable(pid: int) -> list[tuple[int, int, str]]:
+    found = []
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if "x" in fields[1] and len(fields) == 6 and fields[5].startswith("/"):
+                low, _, high = fields[0].partition("-")
+                found.append((int(low, 16), int(high, 16), fields[5].strip()))
+    return found

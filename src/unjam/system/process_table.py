@@ -1,0 +1,217 @@
+"""The processes of this machine, as /proc lists them: whose child, which command, how long at rest."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unjam.system.masking import masked_words
+from unjam.system.waiting import read_text
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_WHOLE = re.compile(r"-?\d{1,20}", re.ASCII)
+_SMALL = re.compile(r"\d{1,9}", re.ASCII)
+_LAST_RUN = re.compile(r"exec_start\s*:\s*(\d{1,20}(?:\.\d{1,9})?)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One process at one moment. `age`: seconds since it began; `cpu`: seconds of processor time so far."""
+
+    pid: int
+    parent: int
+    name: str
+    command: tuple[str, ...]
+    state: str
+    cpu: float
+    age: float
+    rss: int
+    threads: int
+    born: float = 0.0
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it runs Python, by the program's or the command's name; a worker of torch has renamed itself."""
+        words = [self.name, os.path.basename(self.command[0]) if self.command else "", program(self.pid)]
+        return any(word.startswith(("python", "pypy", "ipython", "jupyter", "pt_", "torchrun")) for word in words)
+
+    @property
+    def line(self) -> str:
+        """The command as typed, without what looks like a secret, not longer than a line."""
+        text = " ".join(" ".join(masked_words(self.command)).split()) or f"[{self.name}]"
+        return text if len(text) <= 100 else text[:99] + "…"
+
+
+def program(pid: int) -> str:
+    """The name of the file that a process runs, where that may be known."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+
+
+def entry(pid: int) -> Entry | None:
+    """One process, or None where there is none."""
+    text = read_text(f"/proc/{pid}/stat")
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    if len(fields) < 22 or not all(_WHOLE.fullmatch(fields[at]) for at in (1, 11, 12, 17, 19, 21)):
+        return None
+    uptime = _first_number(read_text("/proc/uptime"))
+    command = tuple(word for word in read_text(f"/proc/{pid}/cmdline").split("\0") if word)
+    born = int(fields[19]) / _TICK
+    return Entry(
+        pid,
+        int(fields[1]),
+        head.partition("(")[2],
+        command,
+        fields[0],
+        (int(fields[11]) + int(fields[12])) / _TICK,
+        max(0.0, uptime - born),
+        int(fields[21]) * _PAGE,
+        int(fields[17]),
+        born,
+    )
+
+
+def is_number(text: str) -> bool:
+    """Whether a text that another program chose is a number that fits into one."""
+    return _SMALL.fullmatch(text) is not None
+
+
+def _first_number(text: str) -> float:
+    """The number that a text begins with; 0 where there is none."""
+    found = re.match(r"\s*(\d{1,15}(?:\.\d{1,9})?)\b", text, re.ASCII)
+    return float(found[1]) if found else 0.0
+
+
+class Table(dict[int, Entry]):
+    """Processes by their number."""
+
+    @functools.cached_property
+    def by_parent(self) -> dict[int, list[Entry]]:
+        """Every process's children, oldest first."""
+        found: dict[int, list[Entry]] = {}
+        for one in sorted(self.values(), key=lambda one: (one.born, one.pid)):
+            found.setdefault(one.parent, []).append(one)
+        return found
+
+
+def everyone() -> Table:
+    """Every process that can be seen."""
+    found = Table()
+    for name in os.listdir("/proc"):
+        if is_number(name):
+            one = entry(int(name))
+            if one is not None:
+                found[one.pid] = one
+    return found
+
+
+def children(table: Table, pid: int) -> list[Entry]:
+    """The children of a process, oldest first."""
+    return table.by_parent.get(pid, [])
+
+
+def descendants(table: Table, pid: int) -> list[Entry]:
+    """A process's children and theirs."""
+    found = []
+    for one in children(table, pid):
+        found += [one, *descendants(table, one.pid)]
+    return found
+
+
+class Rest:
+    """How long a thread has not run at all: the kernel notes when each last did.
+
+    Each processor notes it by a clock of its own, which stands still while the processor serves interrupts or another guest of the same host.
+    So this thread goes to the processor that the other one last ran on, and compares clocks there.
+    """
+
+    def __init__(self) -> None:
+        self._ahead: dict[int, float | None] = {}
+        self._one_at_a_time = threading.Lock()
+
+    def of(self, pid: int, tid: int) -> float | None:
+        """Seconds, or None where the kernel does not tell."""
+        last = _LAST_RUN.search(read_text(f"/proc/{pid}/task/{tid}/sched"))
+        fields = read_text(f"/proc/{pid}/task/{tid}/stat").rpartition(")")[2].split()
+        if last is None or len(fields) < 37 or not is_number(fields[36]):
+            return None
+        ahead = self._of_processor(int(fields[36]))
+        return max(0.0, time.monotonic() - float(last[1]) / 1000 - ahead) if ahead is not None else None
+
+    def _of_processor(self, number: int) -> float | None:
+        """How far a processor's clock is behind ours; None where it cannot be known."""
+        with self._one_at_a_time:
+            if number not in self._ahead:
+                self._ahead[number] = _clock_of(number)
+            return self._ahead[number]
+
+
+def _clock_of(processor: int) -> float | None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {processor})
+    except (OSError, ValueError):
+        return None
+    try:
+        until = time.monotonic() + 0.02
+        while time.monotonic() < until:  # long enough that the kernel has noted this very thread
+            pass
+        mine = _LAST_RUN.search(read_text("/proc/thread-self/sched"))
+        return time.monotonic() - float(mine[1]) / 1000 if mine else None
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def thread_ids(pid: int) -> list[int]:
+    """The threads of a process, its main one first."""
+    try:
+        return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return []
+
+
+def processor_time(pid: int, tid: int) -> float:
+    """Seconds of processor time of one thread, from the finest counter there is."""
+    fine = read_text(f"/proc/{pid}/task/{tid}/schedstat").split()
+    if fine and _WHOLE.fullmatch(fine[0]):
+        return int(fine[0]) / 1e9
+    fields = read_text(f"/proc/{pid}/task/{tid}/stat").rpartition(")")[2].split()
+    whole = len(fields) > 12 and all(_WHOLE.fullmatch(field) for field in fields[11:13])
+    return (int(fields[11]) + int(fields[12])) / _TICK if whole else 0.0
+
+
+def queueing_time(pid: int, tid: int) -> float:
+    """Seconds that one thread could have run and had no processor; 0 where the kernel does not tell."""
+    fine = read_text(f"/proc/{pid}/task/{tid}/schedstat").split()
+    return int(fine[1]) / 1e9 if len(fine) > 1 and _WHOLE.fullmatch(fine[1]) else 0.0
+
+
+def turns(pid: int, tid: int) -> int:
+    """How often a thread has gone to sleep by itself so far."""
+    for line in read_text(f"/proc/{pid}/task/{tid}/status").splitlines():
+        if line.startswith("voluntary_ctxt_switches:"):
+            return int(_first_number(line.partition(":")[2]))
+    return 0
+
+
+RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+
+
+def rank_in(variables: Mapping[str, str]) -> str:
+    """The rank that a launcher gave a process, or nothing."""
+    return next((variables[name] for name in RANKS if is_number(variables.get(name, ""))), "")
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The variables that a process was started with, where they may be read."""
+    pairs = (word.partition("=") for word in read_text(f"/proc/{pid}/environ").split("\0"))
+    return {name: value for name, _, value in pairs if name}

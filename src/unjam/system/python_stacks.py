@@ -1,0 +1,104 @@
+"""Python stacks of a process that knows nothing of us, by py-spy: it reads memory, and does not stop the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from unjam.loader.engine.deadlines import SPY
+from unjam.system.stacks import Frame
+
+MOST_BYTES = 64 << 20
+
+
+class Refused(Exception):
+    """The stacks cannot be read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spied:
+    """A thread's Python calls, innermost first, and the values of each call's variables as text."""
+
+    tid: int
+    name: str
+    ident: int
+    frames: tuple[Frame, ...]
+    values: tuple[Mapping[str, str], ...] = field(default=())
+    arguments: tuple[Mapping[str, str], ...] = field(default=())
+    owns_gil: bool = False
+
+
+def program() -> str | None:
+    """Where py-spy is: beside this interpreter, or on the path."""
+    beside = os.path.join(sysconfig.get_path("scripts"), "py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def stacks(pid: int, *, values: bool = True) -> list[Spied]:
+    """Every Python thread of a process."""
+    found = program()
+    if found is None:
+        raise Refused("py-spy is not installed: pip install py-spy")
+    command = [found, "dump", "--nonblocking", "--json", "--pid", str(pid), *(["--locals"] if values else [])]
+    said = ""
+    for _ in range(2):  # without stopping the process, a look can fall between two of its steps
+        try:
+            # into a file: a program that is made for it has stacks without an end
+            with tempfile.TemporaryFile() as output:
+                done = subprocess.run(
+                    command,
+                    stdout=output,
+                    stderr=subprocess.PIPE,
+                    timeout=SPY.seconds,
+                    check=False,
+                    stdin=subprocess.DEVNULL,
+                )
+                output.seek(0)
+                answer = output.read(MOST_BYTES + 1)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Refused(str(error)) from error
+        if done.returncode == 0:
+            try:
+                return parse(answer)
+            except (ValueError, RecursionError) as error:
+                said = f"py-spy's answer cannot be read: {error}"
+                continue
+        said = done.stderr.decode("utf-8", "replace").strip()
+        if "ermission" in said:
+            break
+    raise Refused(said.splitlines()[0] if said else f"py-spy ended with {done.returncode}")
+
+
+def parse(answer: bytes) -> list[Spied]:
+    """Threads from py-spy's JSON; ValueError for anything else."""
+    if len(answer) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    try:
+        return [_thread(entry) for entry in json.loads(answer)]
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _thread(entry: dict[str, object]) -> Spied:
+    frames, values, arguments = [], [], []
+    for one in entry.get("frames") or []:  # type: ignore[attr-defined]  # JSON
+        name = str(one["name"]).rpartition(".")[2]
+        frames.append(Frame(str(one["filename"]), int(one["line"]) or None, name))
+        known = [local for local in one.get("locals") or [] if local.get("repr")]
+        arguments.append({str(local["name"]): str(local["repr"]) for local in known if local.get("arg")})
+        values.append({str(local["name"]): str(local["repr"]) for local in known})
+    return Spied(
+        int(entry.get("os_thread_id") or 0),  # type: ignore[call-overload]  # JSON
+        str(entry.get("thread_name") or ""),
+        int(entry.get("thread_id") or 0),  # type: ignore[call-overload]  # as above
+        tuple(frames),
+        tuple(values),
+        tuple(arguments),
+        bool(entry.get("owns_gil")),
+    )

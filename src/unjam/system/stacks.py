@@ -1,0 +1,73 @@
+"""Python stacks as faulthandler writes them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from unjam.system.file_owner import HERE, is_ours
+
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+_THREAD = re.compile(
+    r"^(?P<current>Current thread|Thread) (?P<ident>0x[0-9a-f]+)(?: \[(?P<name>.*)\])? \(most recent call first\)"
+)
+MOST_FRAMES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call."""
+
+    file: str
+    line: int | None
+    function: str
+
+    def __str__(self) -> str:
+        return f'File "{self.file}", line {self.line or "?"}, in {self.function}'
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One thread's calls, innermost first. `current`: the signal reached this thread."""
+
+    frames: tuple[Frame, ...]
+    current: bool = True
+
+    def lines(self) -> list[str]:
+        """As text, the innermost and the outermost calls of a deep one."""
+        shown = [str(frame) for frame in self.frames[:MOST_FRAMES]]
+        if len(self.frames) > MOST_FRAMES:
+            shown.append(f"… {len(self.frames) - MOST_FRAMES} more")
+        return shown
+
+
+def parse(text: str) -> list[Stack]:
+    """Every thread's stack in the last dump of a text."""
+    threads: list[tuple[bool, list[Frame]]] = []
+    for line in text.splitlines():
+        thread = _THREAD.match(line)
+        if thread:
+            threads.append((thread["current"] == "Current thread", []))
+            continue
+        frame = _FRAME.match(line)
+        if frame and threads:
+            number = None if frame["line"] == "???" else int(frame["line"])
+            threads[-1][1].append(Frame(frame["file"], number, frame["function"]))
+    return [Stack(tuple(frames), current) for current, frames in threads]
+
+
+def main_stack(text: str) -> Stack | None:
+    """The stack of the thread that works: a worker works in its main thread, which faulthandler names last."""
+    stacks = parse(text)
+    return next((stack for stack in stacks if stack.current), stacks[-1] if stacks else None)
+
+
+def user_part(stack: Stack) -> Stack:
+    """Without unjam's own calls at the outer end."""
+    frames = list(stack.frames)
+    while frames and is_ours(frames[-1].file):
+        frames.pop()
+    fetching = os.path.join(HERE, "worker", "fetching.py")
+    cut = next((at for at, frame in enumerate(frames) if frame.file == fetching), len(frames))
+    return Stack(tuple(frames[:cut]) or stack.frames, stack.current)

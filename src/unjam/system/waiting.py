@@ -1,0 +1,230 @@
+"""What a process waits for, from /proc: the system call it is in, and what lies behind the descriptor it reads.
+
+Facts with their limits: without permission to read another process's system call only its state and the kernel's own
+name of the place are known, and the words say less.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import stat
+import struct
+import sys
+from dataclasses import dataclass
+
+from unjam.system import system_calls
+from unjam.system.system_calls import READS, WRITES, Call
+
+_STATES = {
+    "D": "the disk or another device (the kernel calls it uninterruptible)",
+    "T": "somebody to let it go on: it was suspended (SIGSTOP)",
+    "t": "a debugger that holds it",
+    "Z": "nothing: it has ended",
+}
+
+
+# what the kernel calls the place where a thread sleeps, where the call itself may not be read
+_PLACES = (
+    ("futex", "lock", "a lock"),
+    ("pipe_read", "pipe", "data from a pipe"),
+    ("pipe_write", "pipe", "room to write to a pipe"),
+    ("wait_for_partner", "pipe", "the other end of a named pipe to be opened"),
+    ("nanosleep", "sleep", "time to pass: it sleeps"),
+    ("lock_inode_wait", "lock", "a lock on a file"),
+    ("do_wait", "child", "a child process to end"),
+    ("vfork", "child", "a child process to start"),
+    ("unix_stream", "socket", "a socket"),
+    ("sk_wait", "socket", "a socket"),
+    ("wait_woken", "socket", "a socket or a terminal"),
+    ("inet_", "socket", "a socket"),
+    ("tty", "terminal", "somebody to type at the terminal"),
+    ("poll", "descriptors", "one of its descriptors"),
+    ("select", "descriptors", "one of its descriptors"),
+    ("refrigerator", "suspended", "somebody to thaw its control group"),
+    ("freeze", "suspended", "somebody to thaw its control group"),
+    ("sigtimedwait", "signal", "a signal"),
+    ("sigsuspend", "signal", "a signal"),
+    ("sem", "lock", "a System V semaphore"),
+    ("nfs", "disk", "a network file system"),
+    ("rpc_", "disk", "a network file system"),
+    ("fuse", "disk", "a file system in user space (FUSE)"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a thread does at this moment.
+
+    kind: "lock", "pipe", "socket", "file", "child", "sleep", "disk", "suspended", "terminal", "signal", "descriptors",
+    "nothing" (it computes) or "unknown". limit: the seconds that the call may still wait; None: for ever, or not known.
+    """
+
+    kind: str
+    words: str
+    state: str = "?"
+    call: str | None = None
+    target: str | None = None
+    limit: float | None = None
+    fds: tuple[int, ...] = ()
+    address: int = 0  # of a futex
+    shared: bool = False  # the futex lies in memory that processes share
+    writes: bool = False  # it wants to write, not to read
+
+
+def look(pid: int, tid: int | None = None) -> Waiting:
+    """A thread of `pid`, its main one unless another is named, now."""
+    state = state_of(pid, tid)
+    if state in ("T", "t", "Z"):
+        return Waiting("suspended" if state == "T" else "unknown", _STATES[state], state)
+    call = system_calls.current(pid, tid)
+    if state == "D":
+        return _in_the_kernel(pid, call, _place(pid, tid))
+    if state == "R" or (call is not None and call.name == "running"):
+        return Waiting("nothing", "nothing: it computes", state)
+    if call is None or call.name is None:
+        place = _place(pid, tid)
+        for mark, kind, words in _PLACES:
+            if mark in place:
+                return Waiting(kind, words, state)
+        known = f" (in the kernel: {place})" if place else ""
+        return Waiting("unknown", f"something the system does not tell{known}", state)
+    return _waiting_in(pid, state, call)
+
+
+def _place(pid: int, tid: int | None) -> str:
+    """What the kernel calls the place where a thread sleeps."""
+    return read_text(f"/proc/{pid}/task/{tid or pid}/wchan").strip("0\n ")
+
+
+def _in_the_kernel(pid: int, call: Call | None, place: str) -> Waiting:
+    name = call.name if call else None
+    if "vfork" in place or name in ("clone", "vfork"):
+        return Waiting("child", "a child process to start", "D", name)
+    if "refrigerator" in place or "freeze" in place:
+        return Waiting("suspended", "somebody to thaw its control group", "D")
+    target = behind(pid, call.arguments[0]) if call and name in READS | WRITES else None
+    if call is not None and name in ("openat", "open", "statx", "fstatat"):
+        target = system_calls.text_at(pid, call.arguments[0 if name == "open" else 1])
+    return Waiting("disk", _STATES["D"] + (f", at {target}" if target else ""), "D", name, target)
+
+
+def _waiting_in(pid: int, state: str, call: Call) -> Waiting:
+    name, given = call.name, call.arguments
+    limit = system_calls.limit(pid, call)
+    if name == "futex":
+        return Waiting("lock", "a lock", state, name, None, limit, address=given[0], shared=call.shared)
+    if name in ("semop", "semtimedop"):
+        return Waiting("lock", "a System V semaphore", state, name)
+    if name in ("nanosleep", "clock_nanosleep"):
+        return Waiting("sleep", "time to pass: it sleeps", state, name, None, limit)
+    if name in ("wait4", "waitid"):
+        return Waiting("child", "a child process to end", state, name)
+    if name in ("clone", "vfork"):
+        return Waiting("child", "a child process to start", state, name)
+    if name in ("sigtimedwait", "sigsuspend", "pause"):
+        return Waiting("signal", "a signal", state, name, None, limit)
+    if name in ("openat", "open"):
+        return _opening(pid, state, system_calls.text_at(pid, given[1 if name == "openat" else 0]))
+    if name in ("flock", "fcntl"):
+        target = behind(pid, given[0])
+        return Waiting("lock", f"a lock on the file {target}", state, name, target, fds=(given[0],))
+    if name in READS | WRITES:
+        target = behind(pid, given[0])
+        kind = _kind_of(target)
+        words = f"{'data from' if name in READS else 'room to write to'} {target}"
+        if name == "connect":
+            words = f"an answer to its connection{target.removeprefix('a socket')}"
+        if kind == "terminal" and name in READS:
+            words = "somebody to type at the terminal"
+        return Waiting(kind, words, state, name, target, fds=(given[0],), writes=name in WRITES)
+    fds = _polled(pid, call)
+    if not fds and limit is not None and name in ("select", "pselect6", "poll", "ppoll"):
+        return Waiting("sleep", "time to pass: it sleeps", state, name, None, limit)  # Python 3.10's way
+    targets = [behind(pid, fd) for fd in fds]
+    if targets:
+        words = f"something from {', '.join(targets[:3])}"
+        return Waiting(_kind_of(targets[0]), words, state, name, targets[0], limit, tuple(fds))
+    return Waiting("unknown", f"something from one of its descriptors ({name})", state, name, None, limit)
+
+
+def _opening(pid: int, state: str, path: str) -> Waiting:
+    inside = path if path.startswith("/") else os.path.join(f"/proc/{pid}/cwd", path)
+    try:
+        named_pipe = stat.S_ISFIFO(os.stat(inside).st_mode)
+    except OSError:
+        named_pipe = False
+    what = f"the other end of the named pipe {path} to be opened" if named_pipe else f"{path} to open"
+    return Waiting("pipe" if named_pipe else "file", what, state, "open", path)
+
+
+def state_of(pid: int, tid: int | None = None) -> str:
+    """The state letter of a thread: R, S, D, T, t, Z, or ? where there is none."""
+    text = read_text(f"/proc/{pid}/task/{tid or pid}/stat") or read_text(f"/proc/{pid}/stat")
+    rest = text.rpartition(")")[2].split()
+    return rest[0] if rest else "?"
+
+
+def _polled(pid: int, call: Call) -> list[int]:
+    """The descriptors that the call was given, read from the process's own memory, or from the kernel for epoll."""
+    given = call.arguments
+    if call.name in ("poll", "ppoll"):
+        data = system_calls.peek(pid, given[0], min(given[1], 8) * 8)
+        return [fd for fd, _, _ in struct.iter_unpack("<ihh", data[: len(data) // 8 * 8]) if fd >= 0]
+    if call.name in ("epoll_wait", "epoll_pwait2"):
+        lines = read_text(f"/proc/{pid}/fdinfo/{given[0]}").splitlines()
+        return [int(line.split()[1]) for line in lines if line.startswith("tfd:")][:8]
+    if call.name in ("select", "pselect6") and given[1]:
+        bits = int.from_bytes(system_calls.peek(pid, given[1], 128), "little")
+        return [fd for fd in range(min(given[0], 1024)) if bits >> fd & 1][:8]
+    return []
+
+
+def behind(pid: int, fd: int) -> str:
+    """What a descriptor of a process stands for, in words."""
+    try:
+        target = os.readlink(f"/proc/{pid}/fd/{fd}")
+    except OSError:
+        return f"descriptor {fd}"
+    if target.startswith("socket:"):
+        return f"a socket{_peer(pid, target[8:-1])}"
+    if target.startswith("pipe:"):
+        return f"a pipe (descriptor {fd}, {target})"
+    if target.startswith(("/dev/pts/", "/dev/tty")):
+        return f"the terminal {target}"
+    return target
+
+
+def _kind_of(target: str) -> str:
+    for kind in ("socket", "pipe", "terminal"):
+        if target.startswith((f"a {kind}", f"the {kind}")):
+            return kind
+    return "file" if target.startswith("/") else "unknown"
+
+
+def _peer(pid: int, inode: str) -> str:
+    """` to 10.0.0.7:443` where the socket is a connection over IP."""
+    for table, size in (("tcp", 4), ("tcp6", 16)):
+        for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 9 and words[9] == inode:
+                return f" to {_address(words[2], size)}" if words[3] == "01" else f" ({_address(words[1], size)})"
+    return ""
+
+
+def _address(text: str, size: int) -> str:
+    host, _, port = text.partition(":")
+    if size == 4:
+        return f"{ipaddress.IPv4Address(int(host, 16).to_bytes(4, sys.byteorder))}:{int(port, 16)}"
+    # four words, each as this machine keeps it
+    words = [int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, 32, 8)]
+    return f"[{ipaddress.IPv6Address(b''.join(words))}]:{int(port, 16)}"
+
+
+def read_text(path: str) -> str:
+    """A file's text, or nothing where there is none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
