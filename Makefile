@@ -1,39 +1,65 @@
-# Everything runs from a fresh clone: each target sets up .venv first.
+# Everything runs from a fresh clone: each target first sets up the part of .venv that it needs. All names are relative, so the folder may have any name.
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --constraint "$(CONSTRAINTS)"
+# a stamp for each part: what the demo needs; that and all that the tests need; that and what the documentation site needs
+MINIMAL := $(VENV)/.demo
 STAMP := $(VENV)/.installed
+SITE := $(VENV)/.docs
+TOOLS := build/tools
+# without --quiet, under which --strict lets every warning pass; the variable keeps the theme from advertising its next version
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-.PHONY: demo loaders test lint bench simulate chaos soak corpus frozen fuzz matrix docs clean setup
+.PHONY: setup demo demo-all loaders test suite lint bench simulate chaos soak corpus frozen fuzz matrix pictures docs docs-check wheel clean
+.NOTPARALLEL:  # pip cannot install two things into one environment at a time, and tests that measure want the machine for themselves
 
-setup: $(STAMP)
+setup: $(STAMP) $(SITE)  ## everything that any target needs
 
-$(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+$(MINIMAL): pyproject.toml $(CONSTRAINTS)
+	@echo "setting up $(VENV): torch, numpy and unjam itself (some minutes, once)"
+	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch numpy
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[demo,bench,test,frameworks]"
-	touch $@
+	$(INSTALL) torch numpy
+	$(INSTALL) --quiet --editable .
+	@touch $@
 
-demo: setup  ## small broken programs: what torch prints, and what `unjam check` says
+$(STAMP): $(MINIMAL)
+	@echo "setting up $(VENV): frameworks, test libraries, linters"
+	$(INSTALL) --quiet --editable ".[demo,bench,test,frameworks]"
+	@touch $@
+
+$(SITE): $(MINIMAL)
+	@echo "setting up $(VENV): mkdocs"
+	$(INSTALL) --quiet --editable ".[docs]"
+	@touch $@
+
+demo: $(MINIMAL)  ## three small broken programs, a minute: what torch does, and what `unjam check` says
+	$(BIN)/python examples/demo.py
+
+demo-all: $(STAMP)  ## ten such programs in a table, then `unjam run` and `unjam tune`: some minutes
 	$(BIN)/python examples/doctor.py
 
-loaders: setup  ## the same small programs on torch's loader and on unjam's
+loaders: $(STAMP)  ## the same small programs on torch's loader and on unjam's
 	$(BIN)/python examples/side_by_side.py
+
+test: lint docs-check  ## types, lint, documentation and every test
+	@$(MAKE) --no-print-directory suite
 
 # Tests start programs and look at them while they run; a machine that is busy with something else can upset one. What failed is run once more, alone.
 AGAIN := --last-failed --last-failed-no-failures none
 
-test: setup lint  ## types, lint and every test, in two processes: most of them wait for processes of their own
+suite: $(STAMP)  ## every test, in two processes: most of them wait for processes of their own
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" || $(BIN)/python -m pytest $(AGAIN) -m "not alone"
 	$(BIN)/python -m pytest -m alone || $(BIN)/python -m pytest $(AGAIN) -m alone
 
-lint: setup
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: setup  ## torch and unjam interleaved; prints ratios
+bench: $(STAMP)  ## torch and unjam interleaved; prints ratios
 	$(BIN)/python benchmarks/transport.py
 	$(BIN)/python benchmarks/start.py
 	$(BIN)/python benchmarks/turnaround.py
@@ -46,30 +72,52 @@ bench: setup  ## torch and unjam interleaved; prints ratios
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/never_worse.py
 
-simulate: setup  ## 100,000 schedules through the engine
+simulate: $(STAMP)  ## 100,000 schedules through the engine
 	UNJAM_SCHEDULES=100000 $(BIN)/python -m pytest tests/test_engine_simulation.py --timeout=3600 -q
 
-chaos: setup  ## three minutes of workers killed at random
+chaos: $(STAMP)  ## three minutes of workers killed at random
 	$(BIN)/python tests/chaos.py
 
-soak: setup  ## 200,000 batches and 20,000 epochs: memory and descriptors stay flat
+soak: $(STAMP)  ## 200,000 batches and 20,000 epochs: memory and descriptors stay flat
 	$(BIN)/python tests/soak.py
 
-corpus: setup  ## every program of tests/corpus: verdict, culprit, confidence, seconds, false alarms
+corpus: $(STAMP)  ## every program of tests/corpus: verdict, culprit, confidence, seconds, false alarms
 	$(BIN)/python tests/run_corpus.py
 
-frozen: setup  ## every program of tests/frozen, stuck or well: what `unjam why` says of it, and how fast
+frozen: $(STAMP)  ## every program of tests/frozen, stuck or well: what `unjam why` says of it, and how fast
 	$(BIN)/python tests/run_frozen.py
 
-fuzz: setup  ## ten minutes of programs that nobody wrote, on torch's loader and on ours: everything that differs
+fuzz: $(STAMP)  ## ten minutes of programs that nobody wrote, on torch's loader and on ours: everything that differs
 	$(BIN)/python tests/fuzz/run.py --seconds 600
 
 matrix:  ## the whole suite under every promised pair of Python and torch, each in an environment of its own
-	$(PYTHON) tests/run_matrix.py
+	"$(PYTHON)" tests/run_matrix.py
 
-docs: setup  ## writes the rules' pages anew, and checks that every link leads somewhere
+pictures: $(STAMP)  ## draws the pictures of the README anew
+	$(BIN)/python docs/pictures.py
+
+docs: $(SITE)  ## writes the generated pages anew, checks every link, and builds the site into build/site
 	$(BIN)/python docs/write_rules.py
+	$(BIN)/python docs/write_api.py
+	$(BIN)/python docs/write_cli.py
 	$(BIN)/python docs/check_links.py
+	$(MKDOCS) --site-dir build/site
+
+docs-check: $(SITE)  ## the same without writing: are the generated pages up to date, do links lead somewhere, does the site build
+	$(BIN)/python docs/write_rules.py --check
+	$(BIN)/python docs/write_api.py --check
+	$(BIN)/python docs/write_cli.py --check
+	$(BIN)/python docs/check_links.py
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && echo "mkdocs build --strict" && \
+		$(MKDOCS) --site-dir "$$folder/site"
+
+$(TOOLS)/.installed: $(MINIMAL)
+	$(BIN)/python -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --constraint "$(CONSTRAINTS)" build "setuptools>=77"
+	@touch $@
+
+wheel: $(TOOLS)/.installed  ## builds sdist and wheel into build/dist, and tries the wheel in an environment that has no source tree
+	$(BIN)/python tools/check_wheel.py --build-with $(TOOLS)/bin/python
 
 clean:
 	rm -rf $(VENV) .matrix build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -89,11 +89,11 @@ def tuned(name: str, budget: float) -> tuple[tuple[str, int, int], float]:
         "-m",
         "unjam",
         "tune",
-        f"{HERE / 'workloads.py'}:{name}",
         "--budget",
         str(budget),
         "--json",
         "-",
+        f"{HERE / 'workloads.py'}:{name}",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     choice = json.loads(done.stdout)["choice"]

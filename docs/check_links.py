@@ -1,4 +1,7 @@
-"""Checks that every relative link in the documentation leads to a file that exists."""
+"""Checks that every relative link in the documentation leads to a file and a heading that exist.
+
+Pages of docs/ become a site, in which nothing outside of docs/ exists: they link only to each other.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,51 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+_LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+_FENCE = re.compile(r"^( *)(```+).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code, in which nothing is a link or a heading."""
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which headings can be linked to."""
+    titles = re.findall(r"^#+ +(.+?)\s*$", prose(page), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", re.sub(r"\]\(.*?\)", "", title)).strip().lower().replace(" ", "-") for title in titles
+    }
+
+
+def trouble(page: Path, target: str, anchor: str) -> str:
+    """What is wrong with a link; nothing, most of the time."""
+    if "://" in target or target.startswith("mailto:"):
+        return ""
+    file = (page.parent / target).resolve() if target else page
+    if not file.exists():
+        return "does not exist"
+    if page.is_relative_to(DOCS) and not file.is_relative_to(DOCS):
+        return "is not part of the site; write it as `code`"
+    if page.is_relative_to(DOCS) and file.suffix != ".md":
+        return "is no page of the site; write it as `code`"
+    if anchor and file.suffix == ".md" and anchor not in anchors(file):
+        return f"has no heading #{anchor}"
+    return ""
 
 
 def main() -> int:
     """Print what is broken; the exit code says whether anything is."""
     broken = []
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    pages = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
     for page in pages:
-        targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-        broken += [
-            f"{page.relative_to(ROOT)}: {target}"
-            for target in targets
-            if "://" not in target and not (page.parent / target).exists()
-        ]
+        for target, anchor in _LINK.findall(re.sub(r"`[^`\n]*`", "", prose(page))):
+            if wrong := trouble(page, target, anchor):
+                broken.append(f"{page.relative_to(ROOT)}: {target or '#' + anchor} {wrong}")
     for line in broken:
-        print(line)  # noqa: T201 - a program
-    print(f"{len(pages)} pages, {len(broken)} broken links")  # noqa: T201 - as above
+        print(line)
+    print(f"{len(pages)} pages, {len(broken)} broken links")
     return 1 if broken else 0
 
 

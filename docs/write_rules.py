@@ -1,30 +1,55 @@
-"""Writes docs/rules/*.md from the rules' own files. A test says when they are out of date."""
+"""Writes docs/rules/*.md and the lists of rules in docs/tasks/*.md from the rules' own files.
+
+With `--check` it writes nothing, and says which pages are out of date.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
+import textwrap
 from pathlib import Path
+
+from generated import settle
+from site_hooks import GROUPS
 
 from unjam.doctor.report import catalogue
 from unjam.doctor.rules import RULES
 
 FOLDER = Path(__file__).parent / "rules"
+TASKS = Path(__file__).parent / "tasks"
+# the list of a group stands between these two lines of a task's page
+_LIST = re.compile(r"(<!-- rules (\d)\d\d -->\n).*?(<!-- end of rules -->\n)", re.DOTALL)
 
 
 def pages() -> dict[str, str]:
-    """Every page by its name."""
+    """Every page of a rule by its name."""
     return {"README.md": catalogue.index(), **{f"{file.RULE.code}.md": catalogue.page(file) for file in RULES}}
 
 
-def main() -> None:
+def task(text: str) -> str:
+    """A task's page with its lists of rules written anew."""
+    return _LIST.sub(lambda found: found[1] + _listed(found[2]) + found[3], text)
+
+
+def _listed(digit: str) -> str:
+    lines = [f"### {GROUPS[digit]}", ""]
+    for file in RULES:
+        if file.RULE.code[2] == digit:
+            title, _ = catalogue.sections(file)
+            item = f"- [{file.RULE.code}](../rules/{file.RULE.code}.md): {title[:1].lower() + title[1:]}"
+            lines += textwrap.wrap(item, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(["", *lines, "", ""])
+
+
+def main() -> int:
     """Write them all, and remove those of rules that are gone."""
-    FOLDER.mkdir(exist_ok=True)
-    wanted = pages()
-    for old in FOLDER.glob("*.md"):
-        if old.name not in wanted:
-            old.unlink()
-    for name, text in wanted.items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+    wanted = {FOLDER / name: text for name, text in pages().items()}
+    gone = tuple(old for old in FOLDER.glob("*.md") if old not in wanted)
+    for page in sorted(TASKS.glob("*.md")):
+        wanted[page] = task(page.read_text(encoding="utf-8"))
+    return settle(wanted, gone)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

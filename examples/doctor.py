@@ -75,7 +75,7 @@ def unmodified() -> None:
 
 def tuned() -> None:
     """How many workers a training needs."""
-    command = ["unjam", "tune", os.path.relpath(Path(__file__).parent / "slow.py"), "--step-ms", "20", "--budget", "25"]
+    command = ["unjam", "tune", "--step-ms", "20", "--budget", "25", os.path.relpath(Path(__file__).parent / "slow.py")]
     print("$ " + " ".join(command), flush=True)
     subprocess.run([sys.executable, "-m", *command], check=False, stderr=subprocess.DEVNULL)
 

@@ -28,7 +28,7 @@ from unjam.doctor.check.trial import event_log
 from unjam.doctor.run import batch_file
 from unjam.loader import error_log as errors
 from unjam.loader.incident import Incident
-from unjam.loader.transport.status_page import PAGE_BYTES, read_beat
+from unjam.loader.transport.status_page import PAGE_BYTES, read_heartbeat
 from unjam.shared import untrusted
 from unjam.system import process_table, python_stacks, stacks
 from unjam.system.masking import masked, masked_words, without_secrets
@@ -111,7 +111,7 @@ class Readers:
             with pa.OSFile(f"{folder}/x.arrow", "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
                 writer.write(batch)
             self.arrow = self._bytes(f"{folder}/x.arrow")
-        page = batch_file.Page(f"{folder}/1.0.{os.getpid()}.page")
+        page = batch_file.BatchFile(f"{folder}/1.0.{os.getpid()}.page")
         for n in range(5):
             page.batch(n * 100, n * 100 + 50, n * 100 + 60, 4, 20, n, 3)
         self.page = self._bytes(f"{folder}/1.0.{os.getpid()}.page")
@@ -195,7 +195,7 @@ class Readers:
             text = json.dumps(mutate_value(self.incident, self.dice), default=str).encode("utf-8", "replace")
             lines.append(mutate(text, self.dice) if self.dice.random() < 0.3 else text)
         found = errors.read(self._write(b"\n".join(lines), "log"))
-        errors.dumps(found)
+        errors.dumps(found, "1")
         errors.summary([])
         from rich.console import Console
 
@@ -220,7 +220,7 @@ class Readers:
 
     def heartbeats(self) -> None:
         data = mutate(bytes(PAGE_BYTES), self.dice)[:PAGE_BYTES].ljust(PAGE_BYTES, b"\0")
-        read_beat(memoryview(data).cast("q")).seconds()
+        read_heartbeat(memoryview(data).cast("q")).seconds()
 
     def stacks(self) -> None:
         text = 'Current thread 0x00007f [a] (most recent call first):\n  File "a.py", line 3 in f\n  File "b.py", line ??? in g\n'

@@ -35,10 +35,10 @@ def diagnose(function, folder: Path, budget: float = BUDGET) -> dict:
         import torch.utils.data
 
         from unjam.doctor.check.command.check import check
-        from unjam.doctor.check.command.target_process import Patient
+        from unjam.doctor.check.command.target_process import TargetProcess
 
-        patient = Patient.from_function(lambda: function(torch.utils.data.DataLoader))
-        return json.loads(as_json(check(patient, function.__module__, budget=budget, hurry=HURRY), ""))
+        process = TargetProcess.from_function(lambda: function(torch.utils.data.DataLoader))
+        return json.loads(as_json(check(process, function.__module__, budget=budget, hurry=HURRY), ""))
     code = function(None)
     path = folder / "program.py"
     path.write_text(code)
@@ -47,9 +47,9 @@ def diagnose(function, folder: Path, budget: float = BUDGET) -> dict:
         path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": code}]}))
     if code.startswith("# shm="):
         return _with_small_shm(path, code.splitlines()[0].partition("=")[2])
-    from unjam.doctor.check.command.check import check, open_patient
+    from unjam.doctor.check.command.check import check, open_target
 
-    return json.loads(as_json(check(open_patient(str(path), []), str(path), budget=BUDGET, hurry=HURRY), ""))
+    return json.loads(as_json(check(open_target(str(path), []), str(path), budget=BUDGET, hurry=HURRY), ""))
 
 
 def _with_small_shm(program: Path, size: str) -> dict:

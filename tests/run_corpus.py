@@ -51,17 +51,17 @@ def judge(entry: dict, findings: list[dict]) -> tuple[str, str, bool]:
     groups = entry.get("all_of") or ([entry["codes"]] if entry.get("codes") else [])
     allowed = {code for group in groups for code in group} | set(entry.get("tolerated") or ())
     alarms = [f["code"] for f in serious if f["code"] not in allowed]
-    verdicts = []
+    decisions = []
     for codes in groups:
         hits = [f for f in findings if f["code"] in codes]
         if not hits:
-            verdicts.append("missed")
+            decisions.append("missed")
         elif not entry.get("culprit") or any(names(f, word) for f in hits for word in entry["culprit"]):
-            verdicts.append(max((f["confidence"] for f in hits), key=("possible", "likely", "proven").index))
+            decisions.append(max((f["confidence"] for f in hits), key=("possible", "likely", "proven").index))
         else:
-            verdicts.append("no culprit")
+            decisions.append("no culprit")
     said = " ".join(f["code"] + ("" if f["severity"] != "note" else "n") for f in findings) or "nothing"
-    verdict = "healthy" if not groups and not alarms else " ".join(verdicts) or "-"
+    verdict = "healthy" if not groups and not alarms else " ".join(decisions) or "-"
     return said, verdict, bool(alarms)
 
 

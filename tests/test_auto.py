@@ -17,7 +17,7 @@ import torch
 
 import unjam
 from unjam.loader.driver import auto_size
-from unjam.loader.engine.size_search import Limits, Pace, Setting, Window
+from unjam.loader.engine.size_search import Limits, Setting, SizeSearch, Window
 from unjam.loader.options import AutoWorkers
 from unjam.system import limits as allowance
 
@@ -47,10 +47,10 @@ def batches(loader):
 
 def resize(loader, iterator, *sizes):
     """Change the size by hand, as the pace would."""
-    pacer = loader._pacer
-    pacer._live = False  # it measures, and decides nothing
+    sizer = loader._state.sizer
+    sizer._live = False  # it measures, and decides nothing
     for size in sizes:
-        pacer.pace.setting = pacer.wanted = Setting(size, 2)
+        sizer.pace.setting = sizer.wanted = Setting(size, 2)
         yield next(iterator)
 
 
@@ -77,7 +77,7 @@ def test_what_is_delivered_does_not_depend_on_the_size(sizes):
     assert sorted(i for batch in got for i in batch[0]) == list(range(200))
 
 
-def test_the_trainings_own_random_numbers_are_left_alone():
+def test_the_trainings_isolated_random_state_are_left_alone():
     loader = make(Noisy())
     torch.manual_seed(1)
     random.seed(1)
@@ -106,7 +106,7 @@ def test_a_worker_that_dies_while_the_size_changes():
     got, sizes = [], [1, 4, 2, 5, 1, 3, 1, 2, 4, 1] * 2
     for turn, batch in enumerate(resize(loader, iterator, *sizes)):
         got.append([part.tolist() for part in batch])
-        alive = [pid for n in range(5) if (pid := iterator._feed.pool.pid(n))]
+        alive = [pid for n in range(5) if (pid := iterator._driver.pool.pid(n))]
         if turn % 7 == 3 and alive:
             with contextlib.suppress(ProcessLookupError):  # it has left meanwhile
                 os.kill(alive[turn % len(alive)], signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_workers_leave_when_they_are_not_needed():
     iterator = iter(loader)
     for _ in resize(loader, iterator, 4, 4, 4, 4):
         pass
-    pool = iterator._feed.pool
+    pool = iterator._driver.pool
     assert sum(pool.pid(n) is not None for n in range(6)) == 4
     for _ in resize(loader, iterator, *[1] * 30):
         time.sleep(0.02)
@@ -255,13 +255,13 @@ LIMITS = Limits(64, 16, 8)
 
 
 def test_pace_grows_to_where_it_stops_helping():
-    pace = run(Pace(Setting(2, 2), LIMITS), lambda s: window(min(s.workers, 16) * 100, busy=1.0))
+    pace = run(SizeSearch(Setting(2, 2), LIMITS), lambda s: window(min(s.workers, 16) * 100, busy=1.0))
     assert pace.setting == Setting(16, 2)
     assert "32 workers were 1.00 times as fast" in pace.why
 
 
 def test_pace_goes_back_to_fewer_where_more_never_helped():
-    pace = run(Pace(Setting(8, 2), LIMITS), lambda s: window(100, busy=1.0))
+    pace = run(SizeSearch(Setting(8, 2), LIMITS), lambda s: window(100, busy=1.0))
     assert pace.setting.workers == 1
 
 
@@ -272,9 +272,9 @@ def test_pace_does_not_pay_for_what_a_training_does_not_need():
         rate = min(setting.workers, need)
         return window(rate * 100, busy=rate / setting.workers, waited=0.0 if setting.workers >= need else 0.2)
 
-    pace = run(Pace(Setting(8, 2), LIMITS), world)
+    pace = run(SizeSearch(Setting(8, 2), LIMITS), world)
     assert pace.setting.workers in (3, 4)
-    pace = run(Pace(Setting(1, 2), LIMITS), world)
+    pace = run(SizeSearch(Setting(1, 2), LIMITS), world)
     assert pace.setting.workers == 4
 
 
@@ -283,15 +283,16 @@ def test_pace_runs_further_ahead_where_workers_idle():
         share = min(1.0, setting.depth / 8)
         return window(share * setting.workers * 50, busy=share)
 
-    pace = run(Pace(Setting(2, 2), Limits(2, 16, 8)), world)
+    pace = run(SizeSearch(Setting(2, 2), Limits(2, 16, 8)), world)
     assert pace.setting == Setting(2, 8)
-    assert run(Pace(Setting(2, 2), Limits(2, 16, 8), adapts_depth=False), world).setting == Setting(2, 2)
+    assert run(SizeSearch(Setting(2, 2), Limits(2, 16, 8), adapts_depth=False), world).setting == Setting(2, 2)
 
 
 def test_pace_stays_where_it_is_in_noise():
     dice = random.Random(3)
     pace = run(
-        Pace(Setting(4, 2), LIMITS), lambda s: window(min(s.workers, 4) * 100 * dice.uniform(0.98, 1.02), busy=1.0)
+        SizeSearch(Setting(4, 2), LIMITS),
+        lambda s: window(min(s.workers, 4) * 100 * dice.uniform(0.98, 1.02), busy=1.0),
     )
     assert pace.setting.workers == 4
     for _ in range(300):
@@ -302,7 +303,7 @@ def test_pace_stays_where_it_is_in_noise():
 
 
 def test_pace_opens_again_when_the_world_changes():
-    pace = run(Pace(Setting(2, 2), LIMITS), lambda s: window(200, busy=0.9, waited=0.0))
+    pace = run(SizeSearch(Setting(2, 2), LIMITS), lambda s: window(200, busy=0.9, waited=0.0))
     assert pace.setting.workers == 2
     for _ in range(3):
         pace.judge(window(100, busy=1.0, waited=0.6))

@@ -332,7 +332,7 @@ def test_a_link_in_a_container_leads_nowhere_outside(as_nobody, open_folder):
 
 
 def test_the_heartbeat_is_read_not_mapped():
-    from unjam.doctor.why.heartbeat import beat_of
+    from unjam.doctor.why.heartbeat import heartbeat_of
 
     code = (
         "import os, sys\n"
@@ -345,7 +345,7 @@ def test_the_heartbeat_is_read_not_mapped():
     try:
         assert process.stdout.readline() == "ready\n"
         for _ in range(3000):  # a mapping would end this process by SIGBUS
-            beat_of(process.pid)
+            heartbeat_of(process.pid)
         maps = Path("/proc/self/maps").read_text()
         assert "unjam-page" not in maps or "fork" not in maps
     finally:
@@ -478,19 +478,19 @@ def test_commands_run_nothing_of_the_current_folder(tmp_path, words):
 
 
 def test_fresh_trials_find_the_modules_beside_the_program(tmp_path):
-    from unjam.doctor.check.command.target_process import Patient
+    from unjam.doctor.check.command.target_process import TargetProcess
     from unjam.doctor.check.command.trial_watch import Patience
     from unjam.doctor.facts.trial import Plan
 
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "helper.py").write_text("def square(i):\n    return i * i\n")
-    patient = Patient.from_command(["script", str(tmp_path / "program.py")])
+    target = TargetProcess.from_command(["script", str(tmp_path / "program.py")])
     try:
-        patient.wait(lambda: None)
-        _, tries = patient.gather(0)
-        trial = patient.attempt(0, Plan(fresh=True, workers=1), tries, Patience(20, 20, 60), 1)
+        target.wait(lambda: None)
+        _, tries = target.gather(0)
+        trial = target.attempt(0, Plan(fresh=True, workers=1), tries, Patience(20, 20, 60), 1)
     finally:
-        patient.end()
+        target.end()
     assert trial.fine, (trial.outcome, trial.output)
 
 
@@ -927,7 +927,7 @@ def test_a_log_without_end_takes_little_memory(tmp_path):
                 + "\n"
             )
     code = (
-        f"from unjam.doctor.report import errors; found = errors.read({str(log)!r})\n"
+        f"from unjam.loader import error_log as errors; found = errors.read({str(log)!r})\n"
         "most = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
         "print(found.incidents, found.ungrouped > 0, most)\n"
     )

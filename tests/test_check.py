@@ -93,7 +93,7 @@ def _processes(mark: str) -> list[str]:
 
 def test_a_healthy_program(folder):
     (folder / "train.py").write_text(HEALTHY)
-    done = run("train.py", "--lr", "0.1", "--json", "out.json", cwd=folder)
+    done = run("--json", "out.json", "train.py", "--lr", "0.1", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing found" in done.stdout
     assert "0 workers" in done.stdout  # what was tried
@@ -109,14 +109,14 @@ def test_a_function_and_a_dataset(folder):
     (folder / "data.py").write_text(HEALTHY)
     done = run("data:make_loader", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    done = run("data.py:Squares", "--budget", "15", cwd=folder)
+    done = run("--budget", "15", "data.py:Squares", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "over Squares (40 samples), batch_size=8, 2 workers" in done.stdout
 
 
 def test_findings_in_every_form(folder):
     (folder / "odd.py").write_text(TWICE)
-    done = run("odd.py", "--json", "o.json", "--html", "o.html", "--sarif", "o.sarif", cwd=folder)
+    done = run("--json", "o.json", "--html", "o.html", "--sarif", "o.sarif", "odd.py", cwd=folder)
     assert done.returncode == 1, done.stdout + done.stderr
     said = json.loads((folder / "o.json").read_text())
     codes = {finding["code"] for finding in said["findings"]}
@@ -157,7 +157,7 @@ def test_a_program_that_cannot_be_examined(folder, program, said):
 
 def test_interrupted(folder):
     (folder / "stuck.py").write_text(STUCK)
-    command = [sys.executable, "-m", "unjam", "check", "stuck.py", "--json", "o.json"]
+    command = [sys.executable, "-m", "unjam", "check", "--json", "o.json", "stuck.py"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     _until(lambda: _processes_of(folder) >= 3, 30)
     time.sleep(7)

@@ -209,12 +209,3 @@ def test_the_profilers_range_is_there_when_somebody_looks():
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         list(loader)
     assert any("enumerate(DataLoader)" in event.key for event in seen.key_averages())
-
-
-def test_the_defaults_are_written_twice_and_the_same():
-    import inspect
-
-    from unjam.loader.options import DEFAULTS
-
-    parameters = inspect.signature(unjam.DataLoader.__init__).parameters
-    assert {name: parameters[name].default for name in DEFAULTS} == DEFAULTS

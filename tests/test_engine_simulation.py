@@ -112,7 +112,7 @@ class World:
                         self.leaving.append(worker)
                     else:
                         self.mailbox[worker] = []
-                case act.Judge(worker, batch):
+                case act.AskPolicy(worker, batch):
                     assert self.alive[worker], "judged before there is somebody to make the batch again"
                     self.judged.append(batch)
                     queue = self.judge(worker, batch) + queue
@@ -131,9 +131,9 @@ class World:
                 self.tries[batch] = self.tries.get(batch, 0) + 1
                 if self.tries[batch] > 3:
                     return self.machine.handle(ev.Result(worker, batch))
-                return self.machine.handle(ev.Reprieved(batch))
+                return self.machine.handle(ev.MakeAgain(batch))
         self.excused.add(batch)
-        return self.machine.handle(ev.Reprieved(batch))
+        return self.machine.handle(ev.MakeAgain(batch))
 
     def kill(self, worker: int, queue: list, cause: ev.Cause) -> None:
         if self.alive[worker]:
@@ -338,21 +338,21 @@ def names(actions: list) -> list[str]:
 
 def test_a_sample_that_ends_its_worker_twice_is_judged():
     made = machine()
-    assert "Judge" not in names(made.handle(ev.Death(0, 0, 3)))
-    assert act.Judge(0, 0, 3, act.Reason.DIED_REPEATEDLY, 2) in made.handle(ev.Death(0, 0, 3))
+    assert "AskPolicy" not in names(made.handle(ev.Death(0, 0, 3)))
+    assert act.AskPolicy(0, 0, 3, act.Reason.DIED_REPEATEDLY, 2) in made.handle(ev.Death(0, 0, 3))
     # tried once more because the policy says so: one more death is enough
-    made.handle(ev.Reprieved(0))
-    assert act.Judge(0, 0, 3, act.Reason.DIED_REPEATEDLY, 3) in made.handle(ev.Death(0, 0, 3))
+    made.handle(ev.MakeAgain(0))
+    assert act.AskPolicy(0, 0, 3, act.Reason.DIED_REPEATEDLY, 3) in made.handle(ev.Death(0, 0, 3))
     # left out at last: its batch passes, and that acquits nobody
-    made.handle(ev.Reprieved(0))
+    made.handle(ev.MakeAgain(0))
     made.handle(ev.Result(0, 0))
-    assert made.blame.acquittals == 0
+    assert made.blame.passed_later == 0
 
 
 def test_two_deaths_on_two_samples_accuse_nobody():
     made = machine()
-    assert "Judge" not in names(made.handle(ev.Death(0, 0, 3)))
-    assert "Judge" not in names(made.handle(ev.Death(0, 0, 4)))
+    assert "AskPolicy" not in names(made.handle(ev.Death(0, 0, 3)))
+    assert "AskPolicy" not in names(made.handle(ev.Death(0, 0, 4)))
 
 
 def test_where_suspects_were_acquitted_judgement_takes_more():
@@ -360,23 +360,23 @@ def test_where_suspects_were_acquitted_judgement_takes_more():
     made.handle(ev.Death(0, 0, 3))
     made.handle(ev.Wanted())
     made.handle(ev.Result(0, 0))
-    assert made.blame.acquittals == 1
+    assert made.blame.passed_later == 1
     deaths = [names(made.handle(ev.Death(0, 1, 0))) for _ in range(3)]
-    assert ["Judge" in one for one in deaths] == [False, False, True]
+    assert ["AskPolicy" in one for one in deaths] == [False, False, True]
 
 
 def test_a_worker_that_was_idle_accuses_somebody_outside():
     made = machine()
     made.handle(ev.Death(0))
-    assert "Judge" not in names(made.handle(ev.Death(0, 0, 3)))
-    assert "Judge" not in names(made.handle(ev.Death(0, 0, 3)))
+    assert "AskPolicy" not in names(made.handle(ev.Death(0, 0, 3)))
+    assert "AskPolicy" not in names(made.handle(ev.Death(0, 0, 3)))
 
 
 def test_a_silent_sample_is_judged_at_once():
     made = machine(restarts=False)
     assert made.handle(ev.Overdue(0, 0)) == [act.Stop(0, act.Reason.SILENT)]
     decided = made.handle(ev.Death(0, 0, 5, ev.Cause.SILENT))
-    assert act.Judge(0, 0, 5, act.Reason.SILENT) in decided
+    assert act.AskPolicy(0, 0, 5, act.Reason.SILENT) in decided
     assert act.Start(0) in decided, "a worker that unjam stopped itself is replaced, whatever on_worker_death says"
 
 
@@ -396,12 +396,12 @@ def test_memory_shrinks_the_pool_before_it_gives_up():
     owed = made.ledger.held_by(2)
     assert len(owed) == 6
     # the last one is replaced, and its sample judged when it happens again
-    assert names(made.handle(ev.Death(2, owed[0], 0, ev.Cause.MEMORY)))[0] in ("Start", "Judge")
+    assert names(made.handle(ev.Death(2, owed[0], 0, ev.Cause.MEMORY)))[0] in ("Start", "AskPolicy")
     again = made.handle(ev.Death(2, owed[0], 0, ev.Cause.MEMORY))
     assert any(
-        action == act.Judge(2, owed[0], 0, act.Reason.KILLED_FOR_MEMORY, action.deaths)
+        action == act.AskPolicy(2, owed[0], 0, act.Reason.KILLED_FOR_MEMORY, action.deaths)
         for action in again
-        if isinstance(action, act.Judge)
+        if isinstance(action, act.AskPolicy)
     )
 
 

@@ -328,7 +328,7 @@ def test_a_function_that_fails_itself(workers):
 @WORKERS
 def test_a_function_that_closes_the_loader(workers):
     def decide(error):
-        iterator._feed.close()
+        iterator._driver.close()
         return "skip"
 
     iterator = iter(loader(Broken({5: ValueError("a")}), workers, on_error=decide))

@@ -508,13 +508,13 @@ def test_a_dead_worker_with_a_living_child_is_buried(tmp_path):
 
 def test_ctrl_c_while_a_death_is_written_up(tmp_path, monkeypatch):
     made = DataLoader(DiesAt(5, tmp_path / "marker"), 4, num_workers=1)
-    incident = made._recorder.incident
+    incident = made._state.recorder.incident
 
     def interrupted(*arguments, **options):
-        monkeypatch.setattr(made._recorder, "incident", incident)
+        monkeypatch.setattr(made._state.recorder, "incident", incident)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(made._recorder, "incident", interrupted)
+    monkeypatch.setattr(made._state.recorder, "incident", interrupted)
     got, iterator = [], iter(made)
     while True:
         try:
@@ -571,7 +571,7 @@ def test_a_sample_that_has_finished_is_not_ended_with_the_next(monkeypatch):
             time.sleep(0.6 if index == 3 else 0.01)
             return index
 
-    def late(hand):
+    def late(handle):
         time.sleep(0.5)
         return ""
 

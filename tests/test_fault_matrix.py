@@ -193,7 +193,7 @@ def _until_idle(iterator, worker):
 
     number = iterator._workers.index(worker)
     deadline = time.monotonic() + BOUND
-    while iterator._pool.beat(number).stage is not Stage.IDLE:
+    while iterator._pool.heartbeat(number).stage is not Stage.IDLE:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

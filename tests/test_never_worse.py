@@ -21,8 +21,8 @@ from support import Squares, script, tear
 from unjam import stored
 from unjam.doctor.facts.scene import Process
 from unjam.doctor.why import heartbeat, relations
-from unjam.loader.driver.consumer_lock import Turn
-from unjam.loader.transport.status_page import PAGE_BYTES, Page, Stage
+from unjam.loader.driver.consumer_lock import ConsumerLock
+from unjam.loader.transport.status_page import PAGE_BYTES, Stage, StatusPage
 from unjam.system import memory
 from unjam.system.waiting import _address
 
@@ -345,18 +345,18 @@ def test_a_torch_without_what_can_be_done_without(tmp_path, without):
 # -- small things ------------------------------------------------------------------------------------------------------
 
 
-def test_a_turn_that_was_interrupted_is_taken_up_by_its_thread():
+def test_a_lock_that_was_interrupted_is_taken_up_by_its_thread():
     """A signal handler may raise right after the lock was taken; nobody may release what another thread holds."""
-    turn = Turn()
-    turn._lock.acquire()  # taken, and then an exception before anything else
-    turn.take(lambda: False)
+    lock = ConsumerLock()
+    lock._lock.acquire()  # taken, and then an exception before anything else
+    lock.enter(lambda: False)
     with pytest.raises(RuntimeError, match="while it was making one"):
-        turn.take(lambda: False)
-    waiting = threading.Thread(target=lambda: (turn.take(lambda: False), turn.give_back()))
+        lock.enter(lambda: False)
+    waiting = threading.Thread(target=lambda: (lock.enter(lambda: False), lock.leave()))
     waiting.start()
     time.sleep(0.05)
     assert waiting.is_alive()
-    turn.give_back()
+    lock.leave()
     waiting.join(5)
     assert not waiting.is_alive()
 
@@ -387,7 +387,7 @@ def test_peers_over_ipv6_are_readable():
 
 def test_the_heartbeat_of_another_process_is_only_read(monkeypatch):
     fd = memory.create(PAGE_BYTES, "page")
-    Page(fd).beat(Stage.GETITEM, 7, 3)
+    StatusPage(fd).heartbeat(Stage.GETITEM, 7, 3)
     opened = []
     really = os.open
 
@@ -396,11 +396,11 @@ def test_the_heartbeat_of_another_process_is_only_read(monkeypatch):
         return really(path, flags, *rest, **more)
 
     monkeypatch.setattr(heartbeat.os, "open", watch)
-    beat = heartbeat.beat_of(os.getpid())
-    assert (beat.batch, beat.position) == (7, 3)
+    found = heartbeat.heartbeat_of(os.getpid())
+    assert (found.batch, found.position) == (7, 3)
     assert not any(flags & (os.O_RDWR | os.O_WRONLY) for flags in opened)
     os.ftruncate(fd, 16)  # its owner may do that at any moment
-    assert heartbeat.beat_of(os.getpid()) is None
+    assert heartbeat.heartbeat_of(os.getpid()) is None
     os.close(fd)
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from unjam.doctor.facts.case import Case, LoaderFacts, World
+from unjam.doctor.facts.case import Case, LoaderFacts, ProcessFacts
 from unjam.doctor.report import catalogue
 from unjam.doctor.rules import RULES
 from unjam.doctor.rules.rule import Severity
 
-# the others need a program that runs: test_witness
+# the others need a program that runs: test_live_rules
 CHECKED = [file for file in RULES if not file.RULE.live]
 PROGRAM = Path(__file__).parent / "rule_programs.py"
 # measured with all processors: they run when nothing else does, `make test` calls pytest a second time for them
@@ -123,7 +123,7 @@ def test_detectors_say_nothing_of_an_empty_case():
         start_method="fork", prefetch_factor=2, timeout=0, pins_for_nobody=False, persistent_workers=False,
         drop_last=False, sampler="S", collate="c", default_collate=True, worker_init="",
     )  # fmt: skip
-    world = World(
+    world = ProcessFacts(
         cpus=2, python="3.11", torch="2", threads=(), native_threads=0, pools=(), accelerator=None, shm_free=1 << 30,
         descriptors=1024, descriptors_used=10, memory=1 << 34, temporary="/tmp", interactive=False,
     )  # fmt: skip

@@ -51,7 +51,7 @@ ITEMS = {
     "bytes": ([b"", b"\0\xff"], lists.Blobs),
     "tuples of numbers": ([(1, 2), (3, 4)], lists.Rows),
     "lists of numbers": ([[1.0, 2.0], [3.0, 4.0]], lists.Rows),
-    "dicts alike": ([{"a": 1, "b": [1, None]}, {"a": 2, "b": {"c": (1,)}}], lists.Records),
+    "dicts alike": ([{"a": 1, "b": [1, None]}, {"a": 2, "b": {"c": (1,)}}], lists.RecordList),
     "dicts unlike": ([{"a": 1}, {"b": 2}, {}], lists.Values),
     "dicts in another order": ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], lists.Values),
     "paths and labels": ([("x.jpg", 1), ("y.jpg", 2)], lists.Values),

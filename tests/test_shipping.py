@@ -102,12 +102,12 @@ def test_the_payload_is_used_again_while_it_is_the_same():
     dataset = Holds(np.zeros(100_000), lambda a, i: float(a[i]))
     loader = unjam.DataLoader(dataset, batch_size=None, num_workers=1)
     assert list(loader) == [0, 0, 0, 0]
-    first = loader._ship_cache.payload
+    first = loader._state.payloads.payload
     list(loader)
-    assert loader._ship_cache.payload is first
+    assert loader._state.payloads.payload is first
     dataset.thing[2] = 5
     assert list(loader) == [0, 0, 5, 0], "what changed between epochs reaches the new workers"
-    assert loader._ship_cache.payload is not first
+    assert loader._state.payloads.payload is not first
 
 
 def test_one_copy_however_many_workers():
@@ -250,7 +250,7 @@ def test_shared_memory_without_a_descriptor_is_not_silently_copied(caplog):
 
     mapping = mmap.mmap(-1, 16384)  # shared with children only; this process has no descriptor of it
     array = np.frombuffer(mapping, dtype=np.int32)
-    with pytest.raises(shipping.CannotShip, match="shared between processes"):
+    with pytest.raises(shipping.CannotPickle, match="shared between processes"):
         shipping.ship(Holds(array, None))
 
     def write(array, index):
@@ -437,10 +437,10 @@ def test_a_dataset_that_would_not_fit_twice_is_not_copied(monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, "unjam"):
         assert list(loader) == [1.0] * 4
     assert "a second copy would not fit" in caplog.text
-    assert loader._ship_cache.payload is None
+    assert loader._state.payloads.payload is None
     monkeypatch.setattr(starting, "_fork_is_safe", lambda: False)
     assert list(loader) == [1.0] * 4, "where fork is not safe it is sent all the same"
-    assert loader._ship_cache.payload is not None
+    assert loader._state.payloads.payload is not None
 
 
 def test_another_thread_is_a_risk_and_no_reason_to_refuse(caplog):

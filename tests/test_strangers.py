@@ -193,7 +193,7 @@ def test_many_views_of_one_tensor_cost_its_memory_once_or_twice():
     iterator = iter(unjam.DataLoader(Views(), batch_size=None, collate_fn=keep, num_workers=1))
     for views in iterator:
         assert [float(view[0]) for view in views] == list(range(64))
-        assert sum(hand.leases.mapped_bytes for hand in iterator._pool._hands.values()) < 20 << 20
+        assert sum(handle.leases.mapped_bytes for handle in iterator._pool._handles.values()) < 20 << 20
     del views
 
 

@@ -366,7 +366,7 @@ def test_workers_have_the_programs_present_surroundings(tmp_path, monkeypatch):
 
 
 def template_of(loader):
-    return loader._ship_cache.keeper.current
+    return loader._state.payloads.keeper.current
 
 
 def living(name="unjam-template"):
@@ -530,7 +530,7 @@ def test_a_forked_process_uses_its_own():
 
 def test_nothing_breaks_where_objects_are_always_counted():
     code = (
-        "from unjam.loader.worker import uncounted\n"
+        "from unjam.loader.ship import uncounted\n"
         "import sys, gc\n"
         "class Data: pass\n"
         "data = Data(); data.items = [{'a': [str(n), n + 1000, n / 7], 'b': (n, {n})} for n in range(5000)]; data.self = data\n"

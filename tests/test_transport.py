@@ -17,7 +17,7 @@ import unjam
 from support import Point, Record, Squares, tear
 from unjam.loader.transport.leases import POISON_VARIABLE, Leases
 from unjam.loader.transport.slots import Arena
-from unjam.loader.transport.status_page import Page
+from unjam.loader.transport.status_page import StatusPage
 from unjam.system import memory
 
 
@@ -327,7 +327,7 @@ def test_slots_are_used_again():
     iterator = iter(loader)
     spans = []
     for floats, ints in iterator:
-        spans.append(sum(hand.leases.mapped_bytes for hand in iterator._pool._hands.values()))
+        spans.append(sum(handle.leases.mapped_bytes for handle in iterator._pool._handles.values()))
         del floats, ints
     # per worker: two prefetched, one being filled, one with the consumer, one to spare; 200 batches went through
     assert 0 < max(spans) <= 2 * 5 * (1 << 20)
@@ -429,7 +429,7 @@ def test_a_parent_without_descriptors_gets_the_bytes_through_the_channel():
 def parts():
     """An arena with both of its sides in this process."""
     fd = memory.create(4096, "page")
-    page = Page(fd)
+    page = StatusPage(fd)
     os.close(fd)
     leases = Leases(page)
     return Arena(page, lambda slot, size, fd: leases.add(slot, size, fd)), page, leases
@@ -498,10 +498,10 @@ def test_budget_lowers_how_far_workers_run_ahead():
     iterator = iter(loader)
     for _ in range(12):
         next(iterator)
-    assert len(iterator._feed._machine.ledger.entries) <= 16
+    assert len(iterator._driver._machine.ledger.entries) <= 16
     for _ in range(10):
         next(iterator)
-        assert len(iterator._feed._machine.ledger.entries) <= 3
+        assert len(iterator._driver._machine.ledger.entries) <= 3
     assert sum(1 for _ in iterator) == 8
 
 

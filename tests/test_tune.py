@@ -14,30 +14,30 @@ import pytest
 from typer.testing import CliRunner
 
 from unjam.cli import app
-from unjam.doctor.facts.tune_measurements import Climb, Measured, Rung
+from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
 from unjam.doctor.report import tune as report
 from unjam.doctor.rules.tuning import judge
 
 
-def measured(rung, rate, **facts):
+def measured(setting, rate, **facts):
     known = {
-        "stages": {"getitem": rung.workers / rate if rung.workers else 1 / rate},
-        "memory": 100_000_000 * (1 + rung.workers),
+        "stages": {"getitem": setting.workers / rate if setting.workers else 1 / rate},
+        "memory": 100_000_000 * (1 + setting.workers),
     }
-    known |= {"workers_cpu": 0.2 * rung.workers, "first": 0.2, "turn": 0.2, "busy": 1.0, **facts}
+    known |= {"workers_cpu": 0.2 * setting.workers, "first": 0.2, "turn": 0.2, "busy": 1.0, **facts}
     return Measured(
-        rung, "fine", "", 2.0, 100, int(rate * 2), (int(rate * 2), 2.0), (rate * 0.99, rate, rate * 1.01), **known
+        setting, "fine", "", 2.0, 100, int(rate * 2), (int(rate * 2), 2.0), (rate * 0.99, rate, rate * 1.01), **known
     )
 
 
-def climb(rates, *, step=None, as_is=None, extra=(), **facts):
+def tune_result(rates, *, step=None, as_is=None, extra=(), **facts):
     found = [
-        measured(Rung("unjam", workers), rate, **facts.get("each", {}).get(workers, {}))
+        measured(TuneSetting("unjam", workers), rate, **facts.get("each", {}).get(workers, {}))
         for workers, rate in rates.items()
     ]
     known = {key: value for key, value in facts.items() if key != "each"}
-    as_is = as_is or Rung("torch", 2)
-    return Climb(
+    as_is = as_is or TuneSetting("torch", 2)
+    return TuneResult(
         (*found, *extra),
         32,
         known.pop("processors", 8),
@@ -54,71 +54,71 @@ def climb(rates, *, step=None, as_is=None, extra=(), **facts):
 
 
 def test_the_cheapest_of_those_that_are_nearly_the_fastest():
-    tuned = judge(climb({0: 100, 1: 95, 2: 190, 4: 370, 8: 380, 16: 375}))
-    assert tuned.choice == Rung("unjam", 4)
-    assert tuned.fastest == Rung("unjam", 8)
+    tuned = judge(tune_result({0: 100, 1: 95, 2: 190, 4: 370, 8: 380, 16: 375}))
+    assert tuned.choice == TuneSetting("unjam", 4)
+    assert tuned.fastest == TuneSetting("unjam", 8)
     assert tuned.enough is None
     assert tuned.line == "num_workers=4"
 
 
 def test_not_the_fastest_but_enough_for_the_training():
-    tuned = judge(climb({0: 100, 1: 95, 2: 190, 4: 370, 8: 700}, step=0.2))  # 160 samples/s
-    assert tuned.choice == Rung("unjam", 2)
+    tuned = judge(tune_result({0: 100, 1: 95, 2: 190, 4: 370, 8: 700}, step=0.2))  # 160 samples/s
+    assert tuned.choice == TuneSetting("unjam", 2)
     assert tuned.enough
     assert "enough" in report.verdict(tuned)
     assert any("does not need" in note for note in tuned.notes)
 
 
 def test_where_nothing_is_enough_it_says_so():
-    tuned = judge(climb({0: 100, 1: 95, 2: 190}, step=0.01))
-    assert tuned.choice == Rung("unjam", 2)
+    tuned = judge(tune_result({0: 100, 1: 95, 2: 190}, step=0.01))
+    assert tuned.choice == TuneSetting("unjam", 2)
     assert tuned.enough is False
     assert "bottleneck" in report.verdict(tuned)
 
 
 def test_no_workers_only_where_the_training_would_not_notice():
     tuned = judge(
-        climb({0: 200, 1: 190, 2: 380}, step=0.2)
+        tune_result({0: 200, 1: 190, 2: 380}, step=0.2)
     )  # 160 are needed; without workers the training waits for each batch
-    assert tuned.choice == Rung("unjam", 1)
-    tuned = judge(climb({0: 50_000, 1: 20_000}, step=0.2))
-    assert tuned.choice == Rung("unjam", 0)
-    assert judge(climb({0: 50_000, 1: 20_000})).choice == Rung("unjam", 0), "a clear lead"
-    assert judge(climb({0: 100, 1: 95})).choice == Rung("unjam", 1), (
+    assert tuned.choice == TuneSetting("unjam", 1)
+    tuned = judge(tune_result({0: 50_000, 1: 20_000}, step=0.2))
+    assert tuned.choice == TuneSetting("unjam", 0)
+    assert judge(tune_result({0: 50_000, 1: 20_000})).choice == TuneSetting("unjam", 0), "a clear lead"
+    assert judge(tune_result({0: 100, 1: 95})).choice == TuneSetting("unjam", 1), (
         "nobody knows what the training takes: load beside it"
     )
     assert "from torch.utils.data" in tuned.code, "without workers there is nothing that unjam's would add in speed"
 
 
 def test_torchs_own_where_it_is_as_good():
-    tuned = judge(climb({0: 100, 2: 200, 4: 400}, extra=(measured(Rung("torch", 4), 398),)))
-    assert tuned.choice == Rung("torch", 4)
+    tuned = judge(tune_result({0: 100, 2: 200, 4: 400}, extra=(measured(TuneSetting("torch", 4), 398),)))
+    assert tuned.choice == TuneSetting("torch", 4)
     assert tuned.code.startswith("from torch.utils.data")
-    tuned = judge(climb({0: 100, 2: 200, 4: 400}, extra=(measured(Rung("torch", 4), 300),)))
-    assert tuned.choice == Rung("unjam", 4)
+    tuned = judge(tune_result({0: 100, 2: 200, 4: 400}, extra=(measured(TuneSetting("torch", 4), 300),)))
+    assert tuned.choice == TuneSetting("unjam", 4)
     assert any("torch's loader with the same workers: 0.75" in note for note in tuned.notes)
 
 
 def test_a_setting_that_failed_is_not_recommended_and_named():
-    bad = Measured(Rung("unjam", 8), "died", "the process ended (SIGKILL)")
-    tuned = judge(climb({0: 100, 4: 390}, extra=(bad, measured(Rung("unjam", 16), 1))))
-    assert tuned.choice == Rung("unjam", 4)
+    bad = Measured(TuneSetting("unjam", 8), "died", "the process ended (SIGKILL)")
+    tuned = judge(tune_result({0: 100, 4: 390}, extra=(bad, measured(TuneSetting("unjam", 16), 1))))
+    assert tuned.choice == TuneSetting("unjam", 4)
     assert any("SIGKILL" in note for note in tuned.notes)
-    assert judge(climb({}, extra=(bad,))).choice is None
+    assert judge(tune_result({}, extra=(bad,))).choice is None
 
 
 def test_workers_that_stay_where_epochs_are_short():
     facts = {"epochs": 10, "epoch_samples": 400}
-    assert "persistent_workers=True" in judge(climb({2: 400}, **facts)).line
-    assert "persistent_workers" not in judge(climb({2: 400}, epochs=1, epoch_samples=400)).line
-    assert "persistent_workers" not in judge(climb({2: 400}, epochs=10, epoch_samples=400_000)).line
+    assert "persistent_workers=True" in judge(tune_result({2: 400}, **facts)).line
+    assert "persistent_workers" not in judge(tune_result({2: 400}, epochs=1, epoch_samples=400)).line
+    assert "persistent_workers" not in judge(tune_result({2: 400}, epochs=10, epoch_samples=400_000)).line
 
 
 def test_arguments_that_are_not_the_usual_ones():
-    odd = Rung("unjam", 4, prefetch=8, threads=2)
-    tuned = judge(climb({4: 100}, extra=(measured(odd, 200),)))
+    odd = TuneSetting("unjam", 4, prefetch=8, threads=2)
+    tuned = judge(tune_result({4: 100}, extra=(measured(odd, 200),)))
     assert tuned.line == "num_workers=4, prefetch_factor=8, worker_threads=2"
-    tuned = judge(climb({}, extra=(measured(Rung("torch", 4, start="spawn"), 200),)))
+    tuned = judge(tune_result({}, extra=(measured(TuneSetting("torch", 4, start="spawn"), 200),)))
     assert tuned.line == "num_workers=4, multiprocessing_context='spawn'"
 
 
@@ -126,7 +126,7 @@ def test_arguments_that_are_not_the_usual_ones():
 
 
 def reasons(**facts):
-    return [reason.words for reason in judge(climb(**facts)).stops]
+    return [reason.words for reason in judge(tune_result(**facts)).stops]
 
 
 def test_all_processors_in_use():
@@ -148,7 +148,7 @@ def test_a_few_slow_samples():
     each = {
         n: {"workers_cpu": 0.5, "stalled": 0.4, "slowest": (("17", 2.0),), "stages": {"getitem": 0.01}} for n in (2, 4)
     }
-    tuned = judge(climb({2: 200, 4: 205}, each=each))
+    tuned = judge(tune_result({2: 200, 4: 205}, each=each))
     assert [reason.words for reason in tuned.stops] == ["a few slow samples hold everybody up"]
     assert "17 (2.00 s)" in tuned.stops[0].evidence[1]
 
@@ -175,7 +175,9 @@ def test_the_words_of_a_terminal():
 
     console = Console(width=140, record=True, file=io.StringIO())
     tuned = judge(
-        climb({0: 100, 2: 200, 4: 400}, step=0.1, extra=(Measured(Rung("torch", 2), "raised", "ValueError: [x]"),))
+        tune_result(
+            {0: 100, 2: 200, 4: 400}, step=0.1, extra=(Measured(TuneSetting("torch", 2), "raised", "ValueError: [x]"),)
+        )
     )
     report.show(tuned, console)
     text = console.export_text()
@@ -183,7 +185,7 @@ def test_the_words_of_a_terminal():
         assert words in text, words
     told = json.loads(report.as_json(tuned, "1"))
     assert told["choice"]["workers"] == 4
-    assert {rung["words"] for rung in told["rungs"]} >= {"torch, 2 workers", "unjam, 4 workers"}
+    assert {setting["words"] for setting in told["rungs"]} >= {"torch, 2 workers", "unjam, 4 workers"}
 
 
 # -- for real ------------------------------------------------------------------------------------------------------------------
@@ -274,7 +276,7 @@ def run(folder, *arguments):
 
 
 def tuned(folder, name, *options):
-    done = run(folder, f"program.py:{name}", "--json", "-", *options)
+    done = run(folder, "--json", "-", *options, f"program.py:{name}")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -282,7 +284,7 @@ def tuned(folder, name, *options):
 @pytest.mark.alone  # it measures: what else runs would be measured too
 def test_samples_that_wait_get_workers(folder):
     told = tuned(folder, "waits", "--budget", "10")
-    rates = {rung["words"]: rung["rate"] for rung in told["rungs"]}
+    rates = {setting["words"]: setting["rate"] for setting in told["rungs"]}
     assert told["choice"]["workers"] >= 3
     assert rates["unjam, 4 workers"] > 2.5 * rates["unjam, no workers"]
     assert told["seconds"] < 16
@@ -292,7 +294,7 @@ def test_samples_that_wait_get_workers(folder):
 @pytest.mark.alone  # it measures: what else runs would be measured too
 def test_the_step_is_learnt_from_the_program(folder):
     page = folder / "tune.html"
-    done = run(folder, "program.py", "--steps", "15", "--budget", "4", "--json", "steps.json", "--html", page)
+    done = run(folder, "--steps", "15", "--budget", "4", "--json", "steps.json", "--html", page, "program.py")
     assert done.returncode == 0, done.stderr
     told = json.loads((folder / "steps.json").read_text())
     assert 0.018 < told["step_seconds"] < 0.2
@@ -317,7 +319,7 @@ def test_an_iterable_that_does_not_divide_itself(folder):
 @pytest.mark.alone  # it measures: what else runs would be measured too
 def test_short_epochs_are_measured_whole(folder):
     told = tuned(folder, "short", "--budget", "7")
-    rates = {rung["words"]: rung["rate"] for rung in told["rungs"]}
+    rates = {setting["words"]: setting["rate"] for setting in told["rungs"]}
     # 64 samples of 3 ms: two processors make no more than 667 a second, however many batches lie ready at the beginning
     assert max(rates.values()) < 900, rates
 
@@ -327,14 +329,14 @@ def test_things_that_are_no_batches(folder):
     told = tuned(folder, "single", "--budget", "5", "--step-ms", "20")  # 50 a second; one process makes 300
     assert told["enough"]
     assert told["choice"]["workers"] == 1
-    rates = {rung["words"]: rung["rate"] for rung in told["rungs"]}
+    rates = {setting["words"]: setting["rate"] for setting in told["rungs"]}
     assert 100 < rates["unjam, no workers"] < 400, "a tensor of four numbers is one sample"
     assert "batch_size" not in told["code"]
 
 
 def test_a_loader_of_unjams_own_keeps_its_policies(folder):
     told = tuned(folder, "skips", "--budget", "4")
-    now = next(rung for rung in told["rungs"] if rung["as_is"])
+    now = next(setting for setting in told["rungs"] if setting["as_is"])
     assert now["driver"] == "unjam"
     assert not told["notes"] or not any("raised" in note for note in told["notes"] if note.startswith("unjam"))
 
@@ -355,7 +357,7 @@ def test_a_lock_that_all_share(folder):
 
 
 def test_nothing_to_measure(folder):
-    done = run(folder, "program.py:empty", "--budget", "3")
+    done = run(folder, "--budget", "3", "program.py:empty")
     assert done.returncode == 2
     assert "no setting came through" in done.stdout + done.stderr
 
@@ -364,11 +366,13 @@ def test_nothing_to_measure(folder):
     ("arguments", "words"),
     [
         (["missing.py"], "there is no file"),
-        (["program.py", "--budget", "nan"], "--budget"),
-        (["program.py", "--html", "nowhere/x.html"], "the folder does not exist"),
-        (["program.py", "--steps", "3", "--step-ms", "4"], "one of them"),
-        (["program.py", "--step-ms", "-3"], "--step-ms"),
-        (["program.py:waits", "--steps", "5"], "--step-ms"),
+        (["--budget", "nan", "program.py"], "--budget"),
+        (["--html", "nowhere/x.html", "program.py"], "the folder does not exist"),
+        (["--steps", "3", "--step-ms", "4", "program.py"], "one of them"),
+        (["--step-ms", "-3", "program.py"], "--step-ms"),
+        (["--steps", "5", "program.py:waits"], "--step-ms"),
+        (["--bugdet", "5", "program.py"], "--budget"),
+        ([], "name a script"),
     ],
 )
 def test_what_cannot_be_done(folder, arguments, words, monkeypatch):
@@ -381,7 +385,7 @@ def test_what_cannot_be_done(folder, arguments, words, monkeypatch):
 @pytest.mark.alone  # as above
 def test_ctrl_c_gives_the_best_so_far(folder):
     process = subprocess.Popen(
-        [sys.executable, "-m", "unjam", "tune", "program.py:waits", "--budget", "60"],
+        [sys.executable, "-m", "unjam", "tune", "--budget", "60", "program.py:waits"],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     for line in process.stderr:

@@ -60,11 +60,11 @@ def seen() -> dict[str, run_frozen.Seen]:
         running = {name: start(name) for name in group}
         try:
             time.sleep(run_frozen.SETTLE + 0.9 * len(group))
-            with ThreadPoolExecutor(3) as hands:
-                found.update({one.name: one for one in hands.map(lambda n: _look(n, running[n].pid), group)})
+            with ThreadPoolExecutor(3) as handles:
+                found.update({one.name: one for one in handles.map(lambda n: _look(n, running[n].pid), group)})
                 if os.geteuid() == 0 and shutil.which("setpriv"):
                     blind = [n for n in group if n[:-3] in BLIND_STUCK + BLIND_WELL]
-                    for one in hands.map(lambda n: _look(n, running[n].pid, WITHOUT_PTRACE), blind):
+                    for one in handles.map(lambda n: _look(n, running[n].pid, WITHOUT_PTRACE), blind):
                         found[f"blind {one.name}"] = one
             for name, process in running.items():
                 assert process.poll() is None, f"{name} ended while it was looked at"

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from unjam import moved_modules
+
 if TYPE_CHECKING:
+    from unjam.doctor.run.install import install, uninstall
     from unjam.errors import (
         CannotCollateError,
         CannotShipError,
@@ -18,58 +21,107 @@ if TYPE_CHECKING:
         SampleTimeoutError,
         TooManyErrorsError,
         UnjamError,
+        UnjamWarning,
         WorkerDiedError,
     )
     from unjam.loader.dataloader import DataLoader
     from unjam.loader.incident import Incident
+    from unjam.loader.options import OnError
     from unjam.shared.arrays import SharedArray
     from unjam.shared.buffer import GoneError
     from unjam.shared.dicts import SharedDict
     from unjam.shared.lists import SharedList
-    from unjam.shared.locks import interprocess_lock
-    from unjam.shared.mapped import MappedDataset, mapped
-    from unjam.shared.per_worker import per_worker
+    from unjam.shared.locks import InterprocessLock, interprocess_lock
+    from unjam.shared.mapped import Mapped, MappedDataset, mapped
+    from unjam.shared.per_worker import PerWorker, per_worker
     from unjam.shared.share import share
-    from unjam.statistics import Statistics
+    from unjam.statistics import (
+        Auto,
+        AutoStep,
+        LineTime,
+        Profile,
+        SlowSample,
+        StageTimes,
+        Stalls,
+        Statistics,
+        TransformTime,
+    )
 
 __version__ = "0.1.0"
+# where each name is defined; imported on first use, so that `import unjam` itself costs and starts nothing
+_HOMES = {
+    "unjam.doctor.run.install": ("install", "uninstall"),
+    "unjam.errors": (
+        "CannotCollateError", "CannotShipError", "CannotStartError", "LoaderTimeoutError", "LockTimeoutError", "SampleError",
+        "SampleTimeoutError", "TooManyErrorsError", "UnjamError", "UnjamWarning", "WorkerDiedError",
+    ),
+    "unjam.loader.dataloader": ("DataLoader",),
+    "unjam.loader.incident": ("Incident",),
+    "unjam.loader.options": ("OnError",),
+    "unjam.shared.arrays": ("SharedArray",),
+    "unjam.shared.buffer": ("GoneError",),
+    "unjam.shared.dicts": ("SharedDict",),
+    "unjam.shared.lists": ("SharedList",),
+    "unjam.shared.locks": ("InterprocessLock", "interprocess_lock"),
+    "unjam.shared.mapped": ("Mapped", "MappedDataset", "mapped"),
+    "unjam.shared.per_worker": ("PerWorker", "per_worker"),
+    "unjam.shared.share": ("share",),
+    "unjam.statistics": (
+        "Auto", "AutoStep", "LineTime", "Profile", "SlowSample", "StageTimes", "Stalls", "Statistics", "TransformTime",
+    ),
+}  # fmt: skip
 __all__ = [
+    "Auto",
+    "AutoStep",
     "CannotCollateError",
     "CannotShipError",
     "CannotStartError",
     "DataLoader",
     "GoneError",
     "Incident",
+    "InterprocessLock",
+    "LineTime",
     "LoaderTimeoutError",
     "LockTimeoutError",
+    "Mapped",
     "MappedDataset",
+    "OnError",
+    "PerWorker",
+    "Profile",
     "SampleError",
     "SampleTimeoutError",
     "SharedArray",
     "SharedDict",
     "SharedList",
+    "SlowSample",
+    "StageTimes",
+    "Stalls",
     "Statistics",
     "TooManyErrorsError",
+    "TransformTime",
     "UnjamError",
+    "UnjamWarning",
     "WorkerDiedError",
     "__version__",
+    "install",
     "interprocess_lock",
     "mapped",
     "per_worker",
     "share",
+    "uninstall",
 ]
-_ELSEWHERE = {
-    "DataLoader": "unjam.loader.dataloader", "Incident": "unjam.loader.incident", "Statistics": "unjam.statistics",
-    "SharedArray": "unjam.shared.arrays", "GoneError": "unjam.shared.buffer", "SharedDict": "unjam.shared.dicts",
-    "per_worker": "unjam.shared.per_worker", "SharedList": "unjam.shared.lists", "interprocess_lock": "unjam.shared.locks",
-    "MappedDataset": "unjam.shared.mapped", "mapped": "unjam.shared.mapped", "share": "unjam.shared.share",
-}  # fmt: skip
+
+moved_modules.install()
 
 
 def __getattr__(name: str) -> Any:
-    # on first use, so that `import unjam` itself costs and starts nothing
-    if name in __all__:
-        import importlib  # noqa: PLC0415 - see above
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module 'unjam' has no attribute {name!r}")
+    import importlib  # noqa: PLC0415 - on first use
 
-        return getattr(importlib.import_module(_ELSEWHERE.get(name, "unjam.errors")), name)
-    raise AttributeError(f"module 'unjam' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 try:
     import typer
-    from typer.core import TyperCommand
+    from typer.core import TyperCommand, TyperGroup
 
     from unjam.doctor.report.terminal import console, escape, progress
 except ImportError as missing:
@@ -24,18 +26,81 @@ if TYPE_CHECKING:
     from unjam.doctor.report.diagnosis import Diagnosis
     from unjam.doctor.why.families import Family
 
+_ORDER = ("check", "why", "run", "tune", "errors", "explain", "rules", "env", "site")
+
+
+class _InOrder(TyperGroup):
+    """Lists the commands by how often people need them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return all commands."""
+        return sorted(
+            super().list_commands(ctx), key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER)
+        )
+
+
 app = typer.Typer(
+    cls=_InOrder,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     help="A DataLoader that cannot freeze silently.",
 )
 
-_Target = Annotated[
-    str, typer.Argument(help="A script, a notebook, or package.module:thing (a DataLoader, a Dataset, a function).")
+
+class _Program(TyperCommand):
+    """A command followed by another program.
+
+    Our options come before the program's name; all words after it belong to the program.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Mark where the program's words begin: at its name, or after `-m module`."""
+        takes_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] not in ("--", "-"):
+            module = args[at] in ("-m", "--module")
+            at += 2 if args[at] in takes_value else 1
+            if module:
+                args = [*args[:at], "--", *args[at:]]
+                break
+        ctx.meta["own_flags"] = {name for one in self.params for name in one.opts if name.startswith("--")}
+        return super().parse_args(ctx, args)
+
+
+def _with_loader_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace `**options` by a flag for each of the loader's own options."""
+    from unjam.loader.options import DEFAULTS, option_help  # noqa: PLC0415 - a command imports what it needs
+
+    plain = inspect.signature(command, eval_str=True)
+    flags = []
+    for name, default in DEFAULTS.items():
+        wanted = typer.Option(
+            "--" + name.replace("_", "-"), help=option_help(name), rich_help_panel="The loader's options"
+        )
+        is_flag = isinstance(default, bool)
+        kind: Any = Annotated[bool, wanted] if is_flag else Annotated[str | None, wanted]
+        unset = False if is_flag else None
+        flags.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=unset, annotation=kind))
+    named = [one for one in plain.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    command.__signature__ = plain.replace(parameters=[*named, *flags])  # type: ignore[attr-defined] # functions may have one
+    return command
+
+
+_BEFORE = {"allow_interspersed_args": False}
+_ProgramWords = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PROGRAM [ARGUMENTS]...",
+        help="A script, a notebook, or package.module:thing (a DataLoader, a Dataset, a function). What follows is the program's own.",
+        show_default=False,
+    ),
 ]
-_Arguments = Annotated[list[str] | None, typer.Argument(help="Arguments of the script; after -- whatever they are.")]
-_Module = Annotated[bool, typer.Option("--module", help="The target is a module, as in python -m.")]
+_Module = Annotated[
+    str, typer.Option("-m", "--module", metavar="MODULE", help="A module in place of a script, as python -m does.")
+]
+_Json = Annotated[Path | None, typer.Option(help="Write the result as JSON to this file; - for the terminal.")]
+_Html = Annotated[Path | None, typer.Option(help="Write one self-contained page.")]
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
@@ -55,9 +120,7 @@ def main(
 def errors(
     log: Annotated[Path, typer.Argument(help="The file given as error_log=.")],
     by: Annotated[str, typer.Option(help="One table only: cause, sample or worker.")] = "",
-    json: Annotated[
-        Path | None, typer.Option(help="Write the groups as JSON to this file; - for the terminal.")
-    ] = None,
+    json: _Json = None,
 ) -> None:
     """Group the failures in an error log: by cause, by sample, by worker."""
     from unjam.loader import error_log as report  # noqa: PLC0415 - a command imports what it needs
@@ -71,22 +134,20 @@ def errors(
     if found.strange and not found.incidents:
         _stop(f"{log} is no error log: none of its {found.strange} lines is an incident")
     if json is not None:
-        _write(json, report.dumps(found))
+        _write(json, report.dumps(found, __version__))
     if json is None or str(json) != "-":
         report.show(found, [by] if by else report.KINDS, console())
     raise typer.Exit(1 if found.incidents else 0)
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command(cls=_Program, context_settings=_BEFORE)
 def check(
-    target: _Target,
-    arguments: _Arguments = None,
-    module: _Module = False,  # noqa: FBT002 - typer's way
+    ctx: typer.Context,
+    program: _ProgramWords = None,
+    module: _Module = "",
     budget: Annotated[float, typer.Option(help="Seconds for all trials together.")] = 60.0,
-    json: Annotated[
-        Path | None, typer.Option(help="Write the findings as JSON to this file; - for the terminal.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    json: _Json = None,
+    html: _Html = None,
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF for code-review tools.")] = None,
     profile: Annotated[  # noqa: FBT002 - typer's way
         bool, typer.Option("--profile", help="Also: which transform and which line the time goes to.")
@@ -97,6 +158,7 @@ def check(
     from unjam.doctor.check.command.target_process import CannotExamine  # noqa: PLC0415 - as above
     from unjam.doctor.report import machine, text  # noqa: PLC0415 - as above
 
+    target, arguments = _target(program, module)
     if budget <= 0:
         _stop(f"--budget takes a number of seconds, not {budget:g}")
     _check_folders(json, html, sarif)
@@ -111,10 +173,10 @@ def check(
                 said.print(words, soft_wrap=True)
 
         try:
-            patient = doctor.open_patient(target, arguments or [], module=module)
-            diagnosis = doctor.check(patient, target, budget, say, profile=profile)
+            process = doctor.open_target(target, arguments, module=bool(module))
+            diagnosis = doctor.check(process, target, budget, say, profile=profile)
         except CannotExamine as error:
-            _stop(str(error))
+            _stop(str(error) + _misplaced(ctx, arguments))
     _write(json, machine.as_json(diagnosis, __version__))
     _write(sarif, machine.as_sarif(diagnosis, __version__))
     if html is not None:
@@ -126,34 +188,33 @@ def check(
     raise typer.Exit(diagnosis.exit_code)
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command(cls=_Program, context_settings=_BEFORE)
 def tune(
-    target: _Target,
-    arguments: _Arguments = None,
-    module: _Module = False,  # noqa: FBT002 - typer's way
+    ctx: typer.Context,
+    program: _ProgramWords = None,
+    module: _Module = "",
     budget: Annotated[float, typer.Option(help="Seconds for all settings together.")] = 60.0,
     step_ms: Annotated[float | None, typer.Option(help="Milliseconds that a training step takes.")] = None,
     steps: Annotated[int, typer.Option(help="Run the script itself for so many batches, to learn that time.")] = 0,
     profile: Annotated[  # noqa: FBT002 - typer's way
         bool, typer.Option("--profile", help="Which transform and which line the time goes to.")
     ] = False,
-    json: Annotated[
-        Path | None, typer.Option(help="Write the result as JSON to this file; - for the terminal.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    json: _Json = None,
+    html: _Html = None,
 ) -> None:
     """Find the cheapest setting of a program's loader that is enough."""
     from unjam.doctor.report import tune as report  # noqa: PLC0415 - as above
-    from unjam.doctor.tune.command import CannotTune, Wanted, climb  # noqa: PLC0415 - a command imports what it needs
+    from unjam.doctor.tune.command import CannotTune, TuneRequest, tune_result  # noqa: PLC0415 - a command imports what it needs
 
+    target, arguments = _target(program, module)
     _check_folders(json, html)
-    wanted = Wanted(target, arguments or [], module, budget, step_ms, steps, profile)
+    wanted = TuneRequest(target, arguments, bool(module), budget, step_ms, steps, profile)
     quiet = str(json) == "-"
     try:
         with progress(quiet=quiet) as say:
-            tuned, loaders = climb(wanted, say)
+            tuned, loaders = tune_result(wanted, say)
     except CannotTune as error:
-        _stop(str(error))
+        _stop(str(error) + _misplaced(ctx, arguments))
     if not quiet:
         report.show(tuned, console(with_markup=True))
         if loaders > 1:
@@ -162,7 +223,7 @@ def tune(
     if html is not None:
         from unjam.doctor.report import page  # noqa: PLC0415 - as above
 
-        _write(html, page.of_climb(tuned, __version__, f"unjam tune {target}"))
+        _write(html, page.of_tune(tuned, __version__, f"unjam tune {target}"))
     raise typer.Exit(0 if tuned.choice is not None else 2)
 
 
@@ -172,10 +233,8 @@ def why(
         int | None, typer.Argument(help="Any process of the stuck program; without one, the stuck one is looked for.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Look for longer than the usual two.")] = 0.0,
-    json: Annotated[
-        Path | None, typer.Option(help="Write the findings as JSON to this file; - for the terminal.")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained page.")] = None,
+    json: _Json = None,
+    html: _Html = None,
     dump: Annotated[
         Path | None,
         typer.Option(
@@ -198,7 +257,7 @@ def why(
         _stop(str(error))
     _write(json, machine.as_json(diagnosis, __version__))
     if diagnosis.scene is not None and dump is not None:
-        _write(dump, machine.dumps(scene.as_dict(diagnosis.scene)))
+        _write(dump, machine.dumps({"schema": 1, "unjam": __version__, **scene.as_dict(diagnosis.scene)}))
         typer.echo(
             printable_line(
                 f"{dump} holds the values of the program's variables: look through it before you give it away"
@@ -216,58 +275,33 @@ def why(
     raise typer.Exit(diagnosis.exit_code)
 
 
-class _Program(TyperCommand):
-    """A command whose last words belong to another program: after `-m module` as after a script's name."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Mark where the other program's words begin."""
-        takes_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
-        at = 0
-        while at < len(args) and args[at].startswith("-") and args[at] != "--":
-            module = args[at] in ("-m", "--module")
-            at += 2 if args[at] in takes_value else 1
-            if module:
-                args = [*args[:at], "--", *args[at:]]
-                break
-        return super().parse_args(ctx, args)
-
-
-@app.command(cls=_Program, context_settings={"allow_interspersed_args": False})
+@app.command(cls=_Program, context_settings=_BEFORE)
+@_with_loader_options
 def run(
     program: Annotated[
-        list[str] | None, typer.Argument(help="A script and its arguments; or -m module arguments.")
+        list[str] | None,
+        typer.Argument(metavar="PROGRAM [ARGUMENTS]...", help="A script and its arguments.", show_default=False),
     ] = None,
-    module: Annotated[str, typer.Option("-m", "--module", help="Run a module, as python -m does.")] = "",
+    module: _Module = "",
     observe: Annotated[bool, typer.Option("--observe", help="Keep torch's loader and only watch.")] = False,  # noqa: FBT002
-    on_error: Annotated[str, typer.Option(help="raise, skip, replace or retry.")] = "raise",
-    retries: Annotated[int | None, typer.Option(help="How often a sample is tried again.")] = None,
-    max_errors: Annotated[str, typer.Option(help="Samples that may fail in an epoch: 10, or 0.01 of it.")] = "",
-    error_log: Annotated[Path | None, typer.Option(help="A file that gets one line of JSON for each failure.")] = None,
-    sample_timeout: Annotated[float | None, typer.Option(help="Seconds that one sample may take.")] = None,
-    warn_after: Annotated[float | None, typer.Option(help="Seconds without a batch before a warning.")] = None,
-    on_worker_death: Annotated[str, typer.Option(help="restart or raise.")] = "restart",
-    max_restarts: Annotated[int | None, typer.Option(help="Workers that may be replaced in an epoch.")] = None,
-    worker_threads: Annotated[int | None, typer.Option(help="Compute threads of each worker.")] = None,
-    memory_budget: Annotated[int | None, typer.Option(help="Bytes of batches between sampler and training.")] = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Which transform and line the time goes to.")] = False,  # noqa: FBT002
     auto: Annotated[bool, typer.Option("--auto", help="Choose the number of workers while it runs.")] = False,  # noqa: FBT002
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained page at the end.")] = None,
+    html: _Html = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Perfetto or chrome://tracing.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the summary as JSON.")] = None,
+    json: _Json = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No summary on the terminal.")] = False,  # noqa: FBT002
+    **options: Any,
 ) -> None:
     """Run an unmodified program on unjam's loader, and tell at the end how its data loading went."""
     from unjam.doctor.run import launch  # noqa: PLC0415 - a command imports what it needs
 
-    options = {
-        "on_error": on_error, "retries": retries, "max_errors": max_errors, "error_log": error_log,
-        "sample_timeout": sample_timeout, "warn_after": warn_after, "on_worker_death": on_worker_death,
-        "max_restarts": max_restarts, "worker_threads": worker_threads, "memory_budget": memory_budget,
-        "profile": profile or None,
-    }  # fmt: skip
-    files = {name: str(path.absolute()) for name, path in (("html", html), ("trace", trace), ("json", json)) if path}
+    files = {
+        name: str(path) if str(path) == "-" else str(path.absolute())
+        for name, path in (("html", html), ("trace", trace), ("json", json))
+        if path
+    }
+    given = {name: value for name, value in options.items() if value not in (None, False)}
     try:
-        launch.launch(program or [], module, options, observe=observe, quiet=quiet, auto=auto, files=files)
+        launch.launch(program or [], module, given, observe=observe, quiet=quiet, auto=auto, files=files)
     except launch.CannotRun as error:
         _stop(str(error))
 
@@ -278,6 +312,18 @@ def site() -> None:
     from unjam.doctor.run.settings import SITE  # noqa: PLC0415 - as above
 
     typer.echo(SITE)
+
+
+@app.command()
+def env(json: _Json = None) -> None:
+    """Print what matters for data loading on this machine: limits, versions, start method. For bug reports."""
+    from unjam.doctor.report import environment  # noqa: PLC0415 - as above
+
+    found = environment.gather()
+    if json is None or str(json) != "-":
+        environment.show(found, console())
+    if json is not None:
+        _write(json, environment.as_json(found))
 
 
 @app.command()
@@ -301,8 +347,24 @@ def explain(code: Annotated[str, typer.Argument(help="UJ204, or the rule's name.
     console().print(catalogue.explanation(found), soft_wrap=True)
 
 
+def _target(program: list[str] | None, module: str) -> tuple[str, list[str]]:
+    """Return the program to examine, and its arguments."""
+    words = program or []
+    if module:
+        return module, words
+    if not words:
+        _stop("name a script, a notebook, package.module:thing, or -m and a module")
+    return words[0], words[1:]
+
+
+def _misplaced(ctx: typer.Context, arguments: list[str]) -> str:
+    """Return a hint if one of our options came after the program's name."""
+    ours = [word for word in arguments if word.partition("=")[0] in ctx.meta["own_flags"]]
+    return f"\n{ours[0]} went to the program; options of unjam come before the program's name" if ours else ""
+
+
 def _choose(found: list[Family]) -> Family:
-    """The one program, the one that has been at rest for long, or the one that the user names."""
+    """Return the only program, the one that the user names, or the only one that looks stuck."""
     if not found:
         _stop("no Python program with data workers was found; name a process: unjam why PID")
     if len(found) == 1:
@@ -318,7 +380,7 @@ def _choose(found: list[Family]) -> Family:
     if sys.stdin.isatty():
         number = int(typer.prompt("which one", default=1, err=True, type=int))
         return found[min(max(number, 1), len(found)) - 1]
-    # torch's idle workers wake up every five seconds: one that has not for twice as long is stuck
+    # torch's idle workers wake up every five seconds: a program at rest for twice as long is stuck
     stuck = [family for family in found if family.rested > 10]
     if len(stuck) != 1:
         _stop("several programs look like trainings; name a process: unjam why PID")
@@ -341,7 +403,7 @@ def _rescue(diagnosis: Diagnosis, family: Family, *, asked: bool) -> None:
 
 
 def _check_folders(*paths: Path | None) -> None:
-    """Minutes of measuring are not to end in a folder that is not there."""
+    """Stop if an output folder is missing, before minutes of measuring."""
     for path in paths:
         if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
             _stop(f"{path} cannot be written: the folder does not exist")

@@ -2,18 +2,20 @@
 
     Exception
     +-- UnjamError
-        +-- CannotShipError      TypeError      something in the dataset means nothing in another process
-        +-- CannotStartError     RuntimeError   the system would not start a worker
+        +-- CannotShipError      TypeError      a part of the dataset cannot be sent to a worker
+        +-- CannotStartError     RuntimeError   a worker could not be started
         +-- CannotCollateError   RuntimeError,  the samples of a batch do not fit together
         |                        TypeError
-        +-- WorkerDiedError      RuntimeError   a worker's process is gone
+        +-- WorkerDiedError      RuntimeError   a worker process ended unexpectedly
         +-- SampleTimeoutError   RuntimeError,  a sample took longer than `sample_timeout`
         |                        TimeoutError
-        +-- LoaderTimeoutError   RuntimeError   no batch within the user's own `timeout`
+        +-- LoaderTimeoutError   RuntimeError   no batch arrived within the loader's `timeout`
+        +-- LockTimeoutError     TimeoutError   an `interprocess_lock` was not free in time
         +-- TooManyErrorsError   RuntimeError   more samples failed than `max_errors` allows
 
-What user code raises keeps its own type and is none of these. They also are what torch raises in the same place, so
-that `except RuntimeError` goes on working. Each carries its `incident`: everything known, to and from JSON.
+An exception that user code raises keeps its own type. The classes above also inherit from the type
+that torch raises in the same place, so `except RuntimeError` keeps working. Their `incident` holds
+everything that is known about the failure; it converts to and from JSON.
 """
 
 from __future__ import annotations
@@ -26,12 +28,19 @@ from typing import Any
 class UnjamError(Exception):
     """Any error that unjam itself raises."""
 
-    # an `unjam.loader.incident.Incident`, where there is one
+    # an `unjam.loader.incident.Incident`, or None
     incident: Any = None
 
 
+class UnjamWarning(UserWarning):
+    """The category of all Python warnings from unjam, for warning filters."""
+
+
 class CannotShipError(UnjamError, TypeError):
-    """Something in the dataset cannot be sent to a worker; `path` says where it hangs."""
+    """A part of the dataset cannot be sent to a worker.
+
+    path: where the dataset holds that part. type_name: its type. cure: how to fix it.
+    """
 
     def __init__(self, text: str, *, path: str = "", type_name: str = "", cure: str = "") -> None:
         super().__init__(text)
@@ -45,27 +54,33 @@ class CannotStartError(UnjamError, RuntimeError):
 
 
 class CannotCollateError(UnjamError, RuntimeError, TypeError):
-    """The samples of a batch do not fit together; the message names the one that is different."""
+    """The samples of a batch do not fit together; the message names the sample that differs."""
 
 
 class WorkerDiedError(UnjamError, RuntimeError):
-    """A worker's process is gone without a goodbye."""
+    """A worker process ended unexpectedly."""
 
 
 class SampleTimeoutError(UnjamError, RuntimeError, TimeoutError):
-    """A sample took longer than `sample_timeout`; its worker was stopped, and `incident.stack` is where it was."""
+    """A sample took longer than `sample_timeout`, and its worker was stopped.
+
+    `incident.stack` is the worker's stack at that moment.
+    """
 
 
 class LoaderTimeoutError(UnjamError, RuntimeError):
-    """No batch came within the loader's `timeout`."""
+    """No batch arrived within the loader's `timeout`."""
 
 
 class LockTimeoutError(UnjamError, TimeoutError):
-    """An `interprocess_lock` was not free in time; the text names its holder."""
+    """An `interprocess_lock` was not free in time; the message names its holder."""
 
 
 class TooManyErrorsError(UnjamError, RuntimeError):
-    """More samples failed than `max_errors` allows, or all of them; the message groups them by cause."""
+    """More samples failed than `max_errors` allows, or all samples failed.
+
+    The message groups the failures by cause; `errors` lists them.
+    """
 
     def __init__(self, text: str, errors: tuple[SampleError, ...] = ()) -> None:
         super().__init__(text)
@@ -74,19 +89,23 @@ class TooManyErrorsError(UnjamError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SampleError:
-    """One failure: a record, not an exception. `on_error` gets it, `loader.errors` keeps it.
+    """One failed sample or batch: a record, not an exception.
 
-    index: what the sampler gave for this sample; None for an iterable dataset, and where the whole batch failed.
-    key: what the dataset itself calls the sample (a path, an id), where it exposes that.
-    batch: the batch's number in its epoch.
-    worker: the worker's number; None for `num_workers=0`.
+    `on_error` receives it, and `loader.errors` keeps it.
+
+    index: the index that the sampler gave; None for an iterable dataset, and if the batch failed.
+    key: the dataset's own name for the sample (a path, an id), where the dataset exposes one.
+    batch: the number of the batch in its epoch.
+    worker: the number of the worker; None for `num_workers=0`.
     stage: "getitem", "iter", "collate", "pickle" or "init".
-    seconds: how long that stage had taken.
+    seconds: how long that stage had run.
     tries: how often the sample was tried.
     yielded: for an iterable dataset, how many samples that worker had yielded before.
-    indices: where the whole batch failed, what was in it.
-    decision: what was done about it; empty while it is being decided.
-    replacement: the index that took its place.
+    indices: if the whole batch failed, the indices of the batch.
+    pid: the process in which it failed.
+    decision: what was done about the failure; empty until that is decided.
+    replacement: the index of the sample that took its place.
+    note: a remark about how the failure was handled.
     """
 
     index: Any
@@ -114,7 +133,7 @@ class SampleError:
 
 
 def words_of(error: BaseException) -> str:
-    """What an exception says; a broken `__str__` must not hide it."""
+    """The message of an exception. A broken `__str__` must not hide the exception itself."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - user code
@@ -142,6 +161,6 @@ def place(
 
 
 def short(index: Any) -> str:
-    """An index in words; a number of any library as a number."""
+    """An index as short text; integers of any library look like Python's."""
     text = str(index) if isinstance(index, numbers.Integral) else repr(index)
     return text if len(text) <= 80 else text[:77] + "..."

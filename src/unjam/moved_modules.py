@@ -1,7 +1,7 @@
 """Old names of modules, for files that were pickled before the modules moved.
 
-A pickle names the module of each class. `import unjam` adds a finder that answers for the old names; it costs nothing
-until one of them is asked for.
+A pickle names the module of each class. `install` adds a finder that resolves the old names; it
+costs nothing until something imports one of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-# modules whose classes are part of what users pickle: loaders, shared containers, records of failures
+# modules with classes that users pickle: loaders, shared containers, failure records
 MOVED = {
     "unjam.drive.pacing": "unjam.loader.driver.auto_size",
     "unjam.drive.recorder": "unjam.loader.driver.recorder",
@@ -36,12 +36,19 @@ MOVED = {
     "unjam.worker.exceptions": "unjam.loader.worker.exceptions",
 }
 # classes that were renamed as well
-RENAMED: dict[str, str] = {}
+RENAMED = {
+    "Keeper": "TemplateCache",
+    "Learnt": "WorkerReports",
+    "Pace": "SizeSearch",
+    "Pacer": "AutoSizer",
+    "ShipCache": "PayloadCache",
+    "Template": "TemplateProcess",
+}
 _PACKAGES = {name.rpartition(".")[0] for name in MOVED if name.count(".") > 1}
 
 
 class _OldModule(ModuleType):
-    """Looks every attribute up in the module's new place."""
+    """Looks up every attribute in the module under its new name."""
 
     def __getattr__(self, name: str) -> object:
         new = MOVED.get(self.__name__)
@@ -67,6 +74,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """Answer for the old names, after every other finder."""
+    """Resolve the old names, after every other finder has had its chance."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

@@ -1,4 +1,4 @@
-"""What a loader has done: a frozen object, readable in a terminal."""
+"""What a loader has done so far, as frozen objects that print well in a terminal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """How long one stage took, in seconds. Percentiles come from a histogram and are right to 5 %.
+    """How long one stage took, in seconds. Percentiles come from a histogram, exact to 5 %.
 
-    slowest: the sample (or batch) that took `longest`, in words. spread: how many took up to how long, in steps of a factor of
-    two: (seconds, count) for every step that is not empty.
+    slowest: the sample (or batch) that took `longest`, as text.
+    spread: a histogram as (seconds, count) pairs. Each step ends at `seconds` and is twice as wide
+        as the step before; empty steps are left out.
     """
 
     count: int = 0
@@ -26,7 +27,10 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class SlowSample:
-    """One of the slowest samples. `index`: as the sampler gave it, in words; "batch 7" where samples came all at once."""
+    """One of the slowest samples.
+
+    index: the sampler's index, as text; "batch 7" if the dataset loaded that batch in one call.
+    """
 
     index: str
     seconds: float
@@ -36,9 +40,9 @@ class SlowSample:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """What slow samples cost: how many batches waited for one, and how long the consumer stood still for them.
+    """The cost of slow samples: how many batches they delayed, and how long the consumer waited.
 
-    slow: seconds from which a sample counts as slow, ten times what half of the samples take.
+    slow: a sample counts as slow above this many seconds: ten times the median, at least 2 ms.
     """
 
     batches: int = 0
@@ -48,9 +52,10 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """A line of the user's on which samples spend time: the share of all looks at working workers that found one there.
+    """A line of user code that takes time, found by sampling the stacks of working workers.
 
-    inside: the call that was innermost most often, where that is not the line itself.
+    looks: how many stacks were at this line. share: their part of all the stacks.
+    text: the source line. inside: the innermost call seen most often, if not the line itself.
     """
 
     file: str
@@ -65,7 +70,11 @@ class LineTime:
 
 @dataclass(frozen=True, slots=True)
 class TransformTime:
-    """A transform: where the dataset holds it, how often it was called, seconds in all and without transforms inside of it."""
+    """The time of one transform.
+
+    path: where the dataset holds it. count: how often it was called. total: seconds in all.
+    own: seconds without the transforms that it calls.
+    """
 
     path: str
     name: str
@@ -76,7 +85,7 @@ class TransformTime:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What `profile=True` saw."""
+    """What `profile=True` measured. `looks`: how many stacks of working workers were sampled."""
 
     looks: int = 0
     lines: tuple[LineTime, ...] = ()
@@ -101,10 +110,11 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class AutoStep:
-    """One experiment of `num_workers="auto"`: after how many batches, with what, and what became of it.
+    """One setting that `num_workers="auto"` tried.
 
-    rate: samples a second. waited: the part of the time in which the consumer waited. verdict: "first", "kept" or
-    "taken back".
+    batches: how many batches had been delivered by then. workers, prefetch: the setting.
+    rate: samples per second. waited: the share of the time that the consumer waited.
+    verdict: "first", "kept" or "taken back".
     """
 
     batches: int
@@ -117,7 +127,11 @@ class AutoStep:
 
 @dataclass(frozen=True, slots=True)
 class Auto:
-    """What `num_workers="auto"` chose, and why. `most`: the workers that the machine allows."""
+    """What `num_workers="auto"` chose, and why.
+
+    most: how many workers the machine allows. settled: whether the search is over.
+    steps: the settings that were tried.
+    """
 
     workers: int
     prefetch: int
@@ -141,16 +155,20 @@ class Auto:
 class Statistics:
     """Totals since the loader was made.
 
-    failed: samples that ended in an exception, however it was dealt with; `skipped`, `replaced`, `retried` say how.
-    starting: seconds that unjam itself took to start workers: to send the dataset, to start the fork server, to import.
+    failed: samples that raised an exception, whether it was handled or not.
+    skipped, replaced, retried: how failed samples were handled.
+    restarts: workers that replaced a dead worker.
+    starting: seconds that unjam itself needed to start workers: to send the dataset, to start the
+        fork server, to import.
     waited: the time that the consumer spent waiting for batches.
-    slowest: the slowest samples, the worst first. stalls: what slow samples cost.
-    restarts: workers that took a dead one's place. incidents: everything that went wrong, by kind.
-    auto: what `num_workers="auto"` chose. profile: what `profile=True` saw.
-    rebuilt: why each worker rebuilds the dataset for itself; empty: it is rebuilt once, and workers are forked from there, or there
-        are no workers of the fork server.
-    bytes: what the delivered batches occupied in memory; arena_bytes and arena_held: what the workers' recycled memory
-        spans now, and how much of it lies under batches that the consumer still holds.
+    slowest: the slowest samples, the slowest one first. stalls: the cost of slow samples.
+    incidents: how often something went wrong, by kind.
+    bytes: the memory that the delivered batches took.
+    arena_bytes: the size of the workers' recycled memory now.
+    arena_held: the part of it that belongs to batches which the consumer still holds.
+    auto: what `num_workers="auto"` chose. profile: what `profile=True` measured.
+    rebuilt: why each worker rebuilds the dataset itself. Empty: the dataset is rebuilt once and
+        workers are forked from that process, or the fork server starts no workers.
     """
 
     epochs: int = 0

@@ -11,7 +11,7 @@ __all__ = ["DataLoader"]
 
 
 def __getattr__(name: str) -> Any:
-    # on first use: importing torch takes a second, and not every part of this package needs it
+    # imported on first use: torch takes a second to import, and not all of this package needs it
     if name == "DataLoader":
         from unjam.loader.dataloader import DataLoader  # noqa: PLC0415 - see above
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import os
 import sys
 import time
-import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -16,12 +14,11 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from unjam.errors import SampleError
-from unjam.loader import attached
-from unjam.loader.driver.auto_size import Pacer, divides_itself, first_size
-from unjam.loader.driver.recorder import Recorder
-from unjam.loader.options import DEFAULTS, AutoWorkers, OnError, check_options
+from unjam.loader import options as own_options
+from unjam.loader.driver.auto_size import AutoSizer, divides_itself, first_size
+from unjam.loader.options import AutoWorkers, LoaderOptions
 from unjam.loader.pool import fork_server
-from unjam.loader.pool.start import ShipCache
+from unjam.loader.state import LoaderState, attach, own_of
 from unjam.statistics import Statistics
 from unjam.system import torch_private
 from unjam.system.logs import log
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 
-# whether it was said that this torch lacks something
+# whether we have warned that this torch lacks something
 _warned: list[bool] = []
 
 _TORCH_HAS_IN_ORDER = "in_order" in inspect.signature(torch.utils.data.DataLoader.__init__).parameters
@@ -40,28 +37,14 @@ _TORCH_HAS_IN_ORDER = "in_order" in inspect.signature(torch.utils.data.DataLoade
 class DataLoader(torch.utils.data.DataLoader[T_co]):
     """`torch.utils.data.DataLoader` with another iterator: the same arguments, the same batches.
 
-    Workers come from a fork server unless `multiprocessing_context` says otherwise; batches cross in recycled memory.
-    These options are unjam's own:
+    Workers come from a fork server unless `multiprocessing_context` says otherwise. Batches are
+    sent in recycled memory. These options are unjam's own:
 
-    num_workers: as torch's, or "auto": as many workers, running as far ahead, as the training needs and the machine allows,
-        measured and changed while it runs. Random numbers then belong to the batch, so that what is delivered does not
-        depend on how many there are. An iterable's workers change between epochs only, and it has one until its code is seen
-        to ask `get_worker_info()`. `statistics().auto` says what was chosen and why.
-    on_error: what becomes of a sample that fails: "raise" (default); "skip" (the batch is smaller); "replace" (another
-        sample of the batch, or a recent one, takes its place); "retry" (`retries` times, with pauses that double, then
-        raise); or a function that gets a `SampleError` and returns one of these words, called in this process.
-    retries: how often a sample is tried again, by "retry" or by a function that says so.
-    max_errors: how many samples may be skipped or replaced in an epoch, as a number or (a float) as a fraction of it.
-    error_log: a file that gets one line of JSON for each failure; `unjam errors FILE` shows it.
-    sample_timeout: seconds that one sample may take; past that its worker is stopped and replaced, and `on_error` decides.
-        It needs workers: nothing can stop a sample in this process.
-    warn_after: seconds without a batch after which the log explains who is on what, and where; None for never.
-    on_worker_death: "restart" (a new worker makes the lost batches again) or "raise".
-    max_restarts: how many workers may be replaced in an epoch.
-    worker_threads: compute threads in each worker, for torch, BLAS, OpenMP and OpenCV; None leaves them alone.
-    memory_budget: the most bytes of batches between sampler and consumer; by default a quarter of what is free. It
-        can lower how far workers run ahead, never which worker makes which batch.
-    profile: find out which transform and which line the time goes to; `statistics().profile` tells.
+    num_workers: as torch's, or "auto": as many workers, running as far ahead, as the training needs
+        and the machine allows, measured and changed while it runs. Random numbers then belong to
+        the batch, so the batches do not depend on the number of workers. For an iterable the number
+        changes only between epochs, and stays one unless its code calls `get_worker_info()`.
+        `statistics().auto` shows what was chosen and why.
     """
 
     def __init__(
@@ -84,31 +67,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        on_error: OnError = "raise",
-        retries: int = 3,
-        max_errors: float | None = None,
-        error_log: str | os.PathLike[str] | None = None,
-        sample_timeout: float | None = None,
-        warn_after: float | None = 30.0,
-        on_worker_death: Literal["restart", "raise"] = "restart",
-        max_restarts: int = 1000,
-        worker_threads: int | None = 1,
-        memory_budget: int | None = None,
-        profile: bool = False,
+        **options: Any,
     ) -> None:
-        check_options(
-            on_error=on_error,
-            retries=retries,
-            max_errors=max_errors,
-            error_log=error_log,
-            sample_timeout=sample_timeout,
-            warn_after=warn_after,
-            on_worker_death=on_worker_death,
-            max_restarts=max_restarts,
-            worker_threads=worker_threads,
-            memory_budget=memory_budget,
-            profile=profile,
-        )
+        own = LoaderOptions.from_keywords(options)
         if num_workers == "auto" or isinstance(num_workers, AutoWorkers):
             num_workers = AutoWorkers(first_size(dataset, iterable=isinstance(dataset, IterableDataset)))
         newer = {"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}
@@ -132,40 +93,30 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             **newer,
         )
         self.in_order = in_order
-        self.on_error = on_error
-        self.retries = retries
-        self.max_errors = max_errors
-        self.error_log = error_log
-        self.sample_timeout = sample_timeout
-        self.warn_after = warn_after
-        self.on_worker_death = on_worker_death
-        self.max_restarts = max_restarts
-        self.worker_threads = worker_threads
-        self.memory_budget = memory_budget
-        self.profile = profile
-        self._ship_cache = ShipCache()
-        self._pacer: Pacer | None = None
-        if isinstance(num_workers, AutoWorkers):
-            self._pacer = _pacer(self, num_workers, prefetch_factor)
-        path = None if error_log is None else os.path.abspath(os.fspath(error_log))
-        self._recorder = Recorder(path, max_errors, type(dataset).__qualname__, profile=profile)
+        vars(self).update(own.as_dict())
+        sizer = _sizer(self, num_workers, prefetch_factor) if isinstance(num_workers, AutoWorkers) else None
+        self._state = LoaderState.new(own, dataset, sizer)
+        if "accelerate" in sys.modules:
+            from unjam.loader.frameworks import watch_accelerate  # noqa: PLC0415 - only if accelerate is used
+
+            watch_accelerate(DataLoader)
         if self.num_workers and self.multiprocessing_context is None:
-            # it imports torch while the program makes its model
+            # the server imports torch while the program builds its model
             fork_server.start_early()
 
     @property
     def errors(self) -> tuple[SampleError, ...]:
-        """The last thousand failures, oldest first; the error log has them all."""
-        return tuple(self._recorder.errors)
+        """The last thousand failures, oldest first; the error log has all of them."""
+        return tuple(self._state.recorder.errors)
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
-        """What else went wrong: workers that died, took too long or were suspended; the last thousand."""
-        return tuple(self._recorder.incidents)
+        """The last thousand incidents: workers that died, took too long or were suspended."""
+        return tuple(self._state.recorder.incidents)
 
     def statistics(self) -> Statistics:
-        """What this loader has done so far, in all its epochs; pretty when printed."""
-        return dataclasses.replace(self._recorder.statistics(), rebuilt=self._ship_cache.rebuilt)
+        """Return what this loader has done so far, in all epochs; readable when printed."""
+        return dataclasses.replace(self._state.recorder.statistics(), rebuilt=self._state.payloads.rebuilt)
 
     def _get_iterator(self) -> Any:
         if not can_open(self):
@@ -173,21 +124,39 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return open_iterator(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        # an iterator belongs to this process; a copy of the loader makes its own, and keeps its own record
-        return {**vars(self), "_iterator": None, "_recorder": copy.copy(self._recorder)}
+        # an iterator belongs to this process; a copy of the loader has its own iterator and record
+        return {**vars(self), "_iterator": None, "_state": copy.deepcopy(self._state)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_state" not in state:  # pickled by an earlier version, without `_state`
+            old = {name: state.pop(name, None) for name in ("_recorder", "_pacer", "_ship_cache")}
+            state["_state"] = LoaderState(old["_recorder"], old["_pacer"])
+        vars(self).update(state)
 
 
-def _pacer(loader: torch.utils.data.DataLoader[Any], start: int, depth: int | None = None) -> Pacer | None:
+def _complete(kind: type[DataLoader[Any]]) -> None:
+    """Add unjam's options to the signature and docstring, where people and frameworks look."""
+    plain = inspect.signature(kind.__init__)
+    torchs = [one for one in plain.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    signature = plain.replace(parameters=[*torchs, *own_options.parameters()])
+    kind.__init__.__signature__ = signature  # type: ignore[attr-defined] # functions may have one
+    kind.__doc__ = (kind.__doc__ or "").rstrip() + "\n" + own_options.documentation("    ") + "\n    "
+
+
+_complete(DataLoader)
+
+
+def _sizer(loader: torch.utils.data.DataLoader[Any], start: int, depth: int | None = None) -> AutoSizer | None:
     live = not isinstance(loader.dataset, IterableDataset)
     if not live and not isinstance(loader, DataLoader):
         return None
-    return Pacer(live=live, start=start, depth=depth, single=not live and not divides_itself(loader.dataset))
+    return AutoSizer(live=live, start=start, depth=depth, single=not live and not divides_itself(loader.dataset))
 
 
 def can_open(loader: torch.utils.data.DataLoader[Any]) -> bool:
-    """Whether an epoch can be unjam's own here; where not, torch's own way still works, and it is said once."""
+    """Whether unjam's iterator works here. If not, we use torch's own and warn once."""
     if loader.num_workers and sys.platform == "win32":
-        return False  # no descriptors can be passed there
+        return False  # descriptors cannot be passed there
     lacks = torch_private.missing()
     if lacks and not _warned:
         _warned.append(True)
@@ -197,35 +166,31 @@ def can_open(loader: torch.utils.data.DataLoader[Any]) -> bool:
 
 
 def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
-    """An epoch of unjam's own loader, or of one of torch's that was adopted."""
+    """Return an iterator for one of unjam's loaders, or for one of torch's that was taken over."""
     begun = time.monotonic_ns()
-    from unjam.loader import iterator  # noqa: PLC0415 - nothing is needed before the first epoch
+    from unjam.loader import iterator  # noqa: PLC0415 - not needed before the first epoch
 
-    own: Any = attached.find(loader) or loader
-    if loader.num_workers == 0 and own._pacer is None:  # noqa: SLF001 - made for this
+    _, state = own_of(loader)
+    if loader.num_workers == 0 and state.sizer is None:
         return iterator.InlineIterator(loader)
     loader.check_worker_number_rationality()
     return iterator.WorkersIterator(loader, begun)
 
 
-def adopt(
-    loader: torch.utils.data.DataLoader[Any], *, auto: bool = False, pacer: Pacer | None = None, **options: Any
-) -> Pacer | None:
-    """Give one of torch's own loaders what unjam's iterator needs, beside it: the object itself stays as it was.
+def take_over(
+    loader: torch.utils.data.DataLoader[Any],
+    options: LoaderOptions,
+    *,
+    auto: bool = False,
+    sizer: AutoSizer | None = None,
+) -> LoaderState:
+    """Attach to one of torch's own loaders what unjam's iterator needs; the object is not changed.
 
-    `auto`: the number of its workers is chosen as with `num_workers="auto"`; of an iterable it is left alone. `pacer`: of a loader
-    before it, which knows already what is best; the answer is the one that is used.
+    `auto`: choose the number of workers as with `num_workers="auto"`, but not for an iterable.
+    `sizer`: of an earlier loader, which already knows the best size.
     """
-    own = {**DEFAULTS, **options}
-    check_options(**own)
-    path = None if own["error_log"] is None else os.path.abspath(os.fspath(own["error_log"]))
-    recorder = Recorder(path, own["max_errors"], type(loader.dataset).__qualname__, profile=own["profile"])
-    in_order = getattr(loader, "in_order", True)
-    own["in_order"] = in_order
-    if auto and pacer is None:
-        pacer = _pacer(loader, first_size(loader.dataset, iterable=False))
-    attached.keep(
-        loader,
-        types.SimpleNamespace(**own, _recorder=recorder, _ship_cache=ShipCache(), _pacer=pacer),
-    )
-    return pacer
+    if auto and sizer is None:
+        sizer = _sizer(loader, first_size(loader.dataset, iterable=False))
+    state = LoaderState.new(options, loader.dataset, sizer)
+    attach(loader, options, state)
+    return state

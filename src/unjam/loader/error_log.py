@@ -1,4 +1,4 @@
-"""Failures, grouped: for the message of an error and for a table in the terminal."""
+"""Group failures for an error message and for a table in the terminal."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from unjam.system.printable import json_text, printable_line
 if TYPE_CHECKING:
     from rich.console import Console
 
+SCHEMA = 1
 MOST_CAUSES = 8
 MOST_SAMPLES = 8
 MOST_KEPT = 1000
@@ -41,7 +42,7 @@ class Group:
     last: float = 0.0
 
     def add(self, incident: Incident, location: str, samples: list[str], weight: int) -> None:
-        """Count one more, or as many as it has samples."""
+        """Add an incident, counted `weight` times."""
         self.count += weight
         if location and (len(self.where) < MOST_PLACES or location in self.where):
             self.where[location] += 1
@@ -55,23 +56,23 @@ class Group:
 
     @property
     def shown_samples(self) -> str:
-        """The first few."""
+        """The first few samples."""
         return ", ".join(list(self.samples)[:MOST_SAMPLES]) + (" …" if len(self.samples) > MOST_SAMPLES else "")
 
 
 class Groups:
-    """Incidents, counted one at a time: a log of any length takes as much memory as a few thousand groups do."""
+    """Counts incidents one at a time, so memory is bounded by the number of groups."""
 
     def __init__(self, incidents: Iterable[Incident] = ()) -> None:
         self.incidents = 0
-        self.strange = 0  # lines that were no incident
-        self.ungrouped = 0  # incidents that no group was made for: there are too many already
+        self.strange = 0  # lines that are not an incident
+        self.ungrouped = 0  # incidents without a group because there are too many groups
         self._groups: dict[str, dict[str, Group]] = {what: {} for what in KINDS}
         for incident in incidents:
             self.add(incident)
 
     def add(self, incident: Incident) -> None:
-        """Count one more."""
+        """Count one incident."""
         self.incidents += 1
         location, samples = incident.location[:500], _samples(incident)
         for what, groups in self._groups.items():
@@ -88,12 +89,12 @@ class Groups:
                     group.add(incident, location, samples, len(incident.samples) or 1)
 
     def by(self, what: str) -> list[Group]:
-        """Groups, the largest first; `what` is "cause", "sample" or "worker"."""
+        """Return the groups, largest first; `what` is "cause", "sample" or "worker"."""
         return sorted(self._groups[what].values(), key=lambda group: -group.count)
 
 
 def summary(incidents: Iterable[Incident]) -> list[str]:
-    """The causes, one line each."""
+    """Return the causes, one line each."""
     groups = Groups(incidents).by("cause")
     lines = []
     for group in groups[:MOST_CAUSES]:
@@ -105,7 +106,7 @@ def summary(incidents: Iterable[Incident]) -> list[str]:
 
 
 def read(path: str) -> Groups:
-    """The incidents in an error log. The last line may be half written, and any other may be anything."""
+    """Read an error log. Any line may be invalid, e.g. the last one half written."""
     found = Groups()
     with open(path, "rb") as file:
         if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
@@ -123,7 +124,7 @@ def read(path: str) -> Groups:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """The lines that are not empty; None for one that is too long to be read."""
+    """Yield the lines that are not empty; None for one that is too long."""
     while line := file.readline(MOST_LINE):
         if len(line) == MOST_LINE and not line.endswith(b"\n"):
             while (rest := file.readline(MOST_LINE)) and not rest.endswith(b"\n"):
@@ -133,9 +134,11 @@ def _lines(file: BinaryIO) -> Iterator[bytes | None]:
             yield line
 
 
-def as_json(found: Groups) -> dict[str, Any]:
-    """The same groups for a program."""
+def as_json(found: Groups, version: str) -> dict[str, Any]:
+    """Return the groups as JSON data."""
     return {
+        "schema": SCHEMA,
+        "unjam": version,
         "incidents": found.incidents,
         "strange": found.strange,
         "ungrouped": found.ungrouped,
@@ -156,13 +159,13 @@ def as_json(found: Groups) -> dict[str, Any]:
     }
 
 
-def dumps(found: Groups) -> str:
-    """`as_json` as text."""
-    return json_text(as_json(found), indent=2)
+def dumps(found: Groups, version: str) -> str:
+    """Return `as_json` as text."""
+    return json_text(as_json(found, version), indent=2)
 
 
 def short(location: str) -> str:
-    """A path as seen from here, where that is shorter."""
+    """Return the location with a relative path if that is shorter."""
     file, _, line = location.rpartition(":")
     try:
         near = os.path.relpath(file)
@@ -188,8 +191,8 @@ def _samples(incident: Incident) -> list[str]:
 
 
 def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
-    """The tables, on a terminal."""
-    from rich.table import Table  # noqa: PLC0415 - the loader's own summary does without
+    """Print the tables to a terminal."""
+    from rich.table import Table  # noqa: PLC0415 - the loader's summary does not need rich
 
     if not found.incidents:
         console.print("no failures")

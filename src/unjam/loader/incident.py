@@ -1,7 +1,7 @@
 """Everything known about one failure, to and from JSON.
 
-One line of an error log is one incident. Reading is forgiving: a field that this version does not know is left out, one
-that is missing has its default, so that an old log and a newer one can both be read.
+One line of an error log is one incident. To read older and newer logs, the reader ignores unknown
+fields and uses the default for missing ones.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _LAST_FRAME = re.compile(r'^[ \t]*File "(?P<file>[^"]+)", line (?P<line>\d+), in
 class Incident:
     """One failure.
 
-    kind: "sample" (user code raised), "death" (a worker ended), "timeout" (a sample took too long), "silence" (no
-        progress, nothing done about it), "suspended" (a worker was stopped by somebody) or "shrink" (a worker was killed
-        for memory and not replaced).
-    at: seconds since 1970. what: one line that stands alone. decision: what was done about it.
+    kind: "sample" (user code raised), "death" (a worker ended), "timeout" (a sample took too long),
+        "silence" (no progress; no action taken), "suspended" (something stopped a worker) or
+        "shrink" (a worker was killed for memory and not replaced).
+    at: seconds since 1970. what: a one-line summary. decision: what was done about it.
     """
 
     kind: str
@@ -63,15 +63,18 @@ class Incident:
     version: int = VERSION
 
     def to_json(self) -> str:
-        """One line."""
+        """Return one line of JSON."""
+        from unjam import __version__  # noqa: PLC0415 - the package's own
+
         kept = {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, "", ())}
+        kept |= {"schema": self.version, "unjam": __version__}
         return json_text(without_secrets(kept), default=repr)
 
     @classmethod
     def from_json(cls, line: str) -> Incident:
-        """What `to_json` wrote, by this version or another; raises ValueError for anything else.
+        """Read what `to_json` of any version wrote; raise ValueError for anything else.
 
-        The file may be anybody's: every value has the type that it should have, texts and lists are cut to a sensible length.
+        The file is not trusted: we check the type of every value and cut long texts and lists.
         """
         try:
             found = json.loads(line)
@@ -82,7 +85,7 @@ class Incident:
             or not isinstance(found.get("kind"), str)
             or not isinstance(found.get("what"), str)
         ):
-            raise ValueError("not an incident")  # noqa: TRY004 - what the docstring promises
+            raise ValueError("not an incident")  # noqa: TRY004 - as the docstring says
         kept: dict[str, Any] = {"at": 0.0, "rank": None, "parent": 0}
         for part in dataclasses.fields(cls):
             value = found.get(part.name)
@@ -92,7 +95,7 @@ class Incident:
 
     @property
     def location(self) -> str:
-        """The line of code: the innermost one that the traceback or the stack names, outside of installed packages."""
+        """The innermost line of the user's code in the traceback or the stack."""
         if self.traceback:
             frames = [(m["file"], m["line"]) for m in _LAST_FRAME.finditer(self.traceback)]
             own = [frame for frame in frames if is_users(frame[0])]
@@ -105,7 +108,7 @@ class Incident:
 
     @property
     def cause(self) -> str:
-        """What failures of one cause have in common: the kind of error and its words without their numbers."""
+        """The key that groups failures by cause: error type and message, with numbers masked."""
         if self.exception:
             first = self.message.strip().splitlines()[0] if self.message.strip() else ""
             return f"{self.exception}: {_NUMBERS.sub('#', first)[:160]}" if first else self.exception
@@ -121,12 +124,12 @@ _ANY = {"sample", "replacement"}
 
 
 def _valid(name: str, value: Any) -> Any:
-    """A field's value, or ValueError."""
+    """Return the checked value of a field, or raise ValueError."""
     if name in _WHOLE:
         if type(value) is not int or abs(value) >= 1 << 63:
             raise ValueError(f"{name} is no whole number")
     elif name in ("at", "seconds"):
-        # until the year 9999, which is as far as calendars go
+        # up to the year 9999, the limit of datetime
         if type(value) not in (int, float) or not abs(value) < 253e9:
             raise ValueError(f"{name} is no time")
         value = float(value)
@@ -151,7 +154,7 @@ def _plain_index(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """An index as JSON can hold it: numbers, words and lists as they are, anything else as its repr."""
+    """Return an index as JSON data: numbers, strings and short lists unchanged, else the repr."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)) and len(value) <= 64:

@@ -1,69 +1,212 @@
-"""The options that are unjam's own: what they may be, and a clear word where they are not."""
+"""The options that torch's DataLoader does not have. This is the only place that defines them.
+
+`DataLoader`'s signature and docstring, the checks, `unjam run`'s flags and `UNJAM_OPTIONS` are made
+from this class.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import inspect
 import os
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from unjam.errors import SampleError
-from unjam.loader.engine.policy import Decision
+from unjam.loader.engine.policy import Decision, Policy
 
 OnError = Literal["raise", "skip", "replace", "retry"] | Callable[[SampleError], str]
-
-# as in the loader's signature, for those who must know them without importing torch; a test compares
-DEFAULTS: dict[str, Any] = {
-    "on_error": "raise", "retries": 3, "max_errors": None, "error_log": None, "sample_timeout": None, "warn_after": 30.0,
-    "on_worker_death": "restart", "max_restarts": 1000, "worker_threads": 1, "memory_budget": None,
-    "profile": False,
-}  # fmt: skip
-
-
-class AutoWorkers(int):
-    """A number of workers that the loader chose and may change. Whoever makes a loader anew with it gets one that does."""
-
-    __slots__ = ()
-
 
 _WORDS = tuple(decision.value for decision in Decision)
 
 
-def check_options(
-    *,
-    on_error: Any,
-    retries: Any,
-    max_errors: Any,
-    error_log: Any,
-    sample_timeout: Any,
-    warn_after: Any,
-    on_worker_death: Any,
-    max_restarts: Any,
-    worker_threads: Any,
-    memory_budget: Any,
-    profile: Any,
-) -> None:
-    """Raise ValueError or TypeError for what cannot be meant, when the loader is made and not an hour later."""
-    if not callable(on_error) and on_error not in _WORDS:
-        raise ValueError(f"on_error should be one of {', '.join(_WORDS)} or a function, but got on_error={on_error!r}")
-    _whole("retries", retries, least=0)
-    _whole("max_restarts", max_restarts, least=0)
-    if max_errors is not None:
-        _fraction_or_count(max_errors)
-    for name, value in (("sample_timeout", sample_timeout), ("warn_after", warn_after)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
-            raise ValueError(f"{name} should be a positive number of seconds or None, but got {name}={value!r}")
-    if on_worker_death not in ("restart", "raise"):
-        raise ValueError(f"on_worker_death should be 'restart' or 'raise', but got on_worker_death={on_worker_death!r}")
-    if worker_threads is not None:
-        _whole("worker_threads", worker_threads, least=1)
-    if memory_budget is not None:
-        _whole("memory_budget", memory_budget, least=1)
-    if not isinstance(profile, bool):
-        raise TypeError(f"profile should be True or False, but got profile={profile!r}")
-    if error_log is not None:
-        folder = os.path.dirname(os.path.abspath(os.fspath(error_log)))
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(f"error_log={os.fspath(error_log)!r}: the folder {folder} does not exist")
+class AutoWorkers(int):
+    """A number of workers that the loader chose and may change. A new loader chooses again."""
+
+    __slots__ = ()
+
+
+def _option(default: Any, parse: Callable[[str], Any], text: str, flag: str = "") -> Any:
+    """Define an option.
+
+    `parse`: reads it from the command line. `text`: for the docstring. `flag`: help of its flag, if
+    the text's first clause does not fit.
+    """
+    return dataclasses.field(default=default, metadata={"parse": parse, "text": text, "flag": flag})
+
+
+def _count_or_fraction(text: str) -> float:
+    return float(text) if "." in text else int(text)
+
+
+def _yes_or_no(text: str) -> bool:
+    return {"True": True, "False": False}[text]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """The value of each option. The constructor checks them."""
+
+    on_error: OnError = _option(  # noqa: RUF009 - a field with its text
+        "raise",
+        str,
+        'what becomes of a sample that fails: "raise" (default); "skip" (the batch is smaller); "replace" (another sample of the '
+        'batch, or a recent one, takes its place); "retry" (`retries` times, with pauses that double, then raise); or a function '
+        "that gets a `SampleError` and returns one of these words, called in this process.",
+        "What becomes of a sample that fails: raise, skip, replace or retry.",
+    )
+    retries: int = _option(3, int, 'how often a sample is tried again, by "retry" or by a function that says so.')
+    max_errors: float | None = _option(
+        None,
+        _count_or_fraction,
+        "how many samples may be skipped or replaced in an epoch, as a number or (a float) as a fraction of it.",
+    )
+    error_log: str | os.PathLike[str] | None = _option(  # noqa: RUF009 - as above
+        None,
+        os.path.abspath,
+        "a file that gets one line of JSON for each failure; `unjam errors FILE` shows it.",
+    )
+    sample_timeout: float | None = _option(
+        None,
+        float,
+        "seconds that one sample may take; past that its worker is stopped and replaced, and `on_error` decides. It needs "
+        "workers: nothing can stop a sample in this process.",
+    )
+    warn_after: float | None = _option(
+        30.0,
+        float,
+        "seconds without a batch after which the log explains who is on what, and where; None for never.",
+    )
+    on_worker_death: Literal["restart", "raise"] = _option(
+        "restart",
+        str,
+        '"restart" (a new worker makes the lost batches again) or "raise".',
+        "restart (a new worker makes the lost batches again) or raise.",
+    )
+    max_restarts: int = _option(1000, int, "how many workers may be replaced in an epoch.")
+    worker_threads: int | None = _option(
+        1, int, "compute threads in each worker, for torch, BLAS, OpenMP and OpenCV; None leaves them alone."
+    )
+    memory_budget: int | None = _option(
+        None,
+        int,
+        "the most bytes of batches between sampler and consumer; by default a quarter of what is free. It can lower how far "
+        "workers run ahead, never which worker makes which batch.",
+    )
+    profile: bool = _option(
+        False,  # noqa: FBT003 - the default
+        _yes_or_no,
+        "find out which transform and which line the time goes to; `statistics().profile` tells.",
+    )
+
+    def __post_init__(self) -> None:
+        """Raise ValueError or TypeError for an invalid value."""
+        if not callable(self.on_error) and self.on_error not in _WORDS:
+            raise ValueError(
+                f"on_error should be one of {', '.join(_WORDS)} or a function, but got on_error={self.on_error!r}"
+            )
+        _whole("retries", self.retries, least=0)
+        _whole("max_restarts", self.max_restarts, least=0)
+        if self.max_errors is not None:
+            _fraction_or_count(self.max_errors)
+        for name in ("sample_timeout", "warn_after"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+                raise ValueError(f"{name} should be a positive number of seconds or None, but got {name}={value!r}")
+        if self.on_worker_death not in ("restart", "raise"):
+            raise ValueError(
+                f"on_worker_death should be 'restart' or 'raise', but got on_worker_death={self.on_worker_death!r}"
+            )
+        if self.worker_threads is not None:
+            _whole("worker_threads", self.worker_threads, least=1)
+        if self.memory_budget is not None:
+            _whole("memory_budget", self.memory_budget, least=1)
+        if not isinstance(self.profile, bool):
+            raise TypeError(f"profile should be True or False, but got profile={self.profile!r}")
+
+    def check_folder(self) -> None:
+        """Raise FileNotFoundError if the error log's folder is not there. Once: the program may change its directory later."""
+        if self.error_log is not None:
+            folder = os.path.dirname(os.path.abspath(os.fspath(self.error_log)))
+            if not os.path.isdir(folder):
+                raise FileNotFoundError(f"error_log={os.fspath(self.error_log)!r}: the folder {folder} does not exist")
+
+    @classmethod
+    def from_keywords(cls, keywords: Mapping[str, Any]) -> LoaderOptions:
+        """Make options from keywords; raise TypeError, with a suggestion, for an unknown name."""
+        unknown = next((name for name in keywords if name not in DEFAULTS), None)
+        if unknown is not None:
+            near = difflib.get_close_matches(unknown, DEFAULTS, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"DataLoader.__init__() got an unexpected keyword argument {unknown!r}{hint}")
+        given = cls(**keywords)
+        given.check_folder()
+        return given
+
+    @classmethod
+    def of(cls, loader: Any) -> LoaderOptions:
+        """Return a loader's present options: the user may have changed an attribute."""
+        return cls(**{name: getattr(loader, name) for name in DEFAULTS})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options by name, in order."""
+        return {name: getattr(self, name) for name in DEFAULTS}
+
+    @property
+    def policy(self) -> Policy:
+        """`on_error` and `retries`, as a worker needs them."""
+        return Policy(None if callable(self.on_error) else Decision(self.on_error), self.retries)
+
+    @property
+    def function(self) -> Callable[[SampleError], Any] | None:
+        """The user's `on_error`, if it is a function."""
+        return self.on_error if callable(self.on_error) else None
+
+    @property
+    def log_path(self) -> str | None:
+        """`error_log` as an absolute path."""
+        return None if self.error_log is None else os.path.abspath(os.fspath(self.error_log))
+
+
+_FIELDS = dataclasses.fields(LoaderOptions)
+DEFAULTS: dict[str, Any] = {one.name: one.default for one in _FIELDS}
+
+
+def parse_option(name: str, text: str) -> Any:
+    """Parse an option from the command line.
+
+    Raise KeyError for an unknown name, ValueError for an invalid value.
+    """
+    parse = {one.name: one.metadata["parse"] for one in _FIELDS}[name]
+    try:
+        return parse(text)
+    except KeyError:
+        raise ValueError(text) from None
+
+
+def option_help(name: str) -> str:
+    """Return one line about an option, for its flag's help."""
+    known = {one.name: one.metadata for one in _FIELDS}[name]
+    if known["flag"]:
+        return str(known["flag"])
+    text: str = known["text"]
+    first = text.replace("`", "").partition(" (default)")[0].partition(";")[0].rstrip(".")
+    return first[:1].upper() + first[1:] + "."
+
+
+def documentation(indent: str) -> str:
+    """Return every option with its text, for a docstring."""
+    wrap = textwrap.TextWrapper(width=112, initial_indent=indent, subsequent_indent=indent + "    ")
+    return "\n".join(wrap.fill(f"{one.name}: {one.metadata['text']}") for one in _FIELDS)
+
+
+def parameters() -> list[inspect.Parameter]:
+    """Return the options as keyword parameters of a signature."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(one.name, kind, default=one.default, annotation=one.type) for one in _FIELDS]
 
 
 def _whole(name: str, value: Any, *, least: int) -> None:

@@ -1,8 +1,8 @@
-"""Which sample of a batch is unlike the others, or cannot be put into a batch at all.
+"""Find the samples of a batch that differ from the others, or that cannot be collated at all.
 
-Samples are read as a tree: what lies where, of which type, dtype and shape. torch's default collate wants equal trees, so
-there the reading is the answer. Somebody else's collate function may want anything: there a sample is blamed only if the
-function fails on it alone, or works once it is taken out.
+We read each sample as a tree: type, dtype and shape at each path. torch's default collate needs
+equal trees, so comparing trees is enough. Another collate function may have any rules. Then we
+name a sample only if the function fails on it alone, or works without it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MOST_KEYS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
-    """A sample that does not fit. `usual` is what the `others` have in the same place, where there are others."""
+class Outlier:
+    """A sample that does not fit. `usual`: what the samples at `others` have in the same place."""
 
     place: int
     where: str
@@ -32,8 +32,8 @@ class Odd:
     others: tuple[int, ...] = ()
     how: str = ""
 
-    def words(self, names: list[str], iterable: bool) -> str:  # noqa: FBT001 - two kinds of names
-        """In words, with `names` for the samples by place."""
+    def words(self, names: list[str], iterable: bool) -> str:  # noqa: FBT001 - private to the loader
+        """Describe it in words; `names` are the samples' names by place."""
         who = f"the sample at place {self.place} of the batch" if iterable else names[self.place]
         at = f" at {self.where}" if self.where else ""
         text = f"{who} {'holds' if self.where else 'is'} {self.has}{at}"
@@ -44,29 +44,30 @@ class Odd:
         return f"{text} ({self.how})" if self.how else text
 
 
-def find(samples: list[Any], collate: Callable[[list[Any]], Any], *, strict: bool, fresh: bool) -> list[Odd]:
-    """The samples to blame for a batch that `collate` could not make, in their order.
+def find(samples: list[Any], collate: Callable[[list[Any]], Any], *, strict: bool, fresh: bool) -> list[Outlier]:
+    """Return the samples that make `collate` fail, in order.
 
-    `strict`: it is torch's default, whose rules are known. `fresh`: no call of the function has seen these samples, which
-    it may have changed; otherwise only a sample that is None can be accused.
+    `strict`: it is torch's default collate, whose rules we know. `fresh`: `collate` has not seen
+    these sample objects. Otherwise it may have changed them, and we consider only samples that are
+    None.
     """
     trees = [read(sample) for sample in samples]
     if strict:
         return _impossible(trees) or _unlike(trees) or _with_graph(trees)
-    return _proven(samples, trees, _unlike(trees), collate, fresh=fresh)
+    return _by_trial(samples, trees, _unlike(trees), collate, fresh=fresh)
 
 
-def unlike(samples: list[Any]) -> list[Odd]:
-    """The samples that look unlike the others; nothing of the user's is called."""
+def unlike(samples: list[Any]) -> list[Outlier]:
+    """Return the samples that look different from the others, without calling collate."""
     return _unlike([read(sample) for sample in samples])
 
 
 def read(sample: Any) -> dict[str, str]:
-    """What lies where in a sample."""
+    """Return the tree of a sample: a description for each path."""
     found: dict[str, str] = {}
     try:
         _walk(sample, "", found)
-    except Exception:  # noqa: BLE001 - objects of the user's, some of which cannot be looked at
+    except Exception:  # noqa: BLE001 - user objects may raise when inspected
         found.setdefault("", f"a {type(sample).__qualname__}")
     return found
 
@@ -93,7 +94,7 @@ def _kind(part: Sequence[Any]) -> str:
 
 
 def describe(leaf: Any) -> str:
-    """A leaf in words; equal words mean that two fit together."""
+    """Describe a leaf; two leaves with equal text can be collated."""
     if leaf is None:
         return "None"
     if isinstance(leaf, (bool, numbers.Number)) or (type(leaf).__module__ == "numpy" and getattr(leaf, "ndim", 1) == 0):
@@ -114,8 +115,8 @@ def describe(leaf: Any) -> str:
     return f"a {type(leaf).__module__}.{type(leaf).__qualname__}".replace("builtins.", "")
 
 
-def _impossible(trees: list[dict[str, str]]) -> list[Odd]:
-    """Samples with something that the default collate takes from nobody."""
+def _impossible(trees: list[dict[str, str]]) -> list[Outlier]:
+    """Return samples that hold a value the default collate never accepts."""
     from unjam.system.torch_private import default_collate_fn_map  # noqa: PLC0415 - only when something fails
 
     known = {f"a {kind.__module__}.{kind.__qualname__}" for kind in _kinds(default_collate_fn_map)}
@@ -125,18 +126,18 @@ def _impossible(trees: list[dict[str, str]]) -> list[Odd]:
             foreign = has.startswith("a ") and "." in has.split(" ")[1] and has not in known
             if has == "None" or foreign:
                 usual, others = _usual(trees, place, where)
-                odd.append(Odd(place, where, has, usual, others, "default_collate cannot put it into a batch"))
+                odd.append(Outlier(place, where, has, usual, others, "default_collate cannot put it into a batch"))
                 break
     return odd
 
 
-def _with_graph(trees: list[dict[str, str]]) -> list[Odd]:
-    """Samples with a tensor that has a graph, which a worker cannot stack into memory of its own."""
+def _with_graph(trees: list[dict[str, str]]) -> list[Outlier]:
+    """Return samples with a tensor that requires grad; a worker cannot stack those into a slot."""
     found = []
     for place, tree in enumerate(trees):
         where = next((where for where, has in tree.items() if has.endswith("requires grad")), None)
         if where is not None:
-            found.append(Odd(place, where, tree[where], how="call .detach() on it"))
+            found.append(Outlier(place, where, tree[where], how="call .detach() on it"))
     return found
 
 
@@ -148,7 +149,7 @@ def _kinds(table: Mapping[Any, Any]) -> list[type]:
 
 
 def _usual(trees: list[dict[str, str]], place: int, where: str) -> tuple[str, tuple[int, ...]]:
-    """What the others hold there, if they agree on something else."""
+    """Return the most common different value at a path among the others, and who has it."""
     others = [(at, tree.get(where)) for at, tree in enumerate(trees) if at != place]
     held = Counter(has for _, has in others if has is not None and has != trees[place].get(where))
     if not held:
@@ -157,8 +158,8 @@ def _usual(trees: list[dict[str, str]], place: int, where: str) -> tuple[str, tu
     return usual, tuple(at for at, has in others if has == usual)
 
 
-def _unlike(trees: list[dict[str, str]]) -> list[Odd]:
-    """Samples whose tree is not the most common one; of equally common ones the first counts."""
+def _unlike(trees: list[dict[str, str]]) -> list[Outlier]:
+    """Return samples whose tree is not the most common one; in a tie the first tree wins."""
     shapes = [tuple(sorted(tree.items())) for tree in trees]
     common = Counter(shapes).most_common(1)[0][0] if shapes else ()
     usual, alike = dict(common), tuple(place for place, shape in enumerate(shapes) if shape == common)
@@ -167,38 +168,38 @@ def _unlike(trees: list[dict[str, str]]) -> list[Odd]:
         if shapes[place] == common:
             continue
         where = next((w for w in sorted({*tree, *usual}, key=lambda w: (len(w), w)) if tree.get(w) != usual.get(w)), "")
-        odd.append(Odd(place, where, tree.get(where, "nothing"), usual.get(where, "nothing"), alike))
+        odd.append(Outlier(place, where, tree.get(where, "nothing"), usual.get(where, "nothing"), alike))
     return odd
 
 
-def _proven(
-    samples: list[Any], trees: list[dict[str, str]], unlike: list[Odd], collate: Any, *, fresh: bool
-) -> list[Odd]:
+def _by_trial(
+    samples: list[Any], trees: list[dict[str, str]], unlike: list[Outlier], collate: Any, *, fresh: bool
+) -> list[Outlier]:
     trial = _Trial(collate, time.monotonic() + PROBE_COLLATE.seconds)
     by_place = {odd.place: odd for odd in unlike}
 
-    def odd(place: int, how: str) -> Odd:
+    def odd(place: int, how: str) -> Outlier:
         known = by_place.get(place)
         if known is not None:
-            return Odd(place, known.where, known.has, known.usual, known.others, how)
-        return Odd(place, "", trees[place].get("", "something else"), how=how)
+            return Outlier(place, known.where, known.has, known.usual, known.others, how)
+        return Outlier(place, "", trees[place].get("", "something else"), how=how)
 
-    accused = range(len(samples)) if fresh else [place for place, sample in enumerate(samples) if sample is None]
-    alone = [place for place in accused if trial.fails([samples[place]])]
+    candidates = range(len(samples)) if fresh else [place for place, sample in enumerate(samples) if sample is None]
+    alone = [place for place in candidates if trial.fails([samples[place]])]
     if alone and len(alone) < len(samples):
         return [odd(place, "collate_fn fails on it alone") for place in alone]
-    suspects = [place for place in accused if place in by_place]
+    suspects = [place for place in candidates if place in by_place]
     if suspects and trial.works([sample for place, sample in enumerate(samples) if place not in suspects]):
         how = "collate_fn works without it" if len(suspects) == 1 else "collate_fn works without it and its like"
         return [odd(place, how) for place in suspects]
-    for place in accused if len(samples) > 1 else ():
+    for place in candidates if len(samples) > 1 else ():
         if trial.works(samples[:place] + samples[place + 1 :]):
             return [odd(place, "collate_fn works without it")]
     return []
 
 
 class _Trial:
-    """Calls a collate function on parts of its batch, on copies, until time is up; then nothing is proven any more."""
+    """Calls a collate function on copies of parts of the batch; gives no answer after `until`."""
 
     def __init__(self, collate: Any, until: float) -> None:
         self._collate = collate
@@ -215,10 +216,10 @@ class _Trial:
             return None
         try:
             samples = copy.deepcopy(samples)
-        except Exception:  # noqa: BLE001 - what cannot be copied is taken as it is
+        except Exception:  # noqa: BLE001 - cannot be copied: use it directly
             samples = list(samples)
         try:
             self._collate(samples)
-        except Exception:  # noqa: BLE001 - that it fails is the answer
+        except Exception:  # noqa: BLE001 - we test whether it fails
             return False
         return True

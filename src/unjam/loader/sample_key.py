@@ -1,7 +1,8 @@
-"""What a dataset itself calls a sample: a path, an id.
+"""Find the dataset's own name for a sample: a path or an id.
 
-No name is known beforehand. A dataset that holds a list as long as itself, with a path or a word at the sample's index,
-calls the sample that. `Subset` and `ConcatDataset`, and what is made like them, are looked through.
+We assume no attribute names. If the dataset holds a list as long as itself, with a path or a
+string at the sample's index, that is the name. We look inside `Subset`, `ConcatDataset` and
+similar classes.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ MOST_DEPTH = 6
 
 
 def key_of(dataset: Any, index: Any, depth: int = 0) -> str | None:
-    """The sample's own name with the attribute that holds it (`samples: 'img/37.jpg'`), or None."""
+    """Return the sample's name and where it is (`'img/37.jpg' (samples[37])`), or None."""
     try:
         return _key_of(dataset, index, depth)
-    except Exception:  # noqa: BLE001 - a help, run on objects of the user's
+    except Exception:  # noqa: BLE001 - only a hint; user objects may raise
         return None
 
 
@@ -41,7 +42,7 @@ def _key_of(dataset: Any, index: Any, depth: int) -> str | None:
             word = _word(held[index])
             if word is not None:
                 return f"{word!r} ({name}[{index}])"
-    # a wrapper that holds another dataset may renumber its samples: no name is better than a wrong one
+    # Another wrapper may renumber its samples: no name is better than a wrong one.
     return None
 
 
@@ -51,7 +52,7 @@ def _word(item: Any) -> str | None:
     if isinstance(item, (tuple, list)) and item:
         return _word(item[0]) if isinstance(item[0], (str, os.PathLike)) else None
     if isinstance(item, Mapping):
-        # of a record, what looks most like a name: the first word among its values
+        # For a record, take the first short string or path among its values.
         return next(
             (os.fspath(v) for v in item.values() if isinstance(v, (str, os.PathLike)) and len(str(v)) < 200), None
         )

@@ -1,1 +1,1 @@
-"""One copy of what many processes read: lists, mappings and arrays over shared memory, handles and locks of a process's own."""
+"""Lists, mappings and arrays in shared memory; per-process handles; locks between processes."""

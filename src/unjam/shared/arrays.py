@@ -1,4 +1,4 @@
-"""An array that exists once, however many processes read it."""
+"""An array that exists once in memory, however many processes read it."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from typing import Any
 from unjam.shared.buffer import Buffer, Writer, open_file
 from unjam.shared.untrusted import broken_file
 
-# bytes that are copied at a time: an array that is not contiguous, or that is read from a file, never exists twice
+# how many bytes are copied at a time, so that a non-contiguous array never exists twice
 PIECE = 64 << 20
 
 
 class SharedArray:
     """A read-only array over one buffer that every process maps: `SharedArray(array)`.
 
-    array: a numpy array, a tensor, a memory map, or anything that numpy can make an array of. To fill one without having it twice:
-    `SharedArray.filled(shape, dtype, fill)`, where `fill(view)` writes into it. path, open, pickling: as `SharedList`'s.
+    array: a numpy array, a tensor, a memory map, or anything that numpy can convert to an array.
+        `SharedArray.filled(shape, dtype, fill)` creates one without a second copy in memory.
+    path, `open` and pickling work as for `SharedList`.
 
-    It is an array to numpy (`np.asarray`, arithmetic, indexing) and `tensor()` is a tensor over the same memory; a tensor cannot be
-    made read-only, so what is written to it stays in the process that writes.
+    numpy treats it as an array (`np.asarray`, arithmetic, indexing). `tensor()` is a tensor over
+    the same memory. A tensor cannot be read-only, so what a process writes to it stays in that
+    process.
     """
 
     __slots__ = ("__weakref__", "_array", "_buffer", "_head", "_torch")
-    # numpy's own arithmetic gives way to ours, which gives numpy's
+    # makes numpy call our reflected operators, which convert to numpy arrays first
     __array_priority__ = 100
     _buffer: Buffer
     _head: dict[str, Any]
     _array: Any
     _torch: Any
 
-    def __new__(cls, array: Any, *, path: str | os.PathLike[str] | None = None) -> SharedArray:  # noqa: PYI034 - as above
+    def __new__(cls, array: Any, *, path: str | os.PathLike[str] | None = None) -> SharedArray:  # noqa: PYI034 - made by open_array, as when unpickling
         """Copy an array into a new buffer."""
         import numpy as np  # noqa: PLC0415 - optional, as in torch
 
@@ -52,7 +54,10 @@ class SharedArray:
     def filled(
         cls, shape: int | tuple[int, ...], dtype: Any, fill: Any, *, path: str | os.PathLike[str] | None = None
     ) -> SharedArray:
-        """A new array that `fill` writes into: it is called with each piece, as a numpy array, and the index of its first row."""
+        """A new array, filled piece by piece: `fill(piece, first)`.
+
+        piece: a numpy array of zeros to write into. first: the index of its first row.
+        """
         import numpy as np  # noqa: PLC0415 - optional, as in torch
 
         whole, kind = (int(shape),) if not isinstance(shape, (tuple, list)) else tuple(shape), np.dtype(dtype)
@@ -69,21 +74,21 @@ class SharedArray:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> SharedArray:
-        """The array that was written to a file. It holds numbers only, so that nobody needs to be trusted."""
+        """Open the array that was written to a file. It holds no objects, so any file is safe."""
         buffer, head = open_file(path, "array")
         with broken_file(path):
             _check_tensor_type(head["array"]["tensor"])
             return open_array(buffer, head["array"])
 
     def numpy(self) -> Any:
-        """The array, read-only, over the shared memory."""
+        """The read-only numpy array over the shared memory."""
         if self._head["tensor"]:
             raise TypeError(f"numpy has no {self._head['tensor']}: use .tensor()")
         return self._array
 
     def tensor(self) -> Any:
-        """A tensor over the same memory; what is written to it stays in this process."""
-        import torch  # noqa: PLC0415 - only where it is asked for
+        """A tensor over the same memory; writes to it stay in this process."""
+        import torch  # noqa: PLC0415 - only where it is needed
 
         if self._torch is None:
             self._torch = torch.from_numpy(_view(self._buffer, self._head))
@@ -98,7 +103,7 @@ class SharedArray:
         return array
 
     def __getitem__(self, index: Any) -> Any:
-        # numbers that numpy does not know are rows of a tensor
+        # types that numpy lacks are read as tensors
         return self.tensor()[index] if self._head["tensor"] else self._array[index]
 
     def __len__(self) -> int:
@@ -148,9 +153,9 @@ SharedArray.__hash__ = None  # type: ignore[assignment] # as an array's
 
 
 def _as_numpy(array: Any) -> tuple[Any, str | None]:
-    """As a numpy array; and torch's name of the type, where numpy does not know it."""
+    """A numpy array, and torch's name of the type if numpy lacks that type."""
     import numpy as np  # noqa: PLC0415 - optional, as in torch
-    import torch  # noqa: PLC0415 - as everywhere in unjam, but not needed to be imported first
+    import torch  # noqa: PLC0415 - only where it is needed
 
     if isinstance(array, SharedArray):
         return array._array, array._head["tensor"]  # noqa: SLF001 - of the same class
@@ -171,7 +176,7 @@ def _as_numpy(array: Any) -> tuple[Any, str | None]:
 
 
 def _check_tensor_type(name: Any) -> None:
-    import torch  # noqa: PLC0415 - as everywhere in unjam, but not needed to be imported first
+    import torch  # noqa: PLC0415 - only where it is needed
 
     if name and not (isinstance(name, str) and isinstance(getattr(torch, name, None), torch.dtype)):
         raise ValueError(f"torch has no type {str(name)[:40]}")
@@ -196,7 +201,10 @@ def _view(buffer: Buffer, head: dict[str, Any]) -> Any:
 
 
 def _with_tuples(descr: Any) -> Any:
-    """Json has no tuples: in a structured type a field is one, and so are its shape and its two names."""
+    """Restore the tuples of a structured type, which JSON turned into lists.
+
+    A field is a tuple, and so are its shape and its pair of names.
+    """
     if not isinstance(descr, list):
         return descr
     fields = []
@@ -207,7 +215,7 @@ def _with_tuples(descr: Any) -> Any:
 
 
 def open_array(buffer: Buffer, head: dict[str, Any]) -> SharedArray:
-    """The array that lies in a buffer."""
+    """The array in a buffer."""
     shared = object.__new__(SharedArray)
     shared._buffer, shared._head, shared._torch = buffer, head, None
     shared._array = _view(buffer, head)

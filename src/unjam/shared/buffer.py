@@ -1,11 +1,13 @@
-"""Bytes that any process of this machine can map: anonymous memory, or a file on disk for what exceeds it.
+"""Bytes that any process of this machine can map: anonymous memory, or a file for larger data.
 
 NOTE [ By reference ]
 
-A buffer is written once and read for ever: where the kernel can, it is sealed, so that nobody can write to it. It travels by
-reference: to a process that is being started as a descriptor, otherwise as `/proc/<pid>/fd/<n>` of a process that holds it, which
-is opened at the other end and must be the same file. A buffer on disk travels as its path. Whoever gets a reference twice, or was
-forked from somebody who has it, gets the one mapping that is there.
+A buffer is written once and then only read. Where the kernel can do it, we seal the buffer, so that
+no process can write to it. A pickle holds only a reference to the buffer. For a process that is
+being started, this is a descriptor. Otherwise it is `/proc/<pid>/fd/<n>` of a process that holds
+the buffer; the receiver opens it and checks that it is the same file. For a buffer on disk it is
+the path. A process that gets the same reference twice, or inherits the buffer by fork, keeps using
+one `Buffer` object.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ from unjam.system.memory_limits import available_memory
 
 ALIGNMENT = 64
 MAGIC = b"unjam\x00\x001"
-# madvise: map what is there, copy nothing
+# madvise: map the existing pages for reading, without copies
 POPULATE_READ = 22
-# how often, in bytes, a writer looks whether there is memory left, and what must stay free
+# after how many bytes a writer checks the free memory, and how many bytes must stay free
 LOOK_EVERY, KEEP_FREE = 64 << 20, 64 << 20
-# bytes of the head of a file: the keys of its records are in it, nothing that grows with the items
+# largest head of a file; it holds the keys of records, but nothing that grows with the items
 MOST_HEAD = 64 << 20
 _SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_WRITE")
 _known: weakref.WeakValueDictionary[str, Buffer] = weakref.WeakValueDictionary()
 
 
 class GoneError(RuntimeError):
-    """A shared buffer is not there any more: the process that held it has ended, or its file is another one."""
+    """A shared buffer no longer exists: its process has ended, or its file was replaced."""
 
 
 class Buffer:
@@ -56,15 +58,16 @@ class Buffer:
         self.path = path
         self._maps: mmap.mmap | None = None
         self._private: weakref.ref[Mapping] | None = None
-        # whoever wrote it has it in its memory, and should be seen to
+        # true in the process that wrote it: map the pages at once, so that they count as its memory
         self.present = False
         _known[name] = self
 
     @property
     def bytes(self) -> Any:
-        """The content; its slices are `bytes`."""
+        """The content. Slices of it are `bytes`."""
         if self._maps is None:
-            # private: many kernels refuse to share what is sealed, even to read; pages that nobody writes to are one for all
+            # MAP_PRIVATE, because many kernels refuse MAP_SHARED for sealed memory, even to read.
+            # Processes share private pages, too, as long as none writes to them.
             self._maps = mmap.mmap(self._fd, self.size, mmap.MAP_PRIVATE, mmap.PROT_READ)
             if self.present:
                 with contextlib.suppress(OSError, ValueError):  # kernels before 5.14 do not know it
@@ -72,7 +75,7 @@ class Buffer:
         return self._maps
 
     def words(self, at: int, count: int, kind: str = "q") -> memoryview:
-        """Numbers that begin at a place of the content."""
+        """`count` numbers of the content, starting at byte `at`."""
         if not count:
             return memoryview(b"")
         width = struct.calcsize(kind)
@@ -80,7 +83,7 @@ class Buffer:
         return cast("memoryview", words.cast(kind))
 
     def private(self) -> Mapping:
-        """The content for arrays, which must be able to be written to: what is written stays this process's own."""
+        """A writable mapping of the content, for arrays. Writes stay in this process."""
         mapping = None if self._private is None else self._private()
         if mapping is None:
             mapping = Mapping(self._fd, self.size, private=True)
@@ -99,13 +102,14 @@ class Buffer:
         return _from_process, (self.name, self.size, os.getpid(), int(self._fd), (status.st_dev, status.st_ino))
 
 
-# a reference may be on its way to a queue's or a pool's other end while nobody here holds what it refers to
+# Buffers that we keep for a while after pickling: the reference may still be in a queue when this
+# process drops the buffer.
 _lent: list[tuple[float, Buffer]] = []
 LENT_SECONDS = 30.0
 
 
 def _lend(buffer: Buffer) -> None:
-    """Keep a buffer for a while."""
+    """Keep a buffer alive for `LENT_SECONDS`."""
     _end_loans()
     _lent.append((time.monotonic(), buffer))
     if _end_loans not in gc.callbacks:
@@ -113,7 +117,7 @@ def _lend(buffer: Buffer) -> None:
 
 
 def _end_loans(*_: Any) -> None:
-    """Called by the garbage collector too, as there is no thread to do it."""
+    """Drop buffers that were kept long enough; the garbage collector calls this, too."""
     now = time.monotonic()
     while _lent and now - _lent[0][0] > LENT_SECONDS:
         _lent.pop(0)
@@ -158,7 +162,7 @@ def _open(path: str, name: str, size: int) -> Buffer:
 
 
 def open_file(path: str | os.PathLike[str], what: str = "") -> tuple[Buffer, dict[str, Any]]:
-    """A buffer that was written to a file, and the head that was written at its end. `what`: the kind that the caller wants."""
+    """The buffer in a file, and the head at its end. `what`: the kind that the caller expects."""
     where = os.path.abspath(os.fspath(path))
     with open(where, "rb", opener=_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -194,12 +198,12 @@ def _file_name(fd: int) -> str:
 
 
 class Writer:
-    """Appends to a new buffer; `finish` makes it one, and what is not finished is gone."""
+    """Appends to a new buffer. Without `finish`, everything is discarded."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self._path = None if path is None else os.path.abspath(os.fspath(path))
         self.at = 0
-        self._looked = 0
+        self._checked_at = 0
         self._fd = OwnedFd(self._create())
 
     def _create(self) -> int:
@@ -214,11 +218,11 @@ class Writer:
             return os.dup(file.fileno())
 
     def write(self, data: Any) -> int:
-        """Append bytes; the place at which they begin."""
+        """Append bytes and return the offset at which they begin."""
         view, began = memoryview(data).cast("B"), self.at
         while len(view):
-            if self._path is None and self.at + len(view) - self._looked > LOOK_EVERY:
-                self._look(len(view))
+            if self._path is None and self.at + len(view) - self._checked_at > LOOK_EVERY:
+                self._check_memory(len(view))
             view = view[self._append(view) :]
         return began
 
@@ -227,9 +231,9 @@ class Writer:
         self.at += written
         return written
 
-    def _look(self, coming: int) -> None:
-        """Memory that nobody has would be taken from this process by a signal: better to say so before."""
-        self._looked = self.at
+    def _check_memory(self, coming: int) -> None:
+        """Raise an error before memory runs out: the kernel would kill this process instead."""
+        self._checked_at = self.at
         left = available_memory()
         if left is not None and left < coming + KEEP_FREE:
             raise MemoryError(
@@ -238,32 +242,31 @@ class Writer:
             )
 
     def align(self) -> int:
-        """Go to the next place where numbers may begin."""
+        """Pad to the next offset where numbers may begin, and return it."""
         self.write(bytes(-self.at % ALIGNMENT))
         return self.at
 
     def back_to(self, place: int) -> None:
-        """Forget what was written from a place on."""
+        """Discard everything from an offset on."""
         self.at = place
+        self._checked_at = min(self._checked_at, place)
         os.ftruncate(self._fd, place)
 
     def peek(self) -> Buffer:
-        """What was written so far, while more is being written to another one."""
+        """What was written so far, as a buffer to read from."""
         os.ftruncate(self._fd, max(1, self.at))
         return Buffer(OwnedFd(os.dup(self._fd)), max(1, self.at), secrets.token_hex(8))
 
     def again(self) -> Writer:
-        """An empty writer to the same place."""
+        """A new, empty writer with the same path."""
         return Writer(self._path)
 
     def finish(self, head: dict[str, Any]) -> Buffer:
-        """The buffer; from now on nobody writes to it."""
+        """Seal the content, or write the file's end, and return the buffer."""
         if self._path is None:
             os.ftruncate(self._fd, max(1, self.at))
-            with contextlib.suppress(
-                OSError, AttributeError, ImportError
-            ):  # elsewhere than on Linux nothing can be sealed
-                import fcntl  # noqa: PLC0415 - some systems have none
+            with contextlib.suppress(OSError, AttributeError, ImportError):  # only Linux has seals
+                import fcntl  # noqa: PLC0415 - not on every system
 
                 fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, sum(getattr(fcntl, seal) for seal in _SEALS))
             buffer = Buffer(self._fd, max(1, self.at), secrets.token_hex(8))

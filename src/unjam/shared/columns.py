@@ -1,14 +1,15 @@
-"""How items are laid out in a buffer: a column of numbers, of texts, of rows alike, of records, of anything.
+"""How items are stored in a buffer: as a column of numbers, texts, rows, records or objects.
 
 NOTE [ Columns ]
 
-Items that are alike lie in columns: numbers as machine words, strings and bytes end to end with the places where they end, rows of
-as many numbers each as a matrix, dicts with the same keys as their values, with the keys once. Plain values of any other shape are
-written one by one with `marshal`, everything else with `pickle`; classes that only this program knows are kept beside the
-column, not in each item.
+Similar items form a column. Numbers are stored as machine words, strings and bytes end to end with
+the offsets where they end, rows of equally many numbers as a matrix, and dicts with the same keys
+as their values, with the keys once. Other plain values are written one by one with `marshal`,
+everything else with `pickle`. Classes that only this program knows are kept beside the column, not
+in each item.
 
-A record is read whole, so its values lie together: one place in memory instead of one for each key (which was measured to be
-faster, and so was decoding by `marshal` in place of pyarrow's scalars).
+A record is read as a whole, so its values are stored together and not one column per key. Measured,
+this is faster, and `marshal` is faster than pyarrow's scalars.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from unjam.shared.plain import NotPlain, check_plain
 from unjam.shared.untrusted import untrusted
 from unjam.stored import known_object, tensor_from
 
-# items that are looked at together: at first, and at most; and the bytes that they should not exceed
+# how many items one chunk has: at first, at most; and how many bytes a chunk should have at most
 FIRST, MOST, MOST_BYTES = 256, 1 << 14, 1 << 19
-# the version of marshal that writes a value the same way however often it is referred to
+# marshal version 2 writes no references, so the bytes depend only on the value
 PLAINLY = 2
 
 
 class Misfit(Exception):
-    """A chunk does not have the shape that the ones before had."""
+    """A chunk does not fit the layout of the column."""
 
 
 class _Words:
@@ -71,7 +72,7 @@ class _Words:
 
 
 class _Ends:
-    """What every column of items of different lengths has: where each one ends."""
+    """The offsets where items end, for columns with items of different lengths."""
 
     def __init__(self) -> None:
         self._ends = array.array("q")
@@ -118,7 +119,7 @@ class _Texts:
 
 
 class _Rows:
-    """Tuples or lists of as many numbers each, of one type."""
+    """Tuples or lists of numbers of one type, all of the same length."""
 
     def __init__(self, first: list[Any]) -> None:
         self._type = type(first[0])
@@ -199,7 +200,7 @@ class _Objects:
         return file.getvalue()
 
     def number(self, obj: Any) -> int:
-        """The place of a class or function among those that lie beside the column."""
+        """The number of a class or function among those that are kept beside the column."""
         number = self._numbers.get(id(obj))
         if number is None:
             number = self._numbers[id(obj)] = len(self.known)
@@ -225,7 +226,7 @@ class _ObjectPickler(pickle.Pickler):
 
 
 def _tensors(obj: Any) -> Any:
-    """A plain tensor as an array; torch's own reduction would write a whole archive for each."""
+    """Reduce a plain tensor to an array; torch itself would write an archive for each tensor."""
     if (
         type(obj) is not torch.Tensor
         or obj.layout is not torch.strided
@@ -235,7 +236,7 @@ def _tensors(obj: Any) -> Any:
         return None
     try:
         return tensor_from, (obj.numpy(),)
-    except (TypeError, RuntimeError):  # a type that numpy does not know
+    except (TypeError, RuntimeError):  # numpy lacks this type
         return None
 
 
@@ -248,10 +249,10 @@ Reopen = Callable[[Any, dict[str, Any], list[Any]], Iterable[Any]]
 def write_column(
     writer: Writer, items: Iterable[Any], reopen: Reopen, *, plain_only: bool = False
 ) -> tuple[Writer, dict[str, Any], list[Any]]:
-    """Write items as a column of the narrowest layout that takes them all.
+    """Write items as a column, in the most compact layout that fits them all.
 
-    The answer: the writer that has it (another one, if an iterator's items had to be written anew), the column's head, and the
-    classes and functions that lie beside it. `reopen` reads a column back.
+    Returns the writer (a new one, if an iterator's items had to be written again), the column's
+    head, and the classes and functions that are kept beside it. `reopen` reads a column back.
     """
     layouts = _PLAIN if plain_only else (*_PLAIN, _Objects)
     return _write(writer, items, reopen, layouts, plain_only=plain_only)
@@ -262,7 +263,7 @@ def _write(
 ) -> tuple[Writer, dict[str, Any], list[Any]]:
     source = iter(items)
     if not isinstance(items, (list, tuple, dict, range, ValuesView)):
-        items = source  # an object may give what it iterates once only, though it is no iterator itself
+        items = source  # an iterable that is no iterator may still work only once
     began, done = writer.align(), 0
     column: Any = None
     for chunk in _chunks(items if type(items) in (list, tuple) else source, writer):
@@ -277,7 +278,7 @@ def _write(
             if plain_only and isinstance(misfit, NotPlain):
                 raise NotPlain(done + misfit.place, misfit.kind) from None
             writer.back_to(before)
-            if source is not items:  # it can be begun again
+            if source is not items:  # the items can be iterated again
                 writer.back_to(began)
                 return _write(writer, items, reopen, layouts, plain_only=plain_only)
             head = column.finish(writer)
@@ -290,7 +291,7 @@ def _write(
 
 
 def _begin(chunk: list[Any], writer: Writer, layouts: Any, *, plain_only: bool) -> tuple[Any, Any]:
-    """The first layout that takes the first items, and those that are left after it."""
+    """Write the first chunk in the first layout that fits; return it and the layouts after it."""
     before = writer.at
     for place, layout in enumerate(layouts):
         try:
@@ -308,7 +309,8 @@ def _begin(chunk: list[Any], writer: Writer, layouts: Any, *, plain_only: bool) 
 
 
 def _chunks(source: Any, writer: Writer) -> Iterator[list[Any]]:
-    """A few items at first, then more, but no more than some megabytes; slices of a list are quicker to take."""
+    """Chunks of items: small at first, then larger, about `MOST_BYTES` at most."""
+    # slicing a list is faster than iterating over it
     count, at, sliced = FIRST, 0, isinstance(source, (list, tuple))
     while chunk := list(source[at : at + count] if sliced else itertools.islice(source, count)):
         before = writer.at
@@ -319,7 +321,7 @@ def _chunks(source: Any, writer: Writer) -> Iterator[list[Any]]:
 
 
 def write_beside(writer: Writer, beside: list[Any]) -> dict[str, Any]:
-    """Keep the classes that a file's items need in the file too: by value, since another program may open it."""
+    """Write the classes that a file's items need, by value: another program may open the file."""
     if not beside:
         return {}
     import cloudpickle  # noqa: PLC0415 - rarely needed
@@ -329,11 +331,11 @@ def write_beside(writer: Writer, beside: list[Any]) -> dict[str, Any]:
 
 
 def read_beside(buffer: Buffer, head: dict[str, Any], *, trusted: bool) -> list[Any]:
-    """What `write_beside` wrote: pickled, so that only trusted files are read."""
+    """Read what `write_beside` wrote; it is pickled, so the file must be trusted."""
     if "beside" not in head:
         return []
     if not trusted:
         raise untrusted(buffer.path)
     at, length = head["beside"]
-    found: list[Any] = pickle.loads(buffer.bytes[at : at + length])  # noqa: S301 - its user trusts the file
+    found: list[Any] = pickle.loads(buffer.bytes[at : at + length])  # noqa: S301 - the caller trusts the file
     return found

@@ -1,7 +1,7 @@
-"""A mapping that exists once, however many processes read it.
+"""A mapping that exists once in memory, however many processes read it.
 
-Keys and values are two columns; a table of places, found by a hash that is the same in every process (Python's own hash of a string
-is not), leads from a key to its place.
+Keys and values are two columns. A hash table leads from a key to its position in them. Its hash is
+the same in every process, which Python's own hash of a string is not.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _MASK = (1 << 64) - 1
 
 
 def _mixed(number: int) -> int:
-    """Every bit of a number in every bit of the answer: the table looks at the last ones only."""
+    """Mix all bits of a number into the low bits, because the table uses only those."""
     number &= _MASK
     number = (number ^ number >> 33) * 0xFF51AFD7ED558CCD & _MASK
     return number ^ number >> 29
 
 
 def stable_hash(key: Any) -> int:
-    """A hash that is equal for equal keys, in every process; TypeError for keys that have none."""
+    """A hash that is equal for equal keys, in every process; TypeError for unsupported keys."""
     if isinstance(key, str):
         return _mixed(zlib.crc32(key.encode("utf-8", "surrogatepass")))
     if isinstance(key, bytes):
@@ -51,10 +51,10 @@ def stable_hash(key: Any) -> int:
 
 
 class SharedDict(Mapping[Any, Any]):
-    """A read-only dict over one buffer that every process maps: `SharedDict(mapping)` or `SharedDict(pairs)`.
+    """A read-only dict in one shared buffer: `SharedDict(mapping)` or `SharedDict(pairs)`.
 
-    The order is that of the pairs. Values come back equal to what was given, made anew at each access. `path` and `open` are those of
-    `SharedList`, and so is what is said there of pickling.
+    It keeps the order of the pairs. Each access makes a new value that equals the original one.
+    `path`, `open` and pickling work as for `SharedList`.
     """
 
     __slots__ = ("__weakref__", "_beside", "_buffer", "_count", "_head", "_keys", "_mask", "_table", "_values")
@@ -68,7 +68,7 @@ class SharedDict(Mapping[Any, Any]):
     _count: int
     _mask: int
 
-    def __new__(  # noqa: PYI034 - made as by unpickling
+    def __new__(  # noqa: PYI034 - made by open_dict, as when unpickling
         cls,
         pairs: Mapping[Any, Any] | Iterable[tuple[Any, Any]] = (),
         *,
@@ -79,23 +79,23 @@ class SharedDict(Mapping[Any, Any]):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, trusted: bool = False) -> SharedDict:
-        """The mapping that was written to a file; `trusted` as in `SharedList.open`."""
+        """Open the mapping that was written to a file; `trusted` as in `SharedList.open`."""
         buffer, head = open_file(path, "dict")
         with broken_file(path):
             return open_dict(buffer, head["dict"], read_beside(buffer, head, trusted=trusted), trusted)
 
     def place(self, key: Any) -> int:
-        """A key's place among the pairs, or -1."""
+        """A key's position among the pairs, or -1."""
         if not self._count:
-            hash(key)  # as a dict would say
+            hash(key)  # raises for an unhashable key, as a dict does
             return -1
         try:
             slot = stable_hash(key) & self._mask
         except TypeError:
-            hash(key)  # what no dict could have as a key is an error here too
+            hash(key)  # the same
             return -1
         table, keys = self._table, self._keys
-        for _ in range(self._mask + 1):  # a table that somebody else wrote may have no end
+        for _ in range(self._mask + 1):  # bounded, because a table in an untrusted file may have no free slot
             found = table[slot]
             if found < 0:
                 return -1
@@ -125,15 +125,15 @@ class SharedDict(Mapping[Any, Any]):
 
     def keys(self) -> KeysView[Any]:
         """As a dict's."""
-        return _Keys(self)
+        return _KeysView(self)
 
     def values(self) -> ValuesView[Any]:
         """As a dict's."""
-        return _Values(self)
+        return _ValuesView(self)
 
     def items(self) -> ItemsView[Any, Any]:
         """As a dict's."""
-        return _Items(self)
+        return _ItemsView(self)
 
     def __or__(self, other: Any) -> dict[Any, Any]:
         return {**self, **other} if isinstance(other, Mapping) else NotImplemented
@@ -146,7 +146,7 @@ class SharedDict(Mapping[Any, Any]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer, which exists once."""
+        """The size of the buffer, which exists once."""
         return self._buffer.size
 
     def __reduce__(self) -> Any:
@@ -159,7 +159,7 @@ class SharedDict(Mapping[Any, Any]):
         return self
 
 
-class _Keys(KeysView[Any]):
+class _KeysView(KeysView[Any]):
     _mapping: SharedDict
 
     def __iter__(self) -> Iterator[Any]:
@@ -169,14 +169,14 @@ class _Keys(KeysView[Any]):
         return reversed(self._mapping._keys)  # noqa: SLF001 - as above
 
 
-class _Values(ValuesView[Any]):
+class _ValuesView(ValuesView[Any]):
     _mapping: SharedDict
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._mapping._values)  # noqa: SLF001 - a view of it
 
 
-class _Items(ItemsView[Any, Any]):
+class _ItemsView(ItemsView[Any, Any]):
     _mapping: SharedDict
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -184,7 +184,7 @@ class _Items(ItemsView[Any, Any]):
 
 
 def open_dict(buffer: Buffer, head: dict[str, Any], beside: list[Any], trusted: bool = True) -> SharedDict:  # noqa: FBT001, FBT002 - called by pickle
-    """The mapping that lies in a buffer; `trusted` as in `open_list`."""
+    """The mapping in a buffer; `trusted` as in `open_list`."""
     if not trusted:
         check_table(buffer, head)
     shared = object.__new__(SharedDict)
@@ -218,7 +218,7 @@ def make_dict(
 
 
 class _Streamed(Mapping[Any, Any]):
-    """Pairs of an iterator: the values go by, the keys are kept."""
+    """Pairs of an iterator: the values are passed on, and only the keys are kept."""
 
     def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         self._pairs = pairs

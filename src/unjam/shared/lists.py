@@ -1,4 +1,4 @@
-"""A list that exists once, however many processes read it."""
+"""A list that exists once in memory, however many processes read it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from unjam.shared.buffer import Buffer, Writer, open_file
 from unjam.shared.columns import read_beside, write_beside
 from unjam.shared.untrusted import broken_file, check_column
 
-# items that are decoded together while iterating
+# how many items are decoded together while iterating
 STRIDE = 4096
 
 
 class SharedList(Sequence[Any]):
     """A read-only list over one buffer that every process maps: `SharedList(items)`.
 
-    items: anything that can be iterated; an iterator is written as it goes, so that its items never exist twice.
-    path: a file that gets the items, for what exceeds memory; `SharedList.open(path)` opens it again, in any process.
+    items: any iterable. The items of an iterator are written one after another, so they never exist
+        twice.
+    path: a file for the items, for more data than fits into memory. `SharedList.open(path)` opens
+        it again, in any process.
 
-    Items come back equal to what was given, made anew at each access: changing one changes nothing in the list. Strings, bytes,
-    numbers, rows of numbers and dicts with the same keys lie in columns; see NOTE [ Columns ]. A slice looks at the same buffer.
-    It is pickled by reference, so it costs nothing to send to another process of this machine; `list(shared)` is an ordinary
+    Each access makes a new object that equals the original item, so changing it does not change the
+    list. Strings, bytes, numbers, rows of numbers and dicts with the same keys are stored in
+    columns; see NOTE [ Columns ]. A slice uses the same buffer. The list is pickled by reference,
+    so it costs nothing to send it to another process of this machine. `list(shared)` is an ordinary
     list again.
     """
 
@@ -37,33 +40,34 @@ class SharedList(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment] # as a list's
     _trusted: bool
     _decode: Callable[[bytes], Any]
-    # what the items are called
     _head: dict[str, Any]
     _beside: list[Any]
+    # what `repr` calls the items
     words: ClassVar[str] = "items"
     _buffer: Buffer
     _count: int
 
-    def __new__(cls, items: Iterable[Any] = (), *, path: str | os.PathLike[str] | None = None) -> SharedList:  # noqa: PYI034 - one of its subclasses, by what the items are
+    def __new__(cls, items: Iterable[Any] = (), *, path: str | os.PathLike[str] | None = None) -> SharedList:  # noqa: PYI034 - the items decide which subclass
         """Write the items."""
         return make(items, path)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, trusted: bool = False) -> SharedList:
-        """The list that was written to a file.
+        """Open the list that was written to a file.
 
-        trusted: whether you trust whoever could write to the file. Objects that are no plain values are pickled, and unpickling runs
-        code; without it such a file is refused, and plain values are read by a decoder that checks each byte (slower for dicts).
+        trusted: whether you trust everyone who could write to the file. Objects that are not plain
+            values are pickled, and unpickling runs code. Without `trusted`, such a file is refused,
+            and a decoder that checks each byte reads plain values (slower for dicts).
         """
         buffer, head = open_file(path, "list")
         with broken_file(path):
             return open_list(buffer, head["column"], read_beside(buffer, head, trusted=trusted), trusted)
 
     def _begin(self) -> None:
-        """Take hold of what each access needs."""
+        """Prepare what each access needs."""
 
     def _get(self, index: int) -> Any:
-        """An item by an index that is one."""
+        """The item at an index that is in range and not negative."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -98,7 +102,7 @@ class SharedList(Sequence[Any]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer, which exists once."""
+        """The size of the buffer, which exists once."""
         return self._buffer.size
 
     def __reduce__(self) -> Any:
@@ -112,7 +116,7 @@ class SharedList(Sequence[Any]):
 
 
 class Words(SharedList):
-    """Whole numbers, floats or booleans."""
+    """Integers, floats or booleans."""
 
     __slots__ = ("_numbers",)
     words = "numbers"
@@ -133,25 +137,25 @@ class Words(SharedList):
         return iter(self._numbers)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 - numpy's signature
-        import numpy as np  # noqa: PLC0415 - numpy asks
+        import numpy as np  # noqa: PLC0415 - numpy is the caller
 
         array = np.asarray(self._numbers, dtype)
         return array.copy() if copy else array
 
 
-class _Ended(SharedList):
+class _VariableLength(SharedList):
     """Items of different lengths."""
 
     __slots__ = ("_bytes", "_ends", "_starts")
 
     def _begin(self) -> None:
-        # two views of the same places, so that negative indices need no arithmetic
+        # two views of the same offsets, so that negative indices need no arithmetic
         places = self._buffer.words(self._head["ends"], self._count + 1)
         self._bytes = self._buffer.bytes
         self._starts, self._ends = places[:-1], places[1:]
 
 
-class Texts(_Ended):
+class Texts(_VariableLength):
     """Strings."""
 
     __slots__ = ()
@@ -175,7 +179,7 @@ class Texts(_Ended):
             data = self._bytes[began : self._ends[last - 1]]
             text = data.decode("utf-8", "surrogatepass")
             ends = self._ends[first:last].tolist()
-            if len(text) == len(data):  # a character is a byte
+            if len(text) == len(data):  # every character is one byte
                 for start, end in itertools.pairwise((began, *ends)):
                     yield text[start - began : end - began]
             else:
@@ -183,7 +187,7 @@ class Texts(_Ended):
                     yield data[start - began : end - began].decode("utf-8", "surrogatepass")
 
 
-class Blobs(_Ended):
+class Blobs(_VariableLength):
     """Bytes."""
 
     __slots__ = ()
@@ -200,7 +204,7 @@ class Blobs(_Ended):
 
 
 class Rows(SharedList):
-    """Tuples or lists of as many numbers each."""
+    """Tuples or lists of numbers, all of the same length."""
 
     __slots__ = ("_numbers", "_type", "_width")
     words = "rows of numbers"
@@ -215,13 +219,13 @@ class Rows(SharedList):
         return row if self._type is list else tuple(row)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 - numpy's signature
-        import numpy as np  # noqa: PLC0415 - numpy asks
+        import numpy as np  # noqa: PLC0415 - numpy is the caller
 
         array = np.asarray(self._numbers, dtype).reshape(self._count, self._width)
         return array.copy() if copy else array
 
 
-class Records(_Ended):
+class RecordList(_VariableLength):
     """Dicts with the same keys."""
 
     __slots__ = ("_keys",)
@@ -239,7 +243,7 @@ class Records(_Ended):
             raise ValueError(f"item {index} is damaged: {error}") from error
 
 
-class Values(_Ended):
+class Values(_VariableLength):
     """Plain values of any shape."""
 
     __slots__ = ()
@@ -249,7 +253,7 @@ class Values(_Ended):
         return self._decode(self._bytes[self._starts[index] : self._ends[index]])
 
 
-class Objects(_Ended):
+class Objects(_VariableLength):
     """Anything that can be pickled."""
 
     __slots__ = ()
@@ -265,7 +269,7 @@ class _Loader(pickle.Unpickler):
         self._beside = beside
 
     def find_class(self, module: str, name: str) -> Any:
-        # by name: files that an earlier version wrote have another module of ours there
+        # compare the name only: files of earlier versions name another unjam module
         if module.startswith("unjam.") and name == stored.known_object.__name__:
             return self._beside.__getitem__
         if module.startswith("unjam.") and name == stored.tensor_from.__name__:
@@ -306,12 +310,12 @@ class SharedSlice(Sequence[Any]):
 
 
 _LAYOUTS: dict[str, type[SharedList]] = {
-    "words": Words, "texts": Texts, "blobs": Blobs, "rows": Rows, "records": Records, "values": Values, "objects": Objects,
+    "words": Words, "texts": Texts, "blobs": Blobs, "rows": Rows, "records": RecordList, "values": Values, "objects": Objects,
 }  # fmt: skip
 
 
 def open_list(buffer: Buffer, head: dict[str, Any], beside: list[Any], trusted: bool = True) -> SharedList:  # noqa: FBT001, FBT002 - called by pickle
-    """The list that a column of a buffer is. `trusted`: nobody but us can have written the buffer."""
+    """The list in a column of a buffer. `trusted`: only trusted code can have written it."""
     if not trusted:
         check_column(buffer, head)
     shared = object.__new__(_LAYOUTS[head["layout"]])

@@ -1,14 +1,17 @@
 """A lock between processes that the kernel releases when its holder dies.
 
-`multiprocessing.Lock` is a number in shared memory: a worker that is killed while it holds it takes it along, and everybody waits for ever. A
-lock on an open file is the kernel's: it ends when the file is closed, and a process that dies closes its files.
+`multiprocessing.Lock` is a number in shared memory: if a worker is killed while it holds the lock,
+the lock stays locked and all others wait forever. A lock on an open file belongs to the kernel: it
+ends when the file is closed, and the kernel closes the files of a process that dies.
 
 NOTE [ Turns ]
 
-Each `acquire` opens the lock's file anew, so threads exclude each other as processes do, and nothing is open between two uses. Nobody is told
-when a lock becomes free, so one asks again every few milliseconds; whoever takes and releases it in a loop would always be
-first. So there are two bytes: who wants the lock takes the turn first and holds it until he has the lock, and so the next in turn
-is not overtaken. The holder writes its name into the file, for those who wait in vain.
+Each `acquire` opens the lock's file again. So threads exclude each other as processes do, and no
+file stays open between two uses. The kernel does not tell when such a lock becomes free, so a
+waiting process tries again every few milliseconds. A process that acquires and releases the lock in
+a loop would then always win. So there are two bytes to lock: a process first locks the turn byte
+and keeps it until it has the lock byte. Thus no other process can overtake it. The holder writes a
+note about itself into the file, for the error message of a process that waits too long.
 """
 
 from __future__ import annotations
@@ -33,21 +36,21 @@ from unjam.system.leftovers import prefix, sweep
 from unjam.system.printable import printable_line
 from unjam.system.private_files import open_own
 
-# struct flock as the kernel has it on 64-bit Linux: type, whence, start, length, process; and the command for locks of open files
+# struct flock on 64-bit Linux (type, whence, start, length, process); the command F_OFD_SETLK
 _FLOCK, _OFD_SETLK = "hhqqi4x", 37
 _LOCK, _TURN = 0, 1
 # seconds between two tries, at first and at most
 SOON, LATER = 0.0005, 0.01
-# the note lies behind the two bytes
+# the holder's note comes after the two bytes
 _NOTE_AT, _NOTE_BYTES = 16, 496
 _NOTE = re.compile(rb"\x00{%d}\d{1,10} (\d{1,20}|-) \d{1,12}\.\d{3} " % _NOTE_AT)
-# what this process holds: path -> descriptor, thread, line; and the descriptors of those who wait
+# locks that this process holds: path -> descriptor, thread, line; descriptors of waiting threads
 _held: dict[str, tuple[int, int, str]] = {}
 _waiting: set[int] = set()
 
 
 def _after_fork() -> None:
-    """A child has a copy of the descriptor, and so would keep the lock if its parent died."""
+    """Close the inherited descriptors: the child would keep the lock after its parent's death."""
     for fd in {*_waiting, *(fd for fd, _, _ in _held.values())}:
         with contextlib.suppress(OSError):
             os.close(fd)
@@ -60,7 +63,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class InterprocessLock:
-    """What `interprocess_lock` makes. Use it with `with`; it is not reentrant. `path`: the lock's own file."""
+    """What `interprocess_lock` returns. Use it with `with`; it is not reentrant.
+
+    path: the lock's own file.
+    """
 
     def __init__(self, path: str, timeout: float, named: bool = True) -> None:  # noqa: FBT001, FBT002 - called by pickle
         self.path = path
@@ -68,7 +74,10 @@ class InterprocessLock:
         self._named = named
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:  # noqa: FBT001, FBT002 - multiprocessing's
-        """Take the lock. Past the time that it may take `LockTimeoutError` says who holds it; not blocking: False."""
+        """Acquire the lock. After the timeout, raise a `LockTimeoutError` that names the holder.
+
+        With `block=False`, return False at once if the lock is not free.
+        """
         most = self.timeout if timeout is None else timeout
         mine = _held.get(self.path)
         if mine is not None and mine[1] == threading.get_ident():
@@ -82,9 +91,9 @@ class InterprocessLock:
             while True:
                 has_turn = has_turn or _take(fd, _TURN)
                 if has_turn and _take(fd, _LOCK):
-                    if self._is_there(fd):
+                    if self._is_at_path(fd):
                         break
-                    # somebody has removed the file: what is locked now is nobody's
+                    # we locked an unlinked file; retry with a new one
                     _close(fd)
                     fd, has_turn = -1, False
                     fd = self._open()
@@ -94,13 +103,13 @@ class InterprocessLock:
                     _close(fd)
                     return False
                 if time.monotonic() >= until:
-                    raise self._late(most, fd)
+                    raise self._timeout_error(most, fd)
                 pausing.poll(pause * 1000)
                 pause = min(LATER, pause * 2)
             _free(fd, _TURN)
             line = calling_line()
             note = f"{os.getpid()} {_started(os.getpid())} {time.time():.3f} {line}"
-            with contextlib.suppress(OSError):  # a full disk; the note is for others to read
+            with contextlib.suppress(OSError):  # a full disk; the lock works without the note
                 if _may_have_note(fd):
                     os.pwrite(fd, note.encode("utf-8", "replace")[:_NOTE_BYTES].ljust(_NOTE_BYTES), _NOTE_AT)
             _held[self.path] = (fd, threading.get_ident(), line)
@@ -112,17 +121,17 @@ class InterprocessLock:
         return True
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         mine = _held.get(self.path)
         if mine is None:
             raise RuntimeError(f"{self.path} is not held by this process")
-        # first the name, since the next thread writes its own there as soon as the lock is free
+        # remove our entry first: as soon as the lock is free, another thread writes its own there
         _waiting.add(mine[0])
         del _held[self.path]
         _close(mine[0])
 
     def holder(self) -> str:
-        """Who holds it now, in words; empty: nobody."""
+        """A text that names the current holder; empty if the lock is free."""
         mine = _held.get(self.path)
         if mine is not None:
             same = mine[1] == threading.get_ident()
@@ -132,19 +141,20 @@ class InterprocessLock:
         except OSError:
             return ""
         try:
-            return "" if _take(fd, _LOCK) else self._who(fd)
+            return "" if _take(fd, _LOCK) else self._holder_text(fd)
         finally:
             os.close(fd)
 
     def locked(self) -> bool:
-        """Whether anybody holds it."""
+        """Whether the lock is held by any process."""
         return bool(self.holder())
 
     def _open(self) -> int:
-        # the file of a lock without a name goes with the process that made it; whoever has the lock from there makes it anew
+        # The process that made an unnamed lock removes its file at exit. A process that still uses
+        # the lock creates the file again.
         return open_own(self.path, os.O_RDWR | os.O_CREAT, 0o666 if self._named else 0o600)
 
-    def _is_there(self, fd: int) -> bool:
+    def _is_at_path(self, fd: int) -> bool:
         here = os.fstat(fd)
         try:
             there = os.lstat(self.path)
@@ -152,7 +162,7 @@ class InterprocessLock:
             return False
         return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
-    def _who(self, fd: int) -> str:
+    def _holder_text(self, fd: int) -> str:
         said, began, since, line = [
             *os.pread(fd, _NOTE_BYTES, _NOTE_AT).decode(errors="replace").split(maxsplit=3),
             "",
@@ -167,9 +177,9 @@ class InterprocessLock:
             return printable_line(f"process {said}{_command(int(said))}, for {held:.1f} s, taken at {line.strip()}")
         return f"process {said}"
 
-    def _late(self, seconds: float, fd: int) -> LockTimeoutError:
+    def _timeout_error(self, seconds: float, fd: int) -> LockTimeoutError:
         mine = _held.get(self.path)
-        who = f"another thread of this process, taken at {mine[2]}" if mine else self._who(fd)
+        who = f"another thread of this process, taken at {mine[2]}" if mine else self._holder_text(fd)
         return LockTimeoutError(f"waited {seconds:g} s for the lock {self.path}; it is held by {who}")
 
     def __enter__(self) -> InterprocessLock:  # noqa: PYI034 - Python 3.10 has no Self
@@ -191,7 +201,7 @@ def _take(fd: int, byte: int) -> bool:
     try:
         if sys.platform == "linux":
             fcntl.fcntl(fd, _OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
-        elif byte == _LOCK:  # elsewhere there are no turns
+        elif byte == _LOCK:  # other systems have no turn byte
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False
@@ -206,7 +216,7 @@ def _free(fd: int, byte: int) -> None:
 
 
 def _may_have_note(fd: int) -> bool:
-    """Whether a file is empty or a lock file of ours: what anything else holds is somebody's data."""
+    """Whether we may write a note: the file is empty or our lock file, not a user's data."""
     size = os.fstat(fd).st_size
     if not size:
         return True
@@ -214,7 +224,11 @@ def _may_have_note(fd: int) -> bool:
 
 
 def _close(fd: int) -> None:
-    """Let go of a lock, and of its file: a child that was forked meanwhile may have a copy of the descriptor, which would keep it."""
+    """Release a lock and close its file.
+
+    We unlock explicitly, because a child that was forked meanwhile may have a copy of the
+    descriptor, which would keep the lock.
+    """
     with contextlib.suppress(OSError):
         for byte in (_LOCK, _TURN):
             _free(fd, byte)
@@ -231,7 +245,7 @@ def _command(pid: int) -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in the kernel's count: with its number, its name for ever."""
+    """The kernel's start time of a process, which together with its number identifies it."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             return stat.read().rpartition(")")[2].split()[19]
@@ -240,21 +254,22 @@ def _started(pid: int) -> str:
 
 
 def interprocess_lock(path: str | os.PathLike[str] | None = None, *, timeout: float = 60.0) -> InterprocessLock:
-    """Lock out other processes, for the rare real need (several that write one file): `with lock: ...`.
+    """A lock between processes, for example if several of them write one file: `with lock: ...`.
 
-    path: what is protected, or any name; the lock's own file is beside it, with `.lock` at the end. Processes that name the same path share it,
-    whether they are related or not. None: a new lock, for this process and those that get it from it, by fork or by pickle.
-    timeout: seconds that `acquire` waits before `LockTimeoutError` names the holder.
+    path: the file to protect, or any other path. The lock's own file is beside it, with `.lock` at
+        the end. All processes that give the same path share the lock. None: a new lock, for this
+        process and for processes that get it by fork or by pickle.
+    timeout: seconds that `acquire` waits before a `LockTimeoutError` names the holder.
 
-    When its holder dies, however it dies, the kernel releases it.
+    If the holder dies in any way, the kernel releases the lock.
     """
-    if not isinstance(timeout, (int, float)) or not timeout > 0:  # type: ignore[redundant-expr] # whoever has no types
+    if not isinstance(timeout, (int, float)) or not timeout > 0:  # type: ignore[redundant-expr] # callers without types
         raise ValueError(f"timeout should be a positive number of seconds, but got timeout={timeout!r}")
     if path is None:
         sweep()
         made = os.path.join(tempfile.gettempdir(), f"{prefix('lock')}{secrets.token_hex(4)}.lock")
         os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        # below zero: after multiprocessing has waited for its children
+        # a negative priority runs after multiprocessing has waited for its children
         util.Finalize(None, _remove, args=(made, os.getpid()), exitpriority=-100)
         return InterprocessLock(made, timeout, named=False)
     where = os.path.realpath(os.fspath(path))

@@ -1,4 +1,4 @@
-"""Datasets that stay in their files: mapped into memory, read where they lie, one copy in the system's page cache for all processes."""
+"""Datasets that stay in mapped files: all processes share one copy in the system's page cache."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from unjam.shared.buffer import MAGIC, open_file
 from unjam.shared.lists import SharedList
 
 _RAW = (".bin", ".raw", ".dat")
-# as the safetensors library has it
+# the limit of the safetensors library
 MOST_HEADER = 100_000_000
 _ARROW = (".arrow", ".feather", ".ipc")
-# safetensors' names of types; those that numpy does not know are read as numbers of the same size
+# safetensors type names; types that numpy lacks are read as integers of the same size
 _SAFE = {
     "F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U64": "u8", "U32": "u4",
     "U16": "u2", "U8": "u1", "BOOL": "?", "C64": "c8", "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E4M3FNUZ": "u1", "F8_E5M2FNUZ": "u1",
@@ -32,14 +32,14 @@ _AS_TORCH = {
 
 
 class Mapped:
-    """The rows of a file. Each process maps it for itself; it travels as its path."""
+    """The rows of a file. It is pickled as its path, and each process maps the file itself."""
 
     def __init__(self, path: str, rows: Any, made: tuple[Any, ...]) -> None:
         self.path = path
         self._made = made
         self._rows = rows
         self._count = len(rows)
-        # what another process must find there too
+        # another process must find the same
         self.form = (self._count, str(getattr(rows, "dtype", "")), tuple(getattr(rows, "shape", ()))[1:])
 
     def __len__(self) -> int:
@@ -70,11 +70,16 @@ def _again(form: tuple[Any, ...], path: str, dtype: Any, shape: Any, trusted: bo
 def mapped(
     path: str | os.PathLike[str], *, dtype: Any = None, shape: tuple[int, ...] | None = None, trusted: bool = False
 ) -> Mapped:
-    """The rows of a .npy, .bin (with `dtype`, and `shape` of the whole or of one row after -1), .safetensors, .arrow or shared file.
+    """The rows of a .npy, .bin, .safetensors or .arrow file, or of a file that unjam wrote.
 
-    Rows are copies: tensors, or what Python has for texts and dates; a row of a file with several columns is a dict. The end of the file's
-    name says what it is: nothing in a .npy, .bin, .safetensors or .arrow file can run. trusted: for files that `SharedList(path=...)` wrote
-    with objects in them, which are pickled; see `SharedList.open`.
+    dtype: the type of the numbers in a .bin file. shape: the shape of its whole array; -1 stands
+        for the number of rows.
+    trusted: for files that `SharedList(path=...)` wrote with pickled objects; see
+        `SharedList.open`.
+
+    Rows are copies: tensors, or Python values for texts and dates. A row of a .safetensors or
+    .arrow file is a dict. The extension of the file name decides the format. Nothing in a .npy,
+    .bin, .safetensors or .arrow file can run code.
     """
     where = os.path.abspath(os.fspath(path))
     kind = os.path.splitext(where)[1].lower()
@@ -84,7 +89,7 @@ def mapped(
         return Mapped(where, _rows_of(where, kind, dtype, shape, trusted=trusted), (where, dtype, shape, trusted))
     except MemoryError:
         raise
-    except Exception as error:  # numpy's and pyarrow's readers raise what they like on damaged files
+    except Exception as error:  # numpy and pyarrow may raise anything for damaged files
         if (where in str(error) and isinstance(error, (ValueError, OSError))) or isinstance(error, ImportError):
             raise
         raise ValueError(f"{where} cannot be mapped: {error}") from error
@@ -122,10 +127,11 @@ def _hint(kind: str) -> str:
 
 
 class MappedDataset(Dataset[Any]):
-    """A dataset over files that are mapped, not read: `MappedDataset("images.npy", "labels.npy")`.
+    """A dataset over mapped files: `MappedDataset("images.npy", "labels.npy")`.
 
-    files: paths, or what `mapped` gives, or anything with a length and rows; a sample is a tuple of one row of each (with one file, the row).
-    named: the same under names; a sample is a dict. transform: called with each sample.
+    files: paths, results of `mapped`, or any sequence of rows. A sample is a tuple with one row of
+        each file; with one file, it is the row itself.
+    named: the same with names; a sample is a dict. transform: called with each sample.
     """
 
     def __init__(self, *files: Any, transform: Callable[[Any], Any] | None = None, **named: Any) -> None:
@@ -166,14 +172,14 @@ def _row(column: Any, index: int) -> Any:
 
 
 def as_sample(row: Any) -> Any:
-    """A copy of a row, as training wants it: writable, and independent of the file."""
+    """A copy of a row for training: writable, and independent of the file."""
     if isinstance(row, torch.Tensor):
         return row.clone()
     if type(row).__module__.partition(".")[0] != "numpy":
         return row
-    if row.dtype.kind not in "biufc" or row.dtype.itemsize > 16:  # texts, dates, records: torch has no tensors of these
+    if row.dtype.kind not in "biufc" or row.dtype.itemsize > 16:  # texts, dates, records: torch has no such tensors
         return row.item() if row.ndim == 0 else row.tolist()
-    import numpy as np  # noqa: PLC0415 - it is there
+    import numpy as np  # noqa: PLC0415 - the row is a numpy value, so numpy is imported
 
     native = np.array(row, row.dtype.newbyteorder("="), copy=True)
     return torch.from_numpy(native)
@@ -213,7 +219,7 @@ def _raw(path: str, dtype: Any, shape: tuple[int, ...] | None) -> Any:
 
 
 def _safetensors(path: str) -> Any:
-    """The format is a header in JSON and the tensors' bytes after it."""
+    """The rows of a .safetensors file: a header in JSON, then the bytes of the tensors."""
     import numpy as np  # noqa: PLC0415 - optional, as in torch
 
     with open(path, "rb") as file:
@@ -239,7 +245,7 @@ def _safetensors(path: str) -> Any:
 
 
 class _Tensors:
-    """The tensors of a file, row by row."""
+    """The rows of a file with several tensors."""
 
     def __init__(self, path: str, tensors: dict[str, tuple[Any, torch.dtype | None]]) -> None:
         lengths = {name: array.shape[0] if array.ndim else "a single number" for name, (array, _) in tensors.items()}
@@ -265,7 +271,7 @@ class _Tensors:
 
 
 class _Table:
-    """An Arrow file, row by row."""
+    """The rows of an Arrow file."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -289,7 +295,7 @@ class _Table:
         for batch in batches:
             batch.validate()
         self._batches = [batch for batch in batches if batch.num_rows]
-        # where each one ends: a row is found by halving, however many there are
+        # the row numbers where batches end, for a binary search
         self._ends = list(itertools.accumulate(batch.num_rows for batch in self._batches))
 
     def __len__(self) -> int:
@@ -300,7 +306,7 @@ class _Table:
         batch = self._batches[place]
         row = index - (self._ends[place - 1] if place else 0)
         one = batch.slice(row, 1)
-        one.validate(full=True)  # offsets that lie outside would be read all the same
+        one.validate(full=True)  # pyarrow itself does not check offsets, and would read outside the file
         return {name: column[0].as_py() for name, column in zip(one.schema.names, one.columns, strict=True)}
 
 

@@ -1,10 +1,11 @@
-"""Handles that belong to one process: opened on first use, never taken along by a fork, closed with the process.
+"""Handles that belong to one process: opened on first use, not inherited by fork, closed at exit.
 
 NOTE [ One handle for each process ]
 
-A file, an archive, a database or a client that was opened before the workers were forked is one and the same for all of them: one position, one
-connection, one buffer. `per_worker` keeps how to open it in place of what was opened. Each process that uses it opens its
-own; a forked child does not touch its parent's, not even to close it.
+If a file, an archive, a database or a client is opened before the workers are forked, all of them
+share it: one file position, one connection, one buffer. `per_worker` stores how to open the handle
+instead of the handle. Each process that uses it opens its own. A forked child does not touch its
+parent's handle, not even to close it.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from collections.abc import Callable
 from multiprocessing import util
 from typing import Any
 
-# every one that there is, and those that are open in this process
+# all PerWorker objects, and those that are open in this process
 _all: weakref.WeakSet[PerWorker] = weakref.WeakSet()
 _open: weakref.WeakSet[PerWorker] = weakref.WeakSet()
 _closes_at_end: set[int] = set()
 
 
 def _after_fork() -> None:
-    """What was inherited is the parent's: nobody here may close it, nor flush it, nor may the interpreter when it ends."""
+    """Forget the parent's handles, but never free them: that would close or flush them."""
     for one in list(_open):
         if one._handle is not None:  # noqa: SLF001 - one of our own
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(one._handle))  # noqa: SLF001 - as above
             vars(one)["_parents"] = True
     _open.clear()
     for one in list(_all):
-        # a thread of the parent may have held the lock
+        # a new lock, because a thread of the parent may have held the old one
         vars(one).update(_handle=None, _pid=-1, _lock=threading.RLock())
 
 
@@ -45,8 +46,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class _Weakly:
-    """The object whose method opens, without keeping it."""
+class _WeakInstance:
+    """The object whose method opens the handle, as a weak reference where possible."""
 
     def __init__(self, instance: Any) -> None:
         try:
@@ -59,12 +60,12 @@ class _Weakly:
 
 
 class PerWorker:
-    """What `per_worker` makes. Everything that is asked of it is asked of this process's own handle."""
+    """What `per_worker` returns. It forwards every access to this process's own handle."""
 
     def __init__(
         self, how: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any], close: Callable[[Any], Any] | None
     ) -> None:
-        # _others: of a function with arguments, one for each; of a method, one for each object
+        # _others: a PerWorker for each set of arguments (a function) or each object (a method)
         vars(self).update(
             _how=how, _args=args, _named=named, _close=close, _pid=-1, _handle=None, _others={}, _lock=threading.RLock(),
             _parents=False,
@@ -81,15 +82,15 @@ class PerWorker:
             with self._lock:
                 if self._pid != os.getpid():
                     vars(self).update(_handle=self._opened(), _pid=os.getpid())
-                    _remember(self)
+                    _register_open(self)
         return self._handle
 
     def _opened(self) -> Any:
         try:
-            return self._how(*(one() if type(one) is _Weakly else one for one in self._args), **self._named)
+            return self._how(*(one() if type(one) is _WeakInstance else one for one in self._args), **self._named)
         except Exception as error:
             if self._parents and hasattr(error, "add_note"):
-                # lmdb, for one, remembers in the child what its parent has open
+                # for example, lmdb in the child remembers what its parent has open
                 error.add_note(
                     "the process that this one was forked from has it open, and some libraries refuse to open it once more then: "
                     "call .close() on it there before the workers start"
@@ -97,7 +98,7 @@ class PerWorker:
             raise
 
     def _shut(self) -> None:
-        """Close what is open here, and forget it: the next use opens anew."""
+        """Close this process's handle and forget it; the next use opens a new one."""
         handle, mine = self._handle, self._pid == os.getpid()
         if not mine or handle is None:
             return
@@ -125,16 +126,19 @@ class PerWorker:
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None or self._args or self._named:
-            return self  # of a class, or an attribute of a class that knows how to open itself
+            return self  # accessed on the class, or a class attribute with its own arguments
         known = id(instance) in self._others
-        one = self._one_for(id(instance), _Weakly(instance))
+        one = self._one_for(id(instance), _WeakInstance(instance))
         if not known:
-            with contextlib.suppress(TypeError):  # an object that nobody can watch keeps its handle
+            with contextlib.suppress(TypeError):  # without weak references, the handle stays
                 weakref.finalize(instance, self._others.pop, id(instance), None).atexit = False
         return one._here()  # noqa: SLF001 - one of our own
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Without arguments the handle itself; with arguments, those of the function that opens, or of the handle."""
+        """Without arguments, return the handle.
+
+        With arguments, open a handle with them if the function needs some; else call the handle.
+        """
         if not self._args and not self._named and (args or named) and _needs_arguments(self._how):
             bound = inspect.signature(self._how).bind(*args, **named)
             bound.apply_defaults()
@@ -163,7 +167,7 @@ class PerWorker:
         handle = self._here()
         answer = handle.__exit__(*error)
         if getattr(handle, "closed", False) is True:
-            vars(self).update(_handle=None, _pid=-1)  # `with` has closed it: the next use opens anew
+            vars(self).update(_handle=None, _pid=-1)  # `with` closed it; the next use opens a new one
         return answer
 
     def __eq__(self, other: object) -> Any:
@@ -180,10 +184,11 @@ class PerWorker:
 
     def __del__(self) -> None:
         try:
-            # nobody else closes what has no `close` of its own, nor a file that nobody else holds: its entry, and the question
+            # Close it if the user gave `close`, or if only we hold the handle. The two references
+            # are our entry and the argument of getrefcount.
             if vars(self).get("_close") is not None or sys.getrefcount(vars(self)["_handle"]) <= 2:
                 self._shut()
-        except Exception:  # noqa: BLE001, S110 - at the interpreter's end nothing can be relied on
+        except Exception:  # noqa: BLE001, S110 - anything can fail at interpreter exit
             pass
 
     def __reduce__(self) -> Any:
@@ -191,7 +196,7 @@ class PerWorker:
         if "<locals>" not in name and not self._args:
             module = inspect.getmodule(self._how)
             if module is not None and getattr(module, name, None) is self:
-                return name  # a function of a module, under this decorator: by name, as functions are
+                return name  # a decorated function of a module: pickle it by name, as functions are
         return by_value(self)
 
     def __copy__(self) -> PerWorker:
@@ -203,13 +208,13 @@ class PerWorker:
 
 
 def by_value(one: PerWorker) -> Any:
-    """How it is pickled where nobody knows it by name."""
+    """The pickle reduction for an object that cannot be found by name."""
     known = vars(one)
     return PerWorker, (_as_attribute(known["_how"]), known["_args"], known["_named"], known["_close"])
 
 
 class _Attribute:
-    """Something that calls itself by a name under which nobody finds it (lmdb.open, for one), by a name under which it is found."""
+    """Pickles an object by a name that works, if its own name is wrong (for example lmdb.open)."""
 
     def __init__(self, module: str, name: str) -> None:
         self._place = (module, name)
@@ -238,7 +243,7 @@ def _as_attribute(how: Any) -> Any:
     return how
 
 
-# what others ask an object for by its name
+# special attributes that other libraries look up on the object itself
 _ASKED_FOR = {"__array__", "__array_interface__", "__fspath__", "__length_hint__", "__dlpack__", "__dlpack_device__"}
 _BUILTIN = {"len": len, "iter": iter, "next": next, "int": int, "float": float, "bool": bool, "reversed": reversed}
 
@@ -261,28 +266,28 @@ for _name in (
 
 
 def _needs_arguments(function: Callable[..., Any]) -> bool:
-    """Whether it cannot be called without arguments: then those of a call are meant for it."""
+    """Whether a function cannot be called without arguments."""
     try:
         inspect.signature(function).bind()
     except TypeError:
         return True
-    except ValueError:  # some builtins do not tell
+    except ValueError:  # some builtins have no signature
         return False
     return False
 
 
-def _remember(one: PerWorker) -> None:
+def _register_open(one: PerWorker) -> None:
     _open.add(one)
     if os.getpid() not in _closes_at_end:
         _closes_at_end.add(os.getpid())
-        # multiprocessing's own children end without Python's atexit, but not without this
+        # children of multiprocessing skip atexit, but they run this
         util.Finalize(None, _shut_all, args=(os.getpid(),), exitpriority=100)
 
 
 def _shut_all(pid: int) -> None:
     if pid == os.getpid():
         for one in list(_open):
-            with contextlib.suppress(Exception):  # the process ends; there is nobody to tell
+            with contextlib.suppress(Exception):  # the process is ending; an error helps no one
                 one._shut()  # noqa: SLF001 - one of our own
 
 
@@ -291,13 +296,14 @@ def per_worker(
 ) -> PerWorker:
     """A handle that every process opens for itself, on first use: `per_worker(open, path, "rb")`.
 
-    open_fn: called with `args` and `named` in each process that uses the handle. close: called with the handle when its process ends;
-    by default its own `close()`.
+    open_fn: called with `args` and `named` in each process that uses the handle.
+    close: called with the handle when its process ends; by default the handle's own `close()`.
 
-    As an attribute it takes the place of the handle: `self.file = per_worker(h5py.File, path)`, and the rest of the code stays as it
-    is; called without arguments it gives the handle itself, for code that asks for its type. As a decorator of a method it is an
-    attribute that is opened on first use; of a function that needs arguments, a function that opens once for each process and for
-    each arguments. It can be pickled, and what was opened stays where it is.
+    As an attribute it replaces the handle: `self.file = per_worker(h5py.File, path)`, and the rest
+    of the code stays the same. Call it without arguments to get the handle itself, for code that
+    checks its type. As a decorator of a method it makes an attribute that is opened on first use.
+    As a decorator of a function that needs arguments, it opens one handle for each process and each
+    set of arguments. It can be pickled; the open handle stays in its process.
     """
     if not callable(open_fn):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Which values are plain: Python's own, exactly, all the way down."""
+"""Which values are plain: built-in types only (no subclasses), at every level."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class NotPlain(TypeError):
-    """An item that is no plain value; `place` is its index and `kind` the type that is not plain."""
+    """An item is not a plain value. `place`: its index. `kind`: the type that is not plain."""
 
     def __init__(self, place: int, kind: str) -> None:
         super().__init__(f"item {place} holds a {kind}")
@@ -15,37 +15,41 @@ class NotPlain(TypeError):
         self.kind = kind
 
 
-class _Scales:
-    """A file that only looks for the one type that pickle knows and marshal would change: its name, which may be a text's too."""
+class _BytearrayFinder:
+    """A file that discards everything and only looks for the name "bytearray".
 
-    suspects = False
+    pickle supports bytearray, but marshal would turn it into bytes. A text may contain the name,
+    too.
+    """
+
+    found = False
 
     def write(self, data: bytes) -> int:
-        self.suspects = self.suspects or b"bytearray" in data
+        self.found = self.found or b"bytearray" in data
         return len(data)
 
 
-class _Odd(Exception):
+class _NotPlainType(Exception):
     pass
 
 
 class _PlainPickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        raise _Odd(type(obj).__qualname__ if not isinstance(obj, type) else "class")
+        raise _NotPlainType(type(obj).__qualname__ if not isinstance(obj, type) else "class")
 
 
 def is_plain(value: Any) -> str | None:
-    """None if it consists of Python's own values only, exactly; otherwise the type that it has and that is not one."""
-    scales = _Scales()
-    pickler = _PlainPickler(scales, 4)
+    """None if a value holds built-in types only; otherwise the name of a type that is not one."""
+    finder = _BytearrayFinder()
+    pickler = _PlainPickler(finder, 4)
     pickler.fast = True
     try:
         pickler.dump(value)
-    except _Odd as odd:
-        return str(odd)
+    except _NotPlainType as error:
+        return str(error)
     except (ValueError, RecursionError):
         return "value that holds itself"
-    return "bytearray" if scales.suspects and _has_bytearray(value) else None
+    return "bytearray" if finder.found and _has_bytearray(value) else None
 
 
 def _has_bytearray(value: Any) -> bool:
@@ -57,7 +61,7 @@ def _has_bytearray(value: Any) -> bool:
 
 
 def check_plain(chunk: list[Any]) -> None:
-    """Raise `NotPlain` for the first item that is not."""
+    """Raise `NotPlain` for the first item that is not plain."""
     if is_plain(chunk) is not None:
         for place, item in enumerate(chunk):
             kind = is_plain(item)

@@ -1,11 +1,11 @@
-"""`share(obj)`: an object's large containers, replaced by ones that exist once."""
+"""`share(obj)`: replaces an object's large containers by shared ones."""
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import sys
 import types
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,42 +14,43 @@ from unjam.shared.dicts import SharedDict
 from unjam.shared.lists import SharedList
 from unjam.shared.plain import is_plain
 from unjam.system.logs import log
+from unjam.system.object_graph import Held, attributes, items, walk
 
-# what is smaller is not worth it
+# containers with fewer bytes are not worth sharing
 LARGE = 1 << 20
-# what has fewer items than this is no crowd of objects
+# containers with fewer items are not shared
 FEWEST = 100
-# a container with more items than this is not searched for smaller ones inside
+# containers with more items are not searched for containers inside them
 MOST_PARTS = 1000
 DEEPEST = 12
-# what cannot be changed, and holds nothing
+# immutable types that hold no other objects
 ATOMS = frozenset({str, bytes, int, float, bool, complex, type(None)})
 MOST_OBJECTS = 100_000
-_SAMPLED = 64
+_SAMPLE = 64
 
 
 def estimate(container: Any) -> int:
-    """About how many bytes a container and its items take as Python's objects; a sample of the items is weighed."""
+    """About how many bytes a container and its items take as Python objects, from a sample."""
     count = len(container)
     own = sys.getsizeof(container)
     if not count:
         return own
     if isinstance(container, dict):
-        sample = [part for pair in _spread(container.items(), count) for part in pair]
-        return own + _weigh(sample, set(), 0) * count * 2 // max(1, len(sample))
-    sample = _spread(container, count)
-    return own + _weigh(sample, set(), 0) * count // max(1, len(sample))
+        sample = [part for pair in _sample_of(container.items(), count) for part in pair]
+        return own + _size_of(sample, set(), 0) * count * 2 // max(1, len(sample))
+    sample = _sample_of(container, count)
+    return own + _size_of(sample, set(), 0) * count // max(1, len(sample))
 
 
-def _spread(items: Any, count: int) -> list[Any]:
-    step = max(1, count // _SAMPLED)
+def _sample_of(items: Any, count: int) -> list[Any]:
+    step = max(1, count // _SAMPLE)
     if isinstance(items, (list, tuple)):
-        return [items[place] for place in range(0, count, step)][:_SAMPLED]
-    # a dict's items cannot be asked for by place: the first ones stand for all
-    return [item for _, item in zip(range(_SAMPLED), items, strict=False)]
+        return [items[place] for place in range(0, count, step)][:_SAMPLE]
+    # a dict has no access by position, so take the first items
+    return [item for _, item in zip(range(_SAMPLE), items, strict=False)]
 
 
-def _weigh(items: Any, seen: set[int], depth: int) -> int:
+def _size_of(items: Any, seen: set[int], depth: int) -> int:
     total = 0
     for item in items:
         if id(item) in seen or item is None or isinstance(item, (bool, type, types.ModuleType)):
@@ -57,14 +58,14 @@ def _weigh(items: Any, seen: set[int], depth: int) -> int:
         seen.add(id(item))
         total += sys.getsizeof(item, 64)
         if depth < 4 and type(item) in (list, tuple, set, frozenset):
-            total += _weigh(item if len(item) <= MOST_PARTS else list(item)[:MOST_PARTS], seen, depth + 1)
+            total += _size_of(item if len(item) <= MOST_PARTS else list(item)[:MOST_PARTS], seen, depth + 1)
         elif depth < 4 and type(item) is dict:
-            total += _weigh([part for pair in item.items() for part in pair], seen, depth + 1)
+            total += _size_of([part for pair in item.items() for part in pair], seen, depth + 1)
     return total
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is a plain array of numpy's or a plain tensor in this process's memory."""
+    """Whether it is a plain numpy array, or a plain tensor in this process's memory."""
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return not value.dtype.hasobject
@@ -80,77 +81,43 @@ def _strided(tensor: Any) -> bool:
     return str(tensor.layout) == "torch.strided" and not tensor.requires_grad
 
 
-class Slot:
-    """A place where something hangs: an attribute, a key, an index."""
-
-    __slots__ = ("holder", "key", "path", "value")
-
-    def __init__(self, holder: Any, key: Any, path: str, value: Any) -> None:
-        self.holder = holder
-        self.key = key
-        self.path = path
-        self.value = value
-
-    def put(self, value: Any) -> None:
-        """Hang something else there."""
-        self.holder[self.key] = value
+def locations(root: Any) -> Iterator[Held]:
+    """Everything below an object, nearest first. Each object is searched once, large containers not at all."""
+    start = Held("", root)
+    return (part for part, _ in walk(start, _parts, deepest=DEEPEST, most=MOST_OBJECTS))
 
 
-def slots(root: Any, name: str) -> Iterator[Slot]:
-    """Every place below an object, the parts of large containers left out; each object once, nearest first."""
-    seen = {id(root)}
-    queue: deque[tuple[Any, str, int]] = deque([(root, name, 0)])
-    while queue:
-        obj, path, depth = queue.popleft()
-        for slot in _parts(obj, path):
-            yield slot
-            if id(slot.value) in seen or depth >= DEEPEST or len(seen) > MOST_OBJECTS:
-                continue
-            seen.add(id(slot.value))
-            queue.append((slot.value, slot.path, depth + 1))
-
-
-def _parts(obj: Any, path: str) -> Iterator[Slot]:
+def _parts(above: Held) -> Iterator[Held]:
+    obj = above.value
     if isinstance(obj, (type, types.ModuleType, types.FunctionType, str, bytes)):
         return
-    if type(obj) in (list, dict) and len(obj) <= MOST_PARTS:
-        for key, value in list(obj.items() if isinstance(obj, dict) else enumerate(obj)):
-            if type(value) not in ATOMS:
-                yield Slot(obj, key, f"{path}[{key!r}]", value)
-    elif type(obj) is tuple and len(obj) <= MOST_PARTS:
-        for place, value in enumerate(obj):
-            if type(value) in ATOMS:
-                continue
-            # nothing can be hung into a tuple, but what hangs below it can be reached
-            yield Slot(None, place, f"{path}[{place}]", value)
-    try:
-        attributes = object.__getattribute__(obj, "__dict__")
-    except AttributeError:
-        return
-    if isinstance(attributes, dict):
-        for key, value in list(attributes.items()):
-            if type(value) not in ATOMS:
-                yield Slot(attributes, key, f"{path}.{key}", value)
+    found = items(obj) if type(obj) in (list, dict, tuple) and len(obj) <= MOST_PARTS else iter(())
+    for part in itertools.chain(found, attributes(obj, slots=False)):
+        if type(part.value) not in ATOMS:
+            yield part
 
 
 def share(obj: Any, *, least: int = LARGE) -> Any:
-    """Give back `obj` with its large containers shared: lists and tuples as `SharedList`, dicts as `SharedDict`, arrays as `SharedArray`.
+    """Return `obj` with its large containers shared.
 
-    A container itself is answered with the shared one. Any other object is changed in place: its attributes, and those of the
-    objects that it holds. Only exact lists, tuples, dicts, numpy arrays and tensors of at least `least` bytes are replaced; a tensor stays
-    a tensor, over shared memory.
+    Lists and tuples become a `SharedList`, dicts a `SharedDict`, numpy arrays a `SharedArray`; a
+    tensor stays a tensor, over shared memory. Subclasses, and containers of less than `least`
+    bytes, stay as they are.
+
+    If `obj` itself is a large container, the result is its shared form. We change any other object
+    in place: its attributes, and those of the objects that it holds.
     """
     if _is_large(obj, least):
         return _shared(obj)
     known: dict[int, Any] = {}
     keep: list[Any] = []
-    for slot in slots(obj, "it"):
-        if slot.holder is None or not _is_large(slot.value, least):
+    for part in locations(obj):
+        if part.put is None or not _is_large(part.value, least):
             continue
-        if id(slot.value) not in known:
-            keep.append(slot.value)  # its identity must not become another's
-            known[id(slot.value)] = _shared(slot.value)
-        slot.put(known[id(slot.value)])
+        if id(part.value) not in known:
+            keep.append(part.value)  # keep it alive, so that no new object gets its id
+            known[id(part.value)] = _shared(part.value)
+        part.put(known[id(part.value)])
     return obj
 
 
@@ -159,7 +126,7 @@ def _is_large(value: Any, least: int) -> bool:
         return bool(value.nbytes >= least)
     if type(value) not in (list, tuple, dict) or len(value) < FEWEST or estimate(value) < least:
         return False
-    # a few objects are looked into: it is their arrays that are large
+    # a few objects are not shared as a whole: `share` looks for large arrays inside them
     return len(value) > MOST_PARTS or is_plain(value) is None
 
 
@@ -169,7 +136,7 @@ def _shared(value: Any) -> Any:
             return SharedDict(value) if type(value) is dict else SharedList(value)
         shared = SharedArray(value)
     except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
-        # what cannot be pickled, or found in another process
+        # its items cannot be pickled, or cannot be found in another process
         log.warning("share() leaves a %s of %d items alone: %s", type(value).__name__, len(value), error)
         return value
     return shared.tensor() if type(value).__name__ == "Tensor" else shared

@@ -1,7 +1,8 @@
-"""Reading files that somebody else may have written: nothing in them runs, crashes the interpreter or is taken on trust.
+"""Reads files from unknown sources: nothing in them runs code or crashes the interpreter.
 
-`marshal.loads` is written for files of one's own: bytes made for it can crash the interpreter. `loads` here reads the same format, as far
-as plain values need it, and checks every length. It is ten times slower.
+`marshal.loads` is only for trusted data: crafted bytes can crash the interpreter. `loads` here
+reads the part of the format that plain values need, and checks every length. It is ten times
+slower.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class _Damaged(ValueError):
 
 
 def untrusted(path: str | None) -> ValueError:
-    """What is raised for a file whose items are pickled."""
+    """The error for an untrusted file with pickled items."""
     return ValueError(
         f"{path} holds pickled objects, and reading them runs code that is in the file. If you trust whoever could write to it: "
         "open it with trusted=True"
@@ -35,7 +36,7 @@ def untrusted(path: str | None) -> ValueError:
 
 @contextlib.contextmanager
 def broken_file(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Whatever goes wrong in a file that was written by somebody else is a ValueError that names it."""
+    """Turn any error from a damaged file into a ValueError that names the file."""
     try:
         yield
     except (
@@ -52,7 +53,7 @@ def broken_file(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_column(buffer: Buffer, head: dict[str, Any]) -> None:
-    """Raise unless everything that a column's head names lies inside the buffer."""
+    """Raise an error unless everything that a column's head names is inside the buffer."""
     layout, count = head["layout"], _number(head["count"])
     if layout == "objects":
         raise untrusted(buffer.path)
@@ -70,7 +71,7 @@ def check_column(buffer: Buffer, head: dict[str, Any]) -> None:
 
 
 def check_table(buffer: Buffer, head: dict[str, Any]) -> None:
-    """Raise unless the table of a mapping is one."""
+    """Raise an error unless the hash table of a mapping is valid."""
     slots = _number(head["slots"])
     if slots & (slots - 1) or not slots or _number(head["count"]) >= slots:
         raise _Damaged(f"a table of {slots} slots for {head['count']} keys")
@@ -93,7 +94,7 @@ def _inside(buffer: Buffer, at: Any, count: int, width: int) -> None:
 
 
 def loads(data: bytes) -> Any:
-    """The plain value that `marshal` wrote; ValueError for anything else."""
+    """Decode a plain value that `marshal` wrote; ValueError for anything else."""
     try:
         value, end = _value(data, 0, 0)
     except (IndexError, struct.error, UnicodeDecodeError, TypeError) as error:
@@ -148,13 +149,13 @@ def _take(data: bytes, at: int, length: int) -> bytes:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    """A whole number of any size: digits of 15 bits, the lowest first."""
+    """Decode an integer of any size: digits of 15 bits, the lowest first."""
     count = int.from_bytes(_take(data, at, 4), "little", signed=True)
     at += 4
     digits = struct.unpack(f"<{abs(count)}H", _take(data, at, 2 * abs(count)))
     if any(digit >> 15 for digit in digits):
         raise _Damaged("a number has a digit that is none")
-    # by way of text: in a loop the time would grow with the square of the length
+    # by text, because a loop would take quadratic time
     number = int("".join(f"{digit:015b}" for digit in reversed(digits)) or "0", 2)
     return (-number if count < 0 else number), at + 2 * len(digits)
 
@@ -171,6 +172,6 @@ def _dict(data: bytes, at: int, depth: int) -> tuple[dict[Any, Any], int]:
 
 
 def _check_keys(keys: list[Any]) -> None:
-    """Many numbers can be chosen so that they all have one hash, and a set of them takes for ever to make."""
+    """Refuse many large numbers: crafted ones share one hash, and a set of them takes forever."""
     if len(keys) > 1000 and any(isinstance(key, (int, float)) and not abs(key) < 1 << 60 for key in keys):
         raise _Damaged("many large numbers as keys")

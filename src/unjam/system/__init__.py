@@ -1,1 +1,1 @@
-"""Facts about a process and its machine. Nothing here judges, and nothing here is imported while a loader is healthy."""
+"""Facts about processes and the machine that they run on."""

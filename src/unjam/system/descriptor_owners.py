@@ -1,4 +1,4 @@
-"""Who is at the other end: of a pipe, a socket, a lock on a file. From /proc and the kernel's table of sockets."""
+"""Which process holds the other end of a pipe or socket, or a lock on a file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from functools import cached_property
 from unjam.system.process_table import is_number
 from unjam.system.waiting import read_text
 
-_ACCESS = 3  # of a descriptor's flags: 0 reads, 1 writes, 2 both
+_ACCESS = 3  # mask for a descriptor's flags: 0 reads, 1 writes, 2 both
 _SOCK_DIAG, _BY_FAMILY, _SHOW_PEER, _PEER = 4, 20, 4, 2
 
 
 class Owners:
-    """Every descriptor that may be seen, looked at once."""
+    """The descriptors of all visible processes, read once from /proc."""
 
     def __init__(self) -> None:
         self._networks: dict[int, tuple[dict[str, tuple[str, str]], dict[tuple[str, str], str]]] = {}
@@ -42,7 +42,10 @@ class Owners:
         return found
 
     def other_end(self, pid: int, fd: int) -> list[int] | None:
-        """The processes that hold the other end of a pipe or socket of this machine; None: it is none, or unknown."""
+        """The processes that hold the other end of a local pipe or socket.
+
+        None: the descriptor is something else, or the other end is unknown.
+        """
         try:
             target = os.readlink(f"/proc/{pid}/fd/{fd}")
         except OSError:
@@ -61,7 +64,7 @@ class Owners:
         )
 
     def incoming(self, pid: int, others: set[int]) -> list[int]:
-        """The descriptors of pipes that a process reads and that one of the others can write to."""
+        """Descriptors of pipes that a process reads and that one of the others can write to."""
         found = []
         for target, ends in self._by_target.items():
             mine = [fd for one, fd in ends if one == pid and _access(one, fd) == 0]
@@ -70,7 +73,7 @@ class Owners:
         return found
 
     def connected(self, pid: int) -> set[int]:
-        """The other processes of this machine that it has connections with."""
+        """The other processes of this machine that a process has socket connections with."""
         mine = [
             fd
             for target, ends in self._by_target.items()
@@ -94,7 +97,7 @@ class Owners:
         return other if other != "0" else None
 
     def _connections(self, network: tuple[int, str]) -> tuple[dict[str, tuple[str, str]], dict[tuple[str, str], str]]:
-        """Inode to its two ends and back, of one network; a container has its own."""
+        """Inode to its two addresses, and back, in one network namespace."""
         known = self._networks.get(network[0])
         if known is None:
             rows = {}
@@ -108,7 +111,7 @@ class Owners:
 
     @cached_property
     def _unix_peers(self) -> dict[str, str]:
-        """Inode to inode, for sockets between processes, as the kernel tells `ss`."""
+        """Inode to inode of connected Unix sockets, from the kernel interface that `ss` uses."""
         found: dict[str, str] = {}
         try:
             with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as link:
@@ -141,7 +144,7 @@ class Owners:
 
 
 def _network(pid: int) -> tuple[int, str]:
-    """The network that a process is in, by number, and where its tables are."""
+    """The network namespace of a process, by number, and the folder with its tables."""
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino, f"/proc/{pid}"
     except OSError:
@@ -150,7 +153,7 @@ def _network(pid: int) -> tuple[int, str]:
 
 @functools.cache
 def pipes_keep_time() -> bool:
-    """Whether this kernel notes when a pipe was last written to; from 6.15 on it does not."""
+    """Whether this kernel records when a pipe was last written; Linux 6.15 and later do not."""
     reader, writer = os.pipe()
     try:
         before = os.fstat(reader).st_mtime_ns
@@ -170,14 +173,14 @@ def _access(pid: int, fd: int) -> int:
 
 
 def file_lock_holder(pid: int) -> int | None:
-    """The process that holds the file lock for which `pid` waits."""
+    """The process that holds the file lock that `pid` waits for."""
     holders: dict[str, int] = {}
     for line in read_text("/proc/locks").splitlines():
         words = line.split()
         if len(words) > 6 and words[1] == "->":
             if words[5] == str(pid):
                 return holders.get(words[0])
-        elif len(words) > 5 and is_number(words[4]):  # a lock of an open file has no process: -1
+        elif len(words) > 5 and is_number(words[4]):  # an open file description lock has the process number -1
             holders[words[0]] = int(words[4])
     return None
 

@@ -1,4 +1,4 @@
-"""How a process ended, in words."""
+"""How a process ended, as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """An exit status. `signal` is the name of the signal that ended the process, where one did."""
+    """An exit status. `signal`: the name of the signal that ended the process, or None."""
 
     code: int | None
     signal: str | None
@@ -16,7 +16,7 @@ class Exit:
 
 
 def decode(code: int | None) -> Exit:
-    """An exit status as `multiprocessing` gives it: negative for a signal, None for a process that will not end."""
+    """Decode an exit status of `multiprocessing`: negative: a signal; None: it does not end."""
     if code is None:
         return Exit(None, None, "does not end, not even when killed: it waits inside the kernel")
     if code >= 0:

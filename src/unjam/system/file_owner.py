@@ -1,8 +1,9 @@
-"""Whose a source file is: Python's, an installed package's, unjam's, or the user's own.
+"""Who owns a source file: Python, an installed package, unjam, or the user.
 
-Decided by folders, never by a word inside a path: a user's project may be called `unjam`, lie in `/data/lib/python3/`, or have
-`site-packages` in the name of a file. Files of another process (`unjam why`) may belong to another interpreter, so a folder that
-looks like an interpreter's library is asked whether it is one.
+The folder of the file decides, never a word inside the path: a user's project may be called
+`unjam`, may be in `/data/lib/python3/`, or may have `site-packages` in a file name. Files of
+another process (`unjam why`) may belong to another interpreter. So we check whether a folder that
+looks like an interpreter's library really is one.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ import sys
 import sysconfig
 from typing import Any
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-# each rule has two small programs inside, which stand for a user's
-_RULES = (os.path.join(HERE, "rules", "uj"), os.path.join(HERE, "rules", "programs.py"))
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# each rule contains two small example programs; they count as user code
+_RULES = (os.path.join(HERE, "doctor", "rules", "uj"), os.path.join(HERE, "doctor", "rules", "programs.py"))
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
 _LIBRARY = re.compile(r"^(.*?/lib(?:64)?/(?:python|pypy)3\.\d+t?)/")
 _ZIPPED = re.compile(r"/python3\d+\.zip/")
 
 
 def is_ours(file: str) -> bool:
-    """Whether a file is unjam's."""
+    """Whether a file belongs to unjam."""
     return file.startswith(HERE + os.sep) and not file.startswith(_RULES)
 
 
 def is_pythons(file: str) -> bool:
-    """Whether a file belongs to Python itself: this one, or the one of another process."""
+    """Whether a file belongs to Python itself: to this interpreter or to another one."""
     file = file.replace("\\", "/")
     if file.startswith("<frozen") or (file.startswith(_standard_folders()) and not _INSTALLED.search(file)):
         return True
@@ -45,7 +46,7 @@ def is_installed(file: str) -> bool:
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is the user's own; a cell of a notebook and what is typed at a prompt are."""
+    """Whether a file is the user's own. Notebook cells and prompt input count, too."""
     if is_ours(file) or is_installed(file):
         return False
     return not file.startswith("<") or "ipynb" in file or file.startswith(("<stdin>", "<ipython-input"))
@@ -65,7 +66,7 @@ def _has_a_standard_library(folder: str) -> bool:
 
 
 def _is_in_a_package_folder(file: str) -> bool:
-    """Whether pip put it into a folder of the path that is no `site-packages`: `--target`, a build system's, a module file's."""
+    """Whether pip installed it into another folder of `sys.path`, for example with `--target`."""
     for entry in sys.path:
         folder = entry.replace("\\", "/").rstrip("/")
         if folder and file.startswith(folder + "/") and _installed_names(folder):
@@ -77,7 +78,7 @@ def _is_in_a_package_folder(file: str) -> bool:
 
 @functools.lru_cache(256)
 def _installed_names(folder: str) -> frozenset[str]:
-    """What the records of the packages in a folder say was put there, by its first name."""
+    """Top-level files and folders that packages put into a folder, by their RECORD files."""
     found: set[str] = set()
     try:
         records = [name for name in os.listdir(folder) if name.endswith(".dist-info")]
@@ -92,16 +93,22 @@ def _installed_names(folder: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def calling_line() -> str:
-    """The line of the program that is running: the nearest that is none of ours, and none of a library's if there is one."""
+def calling_place() -> tuple[str, int]:
+    """The nearest calling line of user code; without user code, the nearest one outside unjam."""
     frame: Any = sys._getframe(1)  # noqa: SLF001 - the way to ask who calls
-    first = ""
+    first = ("", 0)
     while frame is not None:
         file = frame.f_code.co_filename
         if not is_ours(file):
-            here = f"{file}:{frame.f_lineno}"
-            first = first or here
+            here = (file, frame.f_lineno)
+            first = first if first[0] else here
             if not is_installed(file):
                 return here
         frame = frame.f_back
-    return first or "an unknown line"
+    return first
+
+
+def calling_line() -> str:
+    """`calling_place` as text."""
+    file, line = calling_place()
+    return f"{file}:{line}" if file else "an unknown line"

@@ -1,16 +1,19 @@
-"""Files that another process names, read with no more rights than that process has.
+"""Reading files that another process names, with no more rights than that process has.
 
-`unjam why` may run as root and look at anybody's program. The names of source files come from that program, so whoever wrote it chooses them:
-a file that only root may read, a pipe that nobody writes to, a link. So a file is opened as the program's own user would open it, inside the
-program's own root folder, and only if it is a regular file of a sensible size.
+`unjam why` may run as root and inspect any user's program. The names of source files come from that
+program, so its author can choose a file that only root may read, a pipe without a writer, or a
+link. So we open a file as the program's own user, inside the program's own root folder, and only if
+it is a regular file of a sensible size.
 
-The identity for files is a property of a thread on Linux, so a thread that is made for it takes the other user's and ends with it.
+On Linux each thread has its own user for file access. So a new thread takes over the other user's
+identity, reads the file and ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import io
 import linecache
 import os
@@ -26,18 +29,18 @@ from unjam.system.waiting import read_text
 
 MOST_BYTES = 2 << 20
 _RESOLVE_IN_ROOT, _RESOLVE_NO_MAGICLINKS = 0x10, 0x02
-# numbers of the system calls that glibc has no per-thread function for: setgroups, setfsuid, setfsgid; openat2 is the same everywhere
+# numbers of setgroups, setfsuid, setfsgid, called directly so that they act on one thread only
 _CALLS = {
     "x86_64": (116, 122, 123),
     "aarch64": (159, 151, 152),
     "riscv64": (159, 151, 152),
     "loongarch64": (159, 151, 152),
 }
-_OPENAT2 = 437
+_OPENAT2 = 437  # the same on every architecture
 
 
 def read_their_file(pid: int, path: str, most: int = MOST_BYTES) -> str | None:
-    """The text of a file as process `pid` would read it; None where it cannot be had."""
+    """The text of a file as process `pid` would read it; None if it cannot be read."""
     data = _as_their_user(pid, lambda: _read_inside(pid, path, most))
     if data is None:
         return None
@@ -49,22 +52,23 @@ def read_their_file(pid: int, path: str, most: int = MOST_BYTES) -> str | None:
 
 
 def read_their_output(pid: int, fd: int, most: int) -> bytes:
-    """The last bytes of the regular file that a descriptor of process `pid` is; empty for anything else.
+    """The last bytes of the regular file behind a descriptor of `pid`; empty for other files.
 
-    It is opened through the descriptor, not by its name: at that name something else may lie by now.
+    We open it through the descriptor: a different file may have its name by now.
     """
     return _as_their_user(pid, lambda: _read_end(f"/proc/{pid}/fd/{fd}", most)) or b""
 
 
 def load_sources(pid: int, files: set[str]) -> None:
-    """Put the source files that a process names where `linecache` finds them; it then reads none of them by itself.
+    """Fill `linecache` with the source files that a process names, so that it opens none itself.
 
-    A file that cannot be had has no lines. The first process that can read a name decides what it stands for.
+    A file that cannot be read has no lines. The first process that can read a file decides its
+    text.
     """
     for file in files:
         known = linecache.cache.get(file)
         if len(_asked) > MOST_FILES and known is None:
-            linecache.cache[file] = (0, None, [], file)  # it must not be read by anybody else
+            linecache.cache[file] = (0, None, [], file)  # linecache must not open it
         if (known is not None and len(known) > 1 and (known[2] or pid in _asked.get(file, ()))) or len(
             _asked
         ) > MOST_FILES:
@@ -96,10 +100,10 @@ class _Identity:
 
 
 def _as_their_user(pid: int, read: object) -> bytes | None:
-    """What `read` returns, called with the rights of a process's user; None where these cannot be had."""
+    """Call `read` with the rights of a process's user; None if we cannot get these rights."""
     try:
         identity = _Identity(pid)
-    except (KeyError, ValueError, IndexError):  # it has ended
+    except (KeyError, ValueError, IndexError):  # the process has ended
         return None
     if identity.is_mine:
         return _quietly(read)
@@ -111,7 +115,7 @@ def _as_their_user(pid: int, read: object) -> bytes | None:
         if _become(identity):
             found.append(_quietly(read))
 
-    thread = threading.Thread(target=work, name="unjam-reads-as-user", daemon=True)  # a dead network disk may keep it
+    thread = threading.Thread(target=work, name="unjam-reads-as-user", daemon=True)  # a dead network disk may block it
     thread.start()
     thread.join(THEIR_FILE.seconds)
     return found[0] if found else None
@@ -124,7 +128,10 @@ def _quietly(read: object) -> bytes | None:
 
 
 def _become(identity: _Identity) -> bool:
-    """Take over an identity for files, in this thread and for ever. Leaving root's gives up root's rights over files too."""
+    """Take over an identity for file access, in this thread and for good.
+
+    A thread that stops being root for files loses root's rights over files, too.
+    """
     system = ctypes.CDLL(None, use_errno=True).syscall
     set_groups, set_user, set_group = _CALLS[platform.machine()]
     groups = (ctypes.c_uint32 * len(identity.groups))(*identity.groups)
@@ -132,13 +139,16 @@ def _become(identity: _Identity) -> bool:
         return False
     system(set_group, ctypes.c_uint32(identity.gid))
     system(set_user, ctypes.c_uint32(identity.uid))
-    # asked with a number that nobody has, both only answer with what holds now
-    nobody = ctypes.c_uint32(0xFFFFFFFF)
-    return bool(system(set_group, nobody) == identity.gid and system(set_user, nobody) == identity.uid)
+    # with an invalid number, both calls change nothing and return the current value
+    invalid = ctypes.c_uint32(0xFFFFFFFF)
+    return bool(system(set_group, invalid) == identity.gid and system(set_user, invalid) == identity.uid)
 
 
 def _read_inside(pid: int, path: str, most: int) -> bytes | None:
-    """The bytes of a regular file under a process's root folder or, where the name is not absolute, its working directory."""
+    """The bytes of a regular file under a process's root folder.
+
+    A relative path starts at the process's working directory.
+    """
     root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not path.startswith("/"):
@@ -158,7 +168,7 @@ def _read_inside(pid: int, path: str, most: int) -> bytes | None:
 
 
 def _open_in_root(root: int, path: str) -> int:
-    """A handle on a path below a folder. Links and `..` cannot leave the folder, and nothing is opened yet."""
+    """An O_PATH descriptor of a path below a folder. Links and `..` cannot leave the folder."""
     flags = os.O_PATH | os.O_CLOEXEC
     how = struct.pack("=QQQ", flags, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     system = ctypes.CDLL(None, use_errno=True).syscall
@@ -168,8 +178,8 @@ def _open_in_root(root: int, path: str) -> int:
     code = ctypes.get_errno()
     here = os.stat("/")
     there = os.fstat(root)
-    # kernels before 5.6, and sandboxes that do not know the call: the plain way, where the root is ours too
-    if code == 38 and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
+    # ENOSYS or EPERM (kernels before 5.6, some sandboxes): use a normal open if the process has our root
+    if code in (errno.ENOSYS, errno.EPERM) and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
         return os.open(path, flags)
     raise OSError(code, os.strerror(code), path)
 
@@ -183,7 +193,7 @@ def _reopened(fd: int, most: int) -> bytes:
 
 
 def _read_end(path: str, most: int) -> bytes:
-    # a look before the opening: opening a device can do something
+    # check before we open: opening a device can have effects
     if not stat.S_ISREG(os.stat(path).st_mode):
         return b""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

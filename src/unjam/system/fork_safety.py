@@ -1,9 +1,10 @@
 """Whether a fork of this process is safe now.
 
-A fork copies memory and one thread. A lock that another thread holds at that moment stays locked in the child, and a
-pool of native threads has lost its threads there. So: no other Python thread (any of them may hold any lock, the logging
-lock and the import lock included), no accelerator in use, and no native thread that is at work. Native threads that wait
-are idle pools; a worker's hygiene keeps it from calling into those.
+A fork copies memory and one thread. A lock that another thread holds at that moment stays locked in
+the child, and a pool of native threads has no threads there. So a fork is safe only without other
+Python threads (any of them may hold any lock, even the logging lock or the import lock), without an
+accelerator in use, and without busy native threads. Native threads that wait belong to idle pools;
+a worker's thread limits keep it from calling into those.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The judgement, with its reasons."""
+class ForkSafety:
+    """Whether a fork is safe; the reasons if it is not."""
 
     safe: bool
     reasons: tuple[str, ...]
 
 
-def fork_now() -> Verdict:
-    """Judge this process as it is now."""
+def fork_now() -> ForkSafety:
+    """Whether a fork of this process is safe now."""
     return judge(look())
 
 
-def judge(facts: ForkFacts) -> Verdict:
-    """Judge any facts."""
+def judge(facts: ForkFacts) -> ForkSafety:
+    """Whether a fork is safe according to these facts."""
     reasons = []
     if facts.python_threads:
         names = ", ".join(facts.python_threads[:3]) + (" …" if len(facts.python_threads) > 3 else "")
@@ -37,7 +38,7 @@ def judge(facts: ForkFacts) -> Verdict:
         reasons.append(f"{facts.accelerator} is in use, and cannot be used in a forked process")
     if facts.busy_native:
         reasons.append(f"native threads are at work ({', '.join(facts.busy_native[:3])})")
-    return Verdict(not reasons, tuple(reasons))
+    return ForkSafety(not reasons, tuple(reasons))
 
 
 def _count(number: int, noun: str) -> str:
@@ -46,10 +47,10 @@ def _count(number: int, noun: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ForkFacts:
-    """The state of this process as far as a fork cares.
+    """The state of this process, as far as it matters for a fork.
 
-    `busy_native` are threads that no Python code started and that are not waiting: one of them may hold a lock that
-    stays locked in the child for ever.
+    busy_native: threads that Python did not start and that are not waiting. One of them may hold a
+        lock, which would then stay locked in the child.
     """
 
     python_threads: tuple[str, ...]
@@ -59,7 +60,7 @@ class ForkFacts:
 
 
 def look() -> ForkFacts:
-    """The facts, now."""
+    """Collect the facts now."""
     me = threading.current_thread()
     others = [thread for thread in threading.enumerate() if thread is not me and thread.is_alive()]
     known = {thread.native_id for thread in others} | {threading.get_native_id()}

@@ -1,4 +1,4 @@
-"""Something to do as soon as a module is imported, without importing it."""
+"""Runs an action as soon as the program imports a module, without importing it ourselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def after_import(name: str, action: Callable[[ModuleType], Any]) -> None:
-    """Call `action` with module `name` now if it is imported, otherwise right after it is."""
+    """Call `action` with module `name`: now if it is imported, otherwise after its import."""
     module = sys.modules.get(name)
     if module is not None:
         action(module)
@@ -24,7 +24,7 @@ def after_import(name: str, action: Callable[[ModuleType], Any]) -> None:
 
 
 class _AfterImport(MetaPathFinder):
-    """Finds nothing itself; it wraps the loader that the other finders found."""
+    """Finds no modules itself; wraps the loader that another finder found."""
 
     def __init__(self, actions: dict[str, list[Callable[[ModuleType], Any]]]) -> None:
         self.actions = actions
@@ -40,13 +40,13 @@ class _AfterImport(MetaPathFinder):
             spec: ModuleSpec | None = find(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Telling(spec.loader, actions)
+                    spec.loader = _NotifyingLoader(spec.loader, actions)
                 return spec
         return None
 
 
-class _Telling(Loader):
-    """A loader that calls actions after the module's code has run, and is otherwise the loader it wraps."""
+class _NotifyingLoader(Loader):
+    """Calls actions after the module's code has run; otherwise acts as the loader that it wraps."""
 
     def __init__(self, loader: Any, actions: list[Callable[[ModuleType], Any]]) -> None:
         self._loader = loader

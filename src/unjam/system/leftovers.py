@@ -1,7 +1,8 @@
-"""Names of what we put into the temporary folder, and the removal of what killed processes left there.
+"""Names for our entries in the temporary folder, and removal of what killed processes left there.
 
-A name tells who made it: a kind, the world that process numbers belong to (another machine or container may have the same folder), the number of
-the process. Anybody can make a file of such a name, so only those of one's own user are looked at, and nothing that is found there raises.
+A name says what made the entry: the kind, the process number, and an id of the set of processes
+that the number belongs to, because other machines or containers may use the same folder. Any user
+can create such a name, so we touch only entries of our own user, and no entry can raise an error.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ _NAME = re.compile(r"unjam-(?P<kind>run|check|lock)-(?P<world>\d{1,20}[0-9a-f]{8
 
 
 def prefix(kind: str, pid: int | None = None) -> str:
-    """What the name of something begins with that a process (this one, unless told) has in the temporary folder."""
-    return f"unjam-{kind}-{_world()}-{os.getpid() if pid is None else pid}-"
+    """The start of the names that a process (by default this one) uses in the temporary folder."""
+    return f"unjam-{kind}-{_pid_space()}-{os.getpid() if pid is None else pid}-"
 
 
 def sweep() -> None:
-    """Remove what processes of this user left behind that have ended; once in a process."""
+    """Remove what ended processes of this user left behind; runs once per process."""
     top = tempfile.gettempdir()
     if (os.getpid(), top) in _swept:
         return
     _swept.add((os.getpid(), top))
-    world, mine = _world(), os.geteuid()
+    space, mine = _pid_space(), os.geteuid()
     try:
         names = os.listdir(top)
     except OSError:
         return
     for name in names:
         found = _NAME.fullmatch(name)
-        if found is None or found["world"] != world or _lives(int(found["pid"])):
+        if found is None or found["world"] != space or _lives(int(found["pid"])):
             continue
         path = os.path.join(top, name)
         with contextlib.suppress(OSError, ValueError):
@@ -53,8 +54,8 @@ _swept: set[tuple[int, str]] = set()
 
 
 def _is_locked(path: str) -> bool:
-    """Whether somebody holds a lock on a file: the process that made it is gone, but another may have it from there."""
-    import fcntl  # noqa: PLC0415 - there are no locks where there is none
+    """Whether a lock file is in use: its creator has ended, but may have passed the lock on."""
+    import fcntl  # noqa: PLC0415 - not on every system; without it there are no lock files
 
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -66,8 +67,8 @@ def _is_locked(path: str) -> bool:
     return False
 
 
-def _world() -> str:
-    """Which processes a number can mean: those of one boot of one machine, and of one container there."""
+def _pid_space() -> str:
+    """An id of the processes that share numbers: of one boot of a machine, and one container."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
             return f"{os.stat('/proc/self/ns/pid').st_ino}{boot.read(8)}"
@@ -76,7 +77,7 @@ def _world() -> str:
 
 
 def _digits(text: str) -> str:
-    """Eight digits for a text, the same in every process."""
+    """Eight hexadecimal digits for a text, the same in every process."""
     return f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}"
 
 

@@ -1,4 +1,4 @@
-"""What this process may use: shared memory, descriptors, processors, and how many ranks of a job share the machine."""
+"""What this process may use: shared memory, descriptors, processors; and the ranks beside it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 import os
 
 _CGROUP = "/sys/fs/cgroup"
-# what launchers tell a rank about how many there are on its machine
+# variables in which launchers give the number of ranks on the machine
 _LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 def shared_memory() -> tuple[int | None, int | None]:
-    """Bytes free and bytes in all of /dev/shm."""
+    """Free bytes and total bytes of /dev/shm; None if unknown."""
     try:
         room = os.statvfs("/dev/shm")
     except (OSError, AttributeError):
@@ -20,7 +20,7 @@ def shared_memory() -> tuple[int | None, int | None]:
 
 
 def descriptors() -> tuple[int, int]:
-    """How many descriptors a process may have, and how many this one has."""
+    """How many descriptors this process may have, and how many it has."""
     try:
         import resource  # noqa: PLC0415 - not on every system
 
@@ -41,14 +41,14 @@ def processors() -> int:
 
 
 def own_processors() -> int:
-    """This rank's part of them: ranks that were not bound to processors of their own share the machine's."""
+    """The processors of this rank: ranks that are not bound to processors share the machine's."""
     ranks = local_ranks()
     bound = _affinity() < (os.cpu_count() or 1)
     return processors() if bound else max(1, processors() // ranks)
 
 
 def local_ranks() -> int:
-    """How many ranks of a distributed job run on this machine, as its launcher says."""
+    """How many ranks of a distributed job run on this machine, according to its launcher."""
     for name in _LOCAL_RANKS:
         word = os.environ.get(name, "").partition("(")[0]  # SLURM writes 4(x2)
         if word.isdigit() and int(word) > 0:
@@ -61,13 +61,13 @@ def _affinity() -> int:
 
 
 def _quota() -> float | None:
-    """The tightest quota of this process's control group and those above it."""
+    """The smallest processor quota of this process's cgroup and the cgroups above it."""
     known = [n for n in (_quota_2(), _quota_1()) if n is not None]
     return min(known) if known else None
 
 
 def _quota_2() -> float | None:
-    tightest, folder = math.inf, _CGROUP + _path("")
+    tightest, folder = math.inf, _CGROUP + own_cgroup("")
     while folder.startswith(_CGROUP):
         try:
             with open(f"{folder}/cpu.max", encoding="ascii") as file:
@@ -81,7 +81,7 @@ def _quota_2() -> float | None:
 
 
 def _quota_1() -> float | None:
-    tightest, folder = math.inf, f"{_CGROUP}/cpu{_path('cpu')}"
+    tightest, folder = math.inf, f"{_CGROUP}/cpu{own_cgroup('cpu')}"
     while folder.startswith(f"{_CGROUP}/cpu"):
         try:
             with open(f"{folder}/cpu.cfs_quota_us", encoding="ascii") as file:
@@ -96,8 +96,8 @@ def _quota_1() -> float | None:
     return None if tightest == math.inf else tightest
 
 
-def _path(controller: str) -> str:
-    """Where this process is in the tree of control groups: of version 2, or of one controller of version 1."""
+def own_cgroup(controller: str) -> str:
+    """The cgroup of this process: in version 2 (`""`), or for one controller of version 1."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as groups:
             for line in groups:
@@ -110,7 +110,7 @@ def _path(controller: str) -> str:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has computed so far; 0 where nobody tells."""
+    """Processor time of a process so far; 0 if unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -120,7 +120,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def own_memory(pid: int) -> int:
-    """A process's share of the memory that it maps (PSS), in bytes; 0 where nobody tells."""
+    """A process's share of the memory that it maps (PSS), in bytes; 0 if unknown."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))

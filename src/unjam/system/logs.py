@@ -1,4 +1,4 @@
-"""The logger of unjam. Its lines quote exceptions, paths and names of other people, so each is made safe for a terminal."""
+"""unjam's logger. It makes each line safe for a terminal, because lines quote foreign text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _make_safe(record: logging.LogRecord) -> bool:
         record.msg, record.args = printable(record.getMessage()), ()
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
             record.exc_text = printable("".join(traceback.format_exception(*record.exc_info))).rstrip("\n")
-    except Exception:  # noqa: BLE001 - the text of a value of the user's: a line of the log must not end their program
+    except Exception:  # noqa: BLE001 - user code in __str__ may raise; logging must not end the program
         record.msg, record.args = printable(str(record.msg)), ()
     return True
 

@@ -1,7 +1,7 @@
-"""Secrets in what we write down: people attach reports to public bug reports.
+"""Hides secrets in what we write, because people attach reports to public bug reports.
 
-A secret is recognised by its name (`--api-key`, `password=`), by its place (the password of a URL, a signature in its query) or by
-its shape (tokens of well-known services). One without any of these is not recognised.
+We recognise a secret by its name (`--api-key`, `password=`), by its place (the password of a URL, a
+signature in its query) or by its shape (tokens of well-known services). Other secrets stay visible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 MASK = "***"
 Kept = TypeVar("Kept")
 
-# what the name of a secret ends in: words that mean nothing else, and words that need another one before them
+# How the name of a secret ends: words that always mean a secret, and words that do so only as a
+# separate word of the name.
 _ALWAYS = (
     r"(?:password|passwd|passphrase|pwd|secrets?|credentials?|api[-_.]?key|apitoken|auth[-_.]?token|access[-_.]?token)"
 )
@@ -22,11 +23,11 @@ _AFTER = r"(?:token|auth(?:orization)?|(?:access|secret|private|account|storage|
 _BOUNDARY = r"(?:^|(?<=[-_.\W\d])|(?<=[a-z])(?=[A-Z]))"
 _NAME = re.compile(rf"(?:(?i:{_ALWAYS})|{_BOUNDARY}(?i:{_AFTER}))$")
 _KEY = re.compile(rf"{_BOUNDARY}(?i:key)$")
-# tokens of a text are no secrets
+# names for the tokens of a text, which are no secrets
 _OF_TEXT = re.compile(
     r"(?i)(?:^|[-_.])(?:pad|eos|bos|unk|sep|cls|mask|next|prev|num|max|min|special|start|end|first|last|word|sub|image|text|decoder|encoder|per|a|the|new|this|stop|input|output)[-_.]?token$"
 )
-# anything below can only match a text that has one of these
+# a quick test: the patterns below match only texts that contain one of these
 _HINT = re.compile(
     r"(?i)token|passw|passphrase|pwd|secret|credential|key|auth|bearer|sig|://|gh[opsru]_|github_pat|glpat|hf_|sk-|xox|A[KS]IA|AIza|eyJ|ya29|npm_|pypi-|PRIVATE"
 )
@@ -56,12 +57,12 @@ _SHAPES = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether something of this name is likely a secret."""
+    """Whether a value with this name is likely a secret."""
     return _NAME.search(name) is not None and _OF_TEXT.search(name) is None
 
 
 def masked(text: str) -> str:
-    """The text with what looks like a secret replaced by asterisks."""
+    """The text with asterisks in place of everything that looks like a secret."""
     if _HINT.search(text) is None:
         return text
     text = _PRIVATE_KEY.sub(rf"\1{MASK}", text)
@@ -75,7 +76,7 @@ def masked(text: str) -> str:
 
 
 def _hide_userinfo(found: re.Match[str]) -> str:
-    if found["password"] is None:  # a token, or only a name: nobody needs to see either
+    if found["password"] is None:  # a token or a user name; hide both
         return f"{found['scheme']}{MASK}@"
     return f"{found['scheme']}{found['user']}:{MASK}@"
 
@@ -87,14 +88,14 @@ def _hide_option(found: re.Match[str]) -> str:
 
 
 def _takes_secret(option: str, value: str) -> bool:
-    """Whether the value of an option is one. `--sort-key name` is none; `--key` with something drawn at random is."""
+    """Whether an option's value is a secret: `--key` with random text is, `--key name` is not."""
     if option.lower().startswith(("no-", "use-", "with-", "enable-", "disable-", "skip-")):
         return False
-    return is_secret_name(option) or (_KEY.search(option) is not None and _looks_drawn(value))
+    return is_secret_name(option) or (_KEY.search(option) is not None and _looks_random(value))
 
 
-def _looks_drawn(value: str) -> bool:
-    """Whether a word looks like one that nobody thought of: long, of letters and digits."""
+def _looks_random(value: str) -> bool:
+    """Whether a word looks randomly generated: long, with letters and digits."""
     value = value.strip("'\"")
     return (
         len(value) >= 12
@@ -109,9 +110,9 @@ def _hide_assigned(found: re.Match[str]) -> str:
     quoted = value[-1] in "'\""
     bare = value.strip("'\"b\\")
     nothing = bare in ("", "None", "True", "False", "null", "true", "false") or value == MASK
-    # a line of source: a name or a call is no secret, a text is
+    # in a line of source code, a name or a call is no secret, but a string is
     code = not quoted and ("= " in between or "(" in value or "[" in value or value in (word, f"self.{word}"))
-    # a token may be one of a text: "unknown token: foo", {"token": "the"}
+    # "token" may mean a token of a text: "unknown token: foo", {"token": "the"}
     plain_word = re.search(r"(?i)(?:token|auth)$", word) is not None and not (
         len(bare) >= 8 and any(map(str.isalnum, bare))
     )
@@ -125,7 +126,7 @@ def _hide_assigned(found: re.Match[str]) -> str:
 
 
 def masked_words(words: Sequence[str]) -> list[str]:
-    """The words of a command line; the word after `--token` is one too."""
+    """The words of a command line without secrets; the word after `--token` is a secret, too."""
     found: list[str] = []
     hide = ""
     for word in words:
@@ -146,12 +147,12 @@ def masked_words(words: Sequence[str]) -> list[str]:
 
 
 def masked_names(values: Mapping[str, str]) -> dict[str, str]:
-    """Variables and their values: those whose name says that they are secret have none."""
+    """Variables and their values; a variable with a secret's name loses its value."""
     return {name: MASK if is_secret_name(name) else masked(value) for name, value in values.items()}
 
 
 def without_secrets(value: Kept) -> Kept:
-    """A copy of our own facts (dataclasses, tuples, lists, dicts, texts) in which every text is masked."""
+    """A copy of our own data (dataclasses, tuples, lists, dicts, texts) with every text masked."""
     return _copy(value, {})  # type: ignore[no-any-return]
 
 

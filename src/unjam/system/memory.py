@@ -1,10 +1,10 @@
 """Anonymous memory that two processes can map.
 
-`memfd_create` where the kernel has it: charged to the memory cgroup, not to the /dev/shm mount. Elsewhere an unlinked
-temporary file does the same job through the same descriptors.
+We use `memfd_create` where the kernel has it: its memory counts for the memory cgroup, not for the
+/dev/shm mount. Elsewhere an unlinked temporary file does the same job.
 
-The mappings are made with mmap(2) itself, because Python's own `mmap` object keeps a descriptor open for as long as it
-lives, and a loader's user may hold thousands of batches with `ulimit -n 256`.
+We call mmap(2) directly, because Python's `mmap` object keeps a descriptor open as long as it
+lives, and a user may hold thousands of batches with `ulimit -n 256`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PORTABLE_VARIABLE = "UNJAM_PORTABLE_MEMORY"
 
 
 def create(size: int, label: str) -> int:
-    """Make `size` bytes of zeroed anonymous memory and return a descriptor of it."""
+    """Create `size` zeroed bytes of anonymous memory and return a descriptor of it."""
     if hasattr(os, "memfd_create") and not os.environ.get(PORTABLE_VARIABLE):
         fd = os.memfd_create(f"unjam-{label}", os.MFD_CLOEXEC)
     else:
@@ -60,7 +60,7 @@ def same_bytes(first: int, second: int, count: int) -> bool:
 
 
 def address_of(view: memoryview) -> int:
-    """Where the bytes of a contiguous buffer lie (read-only buffers too, which ctypes refuses)."""
+    """The address of a contiguous buffer; unlike ctypes, this accepts read-only buffers."""
     holder = ctypes.py_object(view)
     buffer = _PyBuffer()
     ctypes.pythonapi.PyObject_GetBuffer(holder, ctypes.byref(buffer), 0)
@@ -97,8 +97,8 @@ class OwnedFd(int):
         _close(int(self))
 
 
-class _Memory:
-    """Bytes at an address."""
+class _MappedMemory:
+    """A range of memory: address and size."""
 
     __slots__ = ("address", "array_type", "size")
     address: int
@@ -106,7 +106,7 @@ class _Memory:
     array_type: Any
 
     def owner(self) -> Any:
-        """A new object with the buffer protocol over the whole memory, which keeps it where it is."""
+        """A new buffer object over the whole memory, which keeps the memory alive."""
         array = self.array_type.from_address(self.address)
         array.mapping = self
         return array
@@ -116,8 +116,8 @@ class _Memory:
         return memoryview(self.owner()).cast("B")
 
 
-class Mapping(_Memory):
-    """Memory of a descriptor in this process; it stays mapped while the mapping or any owner made of it lives."""
+class Mapping(_MappedMemory):
+    """The memory of a descriptor, mapped while this object or one of its owners lives."""
 
     __slots__ = ("__weakref__",)
 
@@ -137,8 +137,8 @@ class Mapping(_Memory):
         _libc().madvise(self.address, self.size, advice)
 
 
-class PrivateMemory(_Memory):
-    """The same face over ordinary memory of this process, for when nothing can be shared."""
+class PrivateMemory(_MappedMemory):
+    """The same interface over normal memory of this process, for when sharing is impossible."""
 
     __slots__ = ("memory",)
 

@@ -1,15 +1,17 @@
-"""How much memory is left for this process: the machine's, or less where a container sets a limit; and who was killed."""
+"""How much memory this process can still use, on the machine and in its cgroup; OOM kills."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
+from unjam.system.limits import own_cgroup
+
 _CGROUP = "/sys/fs/cgroup"
 
 
 def available_memory() -> int | None:
-    """Bytes that can still be taken without swapping or being killed, or None where nobody tells."""
+    """Bytes that we can still use without swapping or being killed; None if unknown."""
     known = [n for n in (_machine(), _cgroup_2(), _cgroup_1()) if n is not None]
     return min(known) if known else None
 
@@ -29,30 +31,24 @@ def _machine() -> int | None:
 
 
 def _cgroup_2() -> int | None:
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as groups:
-            path = next((line.split("::", 1)[1].strip() for line in groups if line.startswith("0::")), None)
-    except OSError:
-        return None
-    if path is None:
-        return None
-    folder, tightest = _CGROUP + path, None
-    while folder.startswith(_CGROUP):
-        left = _left(f"{folder}/memory.max", f"{folder}/memory.current", f"{folder}/memory.stat", "inactive_file ")
+    return _tightest(_CGROUP, own_cgroup(""), ("memory.max", "memory.current", "memory.stat", "inactive_file "))
+
+
+def _cgroup_1() -> int | None:
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file ")
+    return _tightest(f"{_CGROUP}/memory", own_cgroup("memory"), names)
+
+
+def _tightest(top: str, path: str, names: tuple[str, str, str, str]) -> int | None:
+    """The memory left in this process's group or in the one above it that has least."""
+    folder, tightest = top + path.rstrip("/"), None
+    while folder.startswith(top):
+        limit, usage, stat, reclaimable = names
+        left = _left(f"{folder}/{limit}", f"{folder}/{usage}", f"{folder}/{stat}", reclaimable)
         if left is not None:
             tightest = left if tightest is None else min(tightest, left)
         folder = folder.rpartition("/")[0]
     return tightest
-
-
-def _cgroup_1() -> int | None:
-    memory = f"{_CGROUP}/memory"
-    return _left(
-        f"{memory}/memory.limit_in_bytes",
-        f"{memory}/memory.usage_in_bytes",
-        f"{memory}/memory.stat",
-        "total_inactive_file ",
-    )
 
 
 def _left(limit_file: str, usage_file: str, stat_file: str, reclaimable: str) -> int | None:
@@ -64,20 +60,20 @@ def _left(limit_file: str, usage_file: str, stat_file: str, reclaimable: str) ->
         with open(stat_file, encoding="ascii") as file:
             cache = next((int(line.split()[1]) for line in file if line.startswith(reclaimable)), 0)
     except (OSError, ValueError):
-        return None  # "max" is no limit
+        return None  # also for the text "max": no limit
     return max(0, limit - usage + cache)
 
 
 @dataclass(frozen=True, slots=True)
 class Kills:
-    """How often the system has killed a process for memory, and who counted."""
+    """How often the system has killed a process for memory; `source`: "cgroup" or "machine"."""
 
     count: int
     source: str
 
 
 def oom_kills(pid: int | str = "self") -> Kills | None:
-    """The count of a process's own cgroup where it can be read, else the machine's."""
+    """The OOM kills in a process's own cgroup if readable, else those of the machine."""
     for path in _counters(pid):
         try:
             with open(path, encoding="ascii") as file:

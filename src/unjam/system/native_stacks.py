@@ -1,4 +1,4 @@
-"""Which libraries a stuck thread is in, without a debugger: return addresses found on its stack."""
+"""Finds the libraries that a stuck thread is in, by the return addresses on its stack."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import struct
 from unjam.system import system_calls
 
 DEPTH = 64 * 1024
-# every thread is in these; they say nothing
+# every blocked thread is in these libraries, so they tell nothing
 _BELOW = ("libc.so", "libc-", "ld-linux", "libpthread", "[", "libm.so")
-_DULL = (*_BELOW, "python", "libpython", "libffi", "_ctypes")  # the last two only call what somebody else wrote
+_DULL = (*_BELOW, "python", "libpython", "libffi", "_ctypes")  # the last two only call other libraries
 
 
 def libraries_on_stack(pid: int, tid: int | None = None) -> tuple[str, ...]:
-    """The libraries whose code lies on a thread's stack, innermost first; nothing where it cannot be read."""
+    """The libraries on a thread's stack, innermost first; empty if the stack cannot be read."""
     names = [os.path.basename(path) for path in _on_stack(pid, tid)]
     return tuple(name for name in names if not name.startswith(_DULL))[:6]
 
 
 def waits_in_library(pid: int, tid: int | None = None) -> bool:
-    """Whether the code that called the C library's wait is a library's, and not the interpreter's own."""
+    """Whether a library called the C library's wait, and not the interpreter itself."""
     for path in _on_stack(pid, tid):
         name = os.path.basename(path)
         if not name.startswith(_BELOW):

@@ -1,4 +1,4 @@
-"""Files in folders that others can write to: nobody's link is followed, and what we create is for its owner's eyes."""
+"""Safe files in folders that others can write to: no foreign links, and private new files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class UnsafeFileError(OSError):
 
 
 def open_own(path: str, flags: int, mode: int) -> int:
-    """Open a regular file that has one name and is no link. Never waits, as opening a pipe would."""
+    """Open a regular file that has one name and is no link. Never blocks, as a pipe would."""
     if not flags & os.O_CREAT or flags & os.O_EXCL:
         return _checked(_open(path, flags, mode), path)
     try:
         return _checked(_open(path, flags & ~os.O_CREAT, mode), path)
     except FileNotFoundError:
-        # between the two calls somebody may have made it: then it is opened as it is
+        # another process may have created it since; then we open that file
         return _checked(_open(path, flags, mode), path)
 
 
@@ -37,7 +37,7 @@ def _open(path: str, flags: int, mode: int) -> int:
 
 def _checked(fd: int, path: str) -> int:
     status = os.fstat(fd)
-    problem = _against(status, path)
+    problem = _problem_with(status, path)
     if not stat.S_ISREG(status.st_mode):
         problem = "it is not a regular file"
     if problem:
@@ -47,22 +47,27 @@ def _checked(fd: int, path: str) -> int:
     return fd
 
 
-def _against(status: os.stat_result, path: str) -> str:
-    """What speaks against writing to an open file; nothing: it is ours, or nobody else can have put it there."""
+def _problem_with(status: os.stat_result, path: str) -> str:
+    """Why we must not write to an open file; empty if we may.
+
+    We may if the file is ours, or if no other user can have put it there.
+    """
     if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
         return "the file has a second name somewhere else"
     if status.st_uid == os.geteuid() or stat.S_ISCHR(status.st_mode):
         return ""
     folder = os.stat(os.path.dirname(os.path.abspath(path)) or "/")
-    # in a folder where only we can make files, one of another user is what a network disk makes of our own
+    # In a folder where only we can create files, a foreign owner means that a network disk maps our
+    # user to another one.
     mine = folder.st_uid == os.geteuid() and not folder.st_mode & 0o022
     return "" if mine or path.startswith(("/dev/", "/proc/")) else "it belongs to another user"
 
 
 def write_report(path: str, text: str) -> None:
-    """Write a report where the user asked for it, readable by its owner only. What somebody else put there is left alone.
+    """Write a report to the path that the user gave. A new file is readable by its owner only.
 
-    Pipes and terminals are written to (`--html >(gzip > page.gz)`); a file that was there keeps its mode.
+    Files and links of other users are refused. Pipes and terminals are fine
+    (`--html >(gzip > page.gz)`). An existing file keeps its mode.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
     try:
@@ -77,7 +82,7 @@ def write_report(path: str, text: str) -> None:
         fd = os.open(path, flags, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
         status = os.fstat(fd)
-        problem = _against(status, path)
+        problem = _problem_with(status, path)
         if problem:
             raise UnsafeFileError(errno.EPERM, problem, path)
         os.set_blocking(fd, True)

@@ -1,4 +1,4 @@
-"""The processes of this machine, as /proc lists them: whose child, which command, how long at rest."""
+"""The processes of this machine, from /proc: parent, command, and how long a thread has not run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ _LAST_RUN = re.compile(r"exec_start\s*:\s*(\d{1,20}(?:\.\d{1,9})?)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One process at one moment. `age`: seconds since it began; `cpu`: seconds of processor time so far."""
+class ProcessEntry:
+    """One process at one moment.
+
+    age: seconds since it began. cpu: seconds of processor time so far.
+    born: when it began, in seconds since the machine started.
+    """
 
     pid: int
     parent: int
@@ -37,27 +41,27 @@ class Entry:
 
     @property
     def is_python(self) -> bool:
-        """Whether it runs Python, by the program's or the command's name; a worker of torch has renamed itself."""
+        """Whether it runs Python, by its names; torch renames its workers to "pt_..."."""
         words = [self.name, os.path.basename(self.command[0]) if self.command else "", program(self.pid)]
         return any(word.startswith(("python", "pypy", "ipython", "jupyter", "pt_", "torchrun")) for word in words)
 
     @property
     def line(self) -> str:
-        """The command as typed, without what looks like a secret, not longer than a line."""
+        """The command line without secrets, at most 100 characters."""
         text = " ".join(" ".join(masked_words(self.command)).split()) or f"[{self.name}]"
         return text if len(text) <= 100 else text[:99] + "…"
 
 
 def program(pid: int) -> str:
-    """The name of the file that a process runs, where that may be known."""
+    """The name of the file that a process runs; empty if unknown."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
         return ""
 
 
-def entry(pid: int) -> Entry | None:
-    """One process, or None where there is none."""
+def entry(pid: int) -> ProcessEntry | None:
+    """One process, or None if there is no such process."""
     text = read_text(f"/proc/{pid}/stat")
     head, _, tail = text.rpartition(")")
     fields = tail.split()
@@ -66,7 +70,7 @@ def entry(pid: int) -> Entry | None:
     uptime = _first_number(read_text("/proc/uptime"))
     command = tuple(word for word in read_text(f"/proc/{pid}/cmdline").split("\0") if word)
     born = int(fields[19]) / _TICK
-    return Entry(
+    return ProcessEntry(
         pid,
         int(fields[1]),
         head.partition("(")[2],
@@ -81,23 +85,23 @@ def entry(pid: int) -> Entry | None:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text that another program chose is a number that fits into one."""
+    """Whether a foreign text is a whole number of at most nine digits."""
     return _SMALL.fullmatch(text) is not None
 
 
 def _first_number(text: str) -> float:
-    """The number that a text begins with; 0 where there is none."""
+    """The number that a text begins with; 0 if there is none."""
     found = re.match(r"\s*(\d{1,15}(?:\.\d{1,9})?)\b", text, re.ASCII)
     return float(found[1]) if found else 0.0
 
 
-class Table(dict[int, Entry]):
-    """Processes by their number."""
+class Table(dict[int, ProcessEntry]):
+    """Processes by their process number."""
 
     @functools.cached_property
-    def by_parent(self) -> dict[int, list[Entry]]:
+    def by_parent(self) -> dict[int, list[ProcessEntry]]:
         """Every process's children, oldest first."""
-        found: dict[int, list[Entry]] = {}
+        found: dict[int, list[ProcessEntry]] = {}
         for one in sorted(self.values(), key=lambda one: (one.born, one.pid)):
             found.setdefault(one.parent, []).append(one)
         return found
@@ -114,13 +118,13 @@ def everyone() -> Table:
     return found
 
 
-def children(table: Table, pid: int) -> list[Entry]:
+def children(table: Table, pid: int) -> list[ProcessEntry]:
     """The children of a process, oldest first."""
     return table.by_parent.get(pid, [])
 
 
-def descendants(table: Table, pid: int) -> list[Entry]:
-    """A process's children and theirs."""
+def descendants(table: Table, pid: int) -> list[ProcessEntry]:
+    """A process's children, their children, and so on."""
     found = []
     for one in children(table, pid):
         found += [one, *descendants(table, one.pid)]
@@ -128,34 +132,35 @@ def descendants(table: Table, pid: int) -> list[Entry]:
 
 
 class Rest:
-    """How long a thread has not run at all: the kernel notes when each last did.
+    """How long a thread has not run. The kernel records when each thread last ran.
 
-    Each processor notes it by a clock of its own, which stands still while the processor serves interrupts or another guest of the same host.
-    So this thread goes to the processor that the other one last ran on, and compares clocks there.
+    Each processor uses its own clock for that. This clock stops while the processor serves
+    interrupts or another guest of the same host. So we move our own thread to the processor that
+    the other thread last ran on, and compare the clocks there.
     """
 
     def __init__(self) -> None:
         self._ahead: dict[int, float | None] = {}
-        self._one_at_a_time = threading.Lock()
+        self._lock = threading.Lock()
 
     def of(self, pid: int, tid: int) -> float | None:
-        """Seconds, or None where the kernel does not tell."""
+        """Seconds since a thread last ran, or None if unknown."""
         last = _LAST_RUN.search(read_text(f"/proc/{pid}/task/{tid}/sched"))
         fields = read_text(f"/proc/{pid}/task/{tid}/stat").rpartition(")")[2].split()
         if last is None or len(fields) < 37 or not is_number(fields[36]):
             return None
-        ahead = self._of_processor(int(fields[36]))
+        ahead = self._ahead_of(int(fields[36]))
         return max(0.0, time.monotonic() - float(last[1]) / 1000 - ahead) if ahead is not None else None
 
-    def _of_processor(self, number: int) -> float | None:
-        """How far a processor's clock is behind ours; None where it cannot be known."""
-        with self._one_at_a_time:
+    def _ahead_of(self, number: int) -> float | None:
+        """How many seconds our clock is ahead of a processor's clock; None if unknown."""
+        with self._lock:
             if number not in self._ahead:
-                self._ahead[number] = _clock_of(number)
+                self._ahead[number] = _measure_ahead(number)
             return self._ahead[number]
 
 
-def _clock_of(processor: int) -> float | None:
+def _measure_ahead(processor: int) -> float | None:
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {processor})
@@ -163,7 +168,7 @@ def _clock_of(processor: int) -> float | None:
         return None
     try:
         until = time.monotonic() + 0.02
-        while time.monotonic() < until:  # long enough that the kernel has noted this very thread
+        while time.monotonic() < until:  # long enough for the kernel to record this thread
             pass
         mine = _LAST_RUN.search(read_text("/proc/thread-self/sched"))
         return time.monotonic() - float(mine[1]) / 1000 if mine else None
@@ -172,7 +177,7 @@ def _clock_of(processor: int) -> float | None:
 
 
 def thread_ids(pid: int) -> list[int]:
-    """The threads of a process, its main one first."""
+    """The thread numbers of a process, in ascending order."""
     try:
         return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
     except OSError:
@@ -180,7 +185,7 @@ def thread_ids(pid: int) -> list[int]:
 
 
 def processor_time(pid: int, tid: int) -> float:
-    """Seconds of processor time of one thread, from the finest counter there is."""
+    """Seconds of processor time of one thread, from the most precise counter available."""
     fine = read_text(f"/proc/{pid}/task/{tid}/schedstat").split()
     if fine and _WHOLE.fullmatch(fine[0]):
         return int(fine[0]) / 1e9
@@ -190,13 +195,13 @@ def processor_time(pid: int, tid: int) -> float:
 
 
 def queueing_time(pid: int, tid: int) -> float:
-    """Seconds that one thread could have run and had no processor; 0 where the kernel does not tell."""
+    """Seconds that one thread was ready to run but had no processor; 0 if unknown."""
     fine = read_text(f"/proc/{pid}/task/{tid}/schedstat").split()
     return int(fine[1]) / 1e9 if len(fine) > 1 and _WHOLE.fullmatch(fine[1]) else 0.0
 
 
 def turns(pid: int, tid: int) -> int:
-    """How often a thread has gone to sleep by itself so far."""
+    """How often a thread has gone to sleep voluntarily so far."""
     for line in read_text(f"/proc/{pid}/task/{tid}/status").splitlines():
         if line.startswith("voluntary_ctxt_switches:"):
             return int(_first_number(line.partition(":")[2]))
@@ -207,11 +212,11 @@ RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"
 
 
 def rank_in(variables: Mapping[str, str]) -> str:
-    """The rank that a launcher gave a process, or nothing."""
+    """The rank that a launcher gave a process; empty if there is none."""
     return next((variables[name] for name in RANKS if is_number(variables.get(name, ""))), "")
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The variables that a process was started with, where they may be read."""
+    """The variables that a process was started with; empty if we may not read them."""
     pairs = (word.partition("=") for word in read_text(f"/proc/{pid}/environ").split("\0"))
     return {name: value for name, _, value in pairs if name}

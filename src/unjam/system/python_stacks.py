@@ -1,4 +1,4 @@
-"""Python stacks of a process that knows nothing of us, by py-spy: it reads memory, and does not stop the process."""
+"""Python stacks of any process, by py-spy, which reads its memory and does not stop it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Spied:
-    """A thread's Python calls, innermost first, and the values of each call's variables as text."""
+    """A thread's Python calls, innermost first, with the variables of each call as text."""
 
     tid: int
     name: str
@@ -35,7 +35,7 @@ class Spied:
 
 
 def program() -> str | None:
-    """Where py-spy is: beside this interpreter, or on the path."""
+    """The path of py-spy: beside this interpreter, or on the search path."""
     beside = os.path.join(sysconfig.get_path("scripts"), "py-spy")
     return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
@@ -47,9 +47,9 @@ def stacks(pid: int, *, values: bool = True) -> list[Spied]:
         raise Refused("py-spy is not installed: pip install py-spy")
     command = [found, "dump", "--nonblocking", "--json", "--pid", str(pid), *(["--locals"] if values else [])]
     said = ""
-    for _ in range(2):  # without stopping the process, a look can fall between two of its steps
+    for _ in range(2):  # the process runs on, so its state can be inconsistent for a moment
         try:
-            # into a file: a program that is made for it has stacks without an end
+            # into a file: a malicious program can have endless stacks
             with tempfile.TemporaryFile() as output:
                 done = subprocess.run(
                     command,

@@ -35,7 +35,7 @@ class Stack:
     current: bool = True
 
     def lines(self) -> list[str]:
-        """As text, the innermost and the outermost calls of a deep one."""
+        """As text: the innermost calls, and how many more there are."""
         shown = [str(frame) for frame in self.frames[:MOST_FRAMES]]
         if len(self.frames) > MOST_FRAMES:
             shown.append(f"… {len(self.frames) - MOST_FRAMES} more")
@@ -43,7 +43,7 @@ class Stack:
 
 
 def parse(text: str) -> list[Stack]:
-    """Every thread's stack in the last dump of a text."""
+    """The stacks of all threads in faulthandler's output."""
     threads: list[tuple[bool, list[Frame]]] = []
     for line in text.splitlines():
         thread = _THREAD.match(line)
@@ -58,16 +58,16 @@ def parse(text: str) -> list[Stack]:
 
 
 def main_stack(text: str) -> Stack | None:
-    """The stack of the thread that works: a worker works in its main thread, which faulthandler names last."""
+    """The stack of the thread that got the signal, else of the main thread, which comes last."""
     stacks = parse(text)
     return next((stack for stack in stacks if stack.current), stacks[-1] if stacks else None)
 
 
 def user_part(stack: Stack) -> Stack:
-    """Without unjam's own calls at the outer end."""
+    """The stack without unjam's own calls at the outer end."""
     frames = list(stack.frames)
     while frames and is_ours(frames[-1].file):
         frames.pop()
-    fetching = os.path.join(HERE, "worker", "fetching.py")
+    fetching = os.path.join(HERE, "loader", "worker", "fetching.py")
     cut = next((at for at, frame in enumerate(frames) if frame.file == fetching), len(frames))
     return Stack(tuple(frames[:cut]) or stack.frames, stack.current)

@@ -1,4 +1,4 @@
-"""System calls that wait: which one a thread is in, what it was given, and how long it may wait at most."""
+"""System calls that wait: which one a thread is in, its arguments, and how long it can wait."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 import time
 from dataclasses import dataclass
 
-# numbers of the calls that wait, on the two machines that training runs on
+# numbers of the system calls that wait, on the two architectures that training runs on
 _NUMBERS = {
     "x86_64": {
         0: "read", 1: "write", 2: "open", 3: "close", 7: "poll", 17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev",
@@ -39,7 +39,7 @@ _ABSOLUTE = 1
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A system call under way. `name` is None where it is not one of those above."""
+    """The system call that a thread is in. `name` is None for a call that is not listed above."""
 
     name: str | None
     arguments: tuple[int, ...] = ()
@@ -47,12 +47,12 @@ class Call:
 
     @property
     def shared(self) -> bool:
-        """Whether a futex lies in memory that processes share."""
+        """Whether it is a futex call for memory that processes share."""
         return self.name == "futex" and len(self.arguments) > 1 and not self.arguments[1] & _PRIVATE
 
 
 def current(pid: int, tid: int | None = None) -> Call | None:
-    """The call that a thread is in; named "running" where it is in none; None where that may not be read."""
+    """The call that a thread is in; named "running" if it is in none; None if unreadable."""
     try:
         with open(f"/proc/{pid}/task/{tid or pid}/syscall", encoding="ascii") as file:
             words = file.read().split()
@@ -70,7 +70,7 @@ def current(pid: int, tid: int | None = None) -> Call | None:
 
 
 def peek(pid: int, address: int, count: int) -> bytes:
-    """Bytes of another process's memory; fewer, or none, where they cannot be read."""
+    """Bytes of another process's memory; fewer, or none, if they cannot be read."""
     try:
         with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
             memory.seek(address)
@@ -85,7 +85,7 @@ def text_at(pid: int, address: int) -> str:
 
 
 def limit(pid: int, call: Call) -> float | None:
-    """How many seconds the call may still wait (at most); None: for ever, or nobody knows."""
+    """How many seconds the call may still wait at most; None: no limit, or unknown."""
     given = call.arguments
     match call.name:
         case "futex":

@@ -1,4 +1,4 @@
-"""Environment variables about threads: which of them anything in this process reads."""
+"""Environment variables about threads: which of them no code in this process reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from unjam.system.file_owner import is_installed, is_ours
 
-# read by a library when it is loaded; setting one is sensible whether the library is there or not
+# libraries read these when they are loaded; setting one makes sense even without the library
 KNOWN = {
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS", "NUMEXPR_MAX_THREADS", "NUMBA_NUM_THREADS", "OPENCV_FOR_THREADS_NUM", "RAYON_NUM_THREADS",
@@ -19,7 +19,7 @@ KNOWN = {
 
 
 def read_by_nobody(variables: Mapping[str, str]) -> dict[str, str]:
-    """Of the variables with THREADS in their name, those whose name occurs in no library and no module loaded here."""
+    """The variables with THREADS in their name that no loaded library or module mentions."""
     suspects = {name: value for name, value in variables.items() if "THREADS" in name and name not in KNOWN}
     for path in _libraries():
         if not suspects:
@@ -54,7 +54,7 @@ def _libraries() -> list[str]:
 
 
 def _modules() -> list[str]:
-    """The installed modules' sources; the program's own name the variable because it sets it."""
+    """The sources of installed modules. User code is left out: it mentions what it sets."""
     found = []
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
@@ -64,5 +64,5 @@ def _modules() -> list[str]:
 
 
 def set_by_program(before: Mapping[str, str]) -> dict[str, str]:
-    """The variables that were set, or set anew, since `before`."""
+    """The environment variables that were set or changed since `before`."""
     return {name: value for name, value in os.environ.items() if before.get(name) != value}

@@ -1,7 +1,7 @@
-"""What a process waits for, from /proc: the system call it is in, and what lies behind the descriptor it reads.
+"""What a process waits for, from /proc: its system call, and the target of the descriptor it uses.
 
-Facts with their limits: without permission to read another process's system call only its state and the kernel's own
-name of the place are known, and the words say less.
+Without permission to read another process's system call, we know only its state and the kernel
+function that it sleeps in, so the text says less.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATES = {
 }
 
 
-# what the kernel calls the place where a thread sleeps, where the call itself may not be read
+# parts of names of kernel functions in which a thread sleeps, for when we may not read its call
 _PLACES = (
     ("futex", "lock", "a lock"),
     ("pipe_read", "pipe", "data from a pipe"),
@@ -56,8 +56,9 @@ _PLACES = (
 class Waiting:
     """What a thread does at this moment.
 
-    kind: "lock", "pipe", "socket", "file", "child", "sleep", "disk", "suspended", "terminal", "signal", "descriptors",
-    "nothing" (it computes) or "unknown". limit: the seconds that the call may still wait; None: for ever, or not known.
+    kind: "lock", "pipe", "socket", "file", "child", "sleep", "disk", "suspended", "terminal",
+        "signal", "descriptors", "nothing" (it computes) or "unknown".
+    limit: how many seconds the call may still wait; None: no limit, or unknown.
     """
 
     kind: str
@@ -68,22 +69,22 @@ class Waiting:
     limit: float | None = None
     fds: tuple[int, ...] = ()
     address: int = 0  # of a futex
-    shared: bool = False  # the futex lies in memory that processes share
-    writes: bool = False  # it wants to write, not to read
+    shared: bool = False  # the futex is in memory that processes share
+    writes: bool = False  # it waits to write, not to read
 
 
 def look(pid: int, tid: int | None = None) -> Waiting:
-    """A thread of `pid`, its main one unless another is named, now."""
+    """What a thread of `pid` does now; without `tid`, its main thread."""
     state = state_of(pid, tid)
     if state in ("T", "t", "Z"):
         return Waiting("suspended" if state == "T" else "unknown", _STATES[state], state)
     call = system_calls.current(pid, tid)
     if state == "D":
-        return _in_the_kernel(pid, call, _place(pid, tid))
+        return _in_the_kernel(pid, call, _kernel_function(pid, tid))
     if state == "R" or (call is not None and call.name == "running"):
         return Waiting("nothing", "nothing: it computes", state)
     if call is None or call.name is None:
-        place = _place(pid, tid)
+        place = _kernel_function(pid, tid)
         for mark, kind, words in _PLACES:
             if mark in place:
                 return Waiting(kind, words, state)
@@ -92,8 +93,8 @@ def look(pid: int, tid: int | None = None) -> Waiting:
     return _waiting_in(pid, state, call)
 
 
-def _place(pid: int, tid: int | None) -> str:
-    """What the kernel calls the place where a thread sleeps."""
+def _kernel_function(pid: int, tid: int | None) -> str:
+    """The name of the kernel function that a thread sleeps in."""
     return read_text(f"/proc/{pid}/task/{tid or pid}/wchan").strip("0\n ")
 
 
@@ -140,7 +141,8 @@ def _waiting_in(pid: int, state: str, call: Call) -> Waiting:
         return Waiting(kind, words, state, name, target, fds=(given[0],), writes=name in WRITES)
     fds = _polled(pid, call)
     if not fds and limit is not None and name in ("select", "pselect6", "poll", "ppoll"):
-        return Waiting("sleep", "time to pass: it sleeps", state, name, None, limit)  # Python 3.10's way
+        # time.sleep in Python 3.10 waits in select
+        return Waiting("sleep", "time to pass: it sleeps", state, name, None, limit)
     targets = [behind(pid, fd) for fd in fds]
     if targets:
         words = f"something from {', '.join(targets[:3])}"
@@ -159,14 +161,14 @@ def _opening(pid: int, state: str, path: str) -> Waiting:
 
 
 def state_of(pid: int, tid: int | None = None) -> str:
-    """The state letter of a thread: R, S, D, T, t, Z, or ? where there is none."""
+    """The state letter of a thread: R, S, D, T, t, Z, or ? if there is no such thread."""
     text = read_text(f"/proc/{pid}/task/{tid or pid}/stat") or read_text(f"/proc/{pid}/stat")
     rest = text.rpartition(")")[2].split()
     return rest[0] if rest else "?"
 
 
 def _polled(pid: int, call: Call) -> list[int]:
-    """The descriptors that the call was given, read from the process's own memory, or from the kernel for epoll."""
+    """The descriptors that the call waits for, from the process's memory or (epoll) the kernel."""
     given = call.arguments
     if call.name in ("poll", "ppoll"):
         data = system_calls.peek(pid, given[0], min(given[1], 8) * 8)
@@ -181,7 +183,7 @@ def _polled(pid: int, call: Call) -> list[int]:
 
 
 def behind(pid: int, fd: int) -> str:
-    """What a descriptor of a process stands for, in words."""
+    """The target of a process's descriptor, as text."""
     try:
         target = os.readlink(f"/proc/{pid}/fd/{fd}")
     except OSError:
@@ -203,7 +205,7 @@ def _kind_of(target: str) -> str:
 
 
 def _peer(pid: int, inode: str) -> str:
-    """` to 10.0.0.7:443` where the socket is a connection over IP."""
+    """` to 10.0.0.7:443` for a TCP connection; otherwise its own address, or empty text."""
     for table, size in (("tcp", 4), ("tcp6", 16)):
         for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
             words = line.split()
@@ -216,13 +218,13 @@ def _address(text: str, size: int) -> str:
     host, _, port = text.partition(":")
     if size == 4:
         return f"{ipaddress.IPv4Address(int(host, 16).to_bytes(4, sys.byteorder))}:{int(port, 16)}"
-    # four words, each as this machine keeps it
+    # four words in this machine's byte order
     words = [int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, 32, 8)]
     return f"[{ipaddress.IPv6Address(b''.join(words))}]:{int(port, 16)}"
 
 
 def read_text(path: str) -> str:
-    """A file's text, or nothing where there is none."""
+    """The text of a file; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

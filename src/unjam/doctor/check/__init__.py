@@ -1,1 +1,4 @@
-"""`unjam check`: captures a loader, tries it again in sandboxes with one thing changed at a time, and says which change made the failure go."""
+"""`unjam check`: captures a loader and tries it in sandboxes, changing one thing at a time.
+
+The change that makes the failure disappear shows the cause.
+"""

@@ -1,7 +1,8 @@
-"""A small process that outlives the doctor, to clean up after it if it is killed.
+"""A small process that outlives the doctor and cleans up if the doctor is killed.
 
-It waits on a pipe whose other end only the doctor holds. The doctor writes down each session that it starts; when the pipe ends
-without a goodbye, the warden ends those sessions and removes the folder.
+It waits on a pipe whose other end only the doctor holds. The doctor records each session that it
+starts. If the pipe closes without a goodbye, the cleanup process kills those sessions and removes
+the folder.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ SESSIONS = "sessions"
 GOODBYE = b"goodbye"
 
 
-class Warden:
-    """The doctor's side."""
+class CleanupProcess:
+    """The doctor's side of the cleanup process."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -27,17 +28,17 @@ class Warden:
         if self._pid == 0:
             try:
                 os.close(self._write)
-                _stand_watch(read, folder)
+                _wait_for_doctor(read, folder)
             finally:
                 os._exit(0)
         os.close(read)
 
     def note(self, leader: int) -> None:
-        """A session was started."""
+        """Record a session that was started."""
         note(self._folder, leader)
 
     def dismiss(self) -> int:
-        """All is cleaned up already. Returns the process to wait for."""
+        """Tell the process that nothing is left to clean up. Returns its pid, to be reaped."""
         with contextlib.suppress(OSError):
             os.write(self._write, GOODBYE)
         os.close(self._write)
@@ -45,12 +46,12 @@ class Warden:
 
 
 def note(folder: str, leader: int) -> None:
-    """Write down a session that is to be ended with the doctor."""
+    """Record a session that must be killed if the doctor is killed."""
     with open(f"{folder}/{SESSIONS}", "a", encoding="ascii") as file:
         file.write(f"{leader}\n")
 
 
-def _stand_watch(read: int, folder: str) -> None:
+def _wait_for_doctor(read: int, folder: str) -> None:
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

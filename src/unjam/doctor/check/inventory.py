@@ -1,13 +1,15 @@
-"""What a dataset holds: locks, open handles, generators, threads, queues, arrays, crowds of Python objects.
+"""What a dataset holds: locks, handles, generators, threads, queues, arrays, large containers.
 
-Found by walking from the dataset, the collate function and the rest through attributes, containers, closures and the
-globals that their code names, and by asking each object what it can do, never what it is called.
+We walk from the dataset, the collate function and the other arguments of a worker through
+attributes, containers, closures and the globals that their code uses. An object is classified by
+its methods, never by its name.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import stat
 import sys
@@ -22,12 +24,14 @@ from unjam.doctor.check.randomness import is_generator
 from unjam.doctor.facts.case import Part
 from unjam.doctor.facts.source import where_set
 from unjam.shared.plain import is_plain
+from unjam.system import object_graph
 from unjam.system.file_owner import is_users
+from unjam.system.object_graph import Held
 
 DEEPEST = 7
 MOST_OBJECTS = 20_000
-LOOKED_AT = 24  # items of one container
-CROWD = 20_000  # a container with this many Python objects is worth a word
+LOOKED_AT = 24  # items looked at in one container
+CROWD = 20_000  # containers with at least this many Python objects are reported
 LARGE_ARRAY = 1 << 20
 NUMBER_NAMES = ("fd", "fileno", "desc", "handle", "file")
 _PLAIN = (str, bytes, int, float, bool, complex, type(None), types.ModuleType, type, types.CodeType, range, slice)
@@ -35,85 +39,61 @@ _PLAIN = (str, bytes, int, float, bool, complex, type(None), types.ModuleType, t
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An object on the way, and how to put another in its place."""
+    """An object that the walk found.
+
+    `replace` puts another object in its place; None where the owner cannot be changed.
+    """
 
     path: str
     obj: Any
     owner: Any
     name: Any
-    replace: Callable[[Any], None]
+    replace: Callable[[Any], None] | None
 
 
 def walk(roots: Mapping[str, Any]) -> Iterator[Found]:
-    """Every object that can be reached, each once, nearest first."""
-    seen: set[int] = set()
-    waiting: deque[tuple[int, Found]] = deque()
-    for name, root in roots.items():
-        if root is not None:
-            waiting.append((0, Found(name, root, None, name, lambda _: None)))
-    while waiting and len(seen) < MOST_OBJECTS:
-        depth, found = waiting.popleft()
-        obj = found.obj
-        if id(obj) in seen or isinstance(obj, _PLAIN):
-            continue
-        seen.add(id(obj))
-        yield found
-        if depth < DEEPEST and not _is_torchs(obj):
-            waiting.extend((depth + 1, part) for part in _parts(found))
+    """Every reachable object, once, nearest first."""
+
+    def of_roots(above: Held) -> Iterator[Held]:
+        return (
+            (Held(name, root, None, name) for name, root in roots.items() if root is not None)
+            if above is top
+            else _parts(above)
+        )
+
+    top = Held("", roots)
+    for part, fresh in object_graph.walk(top, of_roots, deepest=DEEPEST + 1, most=MOST_OBJECTS):
+        if fresh and not isinstance(part.value, _PLAIN):
+            yield Found(part.step, part.value, part.holder, part.name, part.put)
 
 
-def _is_torchs(obj: Any) -> bool:
+def _is_torch_object(obj: Any) -> bool:
     return hasattr(obj, "untyped_storage") or type(obj).__module__.startswith(("torch.nn", "torch._C"))
 
 
-def _parts(found: Found) -> Iterator[Found]:
-    obj, path = found.obj, found.path
-    if isinstance(obj, dict):
-        for key in _some(obj):
-            yield Found(f"{path}[{key!r}]"[:200], obj[key], obj, key, functools.partial(obj.__setitem__, key))
-    elif isinstance(obj, list):
-        for place in _some(range(len(obj))):
-            yield Found(f"{path}[{place}]", obj[place], obj, place, functools.partial(obj.__setitem__, place))
-    elif isinstance(obj, (tuple, deque)):
-        for place, value in zip(range(LOOKED_AT), obj, strict=False):
-            yield Found(f"{path}[{place}]", value, obj, place, lambda _: None)
-    if isinstance(obj, functools.partial):
-        yield Found(f"{path}.func", obj.func, obj, "func", lambda _: None)
-        yield from _parts(Found(f"{path}.args", obj.args, obj, "args", lambda _: None))
-        yield from _parts(Found(f"{path}.keywords", obj.keywords, obj, "keywords", lambda _: None))
-    elif isinstance(obj, types.MethodType):
-        yield Found(path.rpartition(".")[0] or path, obj.__self__, None, "", lambda _: None)
+def _parts(above: Held) -> Iterator[Held]:
+    """The parts of an object, each with its whole path as its step."""
+    path, obj = above.step, above.value
+    if isinstance(obj, _PLAIN) or _is_torch_object(obj):
+        return
+    if isinstance(obj, types.MethodType):
+        yield Held(path.rpartition(".")[0] or path, obj.__self__)
         if isinstance(obj.__func__, types.FunctionType):
             yield from _function_parts(obj.__func__)
     elif isinstance(obj, types.FunctionType):
         yield from _function_parts(obj)
-    elif not isinstance(obj, (dict, list, tuple)):
-        yield from _attributes(obj, path)
-        yield from _class_parts(type(obj), path)
+    else:
+        held = itertools.chain(object_graph.items(obj, LOOKED_AT), object_graph.wrapped(obj))
+        if not isinstance(obj, (dict, list, tuple, functools.partial)):
+            held = itertools.chain(held, object_graph.attributes(obj, 200))
+        for part in held:
+            yield part._replace(step=f"{path}{part.step}"[:200])
+        if not isinstance(obj, (dict, list, tuple, functools.partial)):
+            yield from _class_parts(type(obj), path)
 
 
-def _some(items: Any) -> list[Any]:
-    return [item for _, item in zip(range(LOOKED_AT), items, strict=False)]
-
-
-def _attributes(obj: Any, path: str) -> Iterator[Found]:
-    state = getattr(obj, "__dict__", None)
-    if isinstance(state, dict):
-        for name, value in list(state.items())[:200]:
-            yield Found(f"{path}.{name}", value, obj, name, functools.partial(state.__setitem__, name))
-    for kind in type(obj).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if isinstance(name, str) and not name.startswith("__"):
-                try:
-                    value = getattr(obj, name)
-                except Exception:  # noqa: BLE001, S112 - an empty slot
-                    continue
-                yield Found(f"{path}.{name}", value, obj, name, functools.partial(setattr, obj, name))
-
-
-def _class_parts(kind: type, path: str) -> Iterator[Found]:
-    """Attributes of the user's own classes, and the globals that their methods name."""
+def _class_parts(kind: type, path: str) -> Iterator[Held]:
+    """Attributes of the user's classes, and the globals that their methods use."""
     for base in kind.__mro__:
         module = sys.modules.get(base.__module__)
         if base is object or not is_users(getattr(module, "__file__", None) or "<ipynb>"):
@@ -123,28 +103,27 @@ def _class_parts(kind: type, path: str) -> Iterator[Found]:
             if isinstance(function, types.FunctionType):
                 yield from _function_parts(function)
             elif not name.startswith("__") and not callable(value):
-                yield Found(f"{path}.{name}", value, base, name, functools.partial(setattr, base, name))
+                yield Held(f"{path}.{name}", value, base, name, functools.partial(setattr, base, name))
 
 
-def _function_parts(function: types.FunctionType) -> Iterator[Found]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            continue
-        yield Found(name, value, function, name, functools.partial(setattr, cell, "cell_contents"))
+def _function_parts(function: types.FunctionType) -> Iterator[Held]:
+    yield from object_graph.enclosed(function)
     if is_users(function.__code__.co_filename):
         space = function.__globals__
         for name in names_in(function.__code__):
             if name in space:
-                yield Found(name, space[name], space, name, functools.partial(space.__setitem__, name))
+                yield Held(name, space[name], space, name, functools.partial(space.__setitem__, name))
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None:
-        yield Found(getattr(wrapped, "__name__", "wrapped"), wrapped, function, "__wrapped__", lambda _: None)
+        yield Held(getattr(wrapped, "__name__", "wrapped"), wrapped, function, "__wrapped__")
+
+
+def _first_items(items: Any) -> list[Any]:
+    return list(itertools.islice(items, LOOKED_AT))
 
 
 def names_in(code: types.CodeType) -> Iterator[str]:
-    """Every name that a function's code looks up, nested functions included."""
+    """Every name that a function's code looks up, including nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -152,7 +131,7 @@ def names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
-    """The lengths of the containers that can be reached: what grows while samples are loaded shows here."""
+    """The lengths of the reachable containers, to see which ones grow while samples are loaded."""
     return {
         found.path: len(found.obj)
         for found in walk(roots)
@@ -160,14 +139,14 @@ def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-# -- what an object is, by what it can do ------------------------------------------------------------------------------
+# -- the kind of an object, by its methods ---------------------------------------------------------
 
 
 def kind_of(obj: Any) -> str:
-    """The kind of part an object is, or nothing."""
+    """The kind of a part, as in `Part.kind`; "" for any other object."""
     try:
         if isinstance(obj, (list, dict, set, frozenset, tuple)):
-            return "objects" if len(obj) >= CROWD and _crowded(obj) else ""
+            return "objects" if len(obj) >= CROWD and _holds_objects(obj) else ""
         if is_generator(obj):
             return "generator"
         if isinstance(obj, threading.Thread):
@@ -186,15 +165,16 @@ def kind_of(obj: Any) -> str:
             if str(obj.dtype) == "object" and obj.size >= CROWD:
                 return "objects"
             return "array" if int(obj.nbytes) >= LARGE_ARRAY else ""
-    except Exception:  # noqa: BLE001 - an object that cannot be asked is no part
+    except Exception:  # noqa: BLE001 - an object that fails when asked is no part
         return ""
     return ""
 
 
 def can(obj: Any, *methods: str) -> bool:
-    """Whether an object's class has methods of these names.
+    """Whether an object has all these methods.
 
-    The class is asked, never the object: one that makes up attributes on demand (a C library, a remote proxy) has them all.
+    We look at its class and its __dict__, and never use getattr on the object: an object that makes
+    attributes on demand (a C library, a remote proxy) would seem to have them all.
     """
     kind, own = type(obj), getattr(type(obj), "__dictoffset__", 0) and vars(obj)
     if isinstance(obj, (type, ctypes.CDLL)):
@@ -202,13 +182,13 @@ def can(obj: Any, *methods: str) -> bool:
     return all(callable(getattr(kind, name, None)) or (own and callable(own.get(name))) for name in methods)
 
 
-def _crowded(container: Any) -> bool:
-    values = list(container.values())[:8] if isinstance(container, dict) else _some(container)[:8]
+def _holds_objects(container: Any) -> bool:
+    values = list(container.values())[:8] if isinstance(container, dict) else _first_items(container)[:8]
     return any(not isinstance(value, (bool, type(None))) for value in values)
 
 
 def descriptor(obj: Any) -> int | None:
-    """The descriptor behind an object that has one."""
+    """The file descriptor of an object, or None. Standard streams don't count."""
     if not can(obj, "fileno"):
         return None
     try:
@@ -219,7 +199,7 @@ def descriptor(obj: Any) -> int | None:
 
 
 def weight(container: Any) -> int:
-    """About how many bytes of Python objects a container keeps alive, from a few of them."""
+    """About how many bytes a container keeps alive, estimated from its first items."""
     if hasattr(container, "dtype"):
         return int(container.size) * 64
     values = list(zip(range(200), container.items() if isinstance(container, dict) else container, strict=False))
@@ -230,17 +210,20 @@ def weight(container: Any) -> int:
 def _deep_size(obj: Any, depth: int = 0) -> int:
     size = sys.getsizeof(obj, 64)
     if depth < 3 and isinstance(obj, (list, tuple, set)):
-        size += sum(_deep_size(one, depth + 1) for one in _some(obj))
+        size += sum(_deep_size(one, depth + 1) for one in _first_items(obj))
     elif depth < 3 and isinstance(obj, dict):
         size += sum(
             _deep_size(k, depth + 1) + _deep_size(v, depth + 1)
-            for k, v in zip(_some(obj), _some(obj.values()), strict=False)
+            for k, v in zip(_first_items(obj), _first_items(obj.values()), strict=False)
         )
     return size
 
 
 def left_alone(container: Any) -> str:
-    """Why workers of unjam's own would copy it as they read it, as far as its first items tell; nothing: they would not."""
+    """Why unjam's workers would copy a container when they read it; "" if they would share it.
+
+    Only the first items are checked.
+    """
     if type(container) not in (list, tuple, dict):
         return f"it is a {type(container).__qualname__}, not exactly a list, tuple or dict"
     sample = list(zip(range(200), container.items() if isinstance(container, dict) else container, strict=False))
@@ -248,11 +231,11 @@ def left_alone(container: Any) -> str:
     return f"its items hold a {odd}" if odd else ""
 
 
-# -- the inventory -----------------------------------------------------------------------------------------------------
+# -- the inventory ---------------------------------------------------------------------------------
 
 
 class Inventory:
-    """The parts of one loader, with the objects themselves."""
+    """The parts of one loader, and the objects themselves."""
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
         self.found: dict[str, Found] = {}
@@ -266,34 +249,37 @@ class Inventory:
             shown = self._shown(found.path)
             self.names.setdefault(id(found.obj), shown)
             if kind and shown in self.found and kind_of(self.found[shown].obj) != kind:
-                self.found[found.path] = found  # a pipe and a lock inside one object of Python's own
+                self.found[found.path] = found  # e.g. a pipe and a lock of one holder
             elif kind:
                 self.found.setdefault(shown, found)
-            elif _is_pythons(found.obj) and not isinstance(
+            elif _is_from_standard_library(found.obj) and not isinstance(
                 found.obj, (list, dict, tuple, types.FunctionType, types.MethodType)
             ):
                 self._holders[found.path] = found
 
     def _find_numbers(self, found: Found, opened: dict[int, str]) -> None:
-        """Descriptors that are kept as plain numbers, under a name that says so."""
+        """Find descriptors that are stored as plain ints under a telling name, such as `fd`."""
         for name, value in list(getattr(found.obj, "__dict__", {}).items())[:200] if opened else ():
             if type(value) is int and value in opened and any(hint in str(name).lower() for hint in NUMBER_NAMES):
                 path = f"{found.path}.{name}"
-                self._numbers[path] = (Found(path, value, found.obj, name, lambda _: None), value)
+                self._numbers[path] = (Found(path, value, found.obj, name, None), value)
 
     def _shown(self, path: str) -> str:
-        """The path up to an object of Python's own: a ZipFile's inner file is the ZipFile to the user."""
+        """The path of the standard-library object around a path, if there is one.
+
+        Users know their ZipFile, not the file inside of it.
+        """
         for holder in self._holders:
             if path.startswith((f"{holder}.", f"{holder}[")):
                 return holder
         return path
 
     def generators(self) -> dict[str, Any]:
-        """The generators by path."""
+        """The random generators, by path."""
         return {path: found.obj for path, found in self.found.items() if kind_of(found.obj) == "generator"}
 
     def parts(self) -> tuple[Part, ...]:
-        """As facts."""
+        """The parts as facts, without the objects."""
         numbers = [
             Part(path, "handle", "int", where_set(found.owner, found.name), {"fd": fd, "target": _target(fd)})
             for path, (found, fd) in self._numbers.items()
@@ -301,7 +287,7 @@ class Inventory:
         return (*(_part(path, found, self._holders.get(path, found)) for path, found in self.found.items()), *numbers)
 
 
-def _is_pythons(obj: Any) -> bool:
+def _is_from_standard_library(obj: Any) -> bool:
     return type(obj).__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
 
 
@@ -332,7 +318,7 @@ def _part(path: str, found: Found, shown: Found) -> Part:
 
 
 def lock_facts(lock: Any) -> dict[str, Any]:
-    """Whether a lock is held, by whom as far as it says, and whether processes share it."""
+    """Whether a lock is held, its owner if it tells, and whether processes share it."""
     facts: dict[str, Any] = {}
     sem = getattr(lock, "_semlock", None)
     inner = getattr(lock, "_lock", None)
@@ -343,10 +329,10 @@ def lock_facts(lock: Any) -> dict[str, Any]:
     elif can(lock, "locked"):
         try:
             facts = {"locked": bool(lock.locked())}
-        except Exception:  # noqa: BLE001 - somebody else's idea of a lock
+        except Exception:  # noqa: BLE001 - user code
             facts = {}
     value = getattr(lock, "__dict__", {}).get("_value")
-    if isinstance(value, int):  # a semaphore of threading's
+    if isinstance(value, int):  # threading.Semaphore
         facts["locked"] = value <= 0
     text = repr(lock)
     if "locked" not in facts and "owner=" in text:
@@ -365,16 +351,15 @@ def _target(fd: int | None) -> str:
 
 
 def open_files() -> dict[int, str]:
-    """The regular files open in this process that data may come from."""
+    """The open regular files of this process that may hold data."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
             target, fd = os.readlink(f"/proc/self/fd/{name}"), int(name)
             if fd <= 2 or not stat.S_ISREG(os.fstat(fd).st_mode) or target.startswith(("/memfd:", "/dev/shm/")):
                 continue
-            if not flags_of(fd) & (
-                os.O_WRONLY | os.O_APPEND
-            ):  # what is only written to, a log, shares its place on purpose
+            # a file that is only written, such as a log, shares its offset on purpose
+            if not flags_of(fd) & (os.O_WRONLY | os.O_APPEND):
                 found[fd] = target
         except (OSError, ValueError):
             continue
@@ -382,7 +367,7 @@ def open_files() -> dict[int, str]:
 
 
 def flags_of(fd: int) -> int:
-    """How a descriptor was opened."""
+    """The flags that a descriptor was opened with."""
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
         for line in file:
             if line.startswith("flags:"):

@@ -1,4 +1,4 @@
-"""The processes of a trial, seen from outside: who belongs to it, what they use, how they end."""
+"""The processes of a trial, seen from outside: find them, measure them, end them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
-    """An interpreter that runs `main` of one of our modules. Nothing is imported from the current folder, as `-m` would."""
+    """The command line of an interpreter that runs `main` of one of our modules.
+
+    Unlike `-m`, it imports nothing from the current folder.
+    """
     text = (
         f"import sys; sys.path[:] = [*filter(None, sys.path), {os.path.dirname(HERE)!r}]; "
         f"from {module} import main; main(sys.argv[1:])"
@@ -31,13 +34,16 @@ def child_command(module: str, *arguments: str) -> list[str]:
 
 
 def adopt_orphans() -> None:
-    """Processes left behind by a child become children of this process, which can then wait for them."""
+    """Become the parent of processes that a child leaves behind, to be able to wait for them."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap(pid: int, seconds: float) -> int | None:
-    """The exit status of a child once it has ended (negative for a signal), or None if it does not in time."""
+    """The exit status of a child (negative for a signal), or None if it runs longer than `seconds`.
+
+    A process that is not our child gives 0 once it has ended.
+    """
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -69,7 +75,7 @@ class Usage:
 
 
 def _all() -> Iterator[tuple[int, list[str]]]:
-    """Every process, with the fields of its stat file after the name: state, parent, group, session and so on."""
+    """Every process, with its stat fields after the name: state, parent, group, session, ..."""
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
@@ -81,7 +87,7 @@ def _all() -> Iterator[tuple[int, list[str]]]:
 
 
 def session(leader: int) -> list[Usage]:
-    """Every process of a session that lives."""
+    """Every living process of a session."""
     found = []
     for pid, fields in _all():
         # user and system time are at 11 and 12, resident pages at 21
@@ -92,7 +98,7 @@ def session(leader: int) -> list[Usage]:
 
 
 def kill_session(leader: int) -> None:
-    """End every process of a session, also those that are born meanwhile, and take their ends."""
+    """Kill and reap every process of a session, also those that start meanwhile."""
     until = time.monotonic() + 2
     while time.monotonic() < until:
         alive = session(leader)
@@ -103,18 +109,18 @@ def kill_session(leader: int) -> None:
                 os.kill(one.pid, signal.SIGKILL)
         for one in alive:
             reap(one.pid, 0.2)
-    _bury(leader)
+    _reap(leader)
 
 
 def end_session(leader: int, folder: str) -> None:
-    """End a trial's processes, and remove the folder that they put their sockets into."""
+    """Kill a trial's processes, and remove the folder of their sockets."""
     kill_session(leader)
     with contextlib.suppress(OSError), open(f"{folder}/temporary", encoding="utf-8") as file:
         shutil.rmtree(file.read(), ignore_errors=True)
 
 
-def _bury(leader: int) -> None:
-    """Take the ends of a session's processes that were adopted, so that none stays as a zombie."""
+def _reap(leader: int) -> None:
+    """Reap the adopted processes of a session, so that no zombie stays."""
     for pid, fields in _all():
         if fields[0] == "Z" and int(fields[1]) == os.getpid() and int(fields[3]) == leader:
             with contextlib.suppress(OSError):
@@ -122,7 +128,7 @@ def _bury(leader: int) -> None:
 
 
 def sweep_shared_memory(pids: set[int]) -> None:
-    """Remove what torch's workers of a trial left in /dev/shm when they were killed while they made it."""
+    """Remove the files that a trial's killed torch workers left in /dev/shm."""
     folder = "/dev/shm"
     try:
         names = os.listdir(folder)
@@ -136,5 +142,5 @@ def sweep_shared_memory(pids: set[int]) -> None:
 
 
 def pause(seconds: float) -> None:
-    """Let time pass, without a handler of ours being needed to wake up."""
+    """Sleep; no signal handler is needed to wake up."""
     signal.sigtimedwait([], seconds)

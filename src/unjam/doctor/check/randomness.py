@@ -1,7 +1,8 @@
-"""The random numbers of a process: the global generators and those that the dataset holds.
+"""The random generators of a process: the global ones and those that the dataset holds.
 
-Before the first sample of a worker their states are written down: two workers in one state draw the same numbers. After
-that every sample is loaded from a seed made of its index, so that the same sample can be compared between trials.
+Their states are recorded before a worker's first sample: two workers with equal states draw the
+same numbers. After that, each sample gets a seed made from its index, so that the same sample can
+be compared between trials.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ GLOBAL = ("random", "numpy.random", "torch")
 
 
 def is_generator(obj: Any) -> bool:
-    """Whether an object draws random numbers from a state of its own."""
+    """Whether an object draws random numbers from its own state."""
     if isinstance(obj, (type, random.SystemRandom)):
         return False
     if isinstance(obj, random.Random):
@@ -35,16 +36,16 @@ class Randomness:
         self._own = own
 
     def states(self) -> dict[str, str]:
-        """A short name of each generator's state."""
-        return {name: _name(read()) for name, read, _ in self._all()}
+        """A hash of each generator's state, by the generator's name."""
+        return {name: _hash(read()) for name, read, _ in self._all()}
 
     def seed(self, number: int) -> None:
-        """Set every generator to a state made of a number."""
+        """Seed every generator with a number."""
         for _, _, write in self._all():
             write(number)
 
     def seed_own(self, number: int) -> None:
-        """The dataset's own generators only."""
+        """Seed only the generators that the dataset holds."""
         for name, _, write in self._all():
             if name in self._own:
                 write(number)
@@ -55,7 +56,7 @@ class Randomness:
         ]
         numpy = sys.modules.get("numpy.random")
         if numpy is not None:
-            legacy = numpy.mtrand._rand  # noqa: SLF001 - the one behind numpy.random's functions
+            legacy = numpy.mtrand._rand  # noqa: SLF001 - used by numpy.random's functions
             found.append(("numpy.random", lambda: _numpy(legacy), lambda n: legacy.seed(n % 2**32)))
         torch = sys.modules.get("torch")
         if torch is not None:
@@ -93,5 +94,5 @@ def _torch(generator: Any) -> bytes:
     return bytes(generator.get_state().numpy().tobytes())
 
 
-def _name(state: bytes) -> str:
+def _hash(state: bytes) -> str:
     return hashlib.blake2b(state, digest_size=8).hexdigest()

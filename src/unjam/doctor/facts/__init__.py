@@ -1,1 +1,1 @@
-"""What the doctor knows: plain records without judgement."""
+"""Plain records of what the doctor knows. Nothing here decides what is wrong."""

@@ -1,6 +1,6 @@
-"""Everything the doctor knows of one loader: what was captured, what was read in the source, what the trials showed.
+"""Everything the doctor knows about one loader: captured state, source reading, trial results.
 
-Facts only. The rules judge them; nothing here does.
+These are facts only. The rules decide what they mean.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from unjam.system.stacks import Frame
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that the dataset (or its collate function, or the code they call) holds.
+    """An object that the dataset, its collate function or the code they call refers to.
 
-    kind: "lock", "semaphore", "handle", "generator", "thread", "executor", "queue", "objects" (many Python objects) or
-    "array". `path` is written as the user would: `dataset.reader.lock`. `place` is the line that set it.
+    kind: "lock", "semaphore", "handle", "generator", "thread", "executor", "queue", "objects" (many
+    Python objects) or "array".
+    path: as the user would write it, e.g. `dataset.reader.lock`.
+    place: the line that set it.
     """
 
     path: str
@@ -30,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """How one argument of a worker takes being pickled. `reason` is empty where it can be."""
+    """Whether one argument of a worker can be pickled. `reason` says why not; empty: it can."""
 
     name: str
     path: str = ""
@@ -38,12 +40,12 @@ class Crossing:
     reason: str = ""
     place: Place | None = None
     nbytes: int = 0
-    back: str = ""  # why it could not be read again, though it was written
+    back: str = ""  # why unpickling failed after pickling worked
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
-    """The loader as the program made it."""
+    """The loader as the program created it."""
 
     kind: str
     dataset: str
@@ -67,23 +69,23 @@ class LoaderFacts:
     iterated_at: Place | None = None
     sharing: str = "file_descriptor"
     batches: int | None = None
-    order_repeats: bool = False  # two passes over the sampler give one order, and set_epoch changes it
-    list_reused: bool = False  # the batch sampler yields one list again and again
-    driver: str = "torch"  # or "unjam": whose class it is
-    main_class: bool = False  # the dataset's class, or a function it needs, is of __main__
+    order_repeats: bool = False  # each pass has the same order until set_epoch is called
+    list_reused: bool = False  # the batch sampler yields the same list object each time
+    driver: str = "torch"  # "torch" or "unjam": which DataLoader class it is
+    main_class: bool = False  # the dataset's class is defined in __main__
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadFacts:
-    """A Python thread of the captured process besides the main one."""
+    """A Python thread of the captured process, other than the main thread."""
 
     name: str
     frames: tuple[Frame, ...] = ()
-    holds: tuple[str, ...] = ()  # paths of locks that its code uses
+    holds: tuple[str, ...] = ()  # paths of the locks that its code uses
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ProcessFacts:
     """The process and the machine at the moment of capture."""
 
     cpus: int
@@ -105,43 +107,46 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the source says, without running it. Each is (place, words or names)."""
+    """What the source code says, read without running it."""
 
-    excepts: tuple[tuple[Place, str, str], ...] = ()  # (place, what is caught, what is done)
-    guarded: bool = True  # the loop over the loader is under the main guard, or in a function
+    excepts: tuple[tuple[Place, str, str], ...] = ()  # (place, what it catches, what it does)
+    guarded: bool = True  # False: `__main__` reaches the loader without a main guard
     in_loop: bool = False  # the loader is iterated inside another loop
-    epochs: int | None = None  # how often that loop goes round, where the program says so
-    once: bool = False  # nothing around it would iterate it a second time
+    epochs: int | None = None  # iterations of that loop, where the source says so
+    once: bool = False  # no loop around it iterates it a second time
     remade: Place | None = None  # next(iter(loader)) inside a loop
-    kept: tuple[Place, str] | None = None  # the loop keeps whole batches
+    kept: tuple[Place, str] | None = None  # (line, name) where the loop stores whole batches
     set_epoch: bool = False
-    reads: Mapping[str, Place] = field(default_factory=dict)  # attributes of the dataset read by the program
-    writes: Mapping[str, Place] = field(default_factory=dict)  # attributes of the dataset set inside the loop
+    # attributes of the dataset that the program reads, and those that it sets inside a loop
+    reads: Mapping[str, Place] = field(default_factory=dict)
+    writes: Mapping[str, Place] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Case:
-    """One loader, and all that is known of it."""
+    """One loader and everything known about it."""
 
     loader: LoaderFacts
-    world: World
+    process_facts: ProcessFacts
     parts: tuple[Part, ...] = ()
     crossings: tuple[Crossing, ...] = ()
     reading: Reading = field(default_factory=Reading)
     trials: list[Trial] = field(default_factory=list)
-    again: Trial | None = None  # as it is, once more, after a change had removed the failure
-    eased: Mapping[str, Any] = field(default_factory=dict)  # the change that let a frozen loader go on, to see further
+    # the unchanged loader tried again, after a trial with a change had removed the failure
+    again: Trial | None = None
+    # the change that unfroze the loader; further trials use it to find problems behind the freeze
+    eased: Mapping[str, Any] = field(default_factory=dict)
 
     def tried(self, plan: Plan) -> Trial | None:
-        """The trial of a plan, if there was one."""
+        """Return the trial of this plan, if there was one."""
         return next((trial for trial in self.trials if trial.plan == plan), None)
 
     def find(self, **wanted: Any) -> Trial | None:
-        """The first trial whose plan has these values and no other change."""
+        """Return the first trial whose plan has these values and no other change."""
         return next(self.all(**wanted), None)
 
     def all(self, **wanted: Any) -> Iterator[Trial]:
-        """Every trial whose plan has these values and no other change."""
+        """Yield every trial whose plan has these values and no other change."""
         for trial in self.trials:
             plain = Plan(
                 trial.plan.workers, trial.plan.start, epochs=trial.plan.epochs, seconds=trial.plan.seconds,
@@ -152,17 +157,17 @@ class Case:
 
     @property
     def alone(self) -> Trial | None:
-        """Without workers, bad samples left out; where that freezes, with the change that lets it go on."""
+        """The trial without workers that skips bad samples; with the `eased` change if any."""
         return (self.find(workers=0, tolerant=True, **self.eased) if self.eased else None) or self.first_alone
 
     @property
     def first_alone(self) -> Trial | None:
-        """Without workers, bad samples left out, and nothing else changed."""
+        """The trial without workers that skips bad samples, and changes nothing else."""
         return self.find(workers=0, tolerant=True)
 
     @property
     def as_is(self) -> Trial | None:
-        """With the program's own workers and nothing changed."""
+        """The trial with the program's own number of workers and no change."""
         return next(
             (t for t in self.all(workers=self.loader.num_workers) if self.loader.num_workers),
             None,
@@ -170,7 +175,7 @@ class Case:
 
     @property
     def compared(self) -> Trial | None:
-        """With workers, to compare with `alone`: as it is, or with bad samples left out where they end it."""
+        """The trial with workers to compare with `alone`: skipping bad samples, else `as_is`."""
         if not self.loader.num_workers:
             return None
         workers = self.loader.num_workers
@@ -188,7 +193,7 @@ class Case:
 
     @property
     def drains(self) -> bool:
-        """Whether loading takes from something that cannot be given back: a queue between processes, a pipe, a socket."""
+        """Whether loading consumes data that is then gone: from a process queue, pipe or socket."""
         return any(
             (part.kind == "queue" and part.facts.get("between_processes"))
             or (part.kind == "handle" and str(part.facts.get("target", "")).startswith(("pipe:", "socket:")))
@@ -196,9 +201,9 @@ class Case:
         )
 
     def part(self, path: str) -> Part | None:
-        """The part at a path."""
+        """Return the part at this path."""
         return next((part for part in self.parts if part.path == path), None)
 
     def kinds(self, *kinds: str) -> list[Part]:
-        """The parts of some kinds."""
+        """Return the parts of these kinds."""
         return [part for part in self.parts if part.kind in kinds]

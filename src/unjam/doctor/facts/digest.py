@@ -1,4 +1,4 @@
-"""A short name for a sample's content, equal for equal content, and what it is made of."""
+"""A hash of a sample's content, equal for equal content; and the size of a batch in bytes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# of a larger buffer only this many bytes are read, spread over it
+# of a larger buffer we hash this many bytes, taken from 8 places in it
 MOST_BYTES = 1 << 20
 MOST_LEAVES = 64
 SHOWN_LEAVES = 16
 
 
 def digest(sample: Any) -> tuple[str, str]:
-    """The content's name, and the names of its first leaves one by one."""
+    """Return the hash of the content, and the short hashes of its first leaves, joined by dots."""
     leaves: list[str] = []
     try:
         _walk(sample, leaves, 0)
-    except Exception as error:  # noqa: BLE001 - objects of the user's, some of which cannot be looked at
+    except Exception as error:  # noqa: BLE001 - user objects can raise anything
         leaves.append(type(error).__name__)
     whole = hashlib.blake2b("".join(leaves).encode(), digest_size=8).hexdigest()
     return whole, ".".join(leaf[:8] for leaf in leaves[:SHOWN_LEAVES])
@@ -30,10 +30,10 @@ def _walk(part: Any, leaves: list[str], depth: int) -> None:
         return
     if isinstance(part, Mapping):
         for key in part:
-            leaves.append(_name(repr(key).encode()))
+            leaves.append(_hash(repr(key).encode()))
             _walk(part[key], leaves, depth + 1)
     elif isinstance(part, Sequence) and not isinstance(part, (str, bytes, bytearray)):
-        leaves.append(_name(b"%d" % len(part)))
+        leaves.append(_hash(b"%d" % len(part)))
         for one in part[:MOST_LEAVES]:
             _walk(one, leaves, depth + 1)
     else:
@@ -42,16 +42,16 @@ def _walk(part: Any, leaves: list[str], depth: int) -> None:
 
 def _leaf(leaf: Any) -> str:
     if isinstance(leaf, (str, bool, numbers.Number)) or leaf is None:
-        return _name(repr(leaf).encode())
+        return _hash(repr(leaf).encode())
     if isinstance(leaf, (bytes, bytearray, memoryview)):
-        return _name(bytes(leaf[:MOST_BYTES]))
+        return _hash(bytes(leaf[:MOST_BYTES]))
     kind = type(leaf).__module__.partition(".")[0]
     if kind == "torch" and hasattr(leaf, "untyped_storage"):
-        import torch  # noqa: PLC0415 - the program has it already
+        import torch  # noqa: PLC0415 - the program has imported it
 
         tensor = leaf.detach()
         if tensor.is_sparse or tensor.is_quantized or tensor.is_nested:
-            return _name(repr(tensor).encode())
+            return _hash(repr(tensor).encode())
         data = tensor.to("cpu").contiguous().view(torch.uint8) if tensor.dim() else tensor.cpu().reshape(1)
         return _buffer(data.contiguous().view(torch.uint8).numpy(), f"{tensor.dtype}{tuple(tensor.shape)}")
     if kind == "numpy" and hasattr(leaf, "dtype"):
@@ -59,14 +59,14 @@ def _leaf(leaf: Any) -> str:
 
         array = np.asarray(leaf)
         if array.dtype.hasobject:
-            return _name(repr(array.tolist()).encode())
+            return _hash(repr(array.tolist()).encode())
         return _buffer(np.ascontiguousarray(array).reshape(-1).view(np.uint8), f"{array.dtype}{array.shape}")
     if callable(getattr(leaf, "tobytes", None)):
-        return _name(leaf.tobytes()[:MOST_BYTES])
+        return _hash(leaf.tobytes()[:MOST_BYTES])
     try:
-        return _name(pickle.dumps(leaf))
-    except Exception:  # noqa: BLE001 - what cannot be pickled is known by its type only
-        return _name(type(leaf).__qualname__.encode())
+        return _hash(pickle.dumps(leaf))
+    except Exception:  # noqa: BLE001 - not picklable: only its type counts
+        return _hash(type(leaf).__qualname__.encode())
 
 
 def _buffer(flat: Any, kind: str) -> str:
@@ -82,12 +82,12 @@ def _buffer(flat: Any, kind: str) -> str:
     return state.hexdigest()
 
 
-def _name(data: bytes) -> str:
+def _hash(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def weigh(batch: Any) -> tuple[int, int, int]:
-    """A batch's bytes in tensors, how many tensors it has, and the bytes of the storages that they lie in."""
+    """Return a batch's bytes in tensors, its number of tensors, and the bytes of their storages."""
     tensors: list[Any] = []
     _tensors(batch, tensors, 0)
     storages = {}

@@ -1,7 +1,7 @@
-"""Which locks a thread is inside of, read from the source of the lines it stands at.
+"""Which locks a thread holds, read from the source of the lines on its stack.
 
-A thread whose line lies in the body of `with lock:`, or after `lock.acquire()` and before `lock.release()`, holds the lock,
-unless it still waits for it at that very line.
+A thread holds a lock if its line is in the body of `with lock:`, or after `lock.acquire()` and
+before `lock.release()`. At the line that acquires the lock, the thread may still wait for it.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from unjam.system.stacks import Frame
 
 
 def wanted(frame: Frame) -> list[str]:
-    """The locks that a line takes: what `with` names, or what `.acquire()` is called on; as written."""
+    """Return the locks that a line acquires by `with` or `.acquire()`, as source text."""
     line = frame.line or 0
     found: list[str] = []
     for node in _statements(frame):
         if isinstance(node, (ast.With, ast.AsyncWith)):
             parts = [item.context_expr for item in node.items]
-            found += [_written(part) for part in parts if part.lineno <= line <= (part.end_lineno or part.lineno)]
+            found += [_lock_text(part) for part in parts if part.lineno <= line <= (part.end_lineno or part.lineno)]
         else:
             calls = [one for one in ast.walk(node) if isinstance(one, ast.Call) and _is_call(one, "acquire")]
-            found += [_written(one) for one in calls if one.lineno <= line <= (one.end_lineno or one.lineno)]
+            found += [_lock_text(one) for one in calls if one.lineno <= line <= (one.end_lineno or one.lineno)]
     return list(dict.fromkeys(found))
 
 
 def held(frames: tuple[Frame, ...], values: tuple[Mapping[str, str], ...]) -> Iterator[tuple[str, str, Place]]:
-    """(expression, what its first name stands for, the line that took it) for every lock that a thread is inside of."""
+    """Yield (expression, value of its first name, line that acquired it) for each lock held."""
     for n, frame in enumerate(frames):
         if frame.line is None or not is_users(frame.file):
             continue
         known = values[n] if n < len(values) else {}
-        for expression, line in _inside(frame):
+        for expression, line in _held_in(frame):
             yield expression, known.get(expression.partition(".")[0], frame.file), Place(frame.file, line)
 
 
-def _inside(frame: Frame) -> Iterator[tuple[str, int]]:
+def _held_in(frame: Frame) -> Iterator[tuple[str, int]]:
     line = frame.line or 0
     function = _function(frame)
     if function is None:
         return
-    for node in _own(function):
+    for node in _own_nodes(function):
         if isinstance(node, (ast.With, ast.AsyncWith)) and node.body[0].lineno <= line <= (node.end_lineno or line):
             for item in node.items:
-                yield _written(item.context_expr), node.lineno
+                yield _lock_text(item.context_expr), node.lineno
     taken: dict[str, int] = {}
-    calls = [node for node in _own(function) if isinstance(node, ast.Call)]
+    calls = [node for node in _own_nodes(function) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda one: (one.lineno, one.col_offset)):
         if node.lineno >= line:
             break
         if _is_call(node, "acquire"):
-            taken[_written(node)] = node.lineno
+            taken[_lock_text(node)] = node.lineno
         elif _is_call(node, "release"):
-            taken.pop(_written(node), None)
+            taken.pop(_lock_text(node), None)
     yield from taken.items()
 
 
 def _function(frame: Frame) -> ast.AST | None:
-    """The innermost function around a line, or the module."""
+    """Return the innermost function around a line, or the module."""
     tree, line = tree_of(frame.file), frame.line or 0
     inside = [
         node
@@ -71,18 +71,18 @@ def _function(frame: Frame) -> ast.AST | None:
     return max(inside, key=lambda node: node.lineno, default=tree)
 
 
-def _own(function: ast.AST) -> Iterator[ast.AST]:
-    """What belongs to a function itself, and not to one that is defined inside it."""
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function without those of functions defined inside it."""
     for node in ast.iter_child_nodes(function):
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             yield node
-            yield from _own(node)
+            yield from _own_nodes(node)
 
 
 def _statements(frame: Frame) -> Iterator[ast.stmt]:
-    """The statements that a line belongs to, simple ones and the heads of `with`."""
+    """Yield the simple and `with` statements, and the `if`/`while` conditions, around a line."""
     function = _function(frame)
-    for node in _own(function) if function else ():
+    for node in _own_nodes(function) if function else ():
         if isinstance(node, ast.stmt) and node.lineno <= (frame.line or 0) <= (node.end_lineno or node.lineno):
             if isinstance(node, (ast.With, ast.AsyncWith)) or not hasattr(node, "body"):
                 yield node
@@ -94,8 +94,8 @@ def _is_call(node: ast.Call, method: str) -> bool:
     return isinstance(node.func, ast.Attribute) and node.func.attr == method
 
 
-def _written(node: ast.expr) -> str:
-    """As in the source; of a call, what it is called on: `lock.acquire_timeout(3)` speaks of `lock`."""
+def _lock_text(node: ast.expr) -> str:
+    """Return the source text; of a method call only its object: `lock.acquire()` gives `lock`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         node = node.func.value
     return ast.unparse(node)

@@ -1,4 +1,4 @@
-"""What a process is about, from its Python calls: which part of a loader it is in, which sample, which worker it is."""
+"""What a process does, from its Python stack: its loader, stage, sample and worker number."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from unjam.system.stacks import Frame
 
 Values = tuple[Mapping[str, str], ...]
 
-# packages of Python's own among the files below
-_PYTHONS = ("multiprocessing/", "concurrent/")
+# packages of the standard library among the files below
+_STANDARD_LIBRARY = ("multiprocessing/", "concurrent/")
 
 _POOLS = (("multiprocessing/pool.py", "worker"), ("concurrent/futures/process.py", "_process_worker"))
-# calls of a library in which a main process waits for its workers, by file and function
+# library functions in which a main process waits for its workers: (file, function)
 _WAITS = {
     ("torch/utils/data/dataloader.py", "_try_get_data"),
     ("torch/utils/data/dataloader.py", "_get_data"),
     ("torch/utils/data/dataloader.py", "_next_data"),
-    ("unjam/drive/feed.py", "next"),
+    ("unjam/loader/driver/driver.py", "next"),
     ("multiprocessing/pool.py", "get"),
     ("multiprocessing/pool.py", "wait"),
     ("multiprocessing/pool.py", "next"),
@@ -32,29 +32,31 @@ _WAITS = {
     ("concurrent/futures/_base.py", "wait"),
     ("concurrent/futures/_base.py", "result_iterator"),
 }
-_INLINE = ("torch/utils/data/_utils/fetch.py", "unjam/worker/fetching.py")
+_INLINE = ("torch/utils/data/_utils/fetch.py", "unjam/loader/worker/fetching.py")
 
 
 def named(frame: Frame, file: str, *functions: str) -> bool:
-    """Whether a call is of this library's file, and of one of these functions."""
+    """Whether a frame is in this library file, and in one of these functions if any are given."""
     if functions and frame.function not in functions:
         return False
     path = "/" + frame.file.replace("\\", "/")
-    return path.endswith("/" + file) and (not file.startswith(_PYTHONS) or is_pythons(frame.file))
+    return path.endswith("/" + file) and (not file.startswith(_STANDARD_LIBRARY) or is_pythons(frame.file))
 
 
 def at(frames: tuple[Frame, ...], file: str, *functions: str) -> int:
-    """Where the outermost such call is, or -1."""
+    """Return the position of the outermost such frame, or -1."""
     return next((n for n in range(len(frames) - 1, -1, -1) if named(frames[n], file, *functions)), -1)
 
 
 def worker_doing(frames: tuple[Frame, ...], values: Values) -> Doing | None:
-    """What a worker is about; None: this is no worker."""
+    """Return what a worker does; None: the process is not a worker."""
     loop = at(frames, "torch/utils/data/_utils/worker.py", "_worker_loop")
     if loop >= 0:
         known = values[loop] if loop < len(values) else {}
         stage, index = _stage(frames[:loop], values)
-        first = stage in ("init", "made") or (bool(index) and _begins(inner=frames[:loop], values=values, index=index))
+        first = stage in ("init", "made") or (
+            bool(index) and _is_first_of_batch(inner=frames[:loop], values=values, index=index)
+        )
         return Doing(
             "torch",
             stage,
@@ -69,8 +71,8 @@ def worker_doing(frames: tuple[Frame, ...], values: Values) -> Doing | None:
         if loop >= 0:
             inner = [f for f in frames[:loop] if not is_pythons(f.file)]
             return Doing("pool", "task" if inner else "idle")
-    if at(frames, "unjam/worker/main.py") >= 0:
-        fetch = at(frames, "unjam/worker/fetching.py")
+    if at(frames, "unjam/loader/worker/main.py") >= 0:
+        fetch = at(frames, "unjam/loader/worker/fetching.py")
         return Doing(
             "unjam", "sample" if fetch >= 0 else "idle", _index(frames[: fetch + 1], values) if fetch >= 0 else ""
         )
@@ -86,7 +88,7 @@ def worker_doing(frames: tuple[Frame, ...], values: Values) -> Doing | None:
 
 
 def _stage(inner: tuple[Frame, ...], values: Values) -> tuple[str, str]:
-    """The stage of torch's worker, from the calls inside its loop, and the sample."""
+    """Return the stage and the sample of a torch worker, from the frames inside its loop."""
     if not inner:
         return "idle", ""
     callee = inner[-1]
@@ -106,7 +108,7 @@ def _stage(inner: tuple[Frame, ...], values: Values) -> tuple[str, str]:
     return "init", ""
 
 
-def _begins(inner: tuple[Frame, ...], values: Values, index: str) -> bool:
+def _is_first_of_batch(inner: tuple[Frame, ...], values: Values, index: str) -> bool:
     """Whether a sample is the first of its batch."""
     fetch = at(inner, "torch/utils/data/_utils/fetch.py", "fetch")
     whole = _batch(values, fetch).strip("[]( ")
@@ -114,12 +116,12 @@ def _begins(inner: tuple[Frame, ...], values: Values, index: str) -> bool:
 
 
 def _index(frames: tuple[Frame, ...], values: Values) -> str:
-    """The sample: what the fetcher's own loop variable holds, else the batch's indices."""
+    """Return the fetcher's loop variable, else the indices of the batch."""
     for n in range(len(frames) - 1, -1, -1):
         known = values[n] if n < len(values) else {}
         if not any(named(frames[n], file) for file in _INLINE):
             continue
-        for name in ("idx", "one"):  # torch's word for it, and ours
+        for name in ("idx", "one"):  # the variable's name in torch's fetcher, and in ours
             if name in known:
                 return known[name]
     return _batch(values, len(frames) - 1)
@@ -131,7 +133,10 @@ def _batch(values: Values, n: int) -> str:
 
 
 def progress(frames: tuple[Frame, ...], values: Values, arguments: Values) -> str:
-    """What changes from one sample to the next: what the user's outermost function was given, the list that a fetcher fills."""
+    """Return text that changes from one sample to the next.
+
+    It is the list that a fetcher fills, or the arguments of the user's outermost function.
+    """
     for n in range(len(frames) - 1, -1, -1):
         if n < len(values) and any(named(frames[n], file, "fetch") for file in _INLINE):
             return values[n].get("data", "")
@@ -145,19 +150,26 @@ def _number(text: str | None) -> int:
 
 
 def main_doing(frames: tuple[Frame, ...], values: Values) -> Doing:
-    """What a main process is about."""
+    """Return what a main process does."""
     inline = max(at(frames, file, "fetch") for file in _INLINE)
-    if at(frames, "unjam/drive/feed.py", "next") >= 0 and at(frames, "unjam/worker/fetching.py") < 0:
-        return Doing("unjam", "waits", through="feed.py:next")
+    if at(frames, "unjam/loader/driver/driver.py", "next") >= 0 and at(frames, "unjam/loader/worker/fetching.py") < 0:
+        return Doing("unjam", "waits", through="driver.py:next")
     if inline >= 0:
         index = _index(frames[: inline + 1], values)
+        ours = named(frames[inline], "unjam/loader/worker/fetching.py")
         collates = "collate_fn(" in linecache.getline(frames[inline].file, frames[inline].line or 0)
-        return Doing("torch", "collate" if collates else "sample", _batch(values, inline) if collates else index)
+        if ours:
+            collates = at(frames[: inline + 1], "unjam/loader/worker/fetching.py", "_batch_of", "_convert") >= 0
+        return Doing(
+            "unjam" if ours else "torch",
+            "collate" if collates else "sample",
+            _batch(values, inline) if collates else index,
+        )
     found = None
     for frame in frames:
         if is_users(frame.file):
             break
-        found = _library_call(frame) or found  # the outermost tells most
+        found = _library_call(frame) or found  # the outermost call says most
     if found is not None:
         return found
     outer = next((f for f in frames if not is_pythons(f.file)), None)
@@ -182,7 +194,7 @@ def _library_call(frame: Frame) -> Doing | None:
 
 
 def collective(frames: tuple[Frame, ...]) -> str:
-    """The function of torch.distributed that a stack is in, the outermost below the user's."""
+    """Return the torch.distributed function that user code called, if the stack is in one."""
     found = ""
     for frame in frames:
         if "/torch/distributed/" in frame.file.replace("\\", "/") and not frame.function.startswith("wrapper"):
@@ -192,9 +204,9 @@ def collective(frames: tuple[Frame, ...]) -> str:
     return found
 
 
-# -- what a line waits for ---------------------------------------------------------------------------------------------
+# -- what a line waits for -------------------------------------------------------------------------
 
-# the function of the standard library that the user's code called: (file, functions) -> kind
+# functions of the standard library that user code calls to wait: (file, functions, kind)
 _KINDS = (
     ("multiprocessing/queues.py", ("get", "put"), "queue"),
     ("multiprocessing/managers.py", (), "queue"),
@@ -218,7 +230,7 @@ _KINDS = (
 
 
 def sync_of(frames: tuple[Frame, ...], values: Values) -> Sync | None:
-    """What of Python's own the innermost user's line waits in: a queue, a future, an event; None: nothing of these."""
+    """Return the queue, future, event or lock that the user's line waits for, if any."""
     for n, frame in enumerate(frames):
         if not is_pythons(frame.file):
             return None
@@ -236,13 +248,13 @@ def sync_of(frames: tuple[Frame, ...], values: Values) -> Sync | None:
 
 
 def _is_file(path: str, file: str) -> bool:
-    """Whether a path of Python's own is this file, or (`asyncio/`) lies in this folder."""
+    """Whether a standard library path is this file, or is inside this folder (`asyncio/`)."""
     path = path.replace("\\", "/")
     return f"/{file}" in path if file.endswith("/") else path.endswith(f"/{file}")
 
 
 def _by_class(own: str, kind: str) -> str:
-    """Events, conditions and barriers wait by the same calls."""
+    """Tell events, conditions and barriers apart by class: they all wait in the same functions."""
     for word in ("Condition", "Barrier", "Event"):
         if own.endswith(word):
             return word.lower()

@@ -1,6 +1,6 @@
-"""A whole run of a program, as its loaders saw it: what was delivered, what failed, how long the training waited.
+"""A whole run of a program: what its loaders delivered, what failed, how long the training waited.
 
-Facts only; the advice is the rules' and the words are the report's.
+These are facts only. The rules give advice, the report writes the text.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from unjam.doctor.facts.trial import Place
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """One batch as a worker made it; times in nanoseconds of the machine's own clock."""
+class TimedBatch:
+    """One batch as a worker made it. Times are nanoseconds of the monotonic clock."""
 
     worker: int
     begun: int
@@ -27,12 +27,12 @@ class Made:
     slowest: str
     packed: int = 0
     stamps: tuple[int, ...] = ()
-    name: str = ""  # which batch of its epoch, and which samples
+    name: str = ""  # number of the batch in its epoch, and its samples
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The program asked for a batch and got it. `first`: of an epoch."""
+    """From the request for a batch until the program got it. `first`: the first of an epoch."""
 
     asked: int
     got: int
@@ -40,13 +40,13 @@ class Wait:
 
     @property
     def seconds(self) -> float:
-        """How long it waited."""
+        """Duration of the wait."""
         return (self.got - self.asked) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A cause that samples failed for, and how often."""
+class RunFailure:
+    """Why samples failed, and how many of them."""
 
     words: str
     count: int
@@ -56,7 +56,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class LoaderRun:
-    """One loader. driver: whose iterator it had, "unjam" or "torch". Times are in seconds, those of `waits` and `made` in nanoseconds."""
+    """One loader. Times are in seconds; in `waits`, `made` and `memory` they are in nanoseconds.
+
+    driver: "unjam" or "torch", whichever made the iterator.
+    """
 
     name: str
     place: Place | None
@@ -70,64 +73,64 @@ class LoaderRun:
     samples: int = 0
     failed: int = 0
     restarts: int = 0
-    loaders: int = 1  # how many were made at this line
-    starts: tuple[float, ...] = ()  # making an iterator and getting its first batch, for each epoch
-    own_starts: tuple[float, ...] = ()  # what unjam itself took of that, for each set of workers
+    loaders: int = 1  # loaders that the program created at this line
+    starts: tuple[float, ...] = ()  # for each epoch: creating the iterator, plus the first wait
+    own_starts: tuple[float, ...] = ()  # unjam's own part of that, for each set of workers
     waited: float = 0.0  # for all other batches
-    aside: bool = False  # another thread than the one that trains took its batches
+    aside: bool = False  # a thread other than the training thread took its batches
     trained: float = 0.0  # between getting one batch and asking for the next
     sampling: float = 0.0
     collating: float = 0.0
     packing: float = 0.0
-    failures: tuple[Failure, ...] = ()
-    overdue: tuple[tuple[str, float], ...] = ()  # samples that were ended for their time, and the seconds that they had
+    failures: tuple[RunFailure, ...] = ()
+    overdue: tuple[tuple[str, float], ...] = ()  # samples that hit the time limit, their seconds
     incidents: Mapping[str, int] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
-    made: tuple[Made, ...] = ()
-    memory: tuple[tuple[int, int, int], ...] = ()  # when, worker, bytes of its own
+    made: tuple[TimedBatch, ...] = ()
+    memory: tuple[tuple[int, int, int], ...] = ()  # time, worker, private bytes
     profile: Mapping[str, Any] | None = None
-    auto: str = ""  # what was chosen while it ran, and why
-    cut: bool = False  # the oldest waits and batches were forgotten
+    auto: str = ""  # the setting that `auto` chose, and why
+    cut: bool = False  # the oldest waits and batches were dropped
 
     @property
     def step(self) -> float | None:
-        """What the training does between a batch and the question for the next, usually; the first ones warm up."""
+        """Median seconds of a training step, without the first steps, which warm up."""
         waits = self.waits
         took = [(after.asked - before.got) / 1e9 for before, after in itertools.pairwise(waits) if not after.first]
         return statistics.median(took[min(3, len(took) // 2) :]) if took else None
 
     @property
     def started(self) -> float:
-        """Seconds that all epochs took to begin."""
+        """Seconds that all epochs took to start."""
         return sum(self.starts)
 
     @property
     def lost(self) -> float:
-        """Seconds that the training stood still for this loader."""
+        """Seconds that the training waited for this loader."""
         return self.started + self.waited
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One process of a program, from its first loader to its end."""
+    """One process of a program, from the import of its DataLoader to its exit."""
 
     command: str
     seconds: float
     loaders: tuple[LoaderRun, ...]
-    ended: str = ""  # the exception that ended it
+    ended: str = ""  # the exception that ended the program
     rank: str = ""
     pid: int = 0
     cpus: int = 1
-    stood: float | None = None  # seconds that the thread that trains waited, each moment once
+    stood: float | None = None  # seconds that the training thread waited, overlaps counted once
 
     @property
     def lost(self) -> float:
-        """Seconds that the training stood still."""
+        """Seconds that the training waited for data."""
         return sum(one.lost for one in self.loaders if not one.aside) if self.stood is None else self.stood
 
 
 def batch_name(number: int, indices: Sequence[Any]) -> str:
-    """A batch in a few words: its number in its epoch, its first and its last sample."""
+    """Return the name of a batch: its number in the epoch, its first and last sample."""
     if not indices or indices[0] is None:
         return f"batch {number}"
     ends = [str(indices[0])[:20], str(indices[-1])[:20]]
@@ -135,7 +138,7 @@ def batch_name(number: int, indices: Sequence[Any]) -> str:
 
 
 def size_of(batch: Any) -> int:
-    """How many samples are in a batch: the length of its first tensor, array or list."""
+    """Return the number of samples in a batch: the length of its first tensor, array or list."""
     for _ in range(8):
         shape = getattr(batch, "shape", None)
         if shape is not None:

@@ -1,6 +1,6 @@
-"""A running program as it was found: its processes, their threads, what each waits for and who could end the wait.
+"""A running program seen from outside: its processes, threads, and what each waits for.
 
-Facts only, gathered from outside. The rules judge them.
+These are facts only. The rules decide what they mean.
 """
 
 from __future__ import annotations
@@ -12,33 +12,34 @@ from unjam.doctor.facts.trial import Place, Sync, place_of
 from unjam.system.stacks import Frame
 from unjam.system.waiting import Waiting
 
-# a thread that used more of a processor than this, over the whole look, computes
+# a thread that used more of a processor than this while we observed it counts as computing
 BUSY = 0.3
-# so does one on a crowded machine that used some of it, and stood in the queue for a processor for most of the rest
+# on a busy machine: so does a thread that used this much, and was runnable for most of the time
 BUSY_IN_QUEUE, RUNNABLE = 0.08, 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A thread that is inside a lock's `with`, or between its acquire and release, as its source tells."""
+    """A thread that holds a lock, according to the source of its stack."""
 
     pid: int
     tid: int
     thread: str
     place: Place
     expression: str
-    itself: bool = False  # the very thread that waits for it
-    same: bool = True  # the same object, not only the same name
+    itself: bool = False  # the holder is the waiting thread itself
+    same: bool = True  # False: only the attribute names match, the objects may differ
 
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What a process is about, as its stack tells.
+    """What a process does, according to its stack.
 
-    loader: "torch", "unjam", "pool" (of multiprocessing or concurrent.futures), "process" (a child of multiprocessing)
-    or nothing. stage: of a worker "start", "init", "made", "idle", "sample", "collate", "send", "end", "task"; of a main
-    process "waits" (for a batch), "starting", "stopping" or "elsewhere"; a main process without workers that is inside a
-    sample has a worker's stage.
+    loader: "torch", "unjam", "pool" (multiprocessing or concurrent.futures), "process" (a child of
+    multiprocessing) or "".
+    stage of a worker: "start", "init", "made", "idle", "sample", "collate", "send", "end", "task".
+    stage of a main process: "waits" (for a batch), "starting", "stopping" or "elsewhere". A main
+    process that loads a sample itself has a worker's stage.
     """
 
     loader: str = ""
@@ -48,13 +49,13 @@ class Doing:
     batch: int = -1
     workers: int = 0
     first: bool = False  # the first sample of its batch
-    since: float | None = None  # seconds in this sample, where the process itself wrote that down
-    through: str = ""  # the function of the library that it waits in, for a stage "elsewhere"
+    since: float | None = None  # seconds in this sample or stage, from an unjam heartbeat
+    through: str = ""  # the function that it waits in, for the stages "waits" and "elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """One thread. `rested`: seconds since it last ran; `busy`: its share of a processor while it was looked at."""
+    """One thread. rested: seconds since it last ran. busy: its share of a processor."""
 
     tid: int
     name: str
@@ -64,31 +65,31 @@ class Thread:
     frames: tuple[Frame, ...] = ()
     values: tuple[Mapping[str, str], ...] = ()
     libraries: tuple[str, ...] = ()
-    native: bool = False  # the code that waits belongs to a library and not to Python
-    steady: bool = True  # every look found the same calls at the same lines
+    native: bool = False  # a native library waits, not Python
+    steady: bool = True  # all observations found the same stack
     syncs: tuple[Sync, ...] = ()
-    peers: tuple[str, ...] = ()  # who is at the other end of what it waits for
+    peers: tuple[str, ...] = ()  # processes at the other end of what it waits for
     peer_pids: tuple[int, ...] = ()
-    alone: bool = False  # nobody but this process is at the other end
+    alone: bool = False  # no other process has the other end open
     holders: tuple[Holder, ...] = ()
-    lines: Mapping[str, int] = field(default_factory=dict)  # the user's lines that looks found it at, how often
-    looks: int = 0
-    turns: int = 0  # how often it went to sleep while it was looked at
-    queueing: float = 0.0  # the share of the look in which it could have run and had no processor
+    lines: Mapping[str, int] = field(default_factory=dict)  # observations at each line of user code
+    looks: int = 0  # number of observations
+    turns: int = 0  # voluntary context switches during the observation
+    queueing: float = 0.0  # share of the time in which it was runnable but had no processor
 
     @property
     def place(self) -> Place | None:
-        """The innermost line of the user's own."""
+        """The innermost line of user code."""
         return place_of(self.frames)
 
     @property
     def computes(self) -> bool:
-        """Whether it used the processor while it was looked at."""
+        """Whether it used the processor during the observation."""
         return self.busy > BUSY or (self.busy > BUSY_IN_QUEUE and self.busy + self.queueing > RUNNABLE)
 
     @property
     def ends_soon(self) -> bool:
-        """Whether what it waits for has a time limit that comes within a minute."""
+        """Whether its wait has a timeout that expires within a minute."""
         return self.waiting.limit is not None and self.waiting.limit < 60
 
 
@@ -108,34 +109,33 @@ class Process:
     doing: Doing = field(default_factory=Doing)
     forked: bool = False
     rank: str = ""
-    number: int = -1  # of several main processes whose rank is not known, in the order of their birth
+    number: int = -1  # of several main processes: by start time, for those without a rank
     main: int = 0  # the main process that it belongs to
     open_files: int = 0
     most_files: int = 0
     blind: str = ""  # why its stacks could not be read
-    connected: tuple[int, ...] = ()  # other main processes that it has connections with
-    gpu: bool = False  # it has an accelerator's device open
+    connected: tuple[int, ...] = ()  # other main processes that it has socket connections with
+    gpu: bool = False  # it has a GPU device file open
     log: str = ""  # where its standard error goes, if that is a file
-    last_error: str = ""  # the last line there that speaks of an error
+    last_error: str = ""  # the last line there that mentions an error or exception
     cpu: float = 0.0
-    same_sample: bool = True  # every look found it in the same sample
-    silent: float | None = (
-        None  # of a main process: seconds since a worker sent it anything; of a worker: since it got work
-    )
+    same_sample: bool = True  # all observations found it in the same sample
+    # main process: seconds since a worker sent it anything; worker: seconds since it got work
+    silent: float | None = None
 
     @property
     def ended(self) -> bool:
-        """Whether it is dead and only not yet buried."""
+        """Whether it has exited, and its parent has not reaped it yet."""
         return self.state in ("Z", "X")
 
     @property
     def thread(self) -> Thread:
-        """Its main thread."""
+        """The main thread, or the thread that uses the loader."""
         return self.threads[0]
 
     @property
     def name(self) -> str:
-        """As a person says it."""
+        """The name for messages."""
         if self.role == "worker":
             known = f"worker {self.doing.number}" if self.doing.number >= 0 else "a worker"
             return f"{known} (pid {self.pid})"
@@ -147,35 +147,35 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All processes of one program, looked at for a few seconds."""
+    """All processes of one program, observed for a few seconds."""
 
     processes: tuple[Process, ...]
     seconds: float
     refused: str = ""  # why stacks cannot be read
-    remedy: str = ""  # what would allow it
+    remedy: str = ""  # how to allow it
     cpus: int = 1
-    shm: tuple[int, int] = (0, 0)  # bytes free and in all, as the program sees them
+    shm: tuple[int, int] = (0, 0)  # free and total bytes of /dev/shm, as the program sees it
     memory_left: int | None = None
-    kills: int = 0  # processes that the system killed for memory since it began to count
+    kills: int = 0  # out-of-memory kills so far, from the kernel's counter
 
     @property
     def mains(self) -> list[Process]:
-        """The main process, or every rank in order."""
+        """The main process, or all ranks in order."""
         found = [one for one in self.processes if one.role == "main"]
         return sorted(found, key=lambda one: (int(one.rank) if one.rank.isdecimal() else one.number, one.pid))
 
     def workers(self, main: Process | None = None) -> list[Process]:
-        """The workers of one main process, or all."""
+        """Return the workers of one main process, or all workers."""
         return [one for one in self.processes if one.role == "worker" and (main is None or one.main == main.pid)]
 
     def find(self, pid: int) -> Process | None:
-        """The process with this number."""
+        """Return the process with this pid."""
         return next((one for one in self.processes if one.pid == pid), None)
 
     def children(self, process: Process) -> list[Process]:
-        """What a process started itself."""
+        """Return the direct children of a process."""
         return [one for one in self.processes if one.parent == process.pid]
 
     def main_of(self, process: Process) -> Process:
-        """The main process that another belongs to."""
+        """Return the main process that a process belongs to."""
         return next((one for one in self.mains if one.pid == process.main), process)

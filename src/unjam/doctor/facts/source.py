@@ -1,4 +1,7 @@
-"""Reading source without running it: where an attribute was set, which exceptions are swallowed, how a loader is used."""
+"""Reads source code without running it.
+
+Finds where an attribute is set, which exceptions are swallowed, and how a program uses its loader.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import Any
 from unjam.doctor.facts.trial import Place
 
 _BROAD = {"Exception", "BaseException"}
-# caught to take another way, not to hide a bad sample
+# usually caught for control flow, not to hide a bad sample
 _NARROW = {
     "KeyError", "IndexError", "LookupError", "AttributeError", "StopIteration", "ImportError", "ModuleNotFoundError",
     "NotImplementedError", "KeyboardInterrupt", "EOFError", "Empty", "Full", "TimeoutExpired",
@@ -23,7 +26,7 @@ _NARROW = {
 
 @functools.cache
 def tree_of(file: str) -> ast.Module | None:
-    """A file's syntax tree, or None where it cannot be read."""
+    """Return the syntax tree of a file, or None if it cannot be read or parsed."""
     lines = linecache.getlines(file)
     try:
         return ast.parse("".join(lines)) if lines else None
@@ -32,17 +35,20 @@ def tree_of(file: str) -> ast.Module | None:
         ValueError,
         MemoryError,
         RecursionError,
-    ):  # the parser runs out of room on what nobody would write
+    ):  # the parser can run out of memory or stack on extreme source
         return None
 
 
 def line_of(place: Place | None) -> str:
-    """The text of a line."""
+    """Return the text of a line."""
     return linecache.getline(place.file, place.line).strip() if place else ""
 
 
 def per_worker_change(line: str) -> str:
-    """The change of a line that opens a handle, so that every worker opens its own; nothing where the line is something else."""
+    """Return a diff that makes every worker open its own handle.
+
+    It is empty unless the line is one assignment from a call.
+    """
     try:
         (statement,) = ast.parse(line).body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -56,21 +62,21 @@ def per_worker_change(line: str) -> str:
     return f"-    {line}\n+    {target} = unjam.per_worker({', '.join(given)})"
 
 
-# -- where things were set ---------------------------------------------------------------------------------------------
+# -- where a name is set ---------------------------------------------------------------------------
 
 
 def where_set(owner: Any, name: Any) -> Place | None:
-    """The line that put something where it was found: `self.x = …` in a class, `x = …` in a module."""
+    """Return the line that set a name: `self.x = …` in a class, `x = …` in a module."""
     try:
         if isinstance(owner, dict) and "__name__" in owner and "__builtins__" in owner:
             return _in_module(owner.get("__file__") or _any_file(owner), str(name))
-        if isinstance(owner, types.FunctionType):  # a variable of the function around it
+        if isinstance(owner, types.FunctionType):  # a variable of the enclosing function
             return _in_module(owner.__code__.co_filename, str(name))
         if isinstance(owner, (dict, list, tuple)) or owner is None:
             return None
         kind = owner if isinstance(owner, type) else type(owner)
         return attribute_set(kind, str(name))
-    except Exception:  # noqa: BLE001 - source is a help, not a need
+    except Exception:  # noqa: BLE001 - the source is optional
         return None
 
 
@@ -82,7 +88,7 @@ def _any_file(space: dict[str, Any]) -> str:
 
 
 def attribute_set(kind: type, name: str) -> Place | None:
-    """The line in a class (or one it derives from) that sets an attribute."""
+    """Return the line in a class or a base class that sets an attribute."""
     for base in kind.__mro__:
         for file, node in _class_nodes(base):
             best: int | None = None
@@ -107,7 +113,7 @@ def attribute_set(kind: type, name: str) -> Place | None:
 
 
 def class_place(kind: type) -> Place | None:
-    """Where a class begins."""
+    """Return the line where a class begins."""
     return next((Place(file, node.lineno) for file, node in _class_nodes(kind)), None)
 
 
@@ -121,7 +127,7 @@ def _class_nodes(kind: type) -> Iterator[tuple[str, ast.ClassDef]]:
 
 
 def file_of(kind: type) -> str:
-    """The file of a class; a notebook's class is known by its methods."""
+    """Return the file of a class, from its methods: a notebook's class has no source file."""
     for value in vars(kind).values():
         function = getattr(value, "__func__", value)
         if isinstance(function, types.FunctionType):
@@ -142,15 +148,15 @@ def _in_module(file: str, name: str) -> Place | None:
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
         if any(isinstance(part, ast.Name) and part.id == name for target in targets for part in ast.walk(target)):
-            return Place(file, node.lineno)  # type: ignore[attr-defined]  # both kinds have a line
+            return Place(file, node.lineno)  # type: ignore[attr-defined]  # both have lineno
     return None
 
 
-# -- exceptions that are swallowed -------------------------------------------------------------------------------------
+# -- swallowed exceptions --------------------------------------------------------------------------
 
 
 def swallowing(function: types.FunctionType) -> Iterator[tuple[Place, tuple[int, int], str, str]]:
-    """The handlers of a function that hide a failure: place, lines of the try body, what they catch, what they do."""
+    """Yield (place, lines of the try, what it catches, what it does) for handlers that hide failures."""
     file = function.__code__.co_filename
     node = _function_node(file, function.__code__)
     if node is None:
@@ -209,15 +215,15 @@ def _what_it_does(handler: ast.ExceptHandler, function: str, given: set[str], *,
 
 
 def _depends(value: ast.expr, given: set[str]) -> bool:
-    """Whether a value is made from the function's own arguments (self apart)."""
+    """Whether an expression uses an argument of the function other than self."""
     return any(isinstance(node, ast.Name) and node.id in given - {"self"} for node in ast.walk(value))
 
 
-# -- how a program uses its loader -------------------------------------------------------------------------------------
+# -- how a program uses its loader -----------------------------------------------------------------
 
 
 def enclosing(file: str, line: int) -> list[ast.stmt]:
-    """The statements around a line, outermost first."""
+    """Return the statements around a line, outermost first."""
     tree = tree_of(file)
     found = [
         node
@@ -228,7 +234,7 @@ def enclosing(file: str, line: int) -> list[ast.stmt]:
 
 
 def is_guarded(file: str, line: int) -> bool:
-    """Whether a line of a module's own level stands under `if __name__ == "__main__"`."""
+    """Whether a line is inside `if __name__ == "__main__":`."""
     return any(
         isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) and "__main__" in ast.unparse(node.test)
         for node in enclosing(file, line)
@@ -236,7 +242,7 @@ def is_guarded(file: str, line: int) -> bool:
 
 
 def is_in_loop(file: str, line: int) -> bool:
-    """Whether a line runs again and again: it stands in the body of a loop, within its function."""
+    """Whether a line is in the body of a loop of its own function."""
     around = enclosing(file, line)
     cut = max(
         (at for at, node in enumerate(around) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))), default=-1
@@ -250,17 +256,28 @@ def is_in_loop(file: str, line: int) -> bool:
 
 
 def rounds(file: str, line: int) -> ast.expr | None:
-    """What the loop around a line is given to count to: n in `for epoch in range(n)`."""
+    """Return how often the loop around a line runs: n in `range(n)`; None for ranges with a start or a step."""
     for node in reversed(enclosing(file, line)):
         if isinstance(node, ast.For) and line > (node.iter.end_lineno or node.lineno):
             call = node.iter
-            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("range") and call.args:
-                return call.args[-1] if len(call.args) < 3 else call.args[1]
+            names = ("range", "trange", "tqdm.trange")
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in names and call.args:
+                return _length(call.args)
+    return None
+
+
+def _length(arguments: list[ast.expr]) -> ast.expr | None:
+    """How long a range is: its end, less its start where both are plain numbers."""
+    if len(arguments) == 1:
+        return arguments[0]
+    if len(arguments) == 2 and all(isinstance(one, ast.Constant) and isinstance(one.value, int) for one in arguments):
+        start, end = (one.value for one in arguments if isinstance(one, ast.Constant))
+        return ast.Constant(max(0, int(end) - int(start)))  # type: ignore[arg-type] # checked above
     return None
 
 
 def remade(place: Place) -> bool:
-    """Whether a line makes an iterator only to take one batch: next(iter(loader))."""
+    """Whether a line creates an iterator for one batch only: next(iter(loader))."""
     for node in enclosing(place.file, place.line)[-1:]:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Call) and ast.unparse(inner.func) == "next" and inner.args:
@@ -271,7 +288,7 @@ def remade(place: Place) -> bool:
 
 
 def kept(place: Place) -> tuple[Place, str] | None:
-    """The line of the loop over the loader that keeps whole batches, and the name it keeps them under."""
+    """Return the line that stores whole batches, and the name of the variable that holds them."""
     around = enclosing(place.file, place.line)
     loop = next(
         (
@@ -322,7 +339,7 @@ def _kept_at_once(statement: ast.AST, place: Place) -> tuple[Place, str] | None:
 
 
 def _is_batch(value: ast.expr, names: set[str]) -> bool:
-    """Whether an expression is the batch itself or a part of it, not something computed from it."""
+    """Whether an expression is the batch or a part of it, not a value computed from it."""
     if isinstance(value, ast.Name):
         return value.id in names
     if isinstance(value, ast.Subscript):
@@ -342,7 +359,7 @@ def calls(file: str, method: str) -> bool:
 
 
 def uses_of(file: str, names: set[str]) -> tuple[dict[str, Place], dict[str, Place]]:
-    """Attributes of the objects called `names` that a file reads, and those that it sets inside a loop."""
+    """Return which attributes of the objects `names` a file reads, and which it sets in a loop."""
     reads: dict[str, Place] = {}
     writes: dict[str, Place] = {}
     tree = tree_of(file)

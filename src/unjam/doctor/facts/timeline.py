@@ -1,4 +1,4 @@
-"""What workers and consumer did over time, small enough for a page however much there was: put together first, then drawn."""
+"""What workers and consumer did over time, merged until it is small enough for a page."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MOST_SLOW = 25
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A batch that a worker made, or several where there are too many to see. Seconds from the beginning.
+    """A batch (or sample) that a worker made, or several merged into one. Seconds from the start.
 
-    share: of several, the part of the time in which the worker was at it; 1 for a single one.
+    share: of a merged bar, the part of its time in which the worker was busy; otherwise 1.
     """
 
     row: int
@@ -36,7 +36,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Numbers over time, a line for each name."""
+    """Values over time, one line for each name."""
 
     title: str
     unit: str
@@ -45,7 +45,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One loader over time. slow: the slowest samples: name, seconds, who made it."""
+    """One loader over time. slow: the slowest samples as (name, seconds, worker)."""
 
     rows: tuple[str, ...]
     span: float
@@ -57,7 +57,7 @@ class Picture:
 
 
 def of_run(run: LoaderRun) -> Picture | None:
-    """A loader of `unjam run`."""
+    """Return the picture of a loader of `unjam run`."""
     times = [t for wait in run.waits for t in (wait.asked, wait.got)] + [t for m in run.made for t in (m.begun, m.done)]
     if not times:
         return None
@@ -91,9 +91,9 @@ def of_run(run: LoaderRun) -> Picture | None:
         series.append(Series("Batches made and not yet taken", "batches", {"batches": depth(done, span)}))
     if run.memory:
         series.append(Series("Memory of each worker's own", "MB", _memory(run.memory, start)))
-    slow = [(bar.slow, bar.slow_seconds, _who(workers[bar.row])) for bar in bars if bar.slow]
+    slow = [(bar.slow, bar.slow_seconds, _row_name(workers[bar.row])) for bar in bars if bar.slow]
     return Picture(
-        (*map(_who, workers), "training"),
+        (*map(_row_name, workers), "training"),
         span,
         tuple(fewer(bars, len(workers), span)),
         tuple(longest(waits)),
@@ -104,7 +104,7 @@ def of_run(run: LoaderRun) -> Picture | None:
 
 
 def of_trial(trial: Trial) -> Picture | None:
-    """A trial of `unjam check`: there each sample is known."""
+    """Return the picture of a trial of `unjam check`, with a bar for each sample."""
     samples = [one for one in trial.samples if one.at]
     if not samples:
         return None
@@ -124,11 +124,11 @@ def of_trial(trial: Trial) -> Picture | None:
     ]
     memory: dict[str, list[tuple[float, float]]] = {}
     for reading in trial.memory:
-        memory.setdefault(_who(reading.worker), []).append((reading.at - start, reading.private / 1e6))
+        memory.setdefault(_row_name(reading.worker), []).append((reading.at - start, reading.private / 1e6))
     series.append(Series("Memory of each worker's own", "MB", {name: thin(line) for name, line in memory.items()}))
-    slow = [(one.index, one.seconds, _who(one.worker)) for one in samples]
+    slow = [(one.index, one.seconds, _row_name(one.worker)) for one in samples]
     return Picture(
-        (*map(_who, workers), "consumer"),
+        (*map(_row_name, workers), "consumer"),
         span,
         tuple(fewer(bars, len(workers), span)),
         tuple(longest(waits)),
@@ -138,7 +138,7 @@ def of_trial(trial: Trial) -> Picture | None:
 
 
 def of_measured(one: Measured) -> Picture | None:
-    """A setting of `unjam tune`."""
+    """Return the picture of a setting of `unjam tune`."""
     if not one.timeline:
         return None
     start = min(bar[1] for bar in one.timeline)
@@ -162,19 +162,19 @@ def of_measured(one: Measured) -> Picture | None:
     done = sorted((bar.start + bar.fetch + bar.collate, float(bar.samples)) for bar in bars)
     series = (Series("Samples made", "samples/s", {"samples/s": rate(done, span)}),)
     return Picture(
-        rows, span, tuple(fewer(bars, len(workers), span)), (), series, tuple(_slowest(_of_bars(bars, rows)))
+        rows, span, tuple(fewer(bars, len(workers), span)), (), series, tuple(_slowest(_slow_samples(bars, rows)))
     )
 
 
-def _of_bars(bars: Iterable[Bar], rows: Sequence[str]) -> list[tuple[str, float, str]]:
+def _slow_samples(bars: Iterable[Bar], rows: Sequence[str]) -> list[tuple[str, float, str]]:
     return [(bar.slow, bar.slow_seconds, rows[bar.row]) for bar in bars if bar.slow]
 
 
-# -- putting together ------------------------------------------------------------------------------------------------------
+# -- merging ---------------------------------------------------------------------------------------
 
 
 def fewer(bars: list[Bar], rows: int, span: float) -> list[Bar]:
-    """As many as a page can hold: each worker's time in slices, where there are more."""
+    """Merge the bars into time slices if there are too many for a page."""
     if len(bars) <= MOST_BARS or not rows:
         return bars
     slices = max(50, MOST_BARS // rows)
@@ -194,13 +194,13 @@ def fewer(bars: list[Bar], rows: int, span: float) -> list[Bar]:
 
 
 def longest(waits: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The longest waits, in the order of time."""
+    """Return the longest waits, in time order."""
     kept = sorted(waits, key=lambda wait: -wait[1])[:MOST_WAITS]
     return sorted(kept)
 
 
 def rate(events: Iterable[tuple[float, float]], span: float) -> list[tuple[float, float]]:
-    """How many a second, in slices."""
+    """Return the amount per second, by time slice."""
     events = list(events)
     slices = max(1, min(POINTS, len(events) // 3))
     wide = max(span, 1e-9) / slices
@@ -211,7 +211,7 @@ def rate(events: Iterable[tuple[float, float]], span: float) -> list[tuple[float
 
 
 def waiting(waits: list[tuple[float, float]], span: float) -> list[tuple[float, float]]:
-    """The part of each slice in which somebody waited, in percent."""
+    """Return the percentage of each time slice that was spent waiting."""
     slices = max(1, min(POINTS, len(waits) // 2))
     wide = max(span, 1e-9) / slices
     counted = [0.0] * slices
@@ -223,7 +223,7 @@ def waiting(waits: list[tuple[float, float]], span: float) -> list[tuple[float, 
 
 
 def depth(changes: list[tuple[float, int]], span: float) -> list[tuple[float, float]]:
-    """A count that goes up and down, at regular moments."""
+    """Return the running sum of the changes at regular points in time."""
     changes = sorted(changes)
     found, now, at = [], 0, 0
     for point in range(POINTS):
@@ -236,7 +236,7 @@ def depth(changes: list[tuple[float, int]], span: float) -> list[tuple[float, fl
 
 
 def thin(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """No more points than can be seen, the last one among them."""
+    """Reduce a line to a few hundred points, including the last one."""
     step = max(1, len(line) // POINTS)
     return [*line[::step], *line[-1:]] if step > 1 else line
 
@@ -244,7 +244,7 @@ def thin(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def _memory(readings: Iterable[tuple[int, int, int]], start: int) -> dict[str, list[tuple[float, float]]]:
     found: dict[str, list[tuple[float, float]]] = {}
     for at, worker, size in readings:
-        found.setdefault(_who(worker), []).append(((at - start) / 1e9, size / 1e6))
+        found.setdefault(_row_name(worker), []).append(((at - start) / 1e9, size / 1e6))
     return {name: thin(line) for name, line in found.items()}
 
 
@@ -252,5 +252,5 @@ def _slowest(samples: list[tuple[str, float, str]]) -> list[tuple[str, float, st
     return sorted(samples, key=lambda one: -one[1])[:MOST_SLOW]
 
 
-def _who(worker: int) -> str:
+def _row_name(worker: int) -> str:
     return "main" if worker < 0 else f"worker {worker}"

@@ -1,4 +1,4 @@
-"""What one trial was to show, and what it showed."""
+"""The plan of one trial, and its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unjam.system.stacks import Frame
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of somebody's source."""
+    """A line of a source file."""
 
     file: str
     line: int
@@ -24,7 +24,7 @@ class Place:
 
 
 def place_of(frames: tuple[Frame, ...]) -> Place | None:
-    """The innermost call that is neither Python's, nor a library's, nor ours."""
+    """Return the innermost line of user code: not Python, not a library, not unjam."""
     for frame in frames:
         if frame.line and is_users(frame.file):
             return Place(frame.file, frame.line)
@@ -32,7 +32,7 @@ def place_of(frames: tuple[Frame, ...]) -> Place | None:
 
 
 def users_place(frame: FrameType | None) -> Place | None:
-    """The nearest line of the user's own."""
+    """Return the innermost line of user code at or above this frame."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             return Place(frame.f_code.co_filename, frame.f_lineno)
@@ -42,30 +42,30 @@ def users_place(frame: FrameType | None) -> Place | None:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One trial: how many workers, started how, and what is changed against the program as it is."""
+    """One trial: number of workers, start method, and the changes to the program."""
 
     workers: int
     start: str = ""
     epochs: int = 1
     seconds: float = 10.0
-    tolerant: bool = False  # a sample that raises is left out
+    tolerant: bool = False  # samples that raise are skipped
     fresh: bool = False  # in a new process that inherits nothing
     in_place: bool = False  # in the program's own process
-    measured: bool = False  # nothing is compared, only timed
-    threads: int = 0  # cap of native threads in workers; 0 leaves them alone
+    measured: bool = False  # only timed; samples are not compared
+    threads: int = 0  # limit of native threads in workers; 0: no change
     prefetch: int = 0
-    release: tuple[str, ...] = ()  # locks set free before the workers start
+    release: tuple[str, ...] = ()  # locks released before the workers start
     unlock: tuple[str, ...] = ()  # locks replaced by ones that never wait
-    reopen: bool = False  # every worker gets descriptors of its own
-    reseed: bool = False  # generators get a seed of their own in every worker and epoch
-    shard: bool = False  # worker k of an iterable keeps every n-th sample
+    reopen: bool = False  # every worker gets its own file descriptors
+    reseed: bool = False  # every worker and epoch seeds its random generators differently
+    shard: bool = False  # each worker of an iterable keeps only every n-th sample
     whole: bool = False  # drop_last off
-    pack: tuple[str, ...] = ()  # containers of Python objects put into one buffer
+    pack: tuple[str, ...] = ()  # containers of Python objects moved into one shared buffer
     keep: bool = False  # the consumer keeps every batch
-    idle: bool = False  # the consumer waits until the workers have nothing left to do
-    persistent: bool = False  # workers live from epoch to epoch
+    idle: bool = False  # the consumer waits until all workers are idle
+    persistent: bool = False  # workers are kept between epochs
     plain: bool = False  # without the program's worker_init_fn
-    limit: int = 0  # most samples
+    limit: int = 0  # maximum number of samples; 0: no limit
 
     def __str__(self) -> str:
         words = [_count(self.workers, "worker")]
@@ -95,7 +95,7 @@ class Plan:
         return ", ".join(words)
 
     def changed(self, **changes: Any) -> Plan:
-        """The same trial with something changed."""
+        """Return a copy of the plan with these changes."""
         return replace(self, **changes)
 
 
@@ -105,7 +105,10 @@ def _count(number: int, word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample as one trial loaded it. `order` counts within its worker and epoch."""
+    """One sample as a trial loaded it.
+
+    digest: hash of the content. stable: short hashes of its leaves, joined by dots.
+    """
 
     index: str
     worker: int
@@ -118,13 +121,13 @@ class Sample:
     drew: tuple[str, ...] = ()
     at: float = 0.0
     shape: str = ""
-    natural: bool = False  # loaded without our seeds: not to be compared
+    natural: bool = False  # loaded without our seeds, so not comparable
     swallowed: str = ""  # "ValueError at data.py:12, caught at data.py:15"
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception that ended a trial, or that a sample raised."""
+    """An exception that ended a trial or that a sample raised."""
 
     type_name: str
     message: str
@@ -133,12 +136,12 @@ class Raised:
     index: str = ""
     worker: int = -1
     stage: str = "sample"  # or "collate", "start", "init", "consumer", "batch"
-    crosses: str = ""  # why it could not be pickled
+    crosses: str = ""  # why the exception could not be pickled
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A lock, queue or future that a stuck line names."""
+    """A lock, queue or future that a blocked line uses."""
 
     path: str
     type_name: str
@@ -147,16 +150,16 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A process of a trial that did not go on, looked at before it was ended."""
+    """A blocked process of a trial, inspected before it was killed."""
 
     pid: int
     worker: int  # -1: the consumer
     index: str
     stage: str
-    waits: str  # evidence.waiting's kind
+    waits: str  # the `kind` of a Waiting
     words: str
     frames: tuple[Frame, ...] = ()
-    native: bool = False  # its main thread could not run Python code
+    native: bool = False  # its main thread is blocked in native code
     syncs: tuple[Sync, ...] = ()
     threads: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
@@ -165,13 +168,13 @@ class Stuck:
 
     @property
     def place(self) -> Place | None:
-        """The innermost line of the user's own."""
+        """The innermost line of user code."""
         return place_of(self.frames)
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """A process of a trial that ended without a goodbye."""
+class ProcessEnd:
+    """A process of a trial that exited unexpectedly."""
 
     pid: int
     worker: int
@@ -183,20 +186,20 @@ class End:
 
     @property
     def by_our_own(self) -> bool:
-        """Whether the innermost call that is no library's is unjam's: then it was no sample's doing."""
+        """Whether it exited in unjam's code, not in user code: then no sample is to blame."""
         return next(
             (is_ours(frame.file) for frame in self.frames if is_ours(frame.file) or is_users(frame.file)), False
         )
 
     @property
     def place(self) -> Place | None:
-        """The innermost line of the user's own."""
+        """The innermost line of user code."""
         return place_of(self.frames)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch as the consumer got it."""
+    """One batch as the consumer received it."""
 
     epoch: int
     number: int
@@ -209,7 +212,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A worker's memory at one moment: bytes of its own (private dirty), and its share of all it maps (PSS)."""
+    """A worker's memory at one moment, in bytes. private: private dirty pages."""
 
     worker: int
     samples: int
@@ -221,10 +224,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of one plan.
+    """The result of one plan.
 
-    outcome: "finished", "cut" (time was up while all was well), "raised", "hung", "died", "memory" (stopped because the
-    machine's memory ran low) or "refused" (the plan cannot be carried out here; `note` says why).
+    outcome: "finished", "cut" (the time was up, nothing was wrong), "raised", "hung", "died",
+    "memory" (stopped because memory ran low) or "refused" (not possible here; `note` says why).
     """
 
     plan: Plan
@@ -237,13 +240,14 @@ class Trial:
     epochs: tuple[float, ...] = ()
     starts: tuple[float, ...] = ()
     stuck: tuple[Stuck, ...] = ()
-    ends: tuple[End, ...] = ()
+    ends: tuple[ProcessEnd, ...] = ()
     memory: tuple[Memory, ...] = ()
-    states: Mapping[tuple[int, int, str], str] = field(default_factory=dict)  # (worker, epoch, generator) -> state
+    # (worker, epoch, generator) -> state
+    states: Mapping[tuple[int, int, str], str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     output: str = ""
     note: str = ""
-    lock_waits: float = 0.0  # share of the looks at busy workers that found them waiting for a lock
+    lock_waits: float = 0.0  # how often busy workers were found waiting for a lock, as a share
 
     @property
     def fine(self) -> bool:
@@ -252,20 +256,20 @@ class Trial:
 
     @property
     def moved_on(self) -> bool:
-        """Whether it did not freeze, whatever else it met."""
+        """Whether it did not freeze; it may have raised."""
         return self.fine or (self.outcome == "raised" and bool(self.samples))
 
     def of_epoch(self, epoch: int = 0) -> list[Sample]:
-        """The samples of one epoch that were loaded."""
+        """Return the samples that were loaded in one epoch."""
         return [sample for sample in self.samples if sample.epoch == epoch]
 
     @property
     def rate(self) -> float:
-        """Samples a second between the first and the last batch of the consumer, or 0 where that says nothing."""
+        """Samples per second from the first to the last batch, or 0 if the time is too short."""
         done = self.samples
         if len(self.batches) < 3 or not done:
             return len(done) / self.seconds if self.seconds > 1.5 else 0.0
         per_batch = len(done) / max(1, len(self.batches))
         took = self.batches[-1].at - self.batches[0].at
-        # a fraction of a second says nothing about an epoch
+        # a fraction of a second is too short for a rate
         return per_batch * (len(self.batches) - 1) / took if took > 0.2 else 0.0

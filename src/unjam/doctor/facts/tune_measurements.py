@@ -1,4 +1,4 @@
-"""What a loader's settings showed when they were tried one after another."""
+"""Measurements of loader settings that were tried one after another."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """One setting. `driver`: whose loader, "torch" or "unjam". `start`: a start method, "" for the driver's own choice.
+class TuneSetting:
+    """One setting of a loader.
 
-    threads: compute threads of each of unjam's workers; 0 leaves them alone.
+    driver: "torch" or "unjam", the loader class. start: start method, "" for the default.
+    threads: compute threads of each unjam worker; 0: no limit.
     """
 
     driver: str
@@ -33,22 +34,25 @@ class Rung:
                 words.append(f"{self.threads} threads each" if self.threads else "threads left alone")
         return ", ".join(words)
 
-    def changed(self, **changes: Any) -> Rung:
-        """The same with something changed."""
+    def changed(self, **changes: Any) -> TuneSetting:
+        """Return a copy of the setting with these changes."""
         return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one setting showed, once. Times in seconds, rates in samples a second.
+    """One measurement of one setting. Times are in seconds, rates in samples per second.
 
-    outcome: "fine", "raised", "hung", "died", "memory" or "refused"; `note` says more. counted: samples and seconds after what
-    was made ahead of the first batch. rates: of the parts of the stretch, to see how they differ. first: from iter() to the first batch; turn: from the last batch of an epoch to the first of the
-    next. workers_cpu, main_cpu: processors in use. memory: summed PSS of the main process and its workers. stages: seconds of
-    a worker for a sample, by stage. waits: what looks at the workers found them waiting for, by kind.
+    outcome: "fine", "raised", "hung", "died", "memory" or "refused"; `note` says more.
+    counted: samples and seconds, without the batches that were prefetched before the first one.
+    rates: of the parts of the measurement, to show how much they differ.
+    first: from iter() to the first batch. turn: from the end of an epoch to the next first batch.
+    workers_cpu, main_cpu: processors in use. memory: total PSS of the main process and its workers.
+    stages: seconds of a worker per sample, by stage.
+    waits: how often working workers were found waiting, by kind of wait.
     """
 
-    rung: Rung
+    setting: TuneSetting
     outcome: str
     note: str = ""
     seconds: float = 0.0
@@ -73,59 +77,59 @@ class Measured:
 
     @property
     def fine(self) -> bool:
-        """Whether it ran, and nothing failed."""
+        """Whether the measurement succeeded."""
         return self.outcome == "fine"
 
     @property
     def rate(self) -> float:
-        """Samples a second: the median of the parts, where there are some."""
+        """Samples per second: the median of the parts if there are enough of them."""
         if len(self.rates) >= 3:
             return statistics.median(self.rates)
         return self.counted[0] / self.counted[1] if self.counted[1] > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Climb:
-    """Every setting that was tried, some of them more than once."""
+class TuneResult:
+    """All measurements; a setting may have more than one."""
 
     measured: tuple[Measured, ...]
-    batch_size: float  # samples in a batch, as they came
+    batch_size: float  # mean number of samples in a batch
     processors: int
-    most: int  # workers
+    most: int  # limit of workers on this machine; `because` says what limits it
     because: str
-    as_is: Rung
+    as_is: TuneSetting
     dataset: str = ""
     made_at: str = ""
     epochs: int | None = None
     epoch_samples: int | None = None
     persistent: bool = False
-    step: float | None = None  # seconds of a training step, if anybody knows
+    step: float | None = None  # seconds of a training step, if known
     step_from: str = ""
     stopped: bool = False
-    cut: bool = False  # the budget was used up before the ladder was
+    cut: bool = False  # the budget ended before all numbers of workers were tried
     seconds: float = 0.0
 
-    def rungs(self) -> list[Rung]:
-        """Each setting once, in the order of their first trial."""
-        return list(dict.fromkeys(one.rung for one in self.measured))
+    def settings(self) -> list[TuneSetting]:
+        """Return each setting once, in the order in which they were first tried."""
+        return list(dict.fromkeys(one.setting for one in self.measured))
 
-    def of(self, rung: Rung) -> list[Measured]:
-        """All trials of a setting."""
-        return [one for one in self.measured if one.rung == rung]
+    def of(self, setting: TuneSetting) -> list[Measured]:
+        """Return all measurements of a setting."""
+        return [one for one in self.measured if one.setting == setting]
 
-    def rate(self, rung: Rung) -> float:
-        """The median of its trials; 0 where one of them failed."""
-        found = self.of(rung)
+    def rate(self, setting: TuneSetting) -> float:
+        """Return the median rate of a setting; 0 if one of its measurements failed."""
+        found = self.of(setting)
         if not found or not all(one.fine for one in found):
             return 0.0
         return statistics.median([one.rate for one in found if one.rate] or [0.0])
 
-    def spread(self, rung: Rung) -> tuple[float, float]:
-        """The slowest and the fastest trial, or part of the only one."""
-        found = [one for one in self.of(rung) if one.rate]
+    def spread(self, setting: TuneSetting) -> tuple[float, float]:
+        """Return the lowest and highest rate of its measurements; if only one, of its parts."""
+        found = [one for one in self.of(setting) if one.rate]
         rates = [one.rate for one in found] if len(found) > 1 else [rate for one in found for rate in one.rates]
         return (min(rates), max(rates)) if rates else (0.0, 0.0)
 
-    def last(self, rung: Rung) -> Measured:
-        """Its longest trial."""
-        return max(self.of(rung), key=lambda one: (one.fine, one.seconds))
+    def last(self, setting: TuneSetting) -> Measured:
+        """Return the longest measurement of a setting, a successful one if there is one."""
+        return max(self.of(setting), key=lambda one: (one.fine, one.seconds))

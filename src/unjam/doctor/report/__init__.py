@@ -1,1 +1,1 @@
-"""Words and tables from facts. Never computes a verdict."""
+"""Writes text, tables and pages from facts and findings. Decides nothing itself."""

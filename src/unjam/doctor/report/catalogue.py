@@ -1,4 +1,4 @@
-"""The catalogue in words: what `unjam explain` says and what the documentation's pages are made of."""
+"""The catalogue of rules as text, for `unjam explain` and for the documentation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ HEADINGS = ("What happened", "Why", "How to confirm", "How to fix", "Limits")
 
 
 def find(name: str) -> RuleFile | None:
-    """A rule by its code or its name."""
+    """Return a rule by its code or name."""
     known = BY_CODE.get(name.upper())
     return known or next((file for file in RULES if file.RULE.name == name.lower()), None)
 
 
 def sections(file: RuleFile) -> tuple[str, dict[str, str]]:
-    """The first line, and the text under each heading, each in one line a paragraph."""
+    """Return the title of a rule, and the text of each section as one line."""
     title, _, rest = inspect.cleandoc(file.__doc__).partition("\n")
     found: dict[str, str] = {}
     for paragraph in re.split(r"\n\s*\n", rest.strip()):
@@ -30,7 +30,7 @@ def sections(file: RuleFile) -> tuple[str, dict[str, str]]:
 
 
 def explanation(file: RuleFile) -> str:
-    """A rule as a person reads it on a terminal."""
+    """Return a rule as text for a terminal."""
     title, found = sections(file)
     parts = [f"{file.RULE.code} {file.RULE.name} ({file.RULE.severity.value})", "", title, ""]
     for heading in HEADINGS:
@@ -39,17 +39,17 @@ def explanation(file: RuleFile) -> str:
 
 
 def is_script(function: Any) -> bool:
-    """Whether a rule's program is a whole script, returned as text."""
+    """Whether a rule's example program is a whole script, returned as text."""
     return inspect.signature(function).return_annotation in ("str", str)
 
 
 def program(function: Any) -> str:
-    """A rule's own program as text."""
+    """Return a rule's example program as text."""
     return str(function(None)) if is_script(function) else textwrap.dedent(inspect.getsource(function))
 
 
 def page(file: RuleFile) -> str:
-    """A rule's page of the documentation."""
+    """Return a rule's page for the documentation."""
     title, found = sections(file)
     lines = [
         f"# {file.RULE.code} {file.RULE.name}",
@@ -67,7 +67,7 @@ def page(file: RuleFile) -> str:
 
 
 def index() -> str:
-    """The list of all rules."""
+    """Return the page that lists all rules."""
     lines = ["# The rules", "", "Each page is made from the rule's own file; `unjam explain CODE` says the same.", ""]
     lines += ["| code | rule | what happened |", "|---|---|---|"]
     for file in RULES:

@@ -1,4 +1,4 @@
-"""Charts in SVG: complete as they are; a script may add a cursor."""
+"""Charts in SVG. They work without a script; the page's script adds a cursor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from unjam.doctor.facts.timeline import Series
-from unjam.doctor.facts.tune_measurements import Rung
+from unjam.doctor.facts.tune_measurements import TuneSetting
 from unjam.doctor.rules.tuning import Tuned
 
 WIDTH = 900
@@ -15,7 +15,7 @@ HEIGHT = 150
 
 
 def line_chart(series: Series) -> tuple[str, dict[str, Any]]:
-    """The chart, and what a cursor needs to read it."""
+    """Return the chart, and the data for its cursor."""
     points = [point for line in series.lines.values() for point in line]
     start, end = min(t for t, _ in points), max(t for t, _ in points)
     top = max(value for _, value in points) or 1.0
@@ -43,13 +43,13 @@ def line_chart(series: Series) -> tuple[str, dict[str, Any]]:
 
 
 def ladder(tuned: Tuned) -> str:
-    """Rates over workers: a line for unjam's loader and one for torch's, and where the training's own rate lies."""
-    climb = tuned.climb
-    known = {rung: climb.rate(rung) for rung in climb.rungs() if climb.rate(rung) > 0}
+    """Return the chart of rates by number of workers: unjam's loader, torch's, and the training."""
+    tune_result = tuned.tune_result
+    known = {setting: tune_result.rate(setting) for setting in tune_result.settings() if tune_result.rate(setting) > 0}
     if not known:
         return ""
-    steps = sorted({rung.workers for rung in known})
-    highs = [climb.spread(rung)[1] for rung in known]
+    steps = sorted({setting.workers for setting in known})
+    highs = [tune_result.spread(setting)[1] for setting in known]
     top = max([*known.values(), *highs, tuned.needed or 0.0]) * 1.05
     tall = 240
 
@@ -67,8 +67,8 @@ def ladder(tuned: Tuned) -> str:
     parts += [f'<text x="{x(n):.1f}" y="{tall + 18}" text-anchor="middle">{n}</text>' for n in steps]
     parts.append(f'<text x="{WIDTH / 2 + LEFT / 2:.0f}" y="{tall + 35}" text-anchor="middle">workers</text>')
     for number, driver in enumerate(("unjam", "torch")):
-        plain = sorted((r for r in known if r.driver == driver and _is_plain(r)), key=lambda rung: rung.workers)
-        path = " ".join(f"{x(rung.workers):.1f},{y(known[rung]):.1f}" for rung in plain)
+        plain = sorted((r for r in known if r.driver == driver and _is_plain(r)), key=lambda setting: setting.workers)
+        path = " ".join(f"{x(setting.workers):.1f},{y(known[setting]):.1f}" for setting in plain)
         parts.append(f'<polyline class="line c{number}" points="{path}"/>')
     if tuned.needed:
         at = y(tuned.needed)
@@ -76,15 +76,15 @@ def ladder(tuned: Tuned) -> str:
         parts.append(
             f'<text x="{WIDTH}" y="{at - 5:.1f}" text-anchor="end">the training takes {tuned.needed:,.0f}</text>'
         )
-    for rung, rate in known.items():
-        low, high = climb.spread(rung)
-        center, kind = x(rung.workers), "c1" if rung.driver == "torch" else "c0"
-        words = f"{rung}: {rate:,.0f} samples/s, {low:,.0f} to {high:,.0f}"
+    for setting, rate in known.items():
+        low, high = tune_result.spread(setting)
+        center, kind = x(setting.workers), "c1" if setting.driver == "torch" else "c0"
+        words = f"{setting}: {rate:,.0f} samples/s, {low:,.0f} to {high:,.0f}"
         if low:
             parts.append(
                 f'<line class="line {kind}" x1="{center:.1f}" x2="{center:.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}"/>'
             )
-        chosen = " chosen" if rung == tuned.choice else ""
+        chosen = " chosen" if setting == tuned.choice else ""
         parts.append(
             f'<circle class="dot {kind}{chosen}" cx="{center:.1f}" cy="{y(rate):.1f}" r="5" tabindex="0" role="img" '
             f'aria-label="{escape(words)}"><title>{escape(words)}</title></circle>'
@@ -96,8 +96,8 @@ def ladder(tuned: Tuned) -> str:
     return "".join([*parts, "</svg>", f"<figcaption>{key}</figcaption>"])
 
 
-def _is_plain(rung: Rung) -> bool:
-    return rung.prefetch == 2 and rung.threads == 1 and not rung.start
+def _is_plain(setting: TuneSetting) -> bool:
+    return setting.prefetch == 2 and setting.threads == 1 and not setting.start
 
 
 def _open(height: int, label: str, *, focus: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""One object that every report is written from."""
+"""The result of `unjam check` or `unjam why`; every report is written from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One trial in a table."""
+    """One trial as a row of a table."""
 
     loader: int
     changed: str
@@ -24,7 +24,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the doctor found, what it tried, and where."""
+    """What the doctor found and what it tried."""
 
     target: str
     findings: list[Finding]
@@ -34,12 +34,12 @@ class Diagnosis:
     stopped: bool = False
     untried: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
-    measured: list[Measured] = field(default_factory=list)  # each loader with a profile, where one was asked for
-    scene: Scene | None = None  # of a running program that was looked at from outside
+    measured: list[Measured] = field(default_factory=list)  # one per loader, with --profile
+    scene: Scene | None = None  # the running program, with `unjam why`
 
     @property
     def serious(self) -> list[Finding]:
-        """Without the notes."""
+        """The findings that are more than notes."""
         return [finding for finding in self.findings if finding.weight is not Severity.NOTE]
 
     @property

@@ -1,4 +1,4 @@
-"""A Diagnosis as one page."""
+"""A Diagnosis as one HTML page."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from html import escape
 from unjam.doctor.facts.timeline import of_trial
 from unjam.doctor.report import catalogue, scene
 from unjam.doctor.report.diagnosis import Diagnosis
-from unjam.doctor.report.page import Cell, Page, profile, table
+from unjam.doctor.report.page import Cell, HtmlPage, profile, table
 from unjam.doctor.report.text import loader_line, near, verdict
 from unjam.doctor.rules import BY_CODE
 from unjam.doctor.rules.rule import Finding
 
 
 def render(diagnosis: Diagnosis, version: str) -> str:
-    """The page."""
+    """Return the page."""
     command = "why" if diagnosis.scene else "check"
-    page = Page(f"unjam {command} {diagnosis.target}", version)
+    page = HtmlPage(f"unjam {command} {diagnosis.target}", version)
     if diagnosis.findings:
         page.heading("Findings")
     page.add(*(_finding(finding) for finding in diagnosis.findings))
@@ -55,7 +55,7 @@ def _finding(finding: Finding) -> str:
     )
 
 
-def _processes(page: Page, diagnosis: Diagnosis) -> None:
+def _processes(page: HtmlPage, diagnosis: Diagnosis) -> None:
     seen = diagnosis.scene
     if seen is None:
         return
@@ -74,7 +74,7 @@ def _processes(page: Page, diagnosis: Diagnosis) -> None:
     page.add(f'<div class="scroll"><table>{head}{rows}</table></div>')
 
 
-def _trials(page: Page, diagnosis: Diagnosis) -> None:
+def _trials(page: HtmlPage, diagnosis: Diagnosis) -> None:
     if not diagnosis.trials:
         return
     page.heading("What was tried")
@@ -89,12 +89,12 @@ def _trials(page: Page, diagnosis: Diagnosis) -> None:
 def _environment(diagnosis: Diagnosis) -> dict[str, str]:
     known = dict(diagnosis.environment)
     if diagnosis.cases:
-        world = diagnosis.cases[0].world
+        process_facts = diagnosis.cases[0].process_facts
         known |= {
-            "torch": world.torch,
-            "processors": str(world.cpus),
-            "free memory": f"{(world.memory or 0) / 1e9:.1f} GB",
-            "/dev/shm free": f"{(world.shm_free or 0) / 1e9:.1f} GB",
-            "descriptors": f"{world.descriptors:,}",
+            "torch": process_facts.torch,
+            "processors": str(process_facts.cpus),
+            "free memory": f"{(process_facts.memory or 0) / 1e9:.1f} GB",
+            "/dev/shm free": f"{(process_facts.shm_free or 0) / 1e9:.1f} GB",
+            "descriptors": f"{process_facts.descriptors:,}",
         }
     return known

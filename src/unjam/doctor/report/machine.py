@@ -1,4 +1,4 @@
-"""A Diagnosis for programs: JSON and SARIF."""
+"""A Diagnosis as JSON and SARIF."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: 
 
 
 def as_json(diagnosis: Diagnosis, version: str) -> str:
-    """The documented object; `schema` changes when a field changes its meaning."""
+    """Return the documented JSON object; `schema` changes when the meaning of a field changes."""
     return json.dumps(
         {
             "schema": SCHEMA,
@@ -40,7 +40,7 @@ def as_json(diagnosis: Diagnosis, version: str) -> str:
 
 
 def _processes(scene: Scene) -> list[dict[str, Any]]:
-    """The processes of a running program, in short; `--dump` has all that is known of them."""
+    """Return a summary of the processes; `--dump` writes all facts."""
     return [
         {
             "pid": one.pid,
@@ -63,12 +63,12 @@ def _processes(scene: Scene) -> list[dict[str, Any]]:
 
 
 def dumps(values: Any) -> str:
-    """Any of our facts as JSON."""
+    """Return facts as JSON."""
     return json.dumps(values, indent=1, default=str)
 
 
 def as_sarif(diagnosis: Diagnosis, version: str) -> str:
-    """SARIF 2.1.0, as code-review tools read it."""
+    """Return SARIF 2.1.0, which code-review tools read."""
     rules = [
         {
             "id": file.RULE.code,

@@ -1,7 +1,7 @@
-"""One self-contained page: no network, every word of the user's program escaped.
+"""One self-contained HTML page: uses no network, and escapes all text of the program.
 
-Its text and its charts are there without the script; the script lets the timeline be zoomed, the charts be read and the tables be
-sorted. What it needs is in one block of JSON, in which nothing can end the block.
+Text and charts work without the script. The script zooms the timeline, reads values from charts and
+sorts tables. Its data is one block of JSON, escaped so that no text in it can end the block.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from unjam.system.printable import printable
 HINT = "point at a bar, or focus the picture: arrows choose, + and − zoom, 0 shows all"
 
 
-class Page:
-    """Collects sections and what the script needs of them."""
+class HtmlPage:
+    """Collects the sections of a page, and the data that the script needs."""
 
     def __init__(self, title: str, version: str) -> None:
         self._title, self._version = title, version
@@ -30,17 +30,17 @@ class Page:
         self._data: dict[str, list[Any]] = {"timelines": [], "charts": []}
 
     def add(self, *parts: str) -> None:
-        """Finished HTML."""
+        """Append HTML that is already escaped."""
         self._body += [part for part in parts if part]
 
     def heading(self, words: str) -> None:
-        """A section, reachable from the top."""
+        """Start a section, with a link at the top of the page."""
         name = f"s{len(self._names)}"
         self._names.append((name, words))
         self.add(f'<h2 id="{name}">{escape(words)}</h2>')
 
     def picture(self, picture: Picture | None, words: str) -> None:
-        """Timeline, charts and the slowest samples of one loader."""
+        """Append the timeline, charts and slowest samples of one loader."""
         if picture is None:
             return
         if picture.bars or picture.waits:
@@ -110,7 +110,7 @@ class Page:
         )
 
     def slow(self, samples: tuple[tuple[str, float, str], ...]) -> None:
-        """The slowest samples."""
+        """Append the table of the slowest samples."""
         if len(samples) < 2:
             return
         self.heading("Slowest samples")
@@ -118,7 +118,7 @@ class Page:
         self.add(table(("sample", "made by", "time"), rows, sortable=True))
 
     def environment(self, known: dict[str, str]) -> None:
-        """What it ran on."""
+        """Append the table of the environment."""
         self.heading("Environment")
         self.add(
             table(
@@ -127,10 +127,10 @@ class Page:
         )
 
     def html(self, headline: str, *top: str) -> str:
-        """The whole page; `top` comes before everything."""
+        """Return the whole page; `top` comes before all sections."""
         links = "".join(f'<a href="#{name}">{escape(words)}</a>' for name, words in self._names)
         nav = f"<nav>{links}</nav>" if len(self._names) > 2 else ""
-        # nothing in it may end the script's block or begin another
+        # no text in it may end the script block or start another
         data = (
             json.dumps(self._data, separators=(",", ":"))
             .replace("<", "\\u003c")
@@ -154,7 +154,7 @@ Cell = tuple[str, float | None]
 
 
 def table(head: tuple[str, ...], rows: list[list[Cell]], *, sortable: bool = False, chosen: int = -1) -> str:
-    """Rows of text; a number beside a text is what it is sorted by."""
+    """Return a table. Each cell is a text and the number to sort by, or None."""
     numbers = {at for row in rows[:1] for at, (_, value) in enumerate(row) if value is not None}
     lines = []
     for place, row in enumerate(rows):
@@ -169,7 +169,7 @@ def table(head: tuple[str, ...], rows: list[list[Cell]], *, sortable: bool = Fal
     return f'<div class="scroll"><table{kind}>{top}<tbody>{"".join(lines)}</tbody></table></div>'
 
 
-def _class(number: bool) -> str:  # noqa: FBT001 - one meaning
+def _class(number: bool) -> str:  # noqa: FBT001 - the only argument
     return ' class="number"' if number else ""
 
 
@@ -185,21 +185,21 @@ def _keys(names: list[str]) -> str:
     return "".join(found)
 
 
-def of_climb(tuned: Tuned, version: str, title: str) -> str:
-    """The page of `unjam tune`."""
-    climb = tuned.climb
-    page = Page(title, version)
-    rungs = climb.rungs()
+def of_tune(tuned: Tuned, version: str, title: str) -> str:
+    """Return the page of `unjam tune`."""
+    tune_result = tuned.tune_result
+    page = HtmlPage(title, version)
+    settings = tune_result.settings()
     page.heading("The ladder")
     page.add(f"<figure>{ladder(tuned)}</figure>")
     head = ("", "setting", "samples/s", "spread", "first batch", "between epochs", "processors", "memory", "failures")
     rows = []
-    for rung in rungs:
-        texts, one = tune.row(tuned, rung), climb.last(rung)
-        values: list[float | None] = [None, None, climb.rate(rung), None, one.first, one.turn or 0.0]
+    for setting in settings:
+        texts, one = tune.row(tuned, setting), tune_result.last(setting)
+        values: list[float | None] = [None, None, tune_result.rate(setting), None, one.first, one.turn or 0.0]
         values += [one.workers_cpu + one.main_cpu, float(one.memory), None]
         rows.append(list(zip(texts, values, strict=True)))
-    page.add(table(head, rows, sortable=True, chosen=rungs.index(tuned.choice) if tuned.choice in rungs else -1))
+    page.add(table(head, rows, sortable=True, chosen=settings.index(tuned.choice) if tuned.choice in settings else -1))
     if tuned.parts:
         page.heading("Where a sample's time goes")
         page.add(_stack(tuned))
@@ -209,16 +209,22 @@ def of_climb(tuned: Tuned, version: str, title: str) -> str:
             f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in reason.evidence)}</ul>"
             f'<span class="word">{reason.confidence.value}</span></section>'
         )
-    profile(page, tune.profiled(climb))
+    profile(page, tune.profiled(tune_result))
     choice = tuned.choice
     if choice is not None:
-        shown = next((one for one in climb.of(choice) if one.timeline), None)
+        shown = next((one for one in tune_result.of(choice) if one.timeline), None)
         shown = shown or next(
-            (one for one in climb.measured if one.timeline and one.rung.workers == choice.workers), None
+            (one for one in tune_result.measured if one.timeline and one.setting.workers == choice.workers), None
         )
         if shown is not None:
-            page.picture(of_measured(shown), str(shown.rung))
-    page.environment({"dataset": climb.dataset, "processors": str(climb.processors), "took": f"{climb.seconds:.0f} s"})
+            page.picture(of_measured(shown), str(shown.setting))
+    page.environment(
+        {
+            "dataset": tune_result.dataset,
+            "processors": str(tune_result.processors),
+            "took": f"{tune_result.seconds:.0f} s",
+        }
+    )
     notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in tuned.notes)
     code = f'<section class="card ok"><h3>to paste</h3><pre>{escape(tuned.code)}</pre></section>' if tuned.code else ""
     return page.html(tune.verdict(tuned), f'<p class="soft">{escape(title)}</p>', notes, code)
@@ -240,8 +246,8 @@ def _stack(tuned: Tuned) -> str:
     )
 
 
-def profile(page: Page, one: Any) -> None:
-    """Transforms and lines, where there is a profile: of a measured setting, or of a loader."""
+def profile(page: HtmlPage, one: Any) -> None:
+    """Append the transforms and lines of a profile, if the measurement or loader has one."""
     found = getattr(one, "profile", None)
     if not found:
         return
@@ -284,4 +290,4 @@ def profile(page: Page, one: Any) -> None:
         )
 
 
-__all__ = ["WIDTH", "Page", "of_climb", "profile", "table"]
+__all__ = ["WIDTH", "HtmlPage", "of_tune", "profile", "table"]

@@ -1,4 +1,4 @@
-"""A profile in words."""
+"""A profile as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def profile_lines(profile: Mapping[str, Any] | None) -> list[str]:
-    """Where the time goes inside of a sample, where somebody asked."""
+    """Return where the time inside a sample goes; nothing without a profile."""
     if not profile:
         return []
     lines = []
@@ -29,7 +29,7 @@ def profile_lines(profile: Mapping[str, Any] | None) -> list[str]:
 
 
 def short_time(seconds: float) -> str:
-    """As a person reads it."""
+    """Return a duration with a unit: s, ms or µs."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

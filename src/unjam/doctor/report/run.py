@@ -1,4 +1,4 @@
-"""The story of a run, when it is over: for a terminal, for a browser, for a program."""
+"""The summary of a run: as text, as an HTML page, as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 
 from unjam.doctor.facts.run import LoaderRun
 from unjam.doctor.facts.timeline import of_run
-from unjam.doctor.report.page import Cell, Page, profile, table
+from unjam.doctor.report.page import Cell, HtmlPage, profile, table
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.rules.advice import Advice, Fault, Judged, longest_waits
 from unjam.doctor.rules.judging import count
@@ -17,7 +17,7 @@ SCHEMA = 1
 
 
 def text(judged: Judged) -> str:
-    """A few lines for the end of the program's output."""
+    """Return a few lines for the end of the program's output."""
     run = judged.run
     who = f"unjam, rank {run.rank}" if run.rank else "unjam"
     share = run.lost / run.seconds if run.seconds else 0.0
@@ -74,12 +74,13 @@ def _samples(names: str) -> str:
     return f"samples {names}" if "," in names else f"sample {names}"
 
 
-def as_json(judged: Judged) -> str:
-    """The documented object."""
+def as_json(judged: Judged, version: str) -> str:
+    """Return the documented JSON object."""
     run = judged.run
     return json.dumps(
         {
             "schema": SCHEMA,
+            "unjam": version,
             "command": run.command,
             "pid": run.pid,
             "rank": run.rank,
@@ -122,10 +123,10 @@ def as_json(judged: Judged) -> str:
 
 
 def page(judged: Judged, version: str) -> str:
-    """One self-contained page."""
+    """Return one self-contained HTML page."""
     run = judged.run
     name = os.path.basename(run.command.split()[0]) if run.command else ""
-    found = Page(f"unjam run {name}", version)
+    found = HtmlPage(f"unjam run {name}", version)
     if judged.advice:
         found.heading("What would help most")
         found.add(f"<ol>{''.join(f'<li>{escape(_change(one))}</li>' for one in judged.advice)}</ol>")
@@ -142,7 +143,7 @@ def page(judged: Judged, version: str) -> str:
     )
 
 
-def _section(found: Page, loader: LoaderRun, faults: tuple[Fault, ...]) -> None:
+def _section(found: HtmlPage, loader: LoaderRun, faults: tuple[Fault, ...]) -> None:
     found.heading(loader.name)
     found.add(*(f"<p>{escape(line.strip())}</p>" for line in _loader(loader, ())))
     if faults:

@@ -1,4 +1,4 @@
-"""A running program on a terminal: who is there, what each does, and the verdict."""
+"""A running program on a terminal: its processes, what each does, and the conclusion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MANY = 8
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
-    """The processes, the findings, the verdict."""
+    """Print the processes, the findings and the conclusion."""
     scene = diagnosis.scene
     assert scene is not None
     console.print(f"[dim]{escape(diagnosis.target)}[/dim]")
@@ -50,7 +50,7 @@ def _took(diagnosis: Diagnosis) -> str:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """The last line."""
+    """Return the conclusion as one line."""
     scene = diagnosis.scene
     assert scene is not None
     took = f"({_took(diagnosis)})"
@@ -100,7 +100,7 @@ def _table(scene: Scene) -> Table:
 
 
 def _rows(scene: Scene) -> tuple[list[Process], int]:
-    """Each main process, its workers, what they started; where there are many workers, without the idle ones."""
+    """Return the processes to show, and how many idle workers are hidden because there are many."""
     many = len(scene.workers()) > _MANY
     found: list[Process] = []
     hidden = 0
@@ -119,7 +119,7 @@ def _rows(scene: Scene) -> tuple[list[Process], int]:
 
 
 def _limits(scene: Scene) -> str:
-    """What the program may use, and has used up."""
+    """Return the limits of the machine, and what is left of them."""
     words = [f"{count(scene.cpus, 'processor')}"]
     if scene.memory_left is not None:
         words.append(f"memory left {size(scene.memory_left)}")
@@ -142,7 +142,7 @@ def _who(one: Process) -> str:
 
 
 def doing_words(one: Process) -> str:
-    """What a process does, in a few words."""
+    """Return what a process does, in a few words."""
     if one.ended:
         return "dead"
     if not one.threads:
@@ -159,5 +159,5 @@ def doing_words(one: Process) -> str:
 
 
 def as_dict(scene: Scene) -> dict[str, Any]:
-    """All the evidence, as `--dump` keeps it."""
+    """Return all facts, for `--dump`."""
     return dataclasses.asdict(scene)

@@ -1,4 +1,4 @@
-"""The terminal: every text that reaches it passes here, and loses what a terminal would obey."""
+"""The terminal. All text for it passes through here, which escapes control characters."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from unjam.system.printable import printable, printable_line
 
 
 def escape(text: str) -> str:
-    """A text for a line or a cell with markup: brackets are brackets, and nothing in it is obeyed."""
+    """Escape a text for use inside rich markup: its brackets and control characters."""
     return markup.escape(printable(text))
 
 
 class _SafeText(RenderHook):
-    """The last step before a terminal, whatever was forgotten before it."""
+    """The last step before the terminal: catches text that was not escaped earlier."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        """Wrap what is about to be printed; a text is made safe before it is broken into lines."""
+        """Wrap the output. A `Text` is made safe here, before it is broken into lines."""
         return [
             _Safe(one) if not isinstance(one, Text) or printable(one.plain) == one.plain else Text(printable(one.plain))
             for one in renderables
@@ -40,8 +40,8 @@ class _Safe:
 
 
 def console(*, with_markup: bool = False, stderr: bool = False) -> Console:
-    """A console whose texts are safe to show."""
-    # a pipe has no width; lines there are as long as they need to be
+    """Return a console that makes all text safe to show."""
+    # a pipe has no width
     width = None if (sys.stderr if stderr else sys.stdout).isatty() else 160
     made = Console(width=width, soft_wrap=False, highlight=False, emoji=False, markup=with_markup, stderr=stderr)
     made.push_render_hook(_SafeText())
@@ -50,7 +50,7 @@ def console(*, with_markup: bool = False, stderr: bool = False) -> Console:
 
 @contextlib.contextmanager
 def progress(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """A bar on a terminal, a line for each step in a pipe."""
+    """Show progress: a bar on a terminal, one line for each step in a pipe."""
     said = console(stderr=True)
     if not said.is_terminal:
         yield lambda words, _: None if quiet or not words else said.print(words, soft_wrap=True)

@@ -17,7 +17,7 @@ _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severit
 
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
-    """Findings first, the worst on top; then what was tried."""
+    """Print the findings, the worst first; then the trials."""
     for case in diagnosis.cases:
         console.print(f"[dim]{escape(loader_line(case))}[/dim]")
     console.print()
@@ -31,7 +31,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def loader_line(case: Case) -> str:
-    """The loader in one line."""
+    """Return a description of the loader in one line."""
     loader = case.loader
     made = f", made at {loader.made_at}" if loader.made_at else ""
     length = f"{loader.length:,} samples" if loader.length is not None else "a stream"
@@ -40,7 +40,7 @@ def loader_line(case: Case) -> str:
 
 
 def verdict(diagnosis: Diagnosis) -> str:
-    """The last line."""
+    """Return the conclusion as one line."""
     serious, notes = len(diagnosis.serious), len(diagnosis.findings) - len(diagnosis.serious)
     also = f"; {notes} {'note' if notes == 1 else 'notes'}" if notes else ""
     stopped = ", stopped early" if diagnosis.stopped else ""
@@ -52,13 +52,13 @@ def verdict(diagnosis: Diagnosis) -> str:
 
 
 def near(file: str) -> str:
-    """A file's path as seen from here, where that is shorter to read."""
+    """Return a path relative to the current folder, if the file is inside it."""
     relative = os.path.relpath(file)
     return file if relative.startswith("..") else relative
 
 
 def show_finding(finding: Finding, console: Console) -> None:
-    """One finding, in the order in which it is told."""
+    """Print one finding."""
     colour = _COLOURS[finding.weight]
     console.print(
         f"[{colour}]{finding.weight.value}\\[{finding.rule.code}][/{colour}]: [bold]{escape(finding.title)}[/bold]"

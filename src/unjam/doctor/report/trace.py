@@ -1,4 +1,7 @@
-"""A run as a trace that Perfetto and chrome://tracing open: a track for the training, one for each worker of each loader."""
+"""A run as a trace for Perfetto and chrome://tracing.
+
+Each loader has a track for the training and one for each worker.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from unjam.doctor.facts.run import LoaderRun, Made, RunFacts
+from unjam.doctor.facts.run import LoaderRun, RunFacts, TimedBatch
 
+SCHEMA = 1
 MOST_EVENTS = 1_000_000
 
 
-def chrome(run: RunFacts) -> str:
-    """The JSON object format: complete events in microseconds, names for processes and threads."""
+def chrome(run: RunFacts, version: str) -> str:
+    """Return the trace in the JSON object format: complete events, in microseconds."""
     moments = [wait.asked for one in run.loaders for wait in one.waits] + [
         m.begun for one in run.loaders for m in one.made
     ]
@@ -27,7 +31,7 @@ def chrome(run: RunFacts) -> str:
         {
             "traceEvents": events[:MOST_EVENTS],
             "displayTimeUnit": "ms",
-            "otherData": {"command": run.command, "rank": run.rank, "cut": cut},
+            "otherData": {"schema": SCHEMA, "unjam": version, "command": run.command, "rank": run.rank, "cut": cut},
         }
     )
 
@@ -43,7 +47,7 @@ def _loader(loader: LoaderRun, number: int, run: RunFacts, start: int) -> Iterat
             yield _slice("train", process, 0, last, wait.asked, start)
         yield _slice("first wait" if wait.first else "wait", process, 0, wait.asked, wait.got, start, batch=at)
         last = wait.got
-    workers: dict[int, list[Made]] = {}
+    workers: dict[int, list[TimedBatch]] = {}
     for made in loader.made:
         workers.setdefault(made.worker, []).append(made)
     for worker, its in sorted(workers.items()):
@@ -57,7 +61,7 @@ def _loader(loader: LoaderRun, number: int, run: RunFacts, start: int) -> Iterat
             before = made.done
 
 
-def _batch(made: Made, process: int, start: int) -> Iterator[dict[str, Any]]:
+def _batch(made: TimedBatch, process: int, start: int) -> Iterator[dict[str, Any]]:
     thread = made.worker + 2
     yield _slice("batch", process, thread, made.begun, made.done, start, samples=made.samples, slowest=made.slowest)
     yield _slice("fetch", process, thread, made.begun, made.collated, start, longest_ms=made.longest / 1e6)

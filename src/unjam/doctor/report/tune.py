@@ -1,4 +1,4 @@
-"""A climb in words: a table, a picture of bars, the reasons and the line to paste."""
+"""The result of `unjam tune` as text: a table, bars, the reasons and the code to paste."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from unjam.doctor.facts.tune_measurements import Climb, Measured, Rung
+from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
 from unjam.doctor.report.profile import profile_lines, short_time
 from unjam.doctor.report.terminal import escape
 from unjam.doctor.rules.judging import count
@@ -20,11 +20,11 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def verdict(tuned: Tuned) -> str:
-    """One line that stands alone."""
-    climb, choice = tuned.climb, tuned.choice
+    """Return the recommendation as one line."""
+    tune_result, choice = tuned.tune_result, tuned.choice
     if choice is None:
         return "no setting came through"
-    rate = f"{climb.rate(choice):,.0f} samples/s"
+    rate = f"{tune_result.rate(choice):,.0f} samples/s"
     if tuned.needed is None:
         return f"{choice}: {rate}, the cheapest of those that are nearly the fastest"
     if tuned.enough:
@@ -33,12 +33,12 @@ def verdict(tuned: Tuned) -> str:
 
 
 def show(tuned: Tuned, console: Console) -> None:
-    """On a terminal or in a pipe."""
-    climb = tuned.climb
+    """Print everything to a terminal or a pipe."""
+    tune_result = tuned.tune_result
     console.print(f"[bold]{escape(verdict(tuned))}[/bold]")
-    where = f" at {climb.made_at}" if climb.made_at else ""
+    where = f" at {tune_result.made_at}" if tune_result.made_at else ""
     console.print(
-        f"{escape(climb.dataset)}{escape(where)}, batches of {climb.batch_size:.4g}, {climb.processors} processors\n"
+        f"{escape(tune_result.dataset)}{escape(where)}, batches of {tune_result.batch_size:.4g}, {tune_result.processors} processors\n"
     )
     console.print(_table(tuned))
     console.print()
@@ -52,19 +52,19 @@ def show(tuned: Tuned, console: Console) -> None:
         console.print(f"{escape(reason.title)} ({reason.confidence.value})", soft_wrap=True)
         for line in reason.evidence:
             console.print(f"  {escape(line)}", soft_wrap=True)
-    shown = profiled(climb)
+    shown = profiled(tune_result)
     for line in profile_lines(shown.profile if shown else None):
         console.print(escape(line), soft_wrap=True)
     for note in tuned.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
-    if climb.stopped:
+    if tune_result.stopped:
         console.print("note: stopped before its time; this is the best so far")
     if tuned.code:
         console.print(f"\n{escape(tuned.code)}", soft_wrap=True)
 
 
 def _table(tuned: Tuned) -> Table:
-    climb = tuned.climb
+    tune_result = tuned.tune_result
     table = Table(box=None, pad_edge=False)
     for name in (
         "",
@@ -80,25 +80,25 @@ def _table(tuned: Tuned) -> Table:
         table.add_column(
             name, justify="left" if name in ("", "setting", "failures") else "right", no_wrap=name != "failures"
         )
-    for rung in climb.rungs():
-        table.add_row(*(escape(cell) for cell in row(tuned, rung)))
+    for setting in tune_result.settings():
+        table.add_row(*(escape(cell) for cell in row(tuned, setting)))
     return table
 
 
-def row(tuned: Tuned, rung: Rung) -> list[str]:
-    """A setting's cells."""
-    climb, one = tuned.climb, tuned.climb.last(rung)
-    mark = "→" if rung == tuned.choice else "now" if rung == climb.as_is else ""
-    bad = next((m for m in climb.of(rung) if not m.fine), None)
+def row(tuned: Tuned, setting: TuneSetting) -> list[str]:
+    """Return the cells of one setting."""
+    tune_result, one = tuned.tune_result, tuned.tune_result.last(setting)
+    mark = "→" if setting == tuned.choice else "now" if setting == tune_result.as_is else ""
+    bad = next((m for m in tune_result.of(setting) if not m.fine), None)
     if bad is not None:
-        return [mark, str(rung), "", "", "", "", "", "", f"{bad.outcome}: {bad.note}"]
-    low, high = climb.spread(rung)
+        return [mark, str(setting), "", "", "", "", "", "", f"{bad.outcome}: {bad.note}"]
+    low, high = tune_result.spread(setting)
     return [
         mark,
-        str(rung),
-        f"{climb.rate(rung):,.0f}",
+        str(setting),
+        f"{tune_result.rate(setting):,.0f}",
         f"{low:,.0f}-{high:,.0f}" if low else "",
-        short_time(min(m.first for m in climb.of(rung))),
+        short_time(min(m.first for m in tune_result.of(setting))),
         short_time(one.turn) if one.turn is not None else "",
         f"{one.workers_cpu + one.main_cpu:.1f}",
         f"{one.memory / 1e6:,.0f} MB",
@@ -107,18 +107,18 @@ def row(tuned: Tuned, rung: Rung) -> list[str]:
 
 
 def bars(tuned: Tuned) -> list[str]:
-    """The rates as bars; a line where the training's own rate is."""
-    climb = tuned.climb
-    known = {rung: climb.rate(rung) for rung in climb.rungs() if climb.rate(rung) > 0}
+    """Return the rates as bars, with a mark at the rate that the training needs."""
+    tune_result = tuned.tune_result
+    known = {setting: tune_result.rate(setting) for setting in tune_result.settings() if tune_result.rate(setting) > 0}
     if not known:
         return []
     most = max([*known.values(), tuned.needed or 0.0])
-    width = max(len(str(rung)) for rung in known)
+    width = max(len(str(setting)) for setting in known)
     lines = []
-    for rung, rate in sorted(known.items(), key=lambda pair: (pair[0].driver, pair[0].workers, -pair[1])):
+    for setting, rate in sorted(known.items(), key=lambda pair: (pair[0].driver, pair[0].workers, -pair[1])):
         full = rate / most * BAR
         bar = "█" * int(full) + _EIGHTHS[int((full - int(full)) * 8)].strip()
-        lines.append(f"{rung!s:<{width}} {bar:<{BAR}} {rate:>10,.0f}")
+        lines.append(f"{setting!s:<{width}} {bar:<{BAR}} {rate:>10,.0f}")
     if tuned.needed:
         at = int(tuned.needed / most * BAR)
         lines.append(
@@ -127,46 +127,47 @@ def bars(tuned: Tuned) -> list[str]:
     return lines
 
 
-def profiled(climb: Climb) -> Measured | None:
-    """The trial that was profiled, the one with the most to tell."""
-    known = [one for one in climb.measured if one.profile and (one.profile["looks"] or one.profile["transforms"])]
+def profiled(tune_result: TuneResult) -> Measured | None:
+    """Return the profiled measurement with the most observations."""
+    known = [one for one in tune_result.measured if one.profile and (one.profile["looks"] or one.profile["transforms"])]
     return max(known, key=lambda one: one.profile["looks"] if one.profile else 0) if known else None
 
 
 def as_json(tuned: Tuned, version: str) -> str:
-    """The documented object."""
-    climb = tuned.climb
+    """Return the documented JSON object."""
+    tune_result = tuned.tune_result
     return json.dumps(
         {
             "schema": SCHEMA,
             "unjam": version,
             "verdict": verdict(tuned),
-            "choice": _rung(tuned.choice),
-            "fastest": _rung(tuned.fastest),
+            "choice": _setting(tuned.choice),
+            "fastest": _setting(tuned.fastest),
             "enough": tuned.enough,
             "needed": tuned.needed,
-            "step_seconds": climb.step,
-            "step_from": climb.step_from,
+            "step_seconds": tune_result.step,
+            "step_from": tune_result.step_from,
             "arguments": tuned.line,
             "code": tuned.code,
-            "stopped": climb.stopped,
-            "seconds": round(climb.seconds, 2),
+            "stopped": tune_result.stopped,
+            "seconds": round(tune_result.seconds, 2),
             "rungs": [
                 {
-                    **(_rung(rung) or {}),
-                    "as_is": rung == climb.as_is,
-                    "rate": round(climb.rate(rung), 2),
-                    "spread": [round(rate, 2) for rate in climb.spread(rung)],
-                    "first_batch": round(min(m.first for m in climb.of(rung)), 4),
-                    "between_epochs": climb.last(rung).turn,
-                    "processors": round(climb.last(rung).workers_cpu + climb.last(rung).main_cpu, 3),
-                    "memory": climb.last(rung).memory,
-                    "failed": climb.last(rung).failed,
+                    **(_setting(setting) or {}),
+                    "as_is": setting == tune_result.as_is,
+                    "rate": round(tune_result.rate(setting), 2),
+                    "spread": [round(rate, 2) for rate in tune_result.spread(setting)],
+                    "first_batch": round(min(m.first for m in tune_result.of(setting)), 4),
+                    "between_epochs": tune_result.last(setting).turn,
+                    "processors": round(tune_result.last(setting).workers_cpu + tune_result.last(setting).main_cpu, 3),
+                    "memory": tune_result.last(setting).memory,
+                    "failed": tune_result.last(setting).failed,
                     "trials": [
-                        {"outcome": m.outcome, "note": m.note, "rate": round(m.rate, 2)} for m in climb.of(rung)
+                        {"outcome": m.outcome, "note": m.note, "rate": round(m.rate, 2)}
+                        for m in tune_result.of(setting)
                     ],
                 }
-                for rung in climb.rungs()
+                for setting in tune_result.settings()
             ],
             "where_time_goes": dict(tuned.parts),
             "stops": [
@@ -179,19 +180,19 @@ def as_json(tuned: Tuned, version: str) -> str:
     )
 
 
-def _rung(rung: Rung | None) -> dict[str, Any] | None:
-    if rung is None:
+def _setting(setting: TuneSetting | None) -> dict[str, Any] | None:
+    if setting is None:
         return None
     return {
-        "driver": rung.driver,
-        "workers": rung.workers,
-        "start": rung.start,
-        "prefetch": rung.prefetch,
-        "threads": rung.threads,
-        "words": str(rung),
+        "driver": setting.driver,
+        "workers": setting.workers,
+        "start": setting.start,
+        "prefetch": setting.prefetch,
+        "threads": setting.threads,
+        "words": str(setting),
     }
 
 
 def others(loaders: int) -> str:
-    """What to say of the loaders that were not looked at."""
+    """Return a note about the loaders that were not tuned."""
     return f"{count(loaders - 1, 'other loader')} of this program {'was' if loaders == 2 else 'were'} not looked at"

@@ -1,4 +1,4 @@
-"""The catalogue: every known cause, one file each, in the order of their codes."""
+"""The catalogue of rules: one file for each known cause, in the order of the codes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion, by_harm,
 
 
 class RuleFile(Protocol):
-    """What a rule's file offers."""
+    """What the file of a rule defines."""
 
     RULE: Rule
     __doc__: str
     detect: Callable[[Case], Finding | Suspicion | None]
     broken: Callable[[Any], str | None]
     fixed: Callable[[Any], str | None]
-    # and, where a running program can show it: witness: Callable[[Scene], Finding | None]
+    # optional, for causes that a running program shows: detect_live(scene) -> Finding | None
 
 
 def _files() -> list[RuleFile]:
@@ -34,9 +34,9 @@ RULES = _files()
 BY_CODE = {file.RULE.code: file for file in RULES}
 
 
-def witnessed(scene: Scene) -> list[Finding]:
-    """What the rules say of a running program, the worst first."""
-    found = [file.witness(scene) for file in RULES if hasattr(file, "witness")]
+def detected_live(scene: Scene) -> list[Finding]:
+    """Run every rule that can judge a running program; the worst finding comes first."""
+    found = [detect(scene) for file in RULES if (detect := getattr(file, "detect_live", None)) is not None]
     kept = without_echoes([one for one in found if one is not None])
     serious = [one for one in kept if one.weight is not Severity.NOTE]
     return [fit_to_show(one) for one in by_harm(serious or kept)]

@@ -1,6 +1,7 @@
-"""What a run says about its data loading: where the training's waiting went, and the changes that would help most.
+"""Advice from a finished run: why the training waited, and which changes would help most.
 
-Every number comes from the run itself. What a change would save is a bound from the times that were measured, never a promise.
+Every number is measured in the run itself. The saving of a change is an upper bound from the
+measured times, not a promise.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from unjam.doctor.facts.run import LoaderRun, Made, RunFacts, Wait
+from unjam.doctor.facts.run import LoaderRun, RunFacts, TimedBatch, Wait
 from unjam.doctor.rules.judging import count
 
-# seconds and shares below which nothing is worth saying
-_MOMENT, _SHARE = 0.5, 0.03
-# a sample that took this many times as long as half of the others
-_ODD = 5.0
+# savings below this many seconds, or below this share of the run, are not reported
+_WORTH_SECONDS, _WORTH_SHARE = 0.5, 0.03
+# an outlier: the slowest sample of a batch took this many times the median of all batches
+_OUTLIER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Seconds that the training stood still, and for what."""
+    """Seconds that the training waited, and the cause in words."""
 
     seconds: float
     words: str
@@ -28,7 +29,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One change, what it would save at most, and the rule that tells more."""
+    """One change, the most seconds it could save, and the code of the rule that explains it."""
 
     words: str
     saves: float
@@ -37,7 +38,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A run with what is to be said of it."""
+    """A run with its faults and the advice."""
 
     run: RunFacts
     faults: tuple[tuple[LoaderRun, tuple[Fault, ...]], ...]
@@ -45,18 +46,20 @@ class Judged:
 
 
 def advise(run: RunFacts) -> Judged:
-    """The faults of every loader, and the three changes that would help most."""
-    # what a helper thread waits for is no time of the training's
+    """Collect the faults of every loader, and the three changes that would help most."""
+    # the training does not lose the time that a helper thread waits
     found = [advice for loader in run.loaders if not loader.aside for advice in _advice(loader, run)]
-    worth = [one for one in found if one.saves >= max(_MOMENT, _SHARE * run.seconds) or one.code == "UJ306"]
+    worth = [
+        one for one in found if one.saves >= max(_WORTH_SECONDS, _WORTH_SHARE * run.seconds) or one.code == "UJ306"
+    ]
     best = sorted(worth, key=lambda one: -one.saves)[:3]
     return Judged(run, tuple((one, tuple(faults(one))) for one in run.loaders), tuple(best))
 
 
 def faults(loader: LoaderRun) -> list[Fault]:
-    """Where the waiting went, the longest first."""
-    odd = list(slow_samples(loader))
-    by_sample = min(sum(seconds for seconds, _, _ in odd), loader.waited)
+    """Split the waiting time by cause, the longest first."""
+    outliers = list(slow_samples(loader))
+    by_sample = min(sum(seconds for seconds, _, _ in outliers), loader.waited)
     by_time = min(sum(seconds for _, seconds in loader.overdue), loader.waited - by_sample)
     rest = max(0.0, loader.waited - by_sample - by_time)
     work = loader.sampling + loader.collating + loader.packing
@@ -65,8 +68,8 @@ def faults(loader: LoaderRun) -> list[Fault]:
         Fault(loader.started - own, "starting: " + count(loader.epochs, "epoch")),
         Fault(own, "unjam's own start: " + count(len(loader.own_starts), "set") + " of workers"),
     ]
-    if odd:
-        names = ", ".join(list(dict.fromkeys(sample for _, sample, _ in sorted(odd, reverse=True)))[:3])
+    if outliers:
+        names = ", ".join(list(dict.fromkeys(sample for _, sample, _ in sorted(outliers, reverse=True)))[:3])
         found.append(Fault(by_sample, f"slow samples: {names}"))
     if loader.overdue:
         names = ", ".join(list(dict.fromkeys(sample for sample, _ in loader.overdue))[:3])
@@ -83,26 +86,27 @@ def faults(loader: LoaderRun) -> list[Fault]:
 
 
 def slow_samples(loader: LoaderRun) -> Iterator[tuple[float, str, float]]:
-    """(seconds waited for it, the sample, seconds that it took) for samples that are far from the others."""
+    """Yield (seconds waited for it, the sample, seconds that it took) for each outlier."""
     if len(loader.made) < 3:
         return
     usual = statistics.median(one.longest for one in loader.made)
     makers = iter(sorted(loader.made, key=lambda one: one.done))
     current = next(makers, None)
     for wait in loader.waits:
-        latest: Made | None = None
+        latest: TimedBatch | None = None
         while current is not None and current.done <= wait.got + 2_000_000:
             latest, current = current, next(makers, None)
         if latest is None or wait.first or wait.seconds < 0.02:
             continue
-        if latest.longest > _ODD * usual and latest.longest > 0.3 * (wait.got - wait.asked) and latest.slowest:
+        if latest.longest > _OUTLIER * usual and latest.longest > 0.3 * (wait.got - wait.asked) and latest.slowest:
             yield min(wait.seconds, latest.longest / 1e9), latest.slowest, latest.longest / 1e9
 
 
 def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
     at = f" ({loader.place})" if loader.place else ""
     again = loader.starts[1:]
-    # two loaders that one line makes, for training and for validation, are not made anew in each epoch
+    # one line may create two loaders (training, validation) that live for many epochs; only if
+    # there are no more epochs than loaders, each epoch made a new loader
     anew = loader.loaders > 1 and loader.epochs <= loader.loaders
     if loader.workers and again and (anew or not loader.persistent):
         first = "the loader made once, before the loop, with " if anew else ""
@@ -113,23 +117,23 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
             sum(again),
             "UJ604",
         )
-    odd = sorted(slow_samples(loader), reverse=True)
-    if odd:
-        _, sample, took = odd[0]
+    outliers = sorted(slow_samples(loader), reverse=True)
+    if outliers:
+        _, sample, took = outliers[0]
         yield Advice(
-            f"look at sample {sample}{at}: it took {took:.2f} s; {count(len(odd), 'such sample')} held the training",
-            sum(one for one, _, _ in odd),
+            f"look at sample {sample}{at}: it took {took:.2f} s; {count(len(outliers), 'such sample')} held the training",
+            sum(one for one, _, _ in outliers),
             "UJ603",
         )
     work = loader.sampling + loader.collating + loader.packing
     if not loader.workers and loader.waited > 0:
-        # what is loaded while the model trains costs nothing
+        # workers load while the model trains, so at most the training time can hide loading time
         hidden = min(loader.waited, loader.trained) if loader.trained else 0.0
         yield Advice(
             f"num_workers={min(run.cpus, 4)}{at}: loading happened while the training stood still", hidden, "UJ606"
         )
     elif loader.workers and work > 0:
-        steady = max(0.0, loader.waited - sum(one for one, _, _ in odd) - sum(one for _, one in loader.overdue))
+        steady = max(0.0, loader.waited - sum(one for one, _, _ in outliers) - sum(one for _, one in loader.overdue))
         able = max(run.cpus - 1, 1)
         if able > loader.workers:
             saved = steady * (1 - loader.workers / able)
@@ -161,5 +165,5 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
 
 
 def longest_waits(loader: LoaderRun, most: int = 5) -> list[Wait]:
-    """The waits that hurt most."""
+    """Return the longest waits."""
     return sorted(loader.waits, key=lambda one: -one.seconds)[:most]

@@ -1,4 +1,4 @@
-"""Ways of looking at a case that several rules share. Nothing here names a cause."""
+"""Queries on a Case that several rules share. Nothing here names a cause."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import line_of
-from unjam.doctor.facts.trial import End, Place, Raised, Sample, Stuck, Sync, Trial
-from unjam.doctor.rules.rule import Confidence
+from unjam.doctor.facts.trial import Place, Plan, ProcessEnd, Raised, Sample, Stuck, Sync, Trial
+from unjam.doctor.rules.rule import Confidence, Rule, Suspicion
 
 PROVEN, LIKELY, POSSIBLE = Confidence.PROVEN, Confidence.LIKELY, Confidence.POSSIBLE
 
 
 def count(number: float, word: str, several: str = "") -> str:
-    """A number with its word."""
+    """Format a number with its noun, singular or plural."""
     return f"{number:,} {word}" if number == 1 else f"{number:,} {several or word + 's'}"
 
 
 def size(nbytes: float) -> str:
-    """Bytes as a person says them."""
+    """Format a number of bytes with a unit."""
     for unit in ("B", "KB", "MB"):
         if abs(nbytes) < 1000:
             return f"{nbytes:.0f} {unit}"
@@ -28,13 +28,13 @@ def size(nbytes: float) -> str:
 
 
 def names(samples: Iterable[str], most: int = 5) -> str:
-    """A few sample indices."""
+    """List the first few sample indices, each once, and how many more there are."""
     known = list(dict.fromkeys(samples))
     return ", ".join(known[:most]) + (f" and {len(known) - most} more" if len(known) > most else "")
 
 
 def quoted(place: Place | None) -> str:
-    """A line with its text."""
+    """Format a place with the text of its line."""
     text = line_of(place)
     return f"{place}: {text}" if place and text else str(place) if place else ""
 
@@ -43,7 +43,7 @@ def quoted(place: Place | None) -> str:
 
 
 def frozen(case: Case) -> list[tuple[Trial, Stuck]]:
-    """The processes that were stuck doing something for a sample, with workers first."""
+    """List the processes stuck while loading samples; the trial with workers comes first."""
     found = []
     for trial in (case.as_is, case.first_alone):
         if trial is not None and trial.outcome == "hung":
@@ -52,7 +52,7 @@ def frozen(case: Case) -> list[tuple[Trial, Stuck]]:
 
 
 def worker_words(stuck: Stuck) -> str:
-    """Who is stuck where."""
+    """Say which worker is stuck, and in which sample or stage."""
     who = f"worker {stuck.worker}" if stuck.worker >= 0 else "loading without workers"
     if stuck.stage == "sample":
         return f"{who} in sample {stuck.index}"
@@ -63,12 +63,15 @@ def worker_words(stuck: Stuck) -> str:
 
 
 def waits_for(stuck: Stuck, *kinds: str) -> Sync | None:
-    """The first lock, queue or future of these kinds that the stuck line names."""
+    """Return the first object of these kinds (lock, queue, future) that the stuck line names."""
     return next((sync for sync in stuck.syncs if sync.facts.get("kind") in kinds), None)
 
 
 def blocked_lock(case: Case, stuck: Stuck) -> Sync | None:
-    """The lock that a stuck line waits for; one that the dataset holds says more than the lock inside it."""
+    """Return the lock that a stuck line waits for.
+
+    A lock that is part of the dataset goes first: its path says more than that of an inner lock.
+    """
     if stuck.native or stuck.waits not in ("lock", "unknown", "nothing"):
         return None
     locks = [sync for sync in stuck.syncs if sync.facts.get("kind") == "lock" and sync.facts.get("locked")]
@@ -80,17 +83,17 @@ def blocked_lock(case: Case, stuck: Stuck) -> Sync | None:
 
 
 def proof(case: Case, base: Trial | None, changed: Trial | None) -> Confidence:
-    """Gone with the change and back without it: proven."""
+    """Return PROVEN if the change removes the failure, unless a repeat without it is fine too."""
     if base is None or base.fine or changed is None:
         return LIKELY
     gone = changed.moved_on if base.outcome == "hung" else changed.fine
     if not gone or (case.again is not None and case.again.fine):
-        return LIKELY  # still there, or it did not come back
+        return LIKELY  # the failure stayed with the change, or did not return without it
     return PROVEN
 
 
 def gone_words(changed: Trial | None) -> tuple[str, ...]:
-    """What a trial with the change showed."""
+    """Say what the trial with the change showed."""
     if changed is None or changed.outcome == "refused":
         return ()
     done = len(changed.samples)
@@ -101,8 +104,8 @@ def gone_words(changed: Trial | None) -> tuple[str, ...]:
 # -- ended -------------------------------------------------------------------------------------------------------------
 
 
-def ended(case: Case) -> list[tuple[Trial, End]]:
-    """The processes that went without a goodbye, with workers first; none that unjam's own code has ended."""
+def ended(case: Case) -> list[tuple[Trial, ProcessEnd]]:
+    """List the processes that died, workers first, without those that unjam's own code ended."""
     found = []
     for trial in (case.as_is, case.compared, case.alone):
         if trial is not None:
@@ -110,8 +113,8 @@ def ended(case: Case) -> list[tuple[Trial, End]]:
     return found
 
 
-def twice(case: Case, ends: list[tuple[Trial, End]]) -> Confidence:
-    """A process that ends at the same sample in two trials was ended by that sample."""
+def twice(case: Case, ends: list[tuple[Trial, ProcessEnd]]) -> Confidence:
+    """Return PROVEN if a process died at the same sample in two trials: the sample is the cause."""
     places = Counter(end.index for _, end in ends if end.index)
     again = case.again is not None and any(end.index in places for end in case.again.ends)
     return PROVEN if again or any(number > 1 for number in places.values()) else LIKELY
@@ -121,17 +124,17 @@ def twice(case: Case, ends: list[tuple[Trial, End]]) -> Confidence:
 
 
 def first_line(raised: Raised) -> str:
-    """The first line of what an exception says; some say nothing."""
+    """Return the first line of an exception message, which may be empty."""
     return next(iter(raised.message.splitlines()), "")
 
 
 def bad_samples(trial: Trial | None, *stages: str) -> list[Raised]:
-    """The exceptions of a trial at some stages."""
+    """List the exceptions of a trial at these stages."""
     return [bad for bad in trial.bad if bad.stage in stages] if trial is not None else []
 
 
 def only_in_workers(case: Case) -> Raised | None:
-    """An exception that loading raises with workers and does not without."""
+    """Return an exception that loading raises only with workers."""
     for trial in (case.as_is, case.compared):
         for bad in trial.bad if trial else ():
             alone = {b.type_name for b in case.alone.bad} if case.alone else set()
@@ -141,7 +144,7 @@ def only_in_workers(case: Case) -> Raised | None:
 
 
 def for_memory(bad: Raised) -> bool:
-    """Whether an exception says that memory could not be had."""
+    """Whether an exception says that memory ran out."""
     return (
         "MemoryError" in bad.type_name
         or "can't allocate memory" in bad.message
@@ -150,7 +153,7 @@ def for_memory(bad: Raised) -> bool:
 
 
 def out_of_descriptors(bad: Raised) -> bool:
-    """Whether an exception says that no descriptor was left."""
+    """Whether an exception says that the process had no descriptors left."""
     return "Too many open files" in bad.message
 
 
@@ -158,7 +161,7 @@ def out_of_descriptors(bad: Raised) -> bool:
 
 
 def is_determined(case: Case) -> bool:
-    """Whether an index determines its sample once every known generator has a seed."""
+    """Whether an index always gives the same sample when every known generator has a seed."""
     alone = case.alone
     if alone is None or case.loader.iterable:
         return False
@@ -168,33 +171,45 @@ def is_determined(case: Case) -> bool:
 
 
 def differing(case: Case, trial: Trial | None) -> list[Sample]:
-    """The samples of a trial that are not what they are without workers."""
+    """List the samples of a trial that differ from those without workers."""
     alone = case.alone
     if trial is None or alone is None or not is_determined(case):
         return []
     usual = {sample.index: sample.digest for sample in alone.samples if not sample.changed}
     others = [t for t in case.trials if t.plan.workers == 0 and t is not alone and not t.plan.measured]
     if any(s.digest and usual.get(s.index, s.digest) != s.digest for t in others for s in t.samples):
-        return []  # it is another sample each time, workers or not
+        return []  # the samples differ from run to run, even without workers
     return [s for s in trial.samples if s.digest and not s.natural and s.index in usual and usual[s.index] != s.digest]
 
 
 def mean_seconds(trial: Trial | None) -> float:
-    """What a sample takes on average."""
+    """Return the mean seconds for one sample."""
     samples = [s.seconds for s in trial.samples] if trial else []
     return sum(samples) / len(samples) if samples else 0.0
 
 
-def per_epoch(case: Case) -> int:
-    """Samples of an epoch, as far as known."""
-    return case.loader.length or 0
+def measured(case: Case, rule: Rule, now: Plan, other: Plan) -> tuple[Trial, Trial] | Suspicion | None:
+    """Two measured trials to compare; a Suspicion while one of them is missing, None if one has no rate."""
+    first, second = case.tried(now), case.tried(other)
+    if first is None or second is None:
+        return Suspicion(rule, (now, other))
+    return (first, second) if first.rate and second.rate else None
+
+
+def raised_words(raised: Raised) -> tuple[str, ...]:
+    """An exception and its line, as evidence."""
+    said = f"{raised.type_name}: {first_line(raised)[:200]}"
+    return (said, f"raised at {quoted(raised.place)}") if raised.place else (said,)
 
 
 # -- iterables ---------------------------------------------------------------------------------------------------------
 
 
 def stable_counts(case: Case, trial: Trial | None) -> Counter[str] | None:
-    """The samples of a trial's first epoch by those of their parts that do not depend on random numbers."""
+    """Count the samples of a trial's first epoch by the parts that random numbers do not change.
+
+    Returns None where no such part can tell samples apart.
+    """
     alone = case.alone
     if trial is None or alone is None:
         return None

@@ -1,4 +1,7 @@
-"""Small datasets for the rules' own programs, at the top of a module so that every start method can send them."""
+"""Small datasets for the example programs of the rules.
+
+They are at the top of a module so that every start method can pickle them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 
 class Numbers(Dataset[Any]):
-    """The numbers from 0, each as a small tensor made by a function."""
+    """Samples made from their index by a function; without one, small tensors."""
 
     def __init__(self, length: int = 24, make: Callable[[int], Any] | None = None) -> None:
         self.length = length
@@ -24,7 +27,7 @@ class Numbers(Dataset[Any]):
 
 
 class Scaled(Dataset[Any]):
-    """Numbers that go through a function of the user's."""
+    """Numbers passed through the user's function."""
 
     def __init__(self, scale: Callable[[float], float]) -> None:
         self.scale = scale
@@ -37,7 +40,7 @@ class Scaled(Dataset[Any]):
 
 
 class Stream(IterableDataset[Any]):
-    """The numbers from 0 as a stream, cut by a function of worker and workers."""
+    """The numbers from 0 as a stream; the function `cut` selects the share of a worker."""
 
     def __init__(self, length: int = 24, cut: Callable[[Iterator[int]], Iterator[int]] | None = None) -> None:
         self.length = length
@@ -50,7 +53,7 @@ class Stream(IterableDataset[Any]):
 
 
 class Forgetful(Dataset[Any]):
-    """Leaves its scale out of the pickle."""
+    """A dataset that leaves its scale out of the pickle unless `keep` is set."""
 
     scale = 1.0
 
@@ -69,13 +72,13 @@ class Forgetful(Dataset[Any]):
 
 
 def double(x: float) -> float:
-    """Twice as much."""
+    """Return twice the number."""
     return 2 * x
 
 
 def two_ranks(loader: Any, *, stuck: bool) -> None:
-    """Two processes that sum their batches together; the second's dataset waits for ever where `stuck`."""
-    import multiprocessing  # noqa: PLC0415 - as the program would
+    """Run two ranks that all-reduce their batches; with `stuck`, rank 1's dataset never returns."""
+    import multiprocessing  # noqa: PLC0415 - imported as a user's program would
     import tempfile  # noqa: PLC0415 - as above
 
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +94,7 @@ def two_ranks(loader: Any, *, stuck: bool) -> None:
 
 
 def one_rank(rank: int, loader: Any, meeting: str, stuck: bool) -> None:  # noqa: FBT001 - an argument of a process
-    """One of them."""
+    """Run one of the two ranks."""
     import time  # noqa: PLC0415 - as above
 
     from torch import distributed  # noqa: PLC0415 - as above

@@ -1,8 +1,9 @@
 """What a rule is, and what it finds.
 
-A rule is one file: its docstring is the only text about it, under fixed headings; `detect` looks at a Case, what the doctor's
-trials showed, and answers with a Finding or None; `witness`, where a rule has one, does so with a Scene, a running program
-seen from outside; `broken` and `fixed` are the smallest real programs that have and do not have the trouble.
+A rule is one file. Its docstring is the only text about it, under fixed headings. `detect` gets a
+Case (what the doctor's trials showed) and returns a Finding, a Suspicion or None. `detect_live`,
+which is optional, gets a Scene (a running program seen from outside) and returns a Finding or None.
+`broken` and `fixed` are the smallest real programs with and without the problem.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from unjam.system.printable import printable_line
 
 
 class Confidence(Enum):
-    """How sure a finding is: shown by toggling its cause, shown by evidence, or only suggested by it."""
+    """How sure a finding is: proven by toggling its cause, shown by evidence, or only suggested."""
 
     PROVEN = "proven"
     LIKELY = "likely"
@@ -25,7 +26,7 @@ class Confidence(Enum):
 
 
 class Severity(Enum):
-    """What a finding costs: the run or its results, something less, or nothing today."""
+    """What a finding costs: the run or its results, something less, or nothing yet."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -34,21 +35,21 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A known cause. `fallback`: names a symptom, and steps back where another rule names the cause."""
+    """A known cause. A `fallback` names a symptom; dropped if another rule names the cause."""
 
     code: str
     name: str
     severity: Severity = Severity.ERROR
     symptom: str = ""
     fallback: bool = False
-    yields_to: tuple[str, ...] = ()  # further symptoms that explain this one
-    explains: tuple[str, ...] = ()  # further symptoms of the same cause
-    live: bool = False  # only a running program shows it: `unjam why` finds it, `unjam check` cannot
+    yields_to: tuple[str, ...] = ()  # further symptoms whose cause also explains this one
+    explains: tuple[str, ...] = ()  # further symptoms that this cause produces
+    live: bool = False  # found by `unjam why` in a running program, never by `unjam check`
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong, in the order in which it is told."""
+    """One problem; the fields are in the order in which the report shows them."""
 
     rule: Rule
     title: str
@@ -58,16 +59,16 @@ class Finding:
     help: str
     location: Place | None = None
     diff: str = ""
-    wants: tuple[Plan, ...] = ()  # trials that would make it surer
+    wants: tuple[Plan, ...] = ()  # trials that would raise the confidence
     severity: Severity | None = None
 
     @property
     def weight(self) -> Severity:
-        """Its own severity, or its rule's."""
+        """The finding's own severity, or that of its rule."""
         return self.severity or self.rule.severity
 
     def as_dict(self) -> dict[str, Any]:
-        """As the documented JSON has it."""
+        """Return the finding as in the documented JSON."""
         return {
             "code": self.rule.code,
             "rule": self.rule.name,
@@ -84,7 +85,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Not yet a finding: the trials that would tell."""
+    """Not yet a finding: `wants` are the trials that would decide it."""
 
     rule: Rule
     wants: tuple[Plan, ...]
@@ -96,7 +97,10 @@ _CONFIDENCE = {Confidence.PROVEN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 
 
 
 def fit_to_show(finding: Finding) -> Finding:
-    """A finding whose words, some of which are the user's, can be shown on any terminal and given to anybody."""
+    """Return the finding with secrets masked and unprintable characters escaped.
+
+    Its texts contain strings from the user's program.
+    """
     return replace(
         finding,
         title=_shown(finding.title),
@@ -112,7 +116,7 @@ def _shown(text: str) -> str:
 
 
 def by_harm(findings: list[Finding]) -> list[Finding]:
-    """The worst first."""
+    """Sort the findings, the worst first."""
     return sorted(
         findings,
         key=lambda f: (_SEVERITY[f.weight], _HARM[f.rule.code[2]], _CONFIDENCE[f.confidence], f.rule.code),
@@ -120,7 +124,7 @@ def by_harm(findings: list[Finding]) -> list[Finding]:
 
 
 def without_echoes(findings: list[Finding]) -> list[Finding]:
-    """Without the fallbacks whose symptom another rule explains, and those that a named cause makes plain."""
+    """Drop fallbacks that another finding explains, and notes on a culprit already blamed."""
     explained = {
         symptom
         for f in findings

@@ -1,4 +1,7 @@
-"""From a climb to a recommendation: where the time goes, why more workers stop helping, and the cheapest setting that is enough."""
+"""From tune measurements to a recommendation.
+
+Says where the time goes, why more workers stop helping, and which cheapest setting is enough.
+"""
 
 from __future__ import annotations
 
@@ -6,52 +9,56 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass
 
-from unjam.doctor.facts.tune_measurements import Climb, Measured, Rung
+from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
 from unjam.doctor.rules.judging import LIKELY, POSSIBLE, count
 from unjam.doctor.rules.rule import Confidence
 
-# settings within this part of the best are as good
+# a setting with at least this share of the best rate counts as equally good
 AS_GOOD = 0.95
-# how much more than the training takes a loader should be able to give
+# a loader should deliver this many times what the training consumes
 HEADROOM = 1.1
-# how many times as fast as with workers it must be without any, where nobody knows what the training takes
+# without workers loading must be this many times as fast as with them, if the training's need is
+# unknown
 OVERLAP = 1.3
-# twice the workers that gain less than this have stopped helping
+# if the next number of workers gains less than this factor, more workers have stopped helping
 WORTH = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class TuneReason:
     """Why more workers do not help."""
 
     words: str
     confidence: Confidence
     evidence: tuple[str, ...] = ()
-    untried: bool = False  # they might; nobody has tried
+    untried: bool = False  # more workers might help, but were not tried
 
     @property
     def title(self) -> str:
-        """In a line that stands alone."""
+        """The reason as one line that can stand alone."""
         return self.words if self.untried else f"more workers stop helping: {self.words}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """A climb with what is to be said of it. `enough`: the training does not wait with this choice; None: nobody knows."""
+    """The tune measurements and what follows from them.
 
-    climb: Climb
-    choice: Rung | None
-    fastest: Rung | None
+    enough: whether the training does not wait with this choice; None if that is unknown.
+    """
+
+    tune_result: TuneResult
+    choice: TuneSetting | None
+    fastest: TuneSetting | None
     enough: bool | None
-    needed: float | None  # samples a second that the training takes
-    parts: tuple[tuple[str, float], ...]  # where a sample's time goes, seconds of one worker
-    stops: tuple[Reason, ...]
+    needed: float | None  # samples a second that the training consumes
+    parts: tuple[tuple[str, float], ...]  # seconds of one worker for a sample, by stage
+    stops: tuple[TuneReason, ...]
     persistent: bool
     notes: tuple[str, ...]
 
     @property
     def line(self) -> str:
-        """The arguments to paste."""
+        """The arguments to paste into the program."""
         choice = self.choice
         if choice is None:
             return ""
@@ -69,150 +76,168 @@ class Tuned:
 
     @property
     def code(self) -> str:
-        """The whole of it, with the import where it is unjam's loader."""
+        """The whole call, with the import of the right DataLoader."""
         if self.choice is None:
             return ""
         module = "unjam" if self.choice.driver == "unjam" and self.choice.workers else "torch.utils.data"
         return f"from {module} import DataLoader\nDataLoader(dataset, ..., {self.line})"
 
 
-def judge(climb: Climb) -> Tuned:
-    """Everything that can be said."""
-    rates = {rung: climb.rate(rung) for rung in climb.rungs()}
-    good = {rung: rate for rung, rate in rates.items() if rate > 0}
-    fastest = max(good, key=lambda rung: good[rung]) if good else None
-    needed = climb.batch_size / climb.step if climb.step else None
-    choice, enough = _choose(climb, good, needed)
-    stops = tuple(_stops(climb, good)) if fastest else ()
+def judge(tune_result: TuneResult) -> Tuned:
+    """Draw all conclusions from the measurements."""
+    rates = {setting: tune_result.rate(setting) for setting in tune_result.settings()}
+    good = {setting: rate for setting, rate in rates.items() if rate > 0}
+    fastest = max(good, key=lambda setting: good[setting]) if good else None
+    needed = tune_result.batch_size / tune_result.step if tune_result.step else None
+    choice, enough = _choose(tune_result, good, needed)
+    stops = tuple(_why_scaling_stops(tune_result, good)) if fastest else ()
     if choice is not None and fastest is not None:
-        notes = tuple(_notes(climb, good, choice, fastest))
+        notes = tuple(_notes(tune_result, good, choice, fastest))
     else:
         notes = ("no setting came through",)
-    persistent = choice is not None and _keeps(climb, choice)
-    return Tuned(climb, choice, fastest, enough, needed, tuple(_parts(climb)), stops, persistent, notes)
+    persistent = choice is not None and _should_persist(tune_result, choice)
+    return Tuned(tune_result, choice, fastest, enough, needed, tuple(_parts(tune_result)), stops, persistent, notes)
 
 
-def _choose(climb: Climb, good: dict[Rung, float], needed: float | None) -> tuple[Rung | None, bool | None]:
-    """The cheapest of those that are enough; where none is, or nobody knows what is, of those that are nearly the fastest."""
+def _choose(
+    tune_result: TuneResult, good: dict[TuneSetting, float], needed: float | None
+) -> tuple[TuneSetting | None, bool | None]:
+    """Choose the cheapest setting that is enough for the training.
+
+    If none is enough, or the need is unknown, choose the cheapest of the nearly fastest settings.
+    """
     if not good:
         return None, None
     enough: bool | None = None
     able = list(good)
     if needed is not None:
-        able = [rung for rung in good if good[rung] >= needed * HEADROOM and _could_feed(climb, rung, needed)]
+        able = [
+            setting
+            for setting in good
+            if good[setting] >= needed * HEADROOM and _can_keep_up(tune_result, setting, needed)
+        ]
         enough = bool(able)
     if not able or needed is None:
-        # without workers nothing is loaded while the training computes: that needs a clear lead
-        ranked = {rung: rate if rung.workers else rate / OVERLAP for rung, rate in good.items()}
+        # without workers nothing is loaded while the training computes, so that must be much faster
+        ranked = {setting: rate if setting.workers else rate / OVERLAP for setting, rate in good.items()}
         best = max(ranked.values())
-        able = [rung for rung in ranked if ranked[rung] >= best * AS_GOOD]
-    return min(able, key=lambda rung: (_cost(climb, rung), -good[rung])), enough
+        able = [setting for setting in ranked if ranked[setting] >= best * AS_GOOD]
+    return min(able, key=lambda setting: (_cost(tune_result, setting), -good[setting])), enough
 
 
-def _could_feed(climb: Climb, rung: Rung, needed: float) -> bool:
-    """Without workers the training stands still while a batch is made, however quickly that goes."""
-    return rung.workers > 0 or climb.rate(rung) >= needed * 20
+def _can_keep_up(tune_result: TuneResult, setting: TuneSetting, needed: float) -> bool:
+    """Whether the training would hardly wait with this setting.
+
+    Without workers the training waits while each batch is made, so that must be very fast.
+    """
+    return setting.workers > 0 or tune_result.rate(setting) >= needed * 20
 
 
-def _cost(climb: Climb, rung: Rung) -> tuple[float, ...]:
-    """What it takes: workers first, then memory in steps, then what is not torch's own habit."""
-    memory = climb.last(rung).memory / 256e6
-    odd = (rung.start != "") + (rung.prefetch != 2) + (rung.threads != 1)
-    return rung.workers, odd, round(memory), 0 if rung.driver == "torch" else 1
+def _cost(tune_result: TuneResult, setting: TuneSetting) -> tuple[float, ...]:
+    """Return the sort key: workers, unusual options, memory in steps, then torch before unjam."""
+    memory = tune_result.last(setting).memory / 256e6
+    unusual = (setting.start != "") + (setting.prefetch != 2) + (setting.threads != 1)
+    return setting.workers, unusual, round(memory), 0 if setting.driver == "torch" else 1
 
 
-def _keeps(climb: Climb, choice: Rung) -> bool:
-    """Whether workers that stay would save a good part of the time between epochs."""
-    last = climb.last(choice)
-    if not choice.workers or climb.persistent:
-        return climb.persistent and choice.workers > 0
-    if climb.epochs == 1 or last.turn is None or not climb.epoch_samples or not last.rate:
+def _should_persist(tune_result: TuneResult, choice: TuneSetting) -> bool:
+    """Whether persistent workers would save a large part of the time between epochs."""
+    last = tune_result.last(choice)
+    if not choice.workers or tune_result.persistent:
+        return tune_result.persistent and choice.workers > 0
+    if tune_result.epochs == 1 or last.turn is None or not tune_result.epoch_samples or not last.rate:
         return False
-    return last.turn > 0.05 * climb.epoch_samples / last.rate
+    return last.turn > 0.05 * tune_result.epoch_samples / last.rate
 
 
-def _parts(climb: Climb) -> list[tuple[str, float]]:
-    """Seconds of a worker for one sample, by stage; where there are transforms, they are parts of the first."""
-    alone = [one for one in climb.measured if one.rung.driver == "unjam" and one.fine and one.stages]
-    if not alone:
+def _parts(tune_result: TuneResult) -> list[tuple[str, float]]:
+    """Return seconds for one sample by stage; fetch excludes the time of profiled transforms."""
+    staged = [one for one in tune_result.measured if one.setting.driver == "unjam" and one.fine and one.stages]
+    if not staged:
         return []
-    one = next((m for m in alone if m.rung.workers == 1), None) or min(alone, key=lambda m: m.rung.workers)
+    one = next((m for m in staged if m.setting.workers == 1), None) or min(staged, key=lambda m: m.setting.workers)
     stages = dict(one.stages)
     fetch, transform = stages.get("getitem", 0.0), 0.0
-    profiled = next((m for m in reversed(alone) if m.profile and m.profile["transforms"]), None)
+    profiled = next((m for m in reversed(staged) if m.profile and m.profile["transforms"]), None)
     if profiled is not None and profiled.profile is not None and profiled.samples:
         transform = sum(each["own"] for each in profiled.profile["transforms"]) / profiled.samples
         transform = min(fetch, transform)
     parts = [("fetch", fetch - transform), ("transform", transform), ("collate", stages.get("collate", 0.0))]
     parts.append(("pack", stages.get("pickle", 0.0)))
-    if one.rung.workers:
-        # the main process: receiving, opening, handing over
+    if one.setting.workers:
+        # time of the main process: receiving, unpacking and delivering a batch
         parts.append(("receive", one.main_cpu / one.rate if one.rate else 0.0))
     return [(name, seconds) for name, seconds in parts if seconds > 0]
 
 
-def _stops(climb: Climb, good: dict[Rung, float]) -> list[Reason]:
-    """Why the ladder does not go on."""
-    ladder = sorted((r for r in good if r.driver == "unjam" and _plain(r) and r.workers), key=lambda rung: rung.workers)
-    last = next((b for a, b in itertools.pairwise(ladder) if good[b] < good[a] * WORTH), None)
+def _why_scaling_stops(tune_result: TuneResult, good: dict[TuneSetting, float]) -> list[TuneReason]:
+    """Say why more workers stop helping."""
+    by_workers = sorted(
+        (r for r in good if r.driver == "unjam" and _plain(r) and r.workers), key=lambda setting: setting.workers
+    )
+    last = next((b for a, b in itertools.pairwise(by_workers) if good[b] < good[a] * WORTH), None)
     if last is None:
-        top = ladder[-1] if ladder else None
-        if top is not None and top.workers >= climb.most:
-            words = f"more than {count(climb.most, 'worker')} were not tried: {climb.because}"
-            return [Reason(words, LIKELY, ("the last step still gained",), untried=True)]
+        top = by_workers[-1] if by_workers else None
+        if top is not None and top.workers >= tune_result.most:
+            words = f"more than {count(tune_result.most, 'worker')} were not tried: {tune_result.because}"
+            return [TuneReason(words, LIKELY, ("the last step still gained",), untried=True)]
         return []
-    before = ladder[ladder.index(last) - 1]
-    here, there = climb.last(before), climb.last(last)
+    before = by_workers[by_workers.index(last) - 1]
+    here, there = tune_result.last(before), tune_result.last(last)
     gain = f"{count(last.workers, 'worker')}: {good[last] / good[before]:.2f} times as fast as {before.workers}"
-    found = [reason for reason in _causes(climb, here, there, gain) if reason is not None]
-    return found or [Reason("no cause could be seen", POSSIBLE, (gain,))]
+    found = [reason for reason in _causes(tune_result, here, there, gain) if reason is not None]
+    return found or [TuneReason("no cause could be seen", POSSIBLE, (gain,))]
 
 
-def _causes(climb: Climb, here: Measured, there: Measured, gain: str) -> list[Reason | None]:
+def _causes(tune_result: TuneResult, here: Measured, there: Measured, gain: str) -> list[TuneReason | None]:
     cores = there.workers_cpu + there.main_cpu
     slower = _ratio(there.stages.get("getitem", 0.0), here.stages.get("getitem", 0.0))
     per_sample = _ratio(_cpu_each(there), _cpu_each(here))
-    # a short trial has few looks: all of this setting's count
+    # a short trial has few observations, so add up those of all trials of this setting
     seen = Counter[str]()
-    for trial in climb.of(there.rung):
+    for trial in tune_result.of(there.setting):
         seen.update(trial.waits)
     looks = seen.total()
-    took = f"a sample takes {slower:.1f} times as long with {there.rung.workers} workers as with {here.rung.workers}"
-    full = cores >= 0.85 * climb.processors
+    took = (
+        f"a sample takes {slower:.1f} times as long with {there.setting.workers} workers as with {here.setting.workers}"
+    )
+    full = cores >= 0.85 * tune_result.processors
     waits_for = {"lock": "a lock that the workers share", "disk": "the disk", "file": "files", "socket": "a server"}
     kind = max(waits_for, key=lambda name: seen[name])
-    # of two workers that take turns, one waits and one works
+    # of two workers that take turns, one waits while the other works: a share of 0.5 at most
     share = seen[kind] / looks if looks else 0.0
     waits = share > 0.3 and slower > 1.3 and not full
     return [
-        Reason(f"all {count(climb.processors, 'processor')} are in use", LIKELY, (gain, f"{cores:.1f} in use"))
+        TuneReason(
+            f"all {count(tune_result.processors, 'processor')} are in use", LIKELY, (gain, f"{cores:.1f} in use")
+        )
         if full
         else None,
-        Reason(
+        TuneReason(
             f"samples wait for {waits_for[kind]}",
             LIKELY,
             (gain, took, f"{share:.0%} of the looks at workers found that"),
         )
         if waits
         else None,
-        Reason("samples wait for something that the workers share", POSSIBLE, (gain, took))
+        TuneReason("samples wait for something that the workers share", POSSIBLE, (gain, took))
         if not full and not waits and slower > 1.5 and per_sample < 1.3
         else None,
-        Reason(
+        TuneReason(
             "the memory's speed, or processors that share a core",
             POSSIBLE,
             (gain, f"a sample needs {per_sample:.1f} times the processor time"),
         )
         if per_sample > 1.3 and not full
         else None,
-        Reason(
+        TuneReason(
             "the main process is busy receiving batches",
             LIKELY,
             (gain, f"it uses {there.main_cpu:.0%} of a processor"),
         )
         if there.main_cpu > 0.85
         else None,
-        Reason(
+        TuneReason(
             "a few slow samples hold everybody up",
             LIKELY,
             (gain, f"{there.stalled:.0%} of the time went into waiting for one; the slowest: {_named(there)}"),
@@ -222,14 +247,16 @@ def _causes(climb: Climb, here: Measured, there: Measured, gain: str) -> list[Re
     ]
 
 
-def _notes(climb: Climb, good: dict[Rung, float], choice: Rung, fastest: Rung) -> list[str]:
+def _notes(
+    tune_result: TuneResult, good: dict[TuneSetting, float], choice: TuneSetting, fastest: TuneSetting
+) -> list[str]:
     notes = []
-    now = good.get(climb.as_is, 0.0)
-    if now and choice != climb.as_is:
-        notes.append(f"{good[choice] / now:.2f} times as fast as it is now ({climb.as_is})")
-    elif choice == climb.as_is and len(good) > 2:
+    now = good.get(tune_result.as_is, 0.0)
+    if now and choice != tune_result.as_is:
+        notes.append(f"{good[choice] / now:.2f} times as fast as it is now ({tune_result.as_is})")
+    elif choice == tune_result.as_is and len(good) > 2:
         notes.append("it is as it should be")
-    if climb.cut:
+    if tune_result.cut:
         notes.append("the time was over before the ladder was: a larger --budget goes on")
     if choice != fastest and good[choice] < good[fastest] * AS_GOOD:
         notes.append(
@@ -238,15 +265,15 @@ def _notes(climb: Climb, good: dict[Rung, float], choice: Rung, fastest: Rung) -
     twin = next((r for r in good if r.driver == "torch" and r.workers == choice.workers and choice.workers), None)
     if choice.driver == "unjam" and twin is not None:
         notes.append(f"torch's loader with the same workers: {good[twin] / good[choice]:.2f} times as fast")
-    for rung in climb.rungs():
-        bad = next((one for one in climb.of(rung) if not one.fine), None)
+    for setting in tune_result.settings():
+        bad = next((one for one in tune_result.of(setting) if not one.fine), None)
         if bad is not None:
-            notes.append(f"{rung}: {bad.outcome}, {bad.note}")
+            notes.append(f"{setting}: {bad.outcome}, {bad.note}")
     return notes
 
 
-def _plain(rung: Rung) -> bool:
-    return rung.prefetch == 2 and rung.threads == 1 and not rung.start
+def _plain(setting: TuneSetting) -> bool:
+    return setting.prefetch == 2 and setting.threads == 1 and not setting.start
 
 
 def _ratio(one: float, other: float) -> float:

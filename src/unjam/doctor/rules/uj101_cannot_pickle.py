@@ -1,17 +1,21 @@
 """The workers cannot be started: something they need cannot be pickled.
 
-What happened: with the start methods spawn and forkserver every worker gets its own copy of the dataset, the collate function
-and `worker_init_fn` by pickle. One part of them cannot be pickled, so the loader fails when its iterator is made.
+What happened: with the start methods spawn and forkserver, every worker gets its own copy of the
+dataset, the collate function and `worker_init_fn` by pickle. One part of them cannot be pickled, so
+the loader fails when its iterator is made.
 
-Why: pickle writes functions and classes by name. A lambda, a function inside a function, a class inside a function have no name
-that another process could import. Locks, open files, generators, database connections and sockets belong to one process.
+Why: pickle writes functions and classes by name. A lambda, or a function or class defined inside a
+function, has no name that another process could import. Locks, open files, generators, database
+connections and sockets belong to one process.
 
-How to confirm: the same loader with `multiprocessing_context="fork"` starts; pickling the named attribute alone fails.
+How to confirm: the same loader starts with `multiprocessing_context="fork"`; pickling the named
+attribute on its own fails.
 
-How to fix: define the function or class at the top of a module; make handles and locks where they are used (in the worker, on
-first use); or leave them out of the pickle with `__getstate__`. unjam's own loader ships lambdas and local classes as they are.
+How to fix: define the function or class at the top of a module; create handles and locks where they
+are used (in the worker, on first use); or leave them out of the pickle with `__getstate__`. unjam's
+own loader sends lambdas and local classes as they are.
 
-Limits: what is pickled only when a batch is sent back is another matter (UJ103).
+Limits: objects that are pickled only when a batch is sent back are covered by UJ103.
 """
 
 from __future__ import annotations
@@ -26,10 +30,11 @@ RULE = Rule("UJ101", "cannot-pickle", symptom="start")
 
 
 def detect(case: Case) -> Finding | None:
-    """A crossing that fails under the start method in use."""
+    """Find a worker argument that cannot be pickled under the start method in use."""
     if not case.loader.num_workers or case.loader.start_method == "fork":
         return None
-    device = case.world.accelerator or "no accelerator"  # which a fork cannot use, so nothing of it was tried
+    # the doctor pickled in a fork, where an accelerator fails: ignore reasons that name it
+    device = case.process_facts.accelerator or "no accelerator"
     failed = [crossing for crossing in case.crossings if crossing.reason and device not in crossing.reason]
     if not failed:
         return None
@@ -53,7 +58,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def help_for(path: str, type_name: str) -> str:
-    """The change for one unpicklable part."""
+    """Return the help text for one part that cannot be pickled."""
     if "function" in type_name or type_name == "type" or "method" in type_name:
         return f"define what {path} is at the top of a module (a def, a class with __call__, functools.partial of one)"
     if type_name.startswith("multiprocessing"):
@@ -65,7 +70,7 @@ def help_for(path: str, type_name: str) -> str:
 
 
 def broken(DataLoader: Any) -> None:
-    """A lambda in the dataset, and spawn."""
+    """Put a lambda into the dataset and use forkserver."""
     from unjam.doctor.rules.programs import Scaled
 
     for _ in DataLoader(Scaled(lambda x: 2 * x), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
@@ -73,7 +78,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """A function with a name."""
+    """Use a function with a name."""
     from unjam.doctor.rules.programs import Scaled, double
 
     for _ in DataLoader(Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):

@@ -1,15 +1,19 @@
 """The dataset works under fork only.
 
-What happened: the workers are forked, so nothing is pickled and all is well here. Something in the dataset, the collate function or
-`worker_init_fn` could not be pickled, though: the same program fails where workers are not forked.
+What happened: the workers are forked, so nothing is pickled and the program works here. But
+something in the dataset, the collate function or `worker_init_fn` cannot be pickled: the same
+program fails where workers are not forked.
 
-Why: macOS and Windows start workers with spawn, and Linux does not fork by default any more from Python 3.14 on (forkserver).
-Pickle writes functions and classes by name, so lambdas, local functions and open handles cannot be written.
+Why: macOS and Windows start workers with spawn, and from Python 3.14 on Linux uses forkserver by
+default. Pickle writes functions and classes by name, so it cannot write lambdas, local functions
+and open handles.
 
-How to confirm: `multiprocessing_context="forkserver"` in the loader fails when the iterator is made.
+How to confirm: with `multiprocessing_context="forkserver"` the loader fails when the iterator is
+made.
 
-How to fix: nothing needs to be done on this machine today. To be ready, name the function at the top of a module, open handles on
-first use, or say `multiprocessing_context="fork"` so that the choice is yours. unjam's own loader ships such parts without fork.
+How to fix: nothing has to change on this machine today. To be ready, define the function at the top
+of a module, open handles on first use, or pass `multiprocessing_context="fork"` to make the choice
+explicit. unjam's own loader sends such parts without fork.
 
 Limits: this is a note, not a failure. A lambda in a dataset does not break forked workers.
 """
@@ -27,8 +31,9 @@ RULE = Rule("UJ102", "fork-only", Severity.NOTE)
 
 
 def detect(case: Case) -> Finding | None:
-    """A crossing that would fail under the other start methods."""
-    device = case.world.accelerator or "no accelerator"  # which a fork cannot use, so nothing of it was tried
+    """Find a worker argument that the other start methods could not pickle."""
+    # the doctor pickled in a fork, where an accelerator fails: ignore reasons that name it
+    device = case.process_facts.accelerator or "no accelerator"
     failed = [crossing for crossing in case.crossings if crossing.reason and device not in crossing.reason]
     if not case.forked or not failed:
         return None
@@ -42,13 +47,13 @@ def detect(case: Case) -> Finding | None:
             *((f"set at {quoted(first.place)}",) if first.place else ()),
         ),
         PROVEN,
-        f"nothing to do on Python {case.world.python}; to be ready: {help_for(first.path, first.type_name)}",
+        f"nothing to do on Python {case.process_facts.python}; to be ready: {help_for(first.path, first.type_name)}",
         first.place,
     )
 
 
 def broken(DataLoader: Any) -> None:
-    """A lambda in the dataset, forked."""
+    """Put a lambda into the dataset and use fork."""
     from unjam.doctor.rules.programs import Scaled
 
     for _ in DataLoader(Scaled(lambda x: 2 * x), batch_size=4, num_workers=1, multiprocessing_context="fork"):
@@ -56,7 +61,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """A function with a name."""
+    """Use a function with a name."""
     from unjam.doctor.rules.programs import Scaled, double
 
     for _ in DataLoader(Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="fork"):

@@ -1,17 +1,20 @@
 """A batch cannot be sent back, so the loader waits for ever.
 
-What happened: the worker made the batch, but the batch holds something that cannot be pickled. torch hands it to a background thread
-of the worker, which prints a traceback and drops it. The main process never hears of the batch and waits for ever.
+What happened: the worker made the batch, but the batch holds something that cannot be pickled.
+torch gives the batch to a background thread of the worker, which prints a traceback and drops it.
+The main process never hears of the batch and waits for ever.
 
-Why: a batch crosses the process border by pickle. Local functions and classes, generators, open files, locks, and tensors with a
-gradient history cannot.
+Why: a batch is pickled to get from one process to another. Local functions and classes, generators,
+open files, locks, and tensors with a gradient history cannot be pickled.
 
-How to confirm: with `num_workers=0` nothing crosses a border, and all is well; pickling the named part of a batch fails.
+How to confirm: with `num_workers=0` nothing is pickled, and the batch is fine; pickling the named
+part of a batch fails.
 
-How to fix: return plain data from the dataset and the collate function: tensors (detached), arrays, numbers, strings, and classes
-defined at the top of a module. unjam's own loader raises an error instead of waiting.
+How to fix: return plain data from the dataset and the collate function: tensors (detached), arrays,
+numbers, strings, and classes defined at the top of a module. unjam's own loader raises an error
+instead of waiting.
 
-Limits: only the first batches are tried; one that differs later shows when it comes.
+Limits: the doctor tries only the first batches; it does not see a later batch that differs.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ RULE = Rule("UJ103", "batch-cannot-return", symptom="frozen")
 
 
 def detect(case: Case) -> Finding | None:
-    """A batch that torch's pickler refuses."""
+    """Find a batch that torch cannot pickle."""
     alone, as_is = case.alone, case.as_is
     unsent = (alone.facts.get("unsent") or [None])[0] if alone else None
     if unsent is None or not case.loader.num_workers:
@@ -52,8 +55,8 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def witness(scene: Scene) -> Finding | None:
-    """Every worker is idle, nothing is on its way, and the main process waits for a batch."""
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a main process that waits for a batch while all its workers are idle."""
     for main in scene.mains:
         workers = [one for one in scene.workers(main) if not one.ended]
         idle = bool(workers) and all(one.doing.stage == "idle" and one.thread.steady for one in workers)
@@ -86,7 +89,7 @@ def witness(scene: Scene) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """Samples with a generator in them."""
+    """Return a generator in the batch."""
     from unjam.doctor.rules.programs import Numbers
 
     def collate(samples: list[Any]) -> dict[str, Any]:
@@ -97,7 +100,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """The samples themselves."""
+    """Return a list instead of the generator."""
     from unjam.doctor.rules.programs import Numbers
 
     def collate(samples: list[Any]) -> dict[str, Any]:

@@ -1,17 +1,19 @@
 """An exception cannot be sent back, so the loader waits for ever.
 
-What happened: a sample raised an exception in a worker. torch sends the exception's class to the main process; this class cannot be
-pickled, the message is lost in a background thread of the worker, and the main process waits for ever.
+What happened: a sample raised an exception in a worker. torch sends the exception's class to the
+main process, but this class cannot be pickled. The message is lost in a background thread of the
+worker, and the main process waits for ever.
 
-Why: pickle writes classes by name. A class made inside a function or at run time (as some clients of web services make theirs) has no
-name that can be looked up.
+Why: pickle writes classes by name. A class made inside a function or at run time (some clients of
+web services make theirs so) has no name that can be looked up.
 
 How to confirm: with `num_workers=0` the exception is raised and shown.
 
-How to fix: first the sample that fails. Then define the exception's class at the top of a module, or catch it in the dataset and raise
-one that is. unjam's own loader sends such exceptions.
+How to fix: first repair the sample that fails. Then define the exception's class at the top of a
+module, or catch it in the dataset and raise an exception whose class is. unjam's own loader sends
+such exceptions.
 
-Limits: only exceptions that were raised while the doctor looked are known.
+Limits: the doctor knows only exceptions that were raised during its trials.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ RULE = Rule("UJ104", "exception-cannot-return", symptom="frozen")
 
 
 def detect(case: Case) -> Finding | None:
-    """A failure whose exception torch cannot send."""
+    """Find an exception that torch cannot send to the main process."""
     lost = [bad for trial in (case.as_is, case.alone) for bad in bad_samples(trial, "sample", "collate") if bad.crosses]
     if not lost or not case.loader.num_workers:
         return None
@@ -51,15 +53,15 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """An exception class inside a function."""
+    """Raise an exception whose class is defined inside a function."""
     from unjam.doctor.rules.programs import Numbers
 
-    class Missing(Exception):
+    class FailedBatch(Exception):
         pass
 
     def make(index: int) -> int:
         if index == 5:
-            raise Missing(index)
+            raise FailedBatch(index)
         return index
 
     for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
@@ -67,7 +69,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Samples that do not fail."""
+    """Load samples that do not fail."""
     from unjam.doctor.rules.programs import Numbers
 
     for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):

@@ -1,14 +1,17 @@
 """The program starts itself again in every worker: there is no main guard.
 
-What happened: with spawn and forkserver a worker imports the program's main file first. The loop over the loader stands at the top of
-that file, so the worker comes to the same loop, tries to start workers of its own, and is stopped by multiprocessing.
+What happened: with spawn and forkserver a worker first imports the program's main file. The loop
+over the loader is at the top level of that file, so the worker runs the same loop, tries to start
+workers of its own, and is stopped by multiprocessing.
 
-Why: only code under `if __name__ == "__main__":` is left out when another process imports the file.
+Why: when another process imports the file, it skips only the code under `if __name__ ==
+"__main__":`.
 
-How to confirm: `multiprocessing_context="fork"` works; the worker's traceback speaks of the bootstrapping phase.
+How to confirm: `multiprocessing_context="fork"` works; the worker's traceback mentions the
+bootstrapping phase.
 
-How to fix: put everything that is not a definition under the guard, best into a function `main()` that is called there. unjam's own
-loader needs no guard.
+How to fix: put everything that is not a definition under the guard, best in a function `main()`
+that is called there. unjam's own loader needs no guard.
 
 Limits: a program that is started with `python -c` or from a notebook has no file to import (UJ106).
 """
@@ -25,9 +28,14 @@ RULE = Rule("UJ105", "no-main-guard", symptom="start")
 
 
 def detect(case: Case) -> Finding | None:
-    """An unguarded loop under a start method that imports the main file."""
+    """Find a loop without a main guard under a start method that imports the main file."""
     loader, as_is = case.loader, case.as_is
-    if not loader.num_workers or loader.start_method == "fork" or case.reading.guarded or case.world.interactive:
+    if (
+        not loader.num_workers
+        or loader.start_method == "fork"
+        or case.reading.guarded
+        or case.process_facts.interactive
+    ):
         return None
     if as_is is not None and as_is.fine:
         return None
@@ -52,7 +60,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> str:
-    """A script without a guard."""
+    """Return a script without a guard."""
     return (
         "from torch.utils.data import DataLoader\n"
         "from unjam.doctor.rules.programs import Numbers\n"
@@ -62,7 +70,7 @@ def broken(DataLoader: Any) -> str:
 
 
 def fixed(DataLoader: Any) -> str:
-    """With one."""
+    """Return the script with a guard."""
     return (
         "from torch.utils.data import DataLoader\n"
         "from unjam.doctor.rules.programs import Numbers\n"

@@ -1,14 +1,16 @@
-"""A class of a notebook cannot be found by the workers.
+"""The workers cannot find a class that is defined in a notebook.
 
-What happened: with spawn and forkserver a worker looks up the dataset's class by name in the main module. The main module here is a
-notebook or an interactive session: there is no file that the worker could import, and the class is not found.
+What happened: with spawn and forkserver a worker looks up the dataset's class by name in the main
+module. The main module here is a notebook or an interactive session: it has no file that the worker
+could import, so the worker does not find the class.
 
 Why: pickle writes an object's class by name only.
 
-How to confirm: `multiprocessing_context="fork"` works; the worker's traceback says that it cannot get the attribute from `__main__`.
+How to confirm: `multiprocessing_context="fork"` works; the worker's traceback says that it cannot
+get the attribute from `__main__`.
 
-How to fix: move the dataset and what it needs into a .py file and import it; or use `multiprocessing_context="fork"` on Linux. unjam's own
-loader ships notebook classes.
+How to fix: move the dataset and what it needs into a .py file and import it; or use
+`multiprocessing_context="fork"` on Linux. unjam's own loader sends notebook classes.
 
 Limits: none known.
 """
@@ -25,9 +27,14 @@ RULE = Rule("UJ106", "main-cannot-be-imported", symptom="start")
 
 
 def detect(case: Case) -> Finding | None:
-    """A class of a main module without a file, under a start method that must import it."""
+    """Find a class of a main module without a file, under a start method that must import it."""
     loader, as_is = case.loader, case.as_is
-    if not loader.num_workers or loader.start_method == "fork" or not case.world.interactive or not loader.main_class:
+    if (
+        not loader.num_workers
+        or loader.start_method == "fork"
+        or not case.process_facts.interactive
+        or not loader.main_class
+    ):
         return None
     if as_is is not None and as_is.fine:
         return None
@@ -66,10 +73,10 @@ _CLASS = (
 
 
 def broken(DataLoader: Any) -> str:
-    """A class defined in a cell, and spawn."""
+    """Define the class in a cell and use spawn."""
     return "# notebook\n" + _CELL.format(klass=_CLASS, method="spawn")
 
 
 def fixed(DataLoader: Any) -> str:
-    """The same cell with fork."""
+    """Use the same cell with fork."""
     return "# notebook\n" + _CELL.format(klass=_CLASS, method="fork")

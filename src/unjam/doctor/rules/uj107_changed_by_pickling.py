@@ -1,17 +1,19 @@
-"""The dataset reaches the workers changed.
+"""The dataset changes on its way to the workers.
 
-What happened: the dataset can be pickled, but what a worker gets is not what the program made: samples differ or fail with spawn or
-forkserver, and do not with fork or without workers.
+What happened: the dataset can be pickled, but the workers' copy is not what the program made.
+Samples differ or fail with spawn or forkserver; with fork or without workers they do not.
 
-Why: pickle carries attributes, not the program's state. A global that is set under the main guard, an environment variable read at
-import, an attribute that `__getstate__` leaves out, a class attribute changed at run time: none of them arrives.
+Why: pickle carries attributes, not the program's state. It does not carry a global that is set
+under the main guard, an environment variable read at import, an attribute that `__getstate__`
+leaves out, or a class attribute changed at run time.
 
-How to confirm: the same trial with `multiprocessing_context="fork"` gives the samples that the program gives without workers.
+How to confirm: the same trial with `multiprocessing_context="fork"` gives the same samples as the
+program without workers.
 
-How to fix: keep what a sample depends on in the dataset's own attributes, set in `__init__`; give back in `__setstate__` what
-`__getstate__` left out.
+How to fix: keep everything that a sample depends on in the dataset's own attributes, set in
+`__init__`; restore in `__setstate__` what `__getstate__` left out.
 
-Limits: what differs but is never used by a sample is not seen.
+Limits: the doctor does not see a difference that no sample uses.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ RULE = Rule("UJ107", "changed-by-pickling", symptom="differs")
 
 
 def detect(case: Case) -> Finding | None:
-    """Other samples, or failures, under a start method that pickles; none under fork."""
+    """Find samples that differ or fail under a start method that pickles, and not under fork."""
     loader, as_is, compared = case.loader, case.as_is, case.compared
     if (
         not loader.num_workers
@@ -38,7 +40,7 @@ def detect(case: Case) -> Finding | None:
         return None
     back = [crossing for crossing in case.crossings if crossing.back]
     started = "bootstrapping phase" not in as_is.output
-    if any(crossing.reason for crossing in case.crossings) or case.world.interactive or not started:
+    if any(crossing.reason for crossing in case.crossings) or case.process_facts.interactive or not started:
         return None
     other, failure = differing(case, case.compared), only_in_workers(case)
     if not other and failure is None and not (back and not as_is.fine):
@@ -76,13 +78,13 @@ def detect(case: Case) -> Finding | None:
 
 
 def _missing(message: str) -> str:
-    """The name in quotes of a message about a name."""
+    """Return the quoted name from an exception message."""
     parts = message.split("'")
     return parts[-2] if "attribute" in message and len(parts) > 3 else parts[1] if len(parts) > 2 else message
 
 
 def broken(DataLoader: Any) -> None:
-    """A __getstate__ that leaves something out."""
+    """Use a __getstate__ that leaves an attribute out."""
     from unjam.doctor.rules.programs import Forgetful
 
     for _ in DataLoader(Forgetful(keep=False), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
@@ -90,7 +92,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One that does not."""
+    """Use a __getstate__ that keeps every attribute."""
     from unjam.doctor.rules.programs import Forgetful
 
     for _ in DataLoader(Forgetful(keep=True), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):

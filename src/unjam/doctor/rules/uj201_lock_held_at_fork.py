@@ -1,15 +1,17 @@
 """The workers wait for a lock that was held when they were forked.
 
-What happened: at the moment of the fork another thread of the program (or the program itself) held a lock. The workers got a copy of the
-lock in its locked state. The thread that would release it does not exist in them, so they wait for ever.
+What happened: at the moment of the fork another thread of the program (or the program itself) held
+a lock. The workers got a copy of the lock in its locked state. The thread that would release it
+does not exist in the workers, so they wait for ever.
 
 Why: fork copies memory, not threads.
 
-How to confirm: the same trial with this one lock set free before the workers start goes through.
+How to confirm: the same trial succeeds when this one lock is released before the workers start.
 
-How to fix: make the lock where it is used, in the worker; do not share one between the dataset and a thread of the program; start the
-loader's iterator while no thread holds it; or use `multiprocessing_context="forkserver"`, which copies no locked lock. unjam's own loader
-does not fork the program.
+How to fix: create the lock where it is used, in the worker; do not share a lock between the dataset
+and a thread of the program; create the loader's iterator while no thread holds the lock; or use
+`multiprocessing_context="forkserver"`, which copies no locked lock. unjam's own loader does not
+fork the program.
 
 Limits: a lock inside native code has no name here (UJ203).
 """
@@ -29,16 +31,16 @@ RULE = Rule("UJ201", "lock-held-at-fork", symptom="frozen")
 
 
 def detect(case: Case) -> Finding | None:
-    """A stuck line that waits for a lock which was already held when the program was captured."""
+    """Find a stuck line that waits for a lock that was already held at the time of capture."""
     for base, stuck in frozen(case):
         lock = blocked_lock(case, stuck)
         part = case.part(lock.path) if lock else None
         if lock is None or lock.facts.get("owner") == "mine":
             continue
-        holder = next((thread for thread in case.world.threads if lock.path in thread.holds), None)
+        holder = next((thread for thread in case.process_facts.threads if lock.path in thread.holds), None)
         if part is not None and not part.facts.get("locked"):
             continue
-        if part is None and not case.world.threads:
+        if part is None and not case.process_facts.threads:
             continue
         if part is not None and part.facts.get("between_processes") and holder is None:
             continue
@@ -69,44 +71,44 @@ def _at(holder: ThreadFacts | None) -> str:
     return f", at {quoted(place)}" if place else ""
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A forked worker that waits for a lock of Python's, which nobody in it can release."""
-    for jam in watching.jams(scene):
-        if not watching.waits_for_own_lock(jam) or not jam.process.forked:
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a forked worker that waits for a Python lock that no thread in it can release."""
+    for blocked in watching.blocked_processes(scene):
+        if not watching.waits_for_own_lock(blocked) or not blocked.process.forked:
             continue
-        if any(holder.pid == jam.process.pid for holder in jam.thread.holders):
+        if any(holder.pid == blocked.process.pid for holder in blocked.thread.holders):
             continue
-        main = scene.main_of(jam.process)
-        holder = next((h for h in jam.thread.holders if h.pid == main.pid and h.same), None)
-        early = watching.in_first_sample(jam) or (watching.in_first_batch(jam) and watching.own_threads(main))
-        if holder is None and (jam.others or not early):
+        main = scene.main_of(blocked.process)
+        holder = next((h for h in blocked.thread.holders if h.pid == main.pid and h.same), None)
+        early = watching.in_first_sample(blocked) or (watching.in_first_batch(blocked) and watching.own_threads(main))
+        if holder is None and (blocked.others or not early):
             continue
-        name = holder.expression if holder else watching.lock_name(jam)
+        name = holder.expression if holder else watching.lock_name(blocked)
         threads = ", ".join(repr(thread.name) for thread in watching.own_threads(main)[:3])
         who = f"thread {holder.thread!r} of the main process" if holder else "a thread of the main process"
         return Finding(
             RULE,
-            f"{jam.who} waits for {name}, which {who} held when the worker was forked",
+            f"{blocked.who} waits for {name}, which {who} held when the worker was forked",
             name,
             (
-                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
                 f"{who} is inside it now, since {quoted(holder.place)}"
                 if holder
                 else "it is the worker's first sample: it took the lock from the fork as it was"
                 + (f"; threads of the main process now: {threads}" if threads else ""),
                 "no thread of the worker holds it, and none of the main process's threads exists in the worker",
-                *watching.consequence(scene, jam),
+                *watching.consequence(scene, blocked),
             ),
             LIKELY,
             f"make {name} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "
             "multiprocessing_context='forkserver'",
-            jam.thread.place,
+            blocked.thread.place,
         )
     return None
 
 
 def broken(DataLoader: Any) -> None:
-    """A thread of the program holds the dataset's lock."""
+    """Let a thread of the program hold the dataset's lock."""
     import threading
     import time
 
@@ -130,7 +132,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """The thread has a lock of its own."""
+    """Give the thread its own lock."""
     import threading
     import time
 

@@ -1,17 +1,18 @@
-"""A lock was taken and never given back.
+"""A lock was taken and never released.
 
-What happened: a worker (or the program) took a lock and went on, or ended, without releasing it. Everybody who needs it waits for ever.
+What happened: a worker (or the program) took a lock and went on, or ended, without releasing it.
+Every process that needs the lock waits for ever.
 
-Why: a `multiprocessing.Lock` is a semaphore in shared memory: nobody releases it when its holder dies, raises, returns early or is
-killed. A `threading.Lock` taken twice by one thread waits for itself.
+Why: a `multiprocessing.Lock` is a semaphore in shared memory: it stays locked when its holder dies,
+raises, returns early or is killed. A `threading.Lock` that one thread takes twice waits for itself.
 
-How to confirm: the same trial with the lock given back after every sample goes through.
+How to confirm: the same trial succeeds when the lock is released after every sample.
 
-How to fix: take locks with `with`, so that they are released whatever happens; do not take a lock a second time inside; leave locks out
-where they protect nothing: files opened by path need none. For a lock that must survive its holder use `fcntl.flock`, which the kernel
-releases.
+How to fix: take locks with `with`, so that they are released on every path; do not take a lock
+again while you hold it; remove locks that protect nothing: files opened by path need none. For a
+lock that must survive its holder use `fcntl.flock`, which the kernel releases.
 
-Limits: the line that took the lock first is found by reading, not by running.
+Limits: the line that took the lock first is found by reading the source, not by running it.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ RULE = Rule("UJ202", "lock-never-released", symptom="frozen")
 
 
 def detect(case: Case) -> Finding | None:
-    """A stuck line that waits for a lock which was free when the program was captured, or which only a process could hold."""
+    """Find a stuck line that waits for a lock that was taken and not released.
+
+    The lock was free at the time of capture; or it was held, is shared between processes, and no
+    thread of the program uses it.
+    """
     for base, stuck in frozen(case):
         lock = blocked_lock(case, stuck)
         part = case.part(lock.path) if lock else None
         if lock is None or part is None:
             continue
-        held_by_thread = any(lock.path in thread.holds for thread in case.world.threads)
+        held_by_thread = any(lock.path in thread.holds for thread in case.process_facts.threads)
         before = bool(part.facts.get("locked"))
         if before and (held_by_thread or not part.facts.get("between_processes")):
             continue
@@ -61,40 +66,42 @@ def detect(case: Case) -> Finding | None:
     return None
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A wait for a lock that the waiting thread itself is inside of, or that nobody alive is inside of."""
-    for jam in watching.jams(scene):
-        between = watching.is_between_processes(jam)
-        if jam.process.doing.stage == "end":
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a wait for a lock that the waiter holds itself, that deadlocks, or has no holder."""
+    for blocked in watching.blocked_processes(scene):
+        between = watching.is_between_processes(blocked)
+        if blocked.process.doing.stage == "end":
             continue
-        if not (watching.waits_for_own_lock(jam) or (between and watching.waits_for_lock(jam))):
+        if not (watching.waits_for_own_lock(blocked) or (between and watching.waits_for_lock(blocked))):
             continue
-        if between and any(watching.gets_on(scene, holder.pid) for holder in jam.thread.holders if not holder.itself):
-            continue  # whoever has it will give it back
-        found = _taken_twice(jam) or _each_other(scene, jam) or _nobody(scene, jam, between=between)
+        if between and any(
+            watching.gets_on(scene, holder.pid) for holder in blocked.thread.holders if not holder.itself
+        ):
+            continue  # the holder makes progress and will release it
+        found = _taken_twice(blocked) or _mutual_wait(scene, blocked) or _no_holder(scene, blocked, between=between)
         if found is None:
             continue
         title, evidence, confidence = found
-        name = watching.lock_name(jam)
+        name = watching.lock_name(blocked)
         return Finding(
             RULE,
-            f"{jam.who} {title}",
+            f"{blocked.who} {title}",
             name,
             (
-                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
                 *evidence,
-                *watching.consequence(scene, jam),
+                *watching.consequence(scene, blocked),
             ),
             confidence,
             f"take {name} with `with` so that every way out releases it, and never twice; if it only guards reading files by "
             "path, remove it",
-            jam.thread.place,
+            blocked.thread.place,
         )
     return None
 
 
-def _taken_twice(jam: watching.Jam) -> tuple[str, list[str], Confidence] | None:
-    own = next((holder for holder in jam.thread.holders if holder.itself), None)
+def _taken_twice(blocked: watching.BlockedProcess) -> tuple[str, list[str], Confidence] | None:
+    own = next((holder for holder in blocked.thread.holders if holder.itself), None)
     if own is None:
         return None
     return (
@@ -104,17 +111,17 @@ def _taken_twice(jam: watching.Jam) -> tuple[str, list[str], Confidence] | None:
     )
 
 
-def _each_other(scene: Scene, jam: watching.Jam) -> tuple[str, list[str], Confidence] | None:
-    for holder in jam.thread.holders:
+def _mutual_wait(scene: Scene, blocked: watching.BlockedProcess) -> tuple[str, list[str], Confidence] | None:
+    for holder in blocked.thread.holders:
         other = watching.thread_of(scene, holder)
         if other is None or holder.itself:
             continue
-        back = next((h for h in other.holders if (h.pid, h.tid) == (jam.process.pid, jam.thread.tid)), None)
+        back = next((h for h in other.holders if (h.pid, h.tid) == (blocked.process.pid, blocked.thread.tid)), None)
         if back is not None:
             them = scene.find(holder.pid)
             who = (
                 f"thread {holder.thread!r}"
-                if holder.pid == jam.process.pid
+                if holder.pid == blocked.process.pid
                 else them.name
                 if them
                 else f"pid {holder.pid}"
@@ -130,10 +137,12 @@ def _each_other(scene: Scene, jam: watching.Jam) -> tuple[str, list[str], Confid
     return None
 
 
-def _nobody(scene: Scene, jam: watching.Jam, *, between: bool) -> tuple[str, list[str], Confidence] | None:
-    if jam.thread.holders:
-        return None  # somebody has it and is stuck in something else: that is the cause
-    name = watching.lock_name(jam)
+def _no_holder(
+    scene: Scene, blocked: watching.BlockedProcess, *, between: bool
+) -> tuple[str, list[str], Confidence] | None:
+    if blocked.thread.holders:
+        return None  # the holder is stuck in something else: that is the cause
+    name = watching.lock_name(blocked)
     if between:
         dead = [one for one in scene.processes if one.ended]
         gone = f"; dead: {', '.join(one.name for one in dead)}" if dead else ""
@@ -142,10 +151,10 @@ def _nobody(scene: Scene, jam: watching.Jam, *, between: bool) -> tuple[str, lis
             [f"it lies in memory that the processes share, and nobody's calls are inside it{gone}"],
             LIKELY,
         )
-    early = watching.in_first_sample(jam) or (
-        watching.in_first_batch(jam) and watching.own_threads(scene.main_of(jam.process))
+    early = watching.in_first_sample(blocked) or (
+        watching.in_first_batch(blocked) and watching.own_threads(scene.main_of(blocked.process))
     )
-    if jam.others or (jam.process.forked and early):
+    if blocked.others or (blocked.process.forked and early):
         return None
     return (
         f"waits for {name}, which was taken in this process and never released",
@@ -155,7 +164,7 @@ def _nobody(scene: Scene, jam: watching.Jam, *, between: bool) -> tuple[str, lis
 
 
 def broken(DataLoader: Any) -> None:
-    """A lock that one way out does not release."""
+    """Take a lock that one code path does not release."""
     import multiprocessing
 
     from unjam.doctor.rules.programs import Numbers
@@ -174,7 +183,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Taken with `with`."""
+    """Take the lock with `with`."""
     import multiprocessing
 
     from unjam.doctor.rules.programs import Numbers

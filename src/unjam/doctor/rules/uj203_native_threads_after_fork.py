@@ -1,18 +1,23 @@
 """A library's thread pool does not survive the fork.
 
-What happened: the program used a library with threads of its own (OpenMP, a BLAS, OpenCV, Rayon, Arrow, gRPC …) before the workers were
-forked. In a worker the library believes that its threads still exist, gives them work, and waits for ever.
+What happened: the program used a library with threads of its own (OpenMP, a BLAS, OpenCV, Rayon,
+Arrow, gRPC …) before the workers were forked. In a worker the library assumes that its threads
+still exist, gives them work, and waits for ever.
 
-Why: fork copies memory, not threads; a pool started before it is dead after it.
+Why: fork copies memory, not threads. A pool that was started before the fork has no threads after
+it.
 
-How to confirm: the same trial with one native thread in each worker, or in a process that inherits nothing, goes through.
+How to confirm: the same trial succeeds with one native thread in each worker, or in a process that
+inherits nothing.
 
-How to fix: cap the pool in the worker before its first use, in `worker_init_fn`: `torch.set_num_threads(1)`,
-`threadpoolctl.threadpool_limits(1)`, `cv2.setNumThreads(0)`; or start workers with `multiprocessing_context="forkserver"`; or do not
-use the library before the loop. Variables such as OMP_NUM_THREADS work only if they are set before the library is loaded. unjam's own loader
-does not fork the program and caps the pools.
+How to fix: limit the pool in the worker before its first use, in `worker_init_fn`:
+`torch.set_num_threads(1)`, `threadpoolctl.threadpool_limits(1)`, `cv2.setNumThreads(0)`; or start
+workers with `multiprocessing_context="forkserver"`; or do not use the library before the loop.
+Variables such as OMP_NUM_THREADS work only if they are set before the library is loaded. unjam's
+own loader does not fork the program and limits the pools.
 
-Limits: the library is known by the code on the stuck thread's stack; which call inside it waits is not.
+Limits: the stack of the stuck thread shows the library, but not which call inside the library
+waits.
 """
 
 from __future__ import annotations
@@ -26,11 +31,11 @@ from unjam.doctor.rules.judging import LIKELY, PROVEN, count, frozen, gone_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ203", "native-threads-after-fork", symptom="frozen")
-_PYTHONS = ("torch_python", "libtorch_python", "_multiarray_umath", "_C.cpython")
+_BINDINGS = ("torch_python", "libtorch_python", "_multiarray_umath", "_C.cpython")
 
 
 def detect(case: Case) -> Finding | None:
-    """A worker stuck in native code that a process without the fork's inheritance gets through."""
+    """Find a worker that is stuck in native code, where a process that was not forked is not."""
     if not case.forked:
         return None
     for base, stuck in frozen(case):
@@ -41,9 +46,9 @@ def detect(case: Case) -> Finding | None:
         with_cap, anew, in_place = case.tried(capped), case.tried(fresh), case.tried(own)
         tried = [t for t in (with_cap, anew, in_place) if t is not None and t.outcome != "refused"]
         if any(t.outcome == "hung" for t in tried if t is not with_cap):
-            return None  # not the fork's doing
+            return None  # it hangs without the fork too
         trial = next((t for t in tried if t.moved_on), None)
-        libraries = [name for name in stuck.libraries if not name.startswith(_PYTHONS)]
+        libraries = [name for name in stuck.libraries if not name.startswith(_BINDINGS)]
         library = libraries[0] if libraries else "a native library"
         confidence = proof(case, base, trial)
         return Finding(
@@ -53,7 +58,7 @@ def detect(case: Case) -> Finding | None:
             (
                 f"stuck at {quoted(stuck.place)}, in native code, {stuck.words}",
                 *((f"libraries on its stack: {', '.join(stuck.libraries[:4])}",) if stuck.libraries else ()),
-                f"threads that no Python code started, at the fork: {case.world.native_threads}",
+                f"threads that no Python code started, at the fork: {case.process_facts.native_threads}",
                 *gone_words(with_cap),
                 *gone_words(anew),
                 *gone_words(in_place),
@@ -76,36 +81,45 @@ def _help(case: Case, *, proven: bool, capped: bool) -> str:
     )
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A forked worker that waits for a lock inside a native library."""
-    for jam in watching.jams(scene):
-        if not jam.thread.native or jam.stuck.waits != "lock" or not jam.process.forked or jam.thread.waiting.target:
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a forked worker that waits for a lock inside a native library."""
+    for blocked in watching.blocked_processes(scene):
+        if (
+            not blocked.thread.native
+            or blocked.stuck.waits != "lock"
+            or not blocked.process.forked
+            or blocked.thread.waiting.target
+        ):
             continue
-        libraries = [name for name in jam.thread.libraries if not name.startswith(_PYTHONS)]
+        libraries = [name for name in blocked.thread.libraries if not name.startswith(_BINDINGS)]
         if not libraries:
-            continue  # a lock in native code, and nobody knows whose
+            continue  # a lock in native code of an unknown library
         library = libraries[0]
-        threads = count(len(jam.process.threads), "thread")
+        threads = count(len(blocked.process.threads), "thread")
         return Finding(
             RULE,
-            f"{jam.who} waits in native code ({library}) whose threads were lost at the fork",
-            f"{library}, called at {jam.thread.place}",
+            f"{blocked.who} waits in native code ({library}) whose threads were lost at the fork",
+            f"{library}, called at {blocked.thread.place}",
             (
-                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
-                *((f"libraries on its stack: {', '.join(jam.thread.libraries[:4])}",) if jam.thread.libraries else ()),
+                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
+                *(
+                    (f"libraries on its stack: {', '.join(blocked.thread.libraries[:4])}",)
+                    if blocked.thread.libraries
+                    else ()
+                ),
                 f"the worker was forked and has {threads}; the pool that it waits for belongs to the main process",
-                *watching.consequence(scene, jam),
+                *watching.consequence(scene, blocked),
             ),
             LIKELY,
             "cap its threads in worker_init_fn: threadpoolctl.threadpool_limits(1) (OpenMP, BLAS), torch.set_num_threads(1), "
             "cv2.setNumThreads(0); or pass multiprocessing_context='forkserver'",
-            jam.thread.place,
+            blocked.thread.place,
         )
     return None
 
 
 def broken(DataLoader: Any) -> None:
-    """OpenMP used before the fork, and with threads again after it."""
+    """Use OpenMP with several threads before the fork and after it."""
     import torch
 
     from unjam.doctor.rules.programs import Numbers
@@ -123,7 +137,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One thread in the worker, as torch sets it."""
+    """Use one thread in the worker, which is the default of torch."""
     import torch
 
     from unjam.doctor.rules.programs import Numbers

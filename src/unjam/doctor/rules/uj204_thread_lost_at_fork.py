@@ -1,13 +1,16 @@
 """The dataset needs a thread of the program, and the workers do not have it.
 
-What happened: a sample waits for something that a background thread of the program would do: fill a queue, run a coroutine, complete a
-future, set an event. The thread runs in the program, but fork did not copy it into the workers, so they wait for ever.
+What happened: a sample waits for work of a background thread of the program: filling a queue,
+running a coroutine, completing a future, setting an event. The thread runs in the program, but fork
+did not copy it into the workers, so they wait for ever.
 
-Why: fork copies memory, not threads. A ThreadPoolExecutor that was used before the fork believes that its threads exist.
+Why: fork copies memory, not threads. A ThreadPoolExecutor that was used before the fork assumes
+that its threads still exist.
 
-How to confirm: the same samples load in the program's own process, where the thread lives.
+How to confirm: the same samples load in the program's own process, where the thread runs.
 
-How to fix: start the thread, executor or event loop in the worker: on first use in `__getitem__`, or in `worker_init_fn`.
+How to fix: start the thread, executor or event loop in the worker: on first use in `__getitem__`,
+or in `worker_init_fn`.
 
 Limits: with spawn and forkserver such objects usually cannot be pickled at all (UJ101).
 """
@@ -28,8 +31,8 @@ _KINDS = ("executor", "loop", "thread", "queue", "future", "event", "condition")
 
 
 def detect(case: Case) -> Finding | None:
-    """A wait for what a thread does, where the threads of the program are missing."""
-    if not case.world.threads:
+    """Find a wait for the work of a program thread that the worker does not have."""
+    if not case.process_facts.threads:
         return None
     for base, stuck in frozen(case):
         if stuck.native or stuck.busy:
@@ -37,14 +40,14 @@ def detect(case: Case) -> Finding | None:
         sync = waits_for(stuck, *_KINDS)
         if sync is None or sync.facts.get("between_processes"):
             continue
-        missing = [thread for thread in case.world.threads if thread.name not in stuck.threads]
+        missing = [thread for thread in case.process_facts.threads if thread.name not in stuck.threads]
         if not missing:
             continue
         plan = base.plan.changed(workers=0, start="", in_place=True, epochs=1, tolerant=False, seconds=4.0)
         trial = case.tried(plan)
         if trial is not None and trial.outcome == "hung":
-            return None  # the thread would not have helped
-        # the object that the user's own line names says more than the lock inside it
+            return None  # it hangs even where the thread runs
+        # prefer the object that the user's own line names to the lock inside it
         named = next((s for s in stuck.syncs if case.part(s.path)), sync)
         part = case.part(named.path)
         return Finding(
@@ -53,12 +56,12 @@ def detect(case: Case) -> Finding | None:
             named.path,
             (
                 f"waits at {quoted(stuck.place)}",
-                f"threads of the program: {', '.join(repr(t.name) for t in case.world.threads[:4])}; in the worker: "
+                f"threads of the program: {', '.join(repr(t.name) for t in case.process_facts.threads[:4])}; in the worker: "
                 + (", ".join(stuck.threads) or "none"),
                 *((f"made at {quoted(part.place)}",) if part and part.place else ()),
                 *_shown(trial),
             ),
-            PROVEN if trial is not None and trial.moved_on else LIKELY if _dead(stuck) else POSSIBLE,
+            PROVEN if trial is not None and trial.moved_on else LIKELY if _unserved(stuck) else POSSIBLE,
             f"make {named.path} and its thread in the worker: on first use, or in worker_init_fn",
             stuck.place,
             wants=(plan,),
@@ -66,7 +69,7 @@ def detect(case: Case) -> Finding | None:
     return None
 
 
-def _dead(stuck: Stuck) -> bool:
+def _unserved(stuck: Stuck) -> bool:
     return any(s.facts.get("alive") in (0, False) or s.facts.get("kind") in ("queue", "future") for s in stuck.syncs)
 
 
@@ -76,36 +79,36 @@ def _shown(trial: Trial | None) -> tuple[str, ...]:
     return (f"in the program's own process, where the thread lives, {len(trial.samples)} samples load",)
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A forked worker that waits for what only another thread could do, and has no other thread."""
-    for jam in watching.jams(scene):
-        sync = jam.sync
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a forked worker that waits for another thread and has none."""
+    for blocked in watching.blocked_processes(scene):
+        sync = blocked.sync
         if sync is None or sync.facts["kind"] not in _KINDS or sync.facts["kind"] == "loop":
             continue
-        if sync.facts["between_processes"] or not jam.process.forked or jam.others:
+        if sync.facts["between_processes"] or not blocked.process.forked or blocked.others:
             continue
-        threads = [thread.name for thread in watching.own_threads(scene.main_of(jam.process))]
+        threads = [thread.name for thread in watching.own_threads(scene.main_of(blocked.process))]
         if not threads:
             continue
-        name = watching.called_on(jam) or f"a {sync.type_name or sync.facts['kind']}"
+        name = watching.called_on(blocked) or f"a {sync.type_name or sync.facts['kind']}"
         return Finding(
             RULE,
-            f"{jam.who} waits for {name}, which another thread would serve; the worker has no other thread",
+            f"{blocked.who} waits for {name}, which another thread would serve; the worker has no other thread",
             name,
             (
-                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
                 f"threads of the main process: {', '.join(map(repr, threads[:4]))}; in the worker: none",
-                *watching.consequence(scene, jam),
+                *watching.consequence(scene, blocked),
             ),
             LIKELY,
             f"make {name} and its thread in the worker: on first use, or in worker_init_fn",
-            jam.thread.place,
+            blocked.thread.place,
         )
     return None
 
 
 def broken(DataLoader: Any) -> None:
-    """An executor that was used before the fork."""
+    """Use an executor before the fork and again in the worker."""
     from concurrent.futures import ThreadPoolExecutor
 
     from unjam.doctor.rules.programs import Numbers
@@ -121,7 +124,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One for each process."""
+    """Use one executor for each process."""
     import os
     from concurrent.futures import ThreadPoolExecutor
 

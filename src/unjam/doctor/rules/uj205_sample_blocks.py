@@ -1,16 +1,19 @@
-"""A sample waits for something outside, and nothing ends the wait.
+"""A sample waits for something outside its process, and nothing ends the wait.
 
-What happened: loading one sample waits for a socket, a pipe, a file's lock, a child process or time to pass, and does not come back, with
-workers or without.
+What happened: loading one sample waits for a socket, a pipe, a file lock, a child process or a
+timer, and does not return, with workers or without.
 
-Why: sockets, pipes and child processes wait for ever unless they are given a time limit, and torch's `timeout=0` waits with them.
+Why: sockets, pipes and child processes wait for ever unless they are given a time limit, and
+torch's `timeout=0` waits as long as they do.
 
 How to confirm: the line is the same with workers and without.
 
-How to fix: give the call a time limit (`socket.settimeout`, `timeout=` of requests and subprocess, `select`), and decide what a sample
-without an answer is worth. `timeout=` of the loader turns the freeze into an error; unjam's `sample_timeout=` ends the one sample.
+How to fix: give the call a time limit (`socket.settimeout`, `timeout=` of requests and subprocess,
+`select`), and decide what to return for a sample without an answer. `timeout=` of the loader turns
+the freeze into an error; unjam's `sample_timeout=` ends only the one sample.
 
-Limits: whether the answer would have come later cannot be known; the doctor waited for the seconds that it names.
+Limits: the doctor cannot know whether the answer would have come later; it waited for the seconds
+that it names.
 """
 
 from __future__ import annotations
@@ -24,13 +27,14 @@ from unjam.doctor.rules.judging import LIKELY, PROVEN, count, frozen, quoted, wa
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ205", "sample-blocks", symptom="frozen")
-_MAY_END = ("sleep", "child", "socket", "disk")  # somebody else decides
-_OTHERS = ("queue", "event", "barrier", "condition", "future", "executor", "loop")  # another rule's
+_MAY_END = ("sleep", "child", "socket", "disk")  # the wait may end by itself, so it is never proven
+# other rules cover waits for these
+_OTHER_RULES = ("queue", "event", "barrier", "condition", "future", "executor", "loop")
 _OUTSIDE = ("socket", "pipe", "file", "child", "sleep", "disk")
 
 
 def detect(case: Case) -> Finding | None:
-    """A stuck line that waits for the world outside."""
+    """Find a stuck line that waits for something outside the process."""
     found = []
     for base, stuck in frozen(case):
         outside = stuck.waits in _OUTSIDE or "descriptors" in stuck.words or "lock on the file" in stuck.words
@@ -65,50 +69,52 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A wait for a socket, a pipe, a file, a child, or time."""
-    for jam in watching.jams(scene):
-        on_file = jam.stuck.waits == "lock" and jam.thread.waiting.target is not None
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a wait for a socket, a pipe, a file, a child process, or a timer."""
+    for blocked in watching.blocked_processes(scene):
+        on_file = blocked.stuck.waits == "lock" and blocked.thread.waiting.target is not None
         if (
-            jam.stuck.waits not in (*_OUTSIDE, "terminal", "signal")
+            blocked.stuck.waits not in (*_OUTSIDE, "terminal", "signal")
             and not on_file
-            and "descriptors" not in jam.stuck.words
+            and "descriptors" not in blocked.stuck.words
         ):
             continue
-        if jam.sync is not None and jam.sync.facts["kind"] in _OTHERS and not watching.loop_waits_outside(jam):
+        if (
+            blocked.sync is not None
+            and blocked.sync.facts["kind"] in _OTHER_RULES
+            and not watching.loop_waits_outside(blocked)
+        ):
             continue
-        words, evidence = jam.stuck.words, list(watching.peers(jam))
-        if on_file and jam.thread.peers:
-            words, evidence = f"{words}, which {jam.thread.peers[0]} holds", []
-        if jam.stuck.waits == "child":
-            evidence += [f"its child: {line}" for line in watching.children_words(scene, jam)]
-        if jam.stuck.waits == "sleep" and jam.thread.waiting.limit is not None:
-            words = f"time to pass: it sleeps, and {watching.duration(jam.thread.waiting.limit)} are left"
-            if watching.polls(scene, jam.process):
-                words = (
-                    f"something that does not come: it looked {jam.thread.turns} times in {scene.seconds:.1f} seconds"
-                )
-        where = jam.thread.place
+        words, evidence = blocked.stuck.words, list(watching.peers(blocked))
+        if on_file and blocked.thread.peers:
+            words, evidence = f"{words}, which {blocked.thread.peers[0]} holds", []
+        if blocked.stuck.waits == "child":
+            evidence += [f"its child: {line}" for line in watching.children_words(scene, blocked)]
+        if blocked.stuck.waits == "sleep" and blocked.thread.waiting.limit is not None:
+            words = f"time to pass: it sleeps, and {watching.duration(blocked.thread.waiting.limit)} are left"
+            if watching.polls(scene, blocked.process):
+                words = f"something that does not come: it looked {blocked.thread.turns} times in {scene.seconds:.1f} seconds"
+        where = blocked.thread.place
         return Finding(
             RULE,
-            f"{jam.who} waits for {words}",
-            f"{worker_words(jam.stuck)} at {where}",
+            f"{blocked.who} waits for {words}",
+            f"{worker_words(blocked.stuck)} at {where}",
             (
-                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
                 *evidence,
-                *(("the call has no time limit",) if jam.thread.waiting.limit is None else ()),
-                *watching.consequence(scene, jam),
+                *(("the call has no time limit",) if blocked.thread.waiting.limit is None else ()),
+                *watching.consequence(scene, blocked),
             ),
-            LIKELY if on_file and jam.thread.peers else jam.sure,
+            LIKELY if on_file and blocked.thread.peers else blocked.sure,
             f"give the call at {where} a time limit"
-            + ("; timeout=60 in the loader turns the freeze into an error" if jam.process.role == "worker" else ""),
+            + ("; timeout=60 in the loader turns the freeze into an error" if blocked.process.role == "worker" else ""),
             where,
         )
     return None
 
 
 def broken(DataLoader: Any) -> None:
-    """A read from a pipe that nobody writes to."""
+    """Read from a pipe that nothing writes to."""
     import os
 
     from unjam.doctor.rules.programs import Numbers
@@ -126,7 +132,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """With a limit."""
+    """Read with a time limit."""
     import os
     import select
 

@@ -1,16 +1,19 @@
 """A sample waits for a queue, an event or a barrier that nobody serves.
 
-What happened: the dataset takes from an empty queue that nobody fills, or puts into a full one that nobody empties; or it waits for an event
-that nobody sets, a barrier that nobody else comes to.
+What happened: the dataset reads from an empty queue that nothing fills, or writes to a full queue
+that nothing reads; or it waits for an event that nothing sets, or at a barrier that no other
+process reaches.
 
-Why: `get()` and `put()` wait for ever unless they are given a time limit. With several workers more is put than one reader expected, or
-the items for all of them were put once only.
+Why: `get()` and `put()` wait for ever unless they are given a time limit. With several workers,
+more items are put than one reader expected, or the items were put once although every worker needs
+them.
 
 How to confirm: the queue is empty (or full) while every process waits.
 
-How to fix: `get(timeout=…)` / `put(timeout=…)`; return results through the sample instead of a queue; put one end mark for each worker.
+How to fix: use `get(timeout=…)` / `put(timeout=…)`; return results through the sample instead of a
+queue; put one end mark for each worker.
 
-Limits: who should have served the queue cannot be known.
+Limits: the doctor cannot know which process should have served the queue.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ RULE = Rule("UJ206", "queue-nobody-serves", symptom="frozen")
 
 
 def detect(case: Case) -> Finding | None:
-    """A stuck line that names a queue."""
+    """Find a stuck line that waits for a queue, a barrier, an event or a future."""
     found = []
     for base, stuck in frozen(case):
         sync = waits_for(stuck, "queue", "barrier", "event", "future")
@@ -36,11 +39,11 @@ def detect(case: Case) -> Finding | None:
     if not found:
         return None
     _, stuck, sync = found[0]
-    threads = case.world.threads and not sync.facts.get("between_processes")
+    threads = case.process_facts.threads and not sync.facts.get("between_processes")
     if threads and not any(trial.plan.in_place and trial.outcome == "hung" for trial in case.trials):
-        return None  # a thread of the program may be the one that serves it
+        return None  # a thread of the program may serve it (UJ204)
     kind = sync.facts.get("kind")
-    if kind != "queue" and case.world.threads and not any(t.plan.in_place for t in case.trials):
+    if kind != "queue" and case.process_facts.threads and not any(t.plan.in_place for t in case.trials):
         return None
     full = sync.facts.get("full") and not sync.facts.get("empty")
     state = ("full" if full else "empty") if kind == "queue" else "not set" if kind == "event" else "not complete"
@@ -63,22 +66,22 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A wait for a queue, an event or the like, in a process where nobody serves it."""
-    for jam in watching.jams(scene):
-        sync = jam.sync
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a wait for a queue, an event or the like that nothing serves."""
+    for blocked in watching.blocked_processes(scene):
+        sync = blocked.sync
         kind = sync.facts["kind"] if sync else ""
-        drains = jam.process.doing.stage == "end" and jam.process.role == "worker"
+        drains = blocked.process.doing.stage == "end" and blocked.process.role == "worker"
         if kind not in ("queue", "barrier", "event", "condition", "future", "executor", "loop") and not drains:
             continue
-        if watching.loop_waits_outside(jam):
+        if watching.loop_waits_outside(blocked):
             continue
         between = bool(sync and sync.facts["between_processes"])
-        threads = watching.own_threads(scene.main_of(jam.process))
-        lost = jam.process.forked and not jam.others and kind not in ("loop", "barrier") and bool(threads)
+        threads = watching.own_threads(scene.main_of(blocked.process))
+        lost = blocked.process.forked and not blocked.others and kind not in ("loop", "barrier") and bool(threads)
         if not between and lost and not drains:
-            continue  # a thread that the fork left behind: another rule
-        name = ("its coroutine" if kind == "loop" else watching.called_on(jam)) or (
+            continue  # a thread is missing after the fork (UJ204)
+        name = ("its coroutine" if kind == "loop" else watching.called_on(blocked)) or (
             f"a {sync.type_name}" if sync and sync.type_name else "a queue"
         )
         full = drains or (sync is not None and sync.facts["call"] == "put")
@@ -87,29 +90,29 @@ def witness(scene: Scene) -> Finding | None:
             state = "is full and nobody reads" if full else "is empty and nobody fills"
         return Finding(
             RULE,
-            f"{jam.who} waits for {name}, which {state}",
+            f"{blocked.who} waits for {name}, which {state}",
             name,
             (
-                f"waits at {jam.where}, for {watching.duration(jam.seconds)}",
+                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
                 *(
                     ("it has ended its work and cannot leave before what it put into a queue is taken out",)
                     if drains
                     else ()
                 ),
-                *watching.peers(jam),
-                *watching.consequence(scene, jam),
+                *watching.peers(blocked),
+                *watching.consequence(scene, blocked),
             ),
-            LIKELY if jam.seconds >= watching.NO_ACCIDENT or between or drains else POSSIBLE,
-            f"give the call at {jam.thread.place} a timeout, and return results through the sample instead of {name}"
+            LIKELY if blocked.seconds >= watching.NO_ACCIDENT or between or drains else POSSIBLE,
+            f"give the call at {blocked.thread.place} a timeout, and return results through the sample instead of {name}"
             if not drains
             else "take everything out of the queue before join(), or return results through the sample",
-            jam.thread.place or scene.main_of(jam.process).thread.place,
+            blocked.thread.place or scene.main_of(blocked.process).thread.place,
         )
     return None
 
 
 def broken(DataLoader: Any) -> None:
-    """Results put into a small queue that is read after the loop."""
+    """Put results into a small queue that nothing reads during the loop."""
     import multiprocessing
 
     from unjam.doctor.rules.programs import Numbers
@@ -125,7 +128,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Results returned with the sample."""
+    """Return the results with the sample."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> tuple[int, int]:

@@ -1,16 +1,17 @@
 """A worker tries to start processes of its own.
 
-What happened: the dataset uses a DataLoader with workers, a `multiprocessing.Pool` or a `Process` inside a sample. torch's workers are
-daemons, and multiprocessing does not let a daemon have children.
+What happened: a sample uses a DataLoader with workers, a `multiprocessing.Pool` or a `Process`.
+torch's workers are daemons, and multiprocessing does not allow a daemon to have children.
 
 Why: a daemon is killed when its parent ends, and its children would stay behind.
 
 How to confirm: with `num_workers=0` the same samples load.
 
-How to fix: one level of processes: let the outer loader's workers do the work, with `num_workers=0` in the inner loader; threads
-(`ThreadPoolExecutor`) are allowed inside a worker.
+How to fix: use one level of processes: let the outer loader's workers do the work, with
+`num_workers=0` in the inner loader; threads (`ThreadPoolExecutor`) are allowed inside a worker.
 
-Limits: processes started in other ways (`subprocess`, `os.fork`) are allowed and not meant here.
+Limits: processes started in other ways (`subprocess`, `os.fork`) are allowed and are not covered
+here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ RULE = Rule("UJ207", "children-in-worker", symptom="differs")
 
 
 def detect(case: Case) -> Finding | None:
-    """Multiprocessing's refusal, with workers only."""
+    """Find the error of multiprocessing that daemons may not have children."""
     refused = [
         bad
         for trial in (case.as_is, case.compared)
@@ -52,7 +53,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A loader with workers inside a sample."""
+    """Use a loader with workers inside a sample."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> Any:
@@ -63,7 +64,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One without workers."""
+    """Use a loader without workers inside the sample."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> Any:

@@ -1,15 +1,18 @@
-"""A sample computes and does not come to an end.
+"""A sample computes and does not return.
 
-What happened: one sample uses the processor all the time and does not return, with workers or without, while the others are quick.
+What happened: one sample uses the processor all the time and does not return, with workers or
+without, while the other samples are quick.
 
-Why: a loop whose end is never reached for this input (a retry without a limit, a search that finds nothing, a parser that does not move
-on), or a cost that explodes with the input's size.
+Why: a loop does not end for this input (a retry without a limit, a search that finds nothing, a
+parser that does not advance), or the cost grows very fast with the input's size.
 
-How to confirm: the same sample and the same lines with `num_workers=0`.
+How to confirm: with `num_workers=0` the same sample computes at the same lines.
 
-How to fix: put a limit on the loop at the named line; look at this sample's input. unjam's `sample_timeout=` ends such a sample.
+How to fix: put a limit on the loop at the named line; look at this sample's input. unjam's
+`sample_timeout=` ends such a sample.
 
-Limits: that it never ends cannot be proven; it did not within the seconds named, while the others took far less.
+Limits: the doctor cannot prove that it never ends. It did not end within the named seconds, while
+the other samples took far less.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
 
 
 def detect(case: Case) -> Finding | None:
-    """A stuck process that uses the processor."""
+    """Find a stuck process that uses the processor."""
     found = [
         (base, stuck) for base, stuck in frozen(case) if stuck.busy and stuck.stage in ("sample", "made", "collate")
     ]
@@ -35,7 +38,7 @@ def detect(case: Case) -> Finding | None:
     anew = next((t for t in case.trials if t.plan.fresh and t.outcome == "hung"), None)
     _, stuck = found[0]
     if stuck.native and anew is None and case.forked and not any(base is case.alone for base, _ in found):
-        return None  # a native pool that spins after the fork
+        return None  # probably a native pool that spins after the fork (UJ203)
     alone = any(base is case.alone for base, _ in found)
     usual = mean_seconds(case.alone) or mean_seconds(case.as_is)
     return Finding(
@@ -53,8 +56,8 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A process that computed in one sample for the whole look, while the training waited."""
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a process that computed in one sample all the time while the training waited."""
     for process in scene.processes:
         thread = process.threads[0] if process.threads else None
         if thread is None or process.ended or process.doing.stage not in watching.WORK or not thread.computes:
@@ -63,17 +66,17 @@ def witness(scene: Scene) -> Finding | None:
         waits = process is main or main.doing.stage in ("waits", "stopping")
         if not process.same_sample or scene.seconds < watching.IN_DOUBT or not waits:
             continue
-        jam = watching.jam_of(scene, process, thread)
+        blocked = watching.blocked_process(scene, process, thread)
         silent = max(process.silent or 0.0, scene.seconds)
         place = watching.commonest(thread)
         return Finding(
             RULE,
-            f"{jam.who} has computed for at least {watching.duration(scene.seconds)} and has not come to an end",
-            f"{worker_words(jam.stuck)} at {place}",
+            f"{blocked.who} has computed for at least {watching.duration(scene.seconds)} and has not come to an end",
+            f"{worker_words(blocked.stuck)} at {place}",
             (
                 f"at {quoted(place)}, with {thread.busy:.0%} of a processor",
                 "whether it would end cannot be seen from outside: look again later; if it is the same then, it does not",
-                *watching.consequence(scene, jam),
+                *watching.consequence(scene, blocked),
             ),
             LIKELY if silent >= 60 else POSSIBLE,
             f"look at the loop around {place}: what ends it for this sample?"
@@ -85,7 +88,7 @@ def witness(scene: Scene) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A loop whose end one sample never reaches."""
+    """Run a loop that does not end for one sample."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> int:
@@ -99,7 +102,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One that ends."""
+    """Run a loop that always ends."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> int:

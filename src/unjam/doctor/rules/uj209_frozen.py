@@ -1,10 +1,12 @@
 """The loader freezes, and the cause is not known.
 
-What happened: no process of the loader made progress for longer than its samples explain, and no rule knows why.
+What happened: no process of the loader made progress for longer than its samples explain, and no
+rule knows why.
 
 Why: unknown. The evidence names the processes, what they wait for, and their innermost lines.
 
-How to confirm: `num_workers=0`. If that goes through, it is the workers' start or what they inherit; if not, it is the sample.
+How to confirm: run with `num_workers=0`. If that succeeds, the cause is how the workers start or
+what they inherit; if not, it is the sample.
 
 How to fix: look at the named line. `timeout=` in the loader turns the freeze into an error.
 
@@ -25,7 +27,7 @@ RULE = Rule("UJ209", "frozen", symptom="frozen", fallback=True, yields_to=("died
 
 
 def detect(case: Case) -> Finding | None:
-    """A hang that nobody explains."""
+    """Find a hang; other rules replace this finding where they know the cause."""
     hung = next(
         (trial for trial in (case.as_is, case.first_alone) if trial is not None and trial.outcome == "hung"), None
     )
@@ -58,33 +60,38 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A process that does not get on, and nobody knows why."""
-    jam = next(iter(watching.jams(scene)), None)
-    if jam is None:
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a blocked process; other rules replace this finding where they know the cause."""
+    blocked = next(iter(watching.blocked_processes(scene)), None)
+    if blocked is None:
         return None
     forked = ": held by a thread of the main process at the fork, taken and never released, or inside a library"
     return Finding(
         RULE,
-        f"{jam.who} waits for {jam.stuck.words}" + (forked if jam.process.blind and jam.stuck.waits == "lock" else ""),
-        f"{jam.thread.place or worker_words(jam.stuck)}",
+        f"{blocked.who} waits for {blocked.stuck.words}"
+        + (forked if blocked.process.blind and blocked.stuck.waits == "lock" else ""),
+        f"{blocked.thread.place or worker_words(blocked.stuck)}",
         (
-            f"it has not run for {watching.duration(jam.seconds)}",
-            *((f"at {jam.where}",) if jam.thread.place else ()),
-            *((f"libraries on its stack: {', '.join(jam.thread.libraries[:4])}",) if jam.thread.libraries else ()),
-            *watching.peers(jam),
-            *watching.consequence(scene, jam),
+            f"it has not run for {watching.duration(blocked.seconds)}",
+            *((f"at {blocked.where}",) if blocked.thread.place else ()),
+            *(
+                (f"libraries on its stack: {', '.join(blocked.thread.libraries[:4])}",)
+                if blocked.thread.libraries
+                else ()
+            ),
+            *watching.peers(blocked),
+            *watching.consequence(scene, blocked),
         ),
         POSSIBLE,
-        f"look at {jam.thread.place}; timeout=60 in the loader turns the freeze into an error"
-        if jam.thread.place
+        f"look at {blocked.thread.place}; timeout=60 in the loader turns the freeze into an error"
+        if blocked.thread.place
         else "let this command read the process's stacks, and it can name the line and the lock",
-        jam.thread.place,
+        blocked.thread.place,
     )
 
 
 def broken(DataLoader: Any) -> None:
-    """A sample that waits for a signal that nobody sends."""
+    """Wait for a signal that nothing sends."""
     import signal
 
     from unjam.doctor.rules.programs import Numbers
@@ -100,7 +107,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One that does not."""
+    """Load samples that do not wait."""
     from unjam.doctor.rules.programs import Numbers
 
     for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):

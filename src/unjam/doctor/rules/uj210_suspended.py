@@ -1,15 +1,17 @@
 """A process of the loader is suspended.
 
-What happened: somebody stopped a worker, or the main process, with SIGSTOP (a debugger, Ctrl-Z, a container or batch system that froze its
-control group). It does nothing until it is let go, and whoever waits for it waits too.
+What happened: a worker or the main process was stopped: by SIGSTOP (a debugger, Ctrl-Z), or by a
+container or batch system that froze its control group. It does nothing until it is resumed, and
+every process that waits for it waits too.
 
-Why: a suspended process is alive for everybody who only asks whether it lives.
+Why: a check that asks only whether a process exists counts a suspended process as alive.
 
 How to confirm: its state in /proc is T (or it sits in the kernel's refrigerator).
 
-How to fix: `kill -CONT PID`; for a frozen control group, `docker unpause`, or the batch system's resume.
+How to fix: run `kill -CONT PID`; for a frozen control group use `docker unpause`, or the batch
+system's resume.
 
-Limits: who stopped it is not written down anywhere.
+Limits: the system does not record which process stopped it.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ RULE = Rule("UJ210", "suspended", symptom="frozen", live=True)
 
 
 def detect(_case: Case) -> Finding | None:
-    """Nobody suspends the doctor's own trials."""
+    """Return None: the doctor's own trials are not suspended."""
     return None
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A main process or worker in state T."""
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a main process or worker that is suspended."""
     held = [
         one
         for one in scene.processes
@@ -40,17 +42,18 @@ def witness(scene: Scene) -> Finding | None:
     if not held:
         return None
     first = held[0]
-    jam = watching.jam_of(scene, first, first.thread)
+    blocked = watching.blocked_process(scene, first, first.thread)
     frozen = first.thread.waiting.state == "D"
     place = first.thread.place
     return Finding(
         RULE,
-        f"{jam.who} is suspended" + (": its control group is frozen" if frozen else " (SIGSTOP)"),
+        f"{blocked.who} is suspended" + (": its control group is frozen" if frozen else " (SIGSTOP)"),
         f"pid {first.pid}",
         (
-            f"state {first.state}, for {watching.duration(jam.seconds)}" + (f", at {quoted(place)}" if place else ""),
+            f"state {first.state}, for {watching.duration(blocked.seconds)}"
+            + (f", at {quoted(place)}" if place else ""),
             *((f"suspended like it: {', '.join(one.name for one in held[1:4])}",) if held[1:] else ()),
-            *watching.consequence(scene, jam),
+            *watching.consequence(scene, blocked),
         ),
         PROVEN,
         "let it go: unpause the container or resume the job" if frozen else f"let it go on: kill -CONT {first.pid}",
@@ -59,7 +62,7 @@ def witness(scene: Scene) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A worker that stops itself, as a debugger or Ctrl-Z would."""
+    """Let a worker stop itself, as a debugger or Ctrl-Z would."""
     import os
     import signal
 
@@ -75,7 +78,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Nobody stops anybody."""
+    """Load slow samples; no process is stopped."""
     import time
 
     from unjam.doctor.rules.programs import Numbers

@@ -1,14 +1,16 @@
 """The loader is fine; the main process waits for something else.
 
-What happened: the main process is not waiting for a batch. It waits in the training step, or between two: for another rank, for the reader
-of a pipe that it prints to, for somebody to type, for a lock, a thread, a child process, a checkpoint's file.
+What happened: the main process is not waiting for a batch. It waits in the training step, or
+between two steps: for another rank, for the reader of a pipe that it prints to, for somebody to
+type, for a lock, a thread, a child process, a checkpoint's file.
 
-Why: a frozen training looks the same from the terminal, whoever froze it; the loader is the usual suspect.
+Why: a frozen training looks the same from the terminal, whatever froze it, and people usually
+suspect the loader.
 
-How to confirm: the main process's own stack, which is the evidence here; its workers are idle or ahead.
+How to confirm: the evidence here is the main process's own stack; its workers are idle or ahead.
 
-How to fix: what the evidence names: read the pipe or send the output to a file, answer the prompt, look at the rank that does not come,
-give the wait a time limit.
+How to fix: follow the evidence: read the pipe or send the output to a file, answer the prompt, look
+at the rank that is missing, give the wait a time limit.
 
 Limits: a wait that would end by itself looks like one that would not; the seconds are given.
 """
@@ -28,26 +30,26 @@ RULE = Rule("UJ211", "main-process-waits", symptom="frozen", live=True)
 
 
 def detect(_case: Case) -> Finding | None:
-    """The doctor runs the data loading only, never the training."""
+    """Return None: the doctor runs only the data loading, never the training."""
     return None
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A main process that waits outside its loader."""
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a main process that waits outside its loader."""
     alone = len(scene.mains) == 1
     for main in scene.mains:
         if _may_wait_for_a_gpu(main):
-            return _gpu(main)
-        over = _over(scene, main)
-        if over is not None:
-            return over
+            return _gpu_finding(main)
+        finding = _cannot_exit(scene, main)
+        if finding is not None:
+            return finding
         if not is_elsewhere(scene, main) or (roles.collective(main.thread.frames) and not alone):
             continue
-        jam = watching.jam_of(scene, main, main.thread)
+        blocked = watching.blocked_process(scene, main, main.thread)
         threads = watching.stuck_threads(scene, main)
-        if threads is None and _serves(jam) and not main.thread.holders:
-            continue  # a thread of its own does what it waits for, and gets on
-        what, help_text = _what(scene, main, jam)
+        if threads is None and _waits_for_own_thread(blocked) and not main.thread.holders:
+            continue  # it waits for a thread of its own that makes progress
+        what, help_text = _wait_words(scene, main, blocked)
         workers = [one for one in scene.workers(main) if not one.ended]
         idle = sum(one.doing.stage in ("idle", "send") for one in workers)
         return Finding(
@@ -55,12 +57,12 @@ def witness(scene: Scene) -> Finding | None:
             f"the loader is fine; {main.name} waits for {what}",
             f"{main.thread.place}",
             (
-                f"at {quoted(main.thread.place)}, for {watching.duration(jam.seconds)}",
-                *(watching.thread_words(one) for one in (threads or [])[:3] if _serves(jam)),
-                *watching.peers(jam),
+                f"at {quoted(main.thread.place)}, for {watching.duration(blocked.seconds)}",
+                *(watching.thread_words(one) for one in (threads or [])[:3] if _waits_for_own_thread(blocked)),
+                *watching.peers(blocked),
                 *(
-                    (f"its child: {line}" for line in watching.children_words(scene, jam))
-                    if jam.stuck.waits == "child"
+                    (f"its child: {line}" for line in watching.children_words(scene, blocked))
+                    if blocked.stuck.waits == "child"
                     else ()
                 ),
                 *(
@@ -70,7 +72,7 @@ def witness(scene: Scene) -> Finding | None:
                 ),
             ),
             LIKELY
-            if jam.seconds >= watching.NO_ACCIDENT or jam.stuck.waits in ("terminal", "lock", "pipe")
+            if blocked.seconds >= watching.NO_ACCIDENT or blocked.stuck.waits in ("terminal", "lock", "pipe")
             else POSSIBLE,
             help_text,
             main.thread.place,
@@ -78,15 +80,15 @@ def witness(scene: Scene) -> Finding | None:
     return None
 
 
-def _serves(jam: watching.Jam) -> bool:
-    """Whether what is waited for is something that a thread of the same process would do."""
-    if jam.sync is not None:
-        return bool(jam.sync.facts["kind"] != "child")
-    return jam.stuck.waits == "lock" and not jam.thread.native
+def _waits_for_own_thread(blocked: watching.BlockedProcess) -> bool:
+    """Whether a thread of the same process could end the wait."""
+    if blocked.sync is not None:
+        return bool(blocked.sync.facts["kind"] != "child")
+    return blocked.stuck.waits == "lock" and not blocked.thread.native
 
 
-def _over(scene: Scene, main: Process) -> Finding | None:
-    """A program that has ended and cannot leave: Python waits for its threads."""
+def _cannot_exit(scene: Scene, main: Process) -> Finding | None:
+    """Find a program that has ended and cannot exit, because Python waits for its threads."""
     if not main.threads or roles.at(main.thread.frames, "/threading.py", "_shutdown") < 0:
         return None
     stuck = watching.stuck_threads(scene, main)
@@ -104,22 +106,25 @@ def _over(scene: Scene, main: Process) -> Finding | None:
 
 
 def is_elsewhere(scene: Scene, main: Process) -> bool:
-    """Whether a main process waits, and not for its loader."""
+    """Whether a main process waits for something other than its loader."""
     if not main.threads or main.ended or main.doing.stage != "elsewhere" or main.thread.place is None:
         return False
     if main.thread.waiting.kind == "sleep" and not main.thread.native:
-        return False  # it asked to sleep
+        return False  # the program called sleep
     distributed = bool(roles.collective(main.thread.frames)) and main.thread.steady
-    return watching.is_jammed(scene, main, main.thread) or (distributed and not main.thread.ends_soon)
+    return watching.is_blocked(scene, main, main.thread) or (distributed and not main.thread.ends_soon)
 
 
 def _may_wait_for_a_gpu(main: Process) -> bool:
-    """A wait for a GPU spins: one line, all the time, with a whole processor, in a process that has one open."""
+    """Whether the main process may wait for a GPU.
+
+    Such a wait spins: the process has a GPU open and uses a processor at one line all the time.
+    """
     busy = main.gpu and main.doing.stage == "elsewhere" and bool(main.threads) and main.thread.computes
     return busy and main.thread.steady and main.thread.place is not None
 
 
-def _gpu(main: Process) -> Finding:
+def _gpu_finding(main: Process) -> Finding:
     return Finding(
         RULE,
         f"the loader is fine; {main.name} waits for the GPU, or computes",
@@ -135,7 +140,7 @@ def _gpu(main: Process) -> Finding:
     )
 
 
-def _what(scene: Scene, main: Process, jam: watching.Jam) -> tuple[str, str]:
+def _wait_words(scene: Scene, main: Process, blocked: watching.BlockedProcess) -> tuple[str, str]:
     wait, place = main.thread.waiting, main.thread.place
     together = roles.collective(main.thread.frames)
     if together:
@@ -150,10 +155,10 @@ def _what(scene: Scene, main: Process, jam: watching.Jam) -> tuple[str, str]:
             f"{wait.words}: nobody reads what it prints",
             "read from that pipe, or send the output to a file",
         )
-    sync = jam.sync
+    sync = blocked.sync
     if wait.kind == "lock" and sync is None:
         holder = next(iter(main.thread.holders), None)
-        name = watching.lock_name(jam)
+        name = watching.lock_name(blocked)
         if holder is not None and holder.itself:
             return f"{name}, which it holds itself already (since {quoted(holder.place)})", "do not take it twice"
         if holder is not None:
@@ -166,7 +171,7 @@ def _what(scene: Scene, main: Process, jam: watching.Jam) -> tuple[str, str]:
             )
         return name, f"look at who takes {name} and does not give it back"
     if sync is not None:
-        name = watching.called_on(jam) or sync.type_name
+        name = watching.called_on(blocked) or sync.type_name
         threads = ", ".join(repr(one.name) for one in watching.own_threads(main)[:3])
         return f"{name} ({sync.facts['kind']})", f"look at who should serve {name}" + (
             f"; its threads: {threads}" if threads else ""
@@ -175,7 +180,7 @@ def _what(scene: Scene, main: Process, jam: watching.Jam) -> tuple[str, str]:
 
 
 def broken(DataLoader: Any) -> None:
-    """The training step reads from a pipe that nobody writes to."""
+    """Read in the training step from a pipe that nothing writes to."""
     import os
 
     from unjam.doctor.rules.programs import Numbers
@@ -186,7 +191,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """A slow training step that waits for nobody."""
+    """Use a slow training step that waits for nothing."""
     import time
 
     from unjam.doctor.rules.programs import Numbers

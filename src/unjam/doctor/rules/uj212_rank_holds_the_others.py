@@ -1,14 +1,16 @@
-"""One rank of a distributed job holds all others.
+"""One rank of a distributed job holds up all the others.
 
-What happened: some ranks wait in a collective operation (all_reduce, barrier, the end of backward), and one has not come to it: it is
-stuck or slow in its data loading, or in its training step.
+What happened: some ranks wait in a collective operation (all_reduce, barrier, the end of backward),
+and one rank has not reached it: it is stuck or slow in its data loading, or in its training step.
 
-Why: a collective operation waits for every rank, and the ranks that wait say nothing of the one that is missing.
+Why: a collective operation waits for every rank, and the waiting ranks do not report which one is
+missing.
 
-How to confirm: the stacks of all ranks at one moment, which are the evidence here.
+How to confirm: the evidence here is the stacks of all ranks at one moment.
 
-How to fix: look at what the named rank does; where its loader is stuck another finding names the cause. Uneven numbers of batches also end
-here: one rank has left its loop while the others begin another step (`DistributedSampler`, `Join`, `drop_last=True`).
+How to fix: look at what the named rank does; if its loader is stuck, another finding names the
+cause. Uneven numbers of batches have the same effect: one rank has left its loop while the others
+begin another step (`DistributedSampler`, `Join`, `drop_last=True`).
 
 Limits: only ranks on this machine are seen.
 """
@@ -28,26 +30,26 @@ RULE = Rule("UJ212", "rank-holds-the-others", symptom="ranks", live=True)
 
 
 def detect(_case: Case) -> Finding | None:
-    """The doctor looks at one process."""
+    """Return None: the doctor examines one process only."""
     return None
 
 
-def witness(scene: Scene) -> Finding | None:
-    """Ranks in a collective operation, and one that is not."""
+def detect_live(scene: Scene) -> Finding | None:
+    """Find ranks that wait in a collective operation, and a rank that is missing there."""
     mains = [one for one in scene.mains if one.threads]
     waiting = [one for one in mains if _in_collective(scene, one)]
     missing = [one for one in mains if one not in waiting]
     if len(waiting) > 1 and not missing:
-        return _apart(scene, waiting)
+        return _different_operations(scene, waiting)
     if not waiting or not missing:
         return None
     first, seconds = waiting[0], min(watching.waited(one.thread, scene) for one in waiting)
     if seconds < 1.0 and not all(one.thread.steady for one in waiting):
-        return None  # a moment of a healthy job
-    holder = next((one for one in missing if watching.is_jammed(scene, one, one.thread)), missing[0])
+        return None  # a short wait in a healthy job
+    holder = next((one for one in missing if watching.is_blocked(scene, one, one.thread)), missing[0])
     moves = holder.thread.computes or (holder.doing.stage != "waits" and not holder.thread.steady)
     if moves and seconds < watching.NO_ACCIDENT:
-        return None  # the slower of two
+        return None  # the missing rank is only a little slower
     verb = "wait" if waiting[1:] else "waits"
     operation = roles.collective(first.thread.frames) or "a collective operation"
     return Finding(
@@ -55,7 +57,7 @@ def witness(scene: Scene) -> Finding | None:
         f"{holder.name} holds the others: {', '.join(one.name for one in waiting[:4])} {verb} in {operation}",
         holder.name,
         (
-            f"{holder.name} {_does(holder)} at {quoted(holder.thread.place)}",
+            f"{holder.name} {_activity(holder)} at {quoted(holder.thread.place)}",
             *(f"{one.name} waits at {quoted(one.thread.place)}" for one in waiting[:4]),
             *(
                 (f"also not there yet: {', '.join(one.name for one in missing if one is not holder)}",)
@@ -70,9 +72,9 @@ def witness(scene: Scene) -> Finding | None:
     )
 
 
-def _apart(scene: Scene, waiting: list[Process]) -> Finding | None:
-    """Every rank waits, but not all in the same operation."""
-    if not all(watching.is_jammed(scene, one, one.thread) for one in waiting):
+def _different_operations(scene: Scene, waiting: list[Process]) -> Finding | None:
+    """Find ranks that all wait, but in different operations."""
+    if not all(watching.is_blocked(scene, one, one.thread) for one in waiting):
         return None
     places = {(roles.collective(one.thread.frames), str(one.thread.place)) for one in waiting}
     first = waiting[0]
@@ -98,10 +100,10 @@ def _in_collective(scene: Scene, main: Process) -> bool:
     if roles.collective(main.thread.frames):
         return True
     waits = main.thread.waiting.kind in ("lock", "socket") and main.thread.native and main.doing.stage == "elsewhere"
-    return waits and bool(main.connected) and watching.is_jammed(scene, main, main.thread)
+    return waits and bool(main.connected) and watching.is_blocked(scene, main, main.thread)
 
 
-def _does(main: Process) -> str:
+def _activity(main: Process) -> str:
     stages = {
         "waits": "waits for its own loader",
         "sample": f"is in sample {main.doing.index}",
@@ -115,14 +117,14 @@ def _does(main: Process) -> str:
 
 
 def broken(DataLoader: Any) -> None:
-    """Two ranks; the dataset of one never answers."""
+    """Run two ranks; the dataset of one never returns."""
     from unjam.doctor.rules.programs import two_ranks
 
     two_ranks(DataLoader, stuck=True)
 
 
 def fixed(DataLoader: Any) -> None:
-    """Two ranks whose datasets answer."""
+    """Run two ranks whose datasets return."""
     from unjam.doctor.rules.programs import two_ranks
 
     two_ranks(DataLoader, stuck=False)

@@ -1,16 +1,18 @@
 """The workers need more memory than there is.
 
-What happened: while the workers loaded, memory ran out: the system killed one, or the doctor stopped the trial before the system would.
+What happened: memory ran out while the workers loaded: the system killed a worker, or the doctor
+stopped the trial before the system would.
 
-Why: every worker keeps its own copy of what it touches, and makes `prefetch_factor` batches ahead. Memory grows with the number of
-workers; the dataset alone may fit and four times the dataset may not.
+Why: every worker keeps its own copy of what it touches, and makes `prefetch_factor` batches ahead.
+Memory grows with the number of workers: one copy of the dataset may fit where four do not.
 
-How to confirm: the peak of one worker times their number, against the memory that is left; fewer workers go through.
+How to confirm: compare the peak of one worker times their number with the free memory; fewer
+workers succeed.
 
-How to fix: fewer workers, a smaller `prefetch_factor`, samples that do not copy what they read, data that is mapped (`numpy.memmap`)
-instead of loaded.
+How to fix: use fewer workers, a smaller `prefetch_factor`, samples that do not copy what they read,
+or mapped data (`numpy.memmap`) instead of loaded data.
 
-Limits: a peak that only some samples have may be higher than the one measured.
+Limits: a peak that only some samples have may be higher than the measured one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ RULE = Rule("UJ301", "out-of-memory", symptom="died")
 
 
 def detect(case: Case) -> Finding | None:
-    """Memory that ran out, or would have."""
+    """Find a trial in which memory ran out, or would have."""
     out = [trial for trial in (case.as_is, case.compared, case.alone) if trial is not None and _ran_out(trial)]
     killed = [end for _, end in ended(case) if end.out_of_memory]
     errors = [b for t in (case.as_is, case.alone) if t for b in t.bad if for_memory(b)]
@@ -38,7 +40,7 @@ def detect(case: Case) -> Finding | None:
         "peak", {}
     )
     peak = max(peaks.values(), default=0)
-    memory = case.world.memory or 0
+    memory = case.process_facts.memory or 0
     fit = max(1, int(memory * 0.8 / peak)) if peak else 1
     fewer = trial.plan.changed(workers=1, prefetch=1) if trial.plan.workers > 1 else None
     one = case.tried(fewer) if fewer else None
@@ -72,7 +74,7 @@ def _ran_out(trial: Trial) -> bool:
 
 
 def broken(DataLoader: Any) -> None:
-    """A sample that needs more than the machine has."""
+    """Load a sample that needs more memory than the machine has."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> int:
@@ -85,7 +87,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One that needs little."""
+    """Load samples that need little memory."""
     from unjam.doctor.rules.programs import Numbers
 
     for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):

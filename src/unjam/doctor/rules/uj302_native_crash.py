@@ -1,15 +1,17 @@
 """A worker crashes in native code.
 
-What happened: a worker was ended by a signal that the processor or the C library raises: a segmentation fault, an abort, an illegal
-instruction. torch says `DataLoader worker is killed by signal` and names no sample.
+What happened: a worker was ended by a signal that the processor or the C library raises: a
+segmentation fault, an abort, an illegal instruction. torch says `DataLoader worker is killed by
+signal` and names no sample.
 
-Why: a bug in a native library, a damaged file that it does not check, an object used after fork that must not be (UJ203), or memory
-handed over with the wrong size (ctypes).
+Why: a bug in a native library, a damaged file that the library does not check, an object that must
+not be used after fork (UJ203), or memory passed with the wrong size (ctypes).
 
-How to confirm: the named sample alone, with `num_workers=0`, ends the process at the same line.
+How to confirm: loading only the named sample, with `num_workers=0`, ends the process at the same
+line.
 
-How to fix: look at the named sample's file and the library's version. Until then leave the sample out: unjam's loader replaces the worker and
-with `on_error="skip"` goes on without the sample.
+How to fix: look at the named sample's file and the library's version. Until then leave the sample
+out: unjam's loader replaces the worker and, with `on_error="skip"`, goes on without the sample.
 
 Limits: the innermost Python line is known, the native function is not.
 """
@@ -32,7 +34,7 @@ SIGNALS = {
 
 
 def detect(case: Case) -> Finding | None:
-    """A process ended by a signal of its own making."""
+    """Find a process that was ended by a signal of a crash."""
     crashed = [(trial, end) for trial, end in ended(case) if end.signal in SIGNALS]
     if not crashed:
         return None
@@ -61,7 +63,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A read through a null pointer."""
+    """Read through a null pointer."""
     import ctypes
 
     from unjam.doctor.rules.programs import Numbers
@@ -76,7 +78,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """A read of memory that is there."""
+    """Read memory that exists."""
     import ctypes
 
     from unjam.doctor.rules.programs import Numbers

@@ -1,15 +1,17 @@
-"""The dataset ends its worker.
+"""The dataset's code exits the worker process.
 
-What happened: code that a sample runs called `exit()`, `sys.exit()` or `os._exit()`. In a worker that ends the worker, not the program;
-torch then says that it exited unexpectedly.
+What happened: code that a sample runs called `exit()`, `sys.exit()` or `os._exit()`. In a worker
+that ends the worker, not the program; torch then says that it exited unexpectedly.
 
-Why: usually a library or a command-line helper that handles an error by leaving.
+Why: usually a library or a command-line helper handles an error by exiting.
 
 How to confirm: with `num_workers=0` the program itself ends at this sample.
 
-How to fix: raise an exception instead of leaving; where a library does it, catch `SystemExit` around the call and raise.
+How to fix: raise an exception instead of exiting; if a library exits, catch `SystemExit` around the
+call and raise another exception.
 
-Limits: `os._exit` and a library's C `exit()` leave no Python traceback; the sample is known, the line only sometimes.
+Limits: `os._exit` and a library's C `exit()` leave no Python traceback; the sample is known, the
+line only sometimes.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ RULE = Rule("UJ303", "exit-in-dataset", symptom="died")
 
 
 def detect(case: Case) -> Finding | None:
-    """SystemExit from a sample, or a process that left without a signal."""
+    """Find a SystemExit from a sample, or a process that exited without a signal."""
     left = [
         bad
         for trial in (case.as_is, case.alone)
@@ -61,7 +63,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """sys.exit in a sample."""
+    """Call sys.exit in a sample."""
     import sys
 
     from unjam.doctor.rules.programs import Numbers
@@ -76,7 +78,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """None."""
+    """Load samples that do not exit."""
     from unjam.doctor.rules.programs import Numbers
 
     for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):

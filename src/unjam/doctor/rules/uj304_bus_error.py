@@ -1,12 +1,16 @@
-"""A bus error: mapped memory that is not there.
+"""A bus error: the process touched mapped memory that is not there.
 
-What happened: a process touched memory that is mapped from a file (or from /dev/shm) beyond what the file has, and was ended by SIGBUS.
+What happened: a process touched memory that is mapped from a file (or from /dev/shm) beyond the end
+of the file, and was ended by SIGBUS.
 
-Why: a file that became shorter after it was mapped (rewritten, truncated, a network file system), or a full /dev/shm under a mapping.
+Why: the file became shorter after it was mapped (rewritten, truncated, a network file system), or
+/dev/shm was full when a mapped page of it was first used.
 
-How to confirm: the named sample alone ends the process at the same line; `df -h /dev/shm` shows room or none.
+How to confirm: loading only the named sample ends the process at the same line; `df -h /dev/shm`
+shows whether space is left.
 
-How to fix: write files anew under another name and rename them, instead of truncating files that are mapped; for a small /dev/shm see UJ401.
+How to fix: write a new file under another name and rename it, instead of truncating a mapped file;
+for a small /dev/shm see UJ401.
 
 Limits: which mapping it was is inferred from the line.
 """
@@ -23,7 +27,7 @@ RULE = Rule("UJ304", "bus-error", symptom="died")
 
 
 def detect(case: Case) -> Finding | None:
-    """A process ended by SIGBUS."""
+    """Find a process that was ended by SIGBUS."""
     crashed = [(trial, end) for trial, end in ended(case) if end.signal == "SIGBUS"]
     if not crashed:
         return None
@@ -38,7 +42,7 @@ def detect(case: Case) -> Finding | None:
         (
             *((f"innermost line of the program: {quoted(end.place)}",) if end.place else ()),
             *((f"mapped from files: {', '.join(mapped[:3])}",) if mapped else ()),
-            f"/dev/shm had {size(case.world.shm_free or 0)} free",
+            f"/dev/shm had {size(case.process_facts.shm_free or 0)} free",
             *(("the same without workers: it is the file, not /dev/shm",) if alone else ()),
         ),
         twice(case, crashed),
@@ -48,7 +52,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A file that is truncated after it was mapped."""
+    """Truncate a file after it was mapped."""
     import mmap
     import tempfile
 
@@ -63,7 +67,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One that is not."""
+    """Map a file and leave it as it is."""
     import mmap
     import tempfile
 

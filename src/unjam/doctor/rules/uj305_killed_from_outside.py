@@ -1,16 +1,17 @@
 """A worker was killed by a signal that somebody sent.
 
-What happened: a worker ended by SIGKILL, SIGTERM or another signal that does not come from a crash, and the system's counter of kills for
-lack of memory did not move.
+What happened: a worker was ended by SIGKILL, SIGTERM or another signal that does not come from a
+crash, and the system's counter of out-of-memory kills did not change.
 
-Why: code of the dataset that sends signals (a watchdog, a time limit with `signal.alarm`), a scheduler's limit on processor time, a
-supervisor, a person.
+Why: code of the dataset sends signals (a watchdog, a time limit with `signal.alarm`), or a
+scheduler enforces a limit on processor time, or a supervisor or a person sent the signal.
 
-How to confirm: the same sample ends the worker again, or none does.
+How to confirm: see whether the same sample ends the worker again, or none does.
 
-How to fix: find the sender. `signal.alarm` ends a worker with SIGALRM unless a handler is set in the worker itself.
+How to fix: find the sender. `signal.alarm` ends a worker with SIGALRM unless a handler is set in
+the worker itself.
 
-Limits: a container's parent may kill without any counter that can be read here.
+Limits: a kill from outside the container may not change any counter that can be read here.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ RULE = Rule("UJ305", "killed-from-outside", symptom="died")
 
 
 def detect(case: Case) -> Finding | None:
-    """A signal that is no crash and no lack of memory."""
+    """Find a process ended by a signal that is neither a crash nor a lack of memory."""
     killed = [
         (t, e)
         for t, e in ended(case)
@@ -55,8 +56,8 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A main process that waits for work which a dead worker had."""
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a main process that waits for work that a dead worker had."""
     for main in scene.mains:
         workers = scene.workers(main)
         dead = [one for one in scene.processes if one.ended and one.parent == main.pid]
@@ -102,7 +103,7 @@ def witness(scene: Scene) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A sample that kills its process."""
+    """Kill the process in a sample."""
     import os
     import signal
 
@@ -118,7 +119,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One that does not."""
+    """Load samples that do not kill."""
     from unjam.doctor.rules.programs import Numbers
 
     for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):

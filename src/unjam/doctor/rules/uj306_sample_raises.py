@@ -1,15 +1,17 @@
 """A sample raises an exception.
 
-What happened: loading one or more samples raises, with workers or without. The epoch ends there; torch's message names neither the index
-nor, sometimes, the exception itself.
+What happened: loading one or more samples raises, with workers or without. The epoch ends there;
+torch's message does not name the index and sometimes not even the exception.
 
-Why: a damaged or missing file, a label that is not expected, a bug in the dataset.
+Why: a damaged or missing file, an unexpected label, a bug in the dataset.
 
 How to confirm: `dataset[index]` in a plain Python session raises the same exception.
 
-How to fix: repair the named samples or the line. To train without them: unjam's `on_error="skip"` leaves them out and counts them.
+How to fix: repair the named samples or the line. To train without them: unjam's `on_error="skip"`
+leaves them out and counts them.
 
-Limits: samples that the doctor did not load in its time may fail too; the finding says how many were loaded.
+Limits: samples that the doctor had no time to load may fail too; the finding says how many were
+loaded.
 """
 
 from __future__ import annotations
@@ -34,21 +36,21 @@ RULE = Rule("UJ306", "sample-raises", symptom="raised")
 
 
 def detect(case: Case) -> Finding | None:
-    """Exceptions of samples without any worker."""
+    """Find exceptions of samples in the trial without workers."""
     alone = case.alone
     bad = [
         b
         for b in bad_samples(alone, "sample")
         if b.type_name not in ("SystemExit", "StopIteration", "KeyboardInterrupt")
     ]
-    # an accelerator that was in use does not survive the fork into the trial either (UJ703)
-    device = case.world.accelerator or "forked subprocess"
+    # the trial runs in a fork, where an accelerator that was in use fails (UJ703)
+    device = case.process_facts.accelerator or "forked subprocess"
     bad = [b for b in bad if not for_memory(b) and not out_of_descriptors(b) and device not in b.message]
     if case.loader.num_workers:
         bad = [b for b in bad if not b.crosses]
     if alone is None or not bad:
         return None
-    # where nearly everything fails, the sandbox itself may be what a sample cannot stand: it is another process
+    # if most samples fail, the cause may be the sandbox process: try in the program's own process
     many = len(bad) > 0.5 * (len(alone.samples) + len(bad)) and case.loader.num_workers > 0
     own = alone.plan.changed(in_place=True, epochs=1, seconds=4.0)
     in_place = case.tried(own)
@@ -76,7 +78,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """One bad sample."""
+    """Load samples of which one raises."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> float:
@@ -87,7 +89,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """None."""
+    """Load samples of which none raises."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> float:

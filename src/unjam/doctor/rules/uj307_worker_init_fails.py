@@ -1,9 +1,10 @@
 """`worker_init_fn` fails.
 
-What happened: the function that prepares a worker raised an exception, so no worker came to its first sample.
+What happened: the function that prepares a worker raised an exception, so no worker reached its
+first sample.
 
-Why: the function runs in the worker, with the worker's number as its only argument; what exists in the program may not exist there, and
-its exceptions are shown only when the first batch is asked for.
+Why: the function runs in the worker, with the worker's number as its only argument. Objects of the
+program may not exist there, and its exceptions are shown only when the first batch is requested.
 
 How to confirm: without the function the loader works.
 
@@ -24,7 +25,7 @@ RULE = Rule("UJ307", "worker-init-fails", symptom="differs")
 
 
 def detect(case: Case) -> Finding | None:
-    """An exception at the init stage."""
+    """Find an exception at the init stage."""
     failed = bad_samples(case.as_is, "init")
     if not failed or case.as_is is None:
         return None
@@ -48,7 +49,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A function that wants two arguments."""
+    """Pass a function that needs two arguments."""
     from unjam.doctor.rules.programs import Numbers
 
     def prepare(worker: int, seed: int) -> int:
@@ -59,7 +60,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One that wants the worker's number."""
+    """Pass a function that needs only the worker's number."""
     from unjam.doctor.rules.programs import Numbers
 
     def prepare(worker: int) -> int:

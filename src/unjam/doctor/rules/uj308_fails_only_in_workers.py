@@ -1,15 +1,17 @@
 """A sample fails in workers only.
 
-What happened: loading raises an exception with workers, and the same samples load without. No other rule names the cause.
+What happened: loading raises an exception with workers, and the same samples load without workers.
+No other rule names the cause.
 
-Why: the sample depends on something that a worker does not have or has otherwise: the main thread's signal handlers, an accelerator, a
-context variable, a handle, an environment variable, `get_worker_info()` that is None outside.
+Why: the sample depends on something that is missing or different in a worker: the main thread's
+signal handlers, an accelerator, a context variable, a handle, an environment variable, or
+`get_worker_info()`, which is None outside workers.
 
-How to confirm: `num_workers=0` goes through.
+How to confirm: it succeeds with `num_workers=0`.
 
-How to fix: look at the named line, and ask what it uses that belongs to the program's own process.
+How to fix: look at the named line, and find what it uses that belongs to the program's own process.
 
-Limits: this is a symptom; a race may hide behind it.
+Limits: this is a symptom; the cause may be a race.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, first_line, only_in_workers, quoted
+from unjam.doctor.rules.judging import LIKELY, PROVEN, only_in_workers, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule(
@@ -26,7 +28,7 @@ RULE = Rule(
 
 
 def detect(case: Case) -> Finding | None:
-    """An exception that needs workers."""
+    """Find an exception that occurs only in workers."""
     in_place = next((t for t in case.trials if t.plan.in_place and t.fine and not t.bad and t.samples), None)
     alone = in_place or case.alone
     bad = only_in_workers(case)
@@ -41,8 +43,7 @@ def detect(case: Case) -> Finding | None:
         f"{where} raises {bad.type_name} in a worker and loads without workers",
         f"{where} at {bad.place}" if bad.place else where,
         (
-            f"{bad.type_name}: {first_line(bad)[:160]}",
-            *((f"raised at {quoted(bad.place)}",) if bad.place else ()),
+            *raised_words(bad),
             f"without workers: {len(alone.samples)} samples, none failed",
             *(
                 ("also in a fork without workers: it is the process that matters",)
@@ -57,7 +58,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A sample that must not run in a worker."""
+    """Load a sample that raises in a worker."""
     from torch.utils.data import get_worker_info
 
     from unjam.doctor.rules.programs import Numbers
@@ -72,7 +73,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One that may."""
+    """Load samples that work in a worker."""
     from unjam.doctor.rules.programs import Numbers
 
     for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):

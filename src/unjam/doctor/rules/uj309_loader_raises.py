@@ -1,15 +1,16 @@
 """The loader itself raises, outside of any sample.
 
-What happened: iterating the loader raised an exception in the program's own process, and no sample, collate function or worker is to blame.
+What happened: iterating the loader raised an exception in the program's own process, and no sample,
+collate function or worker caused it.
 
-Why: a sampler or batch sampler that fails or yields indices that cannot be used, a wrong option, a limit of the machine that no other rule
-knows.
+Why: a sampler or batch sampler fails or yields indices that cannot be used, an option is wrong, or
+the program reached a limit of the machine that no other rule knows.
 
-How to confirm: iterate the sampler alone: `list(loader.batch_sampler)`.
+How to confirm: iterate the sampler on its own: `list(loader.batch_sampler)`.
 
 How to fix: look at the exception and its line.
 
-Limits: this is a symptom; the exception is shown as it came.
+Limits: this is a symptom; the exception is shown unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, first_line, quoted
+from unjam.doctor.rules.judging import LIKELY, PROVEN, first_line, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule(
@@ -30,7 +31,7 @@ RULE = Rule(
 
 
 def detect(case: Case) -> Finding | None:
-    """An exception of the consumer's side that nothing else explains."""
+    """Find an exception in the program's own process that no sample or worker explains."""
     failed = [
         t for t in (case.as_is, case.alone) if t is not None and t.raised is not None and not t.bad and not t.ends
     ]
@@ -44,8 +45,7 @@ def detect(case: Case) -> Finding | None:
         f"iterating the loader raises {raised.type_name}: {message}",
         f"{raised.place}" if raised.place else f"{case.loader.kind} at {case.loader.made_at}",
         (
-            f"{raised.type_name}: {message}",
-            *((f"raised at {quoted(raised.place)}",) if raised.place else ()),
+            *raised_words(raised),
             f"{failed[0].plan}: after {len(failed[0].samples)} samples",
             *(("without workers too",) if both and case.loader.num_workers else ()),
         ),
@@ -70,10 +70,10 @@ def _program(DataLoader: Any, ends: dict[int, int]) -> None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A batch sampler with a gap."""
+    """Use a batch sampler with a missing entry."""
     _program(DataLoader, {0: 4, 4: 8})
 
 
 def fixed(DataLoader: Any) -> None:
-    """One without."""
+    """Use a batch sampler with all entries."""
     _program(DataLoader, {0: 4, 4: 8, 8: 12})

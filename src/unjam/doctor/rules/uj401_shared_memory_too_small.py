@@ -1,15 +1,18 @@
 """The batches do not fit into shared memory.
 
-What happened: torch sends tensors through /dev/shm. The batches that are made ahead need more of it than there is: an error about shared
-memory, a bus error, or with a collate function of one's own a freeze.
+What happened: torch sends tensors through /dev/shm. The batches made ahead need more of it than
+there is. The result is an error about shared memory, a bus error, or, with a custom collate
+function, a freeze.
 
-Why: each worker makes `prefetch_factor` batches ahead, so batch × prefetch × workers must fit, plus the batch in use. The size of the
-dataset does not matter: it never enters shared memory. Docker gives 64 MB by default; `shmmax` has nothing to do with it.
+Why: each worker makes `prefetch_factor` batches ahead, so batch × prefetch × workers must fit, plus
+the batch in use. The size of the dataset does not matter: it never enters shared memory. Docker
+gives 64 MB by default; `shmmax` has nothing to do with it.
 
-How to confirm: the numbers; fewer batches ahead go through.
+How to confirm: compare the numbers; with fewer batches ahead the loader succeeds.
 
-How to fix: a larger /dev/shm (`docker run --shm-size=8g`, an emptyDir with medium Memory in Kubernetes), fewer workers, a smaller
-`prefetch_factor`, smaller batches (uint8 instead of float32). unjam's own loader does not use /dev/shm.
+How to fix: use a larger /dev/shm (`docker run --shm-size=8g`, an emptyDir with medium Memory in
+Kubernetes), fewer workers, a smaller `prefetch_factor`, or smaller batches (uint8 instead of
+float32). unjam's own loader does not use /dev/shm.
 
 Limits: other programs may use the same /dev/shm.
 """
@@ -28,8 +31,8 @@ RULE = Rule("UJ401", "shared-memory-too-small", symptom="died")
 
 
 def detect(case: Case) -> Finding | None:
-    """Batches ahead against what /dev/shm has left."""
-    loader, free, as_is = case.loader, case.world.shm_free, case.as_is
+    """Compare the size of the batches ahead with the free space of /dev/shm."""
+    loader, free, as_is = case.loader, case.process_facts.shm_free, case.as_is
     known = next((t for t in (case.alone, as_is) if t is not None and t.batches), None)
     if not loader.num_workers or free is None or known is None or as_is is None:
         return None
@@ -75,8 +78,8 @@ def _how(trial: Trial) -> str:
     return trial.outcome
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A running program whose /dev/shm is full."""
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a running program whose /dev/shm is full."""
     free, whole = scene.shm
     if not whole or free > 4_000_000:
         return None
@@ -92,12 +95,12 @@ def witness(scene: Scene) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> str:
-    """Batches of 40 MB in a /dev/shm of 64 MB: the test gives the program one."""
+    """Use batches of 40 MB; the test runs the program with a /dev/shm of 64 MB."""
     return _PROGRAM.format(size=40_000_000)
 
 
 def fixed(DataLoader: Any) -> str:
-    """Batches of 4 MB."""
+    """Use batches of 4 MB."""
     return _PROGRAM.format(size=4_000_000)
 
 

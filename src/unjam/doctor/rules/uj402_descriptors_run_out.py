@@ -1,18 +1,21 @@
 """The loader runs out of file descriptors.
 
-What happened: torch sends every tensor of a batch with a descriptor of its own, which stays open as long as the tensor lives. The
-program comes to its limit: `Too many open files`, or `received 0 items of ancdata`.
+What happened: torch sends every tensor of a batch with its own descriptor, which stays open as long
+as the tensor lives. The program reaches its limit: `Too many open files`, or `received 0 items of
+ancdata`.
 
-Why: tensors of a batch × batches ahead, plus every tensor that the program keeps. Batches of many small tensors (lists, dicts of lists)
-need many.
+Why: the program needs one descriptor for each tensor of each batch ahead, plus one for every tensor
+that it keeps. Batches of many small tensors (lists, dicts of lists) need many.
 
-How to confirm: `ulimit -n` against the number of tensors; a higher limit or fewer tensors go through.
+How to confirm: compare `ulimit -n` with the number of tensors; with a higher limit or fewer tensors
+the loader succeeds.
 
-How to fix: put the tensors of a batch together in the collate function; raise the limit (`ulimit -n 65535`, or `resource.setrlimit`); or
-`torch.multiprocessing.set_sharing_strategy("file_system")`, which needs room in /dev/shm and may leave files there. unjam's own loader uses
-a fixed number of descriptors.
+How to fix: stack the tensors of a batch in the collate function; raise the limit (`ulimit -n
+65535`, or `resource.setrlimit`); or use
+`torch.multiprocessing.set_sharing_strategy("file_system")`, which needs space in /dev/shm and may
+leave files there. unjam's own loader uses a fixed number of descriptors.
 
-Limits: descriptors that the program opens for other ends are counted as they were at the first iter().
+Limits: descriptors that the program opens for other purposes are counted once, at the first iter().
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ MARKS = ("Too many open files", "ancdata", "Errno 24")
 
 
 def detect(case: Case) -> Finding | None:
-    """Samples that keep files open; or tensors ahead against the limit."""
-    return _kept_open(case) or _on_their_way(case)
+    """Find samples that keep files open, or more tensors ahead than the limit allows."""
+    return _files_kept_open(case) or _tensors_in_flight(case)
 
 
-def _kept_open(case: Case) -> Finding | None:
+def _files_kept_open(case: Case) -> Finding | None:
     full = [b for t in (case.alone, case.as_is) if t for b in t.bad if out_of_descriptors(b)]
     if not full:
         return None
@@ -43,13 +46,13 @@ def _kept_open(case: Case) -> Finding | None:
     name = grown[0] if grown else f"{first.place}"
     return Finding(
         RULE,
-        f"samples open files and do not close them: after {case.world.descriptors:,} descriptors none is left",
+        f"samples open files and do not close them: after {case.process_facts.descriptors:,} descriptors none is left",
         name,
         (
             f"sample {first.index}: {first.type_name}: {first.message[:120]}",
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
             *((f"{name} grows with every sample",) if grown else ()),
-            f"ulimit -n is {case.world.descriptors:,}",
+            f"ulimit -n is {case.process_facts.descriptors:,}",
         ),
         PROVEN if len(full) > 1 else LIKELY,
         f"close what the sample opens ({first.place}), or keep a few open at most",
@@ -57,14 +60,14 @@ def _kept_open(case: Case) -> Finding | None:
     )
 
 
-def _on_their_way(case: Case) -> Finding | None:
-    loader, world, as_is = case.loader, case.world, case.as_is
+def _tensors_in_flight(case: Case) -> Finding | None:
+    loader, process_facts, as_is = case.loader, case.process_facts, case.as_is
     known = next((t for t in (case.alone, as_is) if t is not None and t.batches), None)
     if not loader.num_workers or known is None or as_is is None or loader.sharing != "file_descriptor":
         return None
     tensors = max(b.tensors for b in known.batches)
     ahead = loader.prefetch_factor * loader.num_workers + 1
-    need = tensors * ahead + world.descriptors_used
+    need = tensors * ahead + process_facts.descriptors_used
     idle = as_is.plan.changed(idle=True, epochs=1)
     trials = [t for t in (as_is, case.tried(idle)) if t is not None]
     said = [
@@ -72,16 +75,16 @@ def _on_their_way(case: Case) -> Finding | None:
         for t in trials
         if not t.fine and any(mark in t.output + (t.raised.trace if t.raised else "") for mark in MARKS)
     ]
-    if need <= world.descriptors * 0.9 and not said:
+    if need <= process_facts.descriptors * 0.9 and not said:
         return None
     small = as_is.plan.changed(idle=True, epochs=1, workers=1, prefetch=1)
     well = case.tried(small)
     return Finding(
         RULE,
-        f"{tensors} tensors in a batch × {ahead} batches ahead need {need:,} descriptors; the limit is {world.descriptors:,}",
-        f"ulimit -n {world.descriptors} against {tensors} tensors in a batch",
+        f"{tensors} tensors in a batch × {ahead} batches ahead need {need:,} descriptors; the limit is {process_facts.descriptors:,}",
+        f"ulimit -n {process_facts.descriptors} against {tensors} tensors in a batch",
         (
-            f"every tensor on its way holds a descriptor; {world.descriptors_used} were open before",
+            f"every tensor on its way holds a descriptor; {process_facts.descriptors_used} were open before",
             *((f"{said[0].plan}: {first_line(said[0].raised)[:140] if said[0].raised else 'failed'}",) if said else ()),
             *((f"{well.plan}: all is well",) if well and well.fine else ()),
         ),
@@ -92,8 +95,8 @@ def _on_their_way(case: Case) -> Finding | None:
     )
 
 
-def witness(scene: Scene) -> Finding | None:
-    """A running process that has nearly all descriptors it may have."""
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a running process that uses nearly all descriptors it may have."""
     for one in scene.processes:
         if one.role in ("main", "worker") and one.most_files and one.open_files > 0.95 * one.most_files:
             return Finding(
@@ -109,7 +112,7 @@ def witness(scene: Scene) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """Batches of many small tensors, and few descriptors."""
+    """Use batches of many small tensors, and a low limit of descriptors."""
     import resource
 
     from unjam.doctor.rules.programs import Numbers
@@ -124,7 +127,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """The tensors put together."""
+    """Stack the tensors of a batch into one."""
     import resource
 
     from unjam.doctor.rules.programs import Numbers

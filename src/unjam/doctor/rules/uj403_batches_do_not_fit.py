@@ -1,15 +1,16 @@
 """The batches made ahead do not fit into memory.
 
-What happened: batch × `prefetch_factor` × workers is more than half of the memory that is free. A slow consumer lets the workers run ahead
-until memory is short.
+What happened: batch × `prefetch_factor` × workers is more than half of the free memory. A slow
+consumer lets the workers run ahead until memory is short.
 
 Why: every worker may have `prefetch_factor` batches waiting, whether the program is fast or slow.
 
-How to confirm: the numbers, from batches that were measured.
+How to confirm: compare the numbers, which come from measured batches.
 
-How to fix: a smaller `prefetch_factor` or fewer workers. unjam's own loader has a budget in bytes (`memory_budget=`).
+How to fix: use a smaller `prefetch_factor` or fewer workers. unjam's own loader has a budget in
+bytes (`memory_budget=`).
 
-Limits: predicted, not seen; the model's own memory is not counted.
+Limits: this is predicted, not observed; the model's own memory is not counted.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ RULE = Rule("UJ403", "batches-do-not-fit", Severity.WARNING)
 
 
 def detect(case: Case) -> Finding | None:
-    """Batches ahead against free memory."""
-    loader, memory = case.loader, case.world.memory
+    """Compare the size of the batches ahead with the free memory."""
+    loader, memory = case.loader, case.process_facts.memory
     known = next((t for t in (case.alone, case.as_is) if t is not None and t.batches), None)
     if not loader.num_workers or not memory or known is None:
         return None
@@ -45,7 +46,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A thousand large batches ahead."""
+    """Make thousands of large batches ahead."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> Any:
@@ -58,7 +59,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Two."""
+    """Make two batches ahead."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> Any:

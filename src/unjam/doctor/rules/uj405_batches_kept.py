@@ -1,15 +1,18 @@
 """The program keeps every batch.
 
-What happened: the loop over the loader puts whole batches into a list. Each keeps its shared memory and, with torch's loader, a descriptor
-for every tensor: sooner or later there are no descriptors, no shared memory or no memory left.
+What happened: the loop over the loader puts whole batches into a list. Each batch keeps its shared
+memory and, with torch's loader, a descriptor for every tensor, until the program runs out of
+descriptors, shared memory or memory.
 
-Why: a tensor that came from a worker lies in shared memory as long as anything refers to it, also to a part of it.
+Why: a tensor that came from a worker stays in shared memory as long as anything refers to it or to
+a part of it.
 
-How to confirm: a consumer that keeps batches fails, one that does not goes through.
+How to confirm: a consumer that keeps batches fails; one that does not keep them succeeds.
 
-How to fix: keep what you need of a batch as a copy: `kept.append(batch.clone())`, a number (`.item()`), an array (`.numpy().copy()`).
+How to fix: keep a copy of what you need from a batch: `kept.append(batch.clone())`, a number
+(`.item()`), an array (`.numpy().copy()`).
 
-Limits: only the loop that was captured is read.
+Limits: only the captured loop is read.
 """
 
 from __future__ import annotations
@@ -25,16 +28,16 @@ RULE = Rule("UJ405", "batches-kept", symptom="raised")
 
 
 def detect(case: Case) -> Finding | None:
-    """A loop that keeps batches, and an epoch of them that does not fit."""
-    kept, loader, world, as_is = case.reading.kept, case.loader, case.world, case.as_is
+    """Find a loop that keeps batches where a whole epoch of them does not fit."""
+    kept, loader, process_facts, as_is = case.reading.kept, case.loader, case.process_facts, case.as_is
     if kept is None or as_is is None or not as_is.batches:
         return None
     per_epoch = loader.batches or len(as_is.batches)
-    tensors = max(b.tensors for b in as_is.batches) * per_epoch + world.descriptors_used
+    tensors = max(b.tensors for b in as_is.batches) * per_epoch + process_facts.descriptors_used
     nbytes = max(b.storage for b in as_is.batches) * per_epoch
     few, large = (
-        tensors > world.descriptors * 0.9,
-        nbytes > min(world.shm_free or 1 << 60, world.memory or 1 << 60) * 0.5,
+        tensors > process_facts.descriptors * 0.9,
+        nbytes > min(process_facts.shm_free or 1 << 60, process_facts.memory or 1 << 60) * 0.5,
     )
     if not few and not large:
         return None
@@ -46,7 +49,7 @@ def detect(case: Case) -> Finding | None:
         RULE,
         f"the program keeps every batch in {name}: "
         + (
-            f"{tensors:,} descriptors for an epoch, the limit is {world.descriptors:,}"
+            f"{tensors:,} descriptors for an epoch, the limit is {process_facts.descriptors:,}"
             if few
             else f"{size(nbytes)} for an epoch"
         ),
@@ -70,7 +73,7 @@ def _how(trial: Trial) -> str:
 
 
 def broken(DataLoader: Any) -> None:
-    """Batches in a list, and few descriptors."""
+    """Keep batches in a list, with a low limit of descriptors."""
     import resource
 
     from unjam.doctor.rules.programs import Numbers
@@ -82,7 +85,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Numbers in a list."""
+    """Keep numbers in a list."""
     import resource
 
     from unjam.doctor.rules.programs import Numbers

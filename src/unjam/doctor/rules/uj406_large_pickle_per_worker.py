@@ -1,15 +1,16 @@
 """A large dataset is pickled to every worker.
 
-What happened: with spawn and forkserver each worker gets the whole dataset by pickle, at the start of every epoch. That takes its time and
-that many copies in memory.
+What happened: with spawn and forkserver each worker gets the whole dataset by pickle, at the start
+of every epoch. That costs time, and one copy in memory for each worker.
 
-Why: what lies in the dataset's attributes is part of its pickle, arrays included.
+Why: everything in the dataset's attributes is part of its pickle, arrays included.
 
-How to confirm: the size of the pickle; the time to the first batch.
+How to confirm: look at the size of the pickle and the time to the first batch.
 
-How to fix: `unjam.share(dataset)` before the loader is made moves large arrays, lists and dicts into shared memory, which is pickled as a
-reference; or keep a file and map it (`unjam.mapped(path)`); or fork. unjam's own loader places arrays, and lists and dicts of plain values, in
-memory once, whatever the number of workers.
+How to fix: call `unjam.share(dataset)` before the loader is made: it moves large arrays, lists and
+dicts into shared memory, which is pickled as a reference; or keep a file and map it
+(`unjam.mapped(path)`); or fork. unjam's own loader places arrays, and lists and dicts of plain
+values, in memory once, whatever the number of workers.
 
 Limits: tensors travel through shared memory and are not counted.
 """
@@ -27,7 +28,7 @@ LARGE = 100_000_000
 
 
 def detect(case: Case) -> Finding | None:
-    """A pickle of the dataset that is large."""
+    """Find a worker argument whose pickle is large."""
     loader = case.loader
     large = next((c for c in case.crossings if c.nbytes >= LARGE), None)
     if not loader.num_workers or loader.start_method == "fork" or large is None:
@@ -54,7 +55,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A large array in the dataset, and forkserver."""
+    """Keep a large array in the dataset and use forkserver."""
     import numpy as np
 
     from unjam.doctor.rules.programs import Scaled
@@ -66,7 +67,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """A small one."""
+    """Keep a small array in the dataset."""
     import numpy as np
 
     from unjam.doctor.rules.programs import Scaled

@@ -1,12 +1,12 @@
-"""A small view ships a large storage.
+"""A small view sends its whole large storage.
 
-What happened: the batch holds a tensor that is a view into something much larger. torch sends a tensor's whole storage, so every batch
-carries all of it through shared memory.
+What happened: the batch holds a tensor that is a view into something much larger. torch sends a
+tensor's whole storage, so every batch carries all of it through shared memory.
 
-Why: `big[i]`, `big[a:b]` and `.view()` do not copy. The default collate copies samples into a new tensor; with `batch_size=None` or a collate
-function of one's own nothing does.
+Why: `big[i]`, `big[a:b]` and `.view()` do not copy. The default collate copies samples into a new
+tensor; with `batch_size=None` or a custom collate function nothing makes that copy.
 
-How to confirm: `tensor.untyped_storage().nbytes()` against `tensor.nbytes`.
+How to confirm: compare `tensor.untyped_storage().nbytes()` with `tensor.nbytes`.
 
 How to fix: `.clone()` the view before it is returned.
 
@@ -26,7 +26,7 @@ WORTH = 1 << 20
 
 
 def detect(case: Case) -> Finding | None:
-    """Batches whose storage is much larger than they are."""
+    """Find a batch whose storage is much larger than its tensors."""
     known = next((t for t in (case.as_is, case.alone) if t is not None and t.batches), None)
     if known is None or not case.loader.num_workers:
         return None
@@ -50,7 +50,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """Rows of a large tensor, without batching."""
+    """Return rows of a large tensor, without batching."""
     import torch
 
     from unjam.doctor.rules.programs import Numbers
@@ -65,7 +65,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Copies of them."""
+    """Return copies of the rows."""
     import torch
 
     from unjam.doctor.rules.programs import Numbers

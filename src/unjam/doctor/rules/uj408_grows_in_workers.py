@@ -1,15 +1,18 @@
 """The workers' memory grows with every sample.
 
-What happened: loading a sample leaves something behind in the dataset: a cache, a list, a dict. In every worker it grows on its own.
+What happened: loading a sample leaves something behind in the dataset: an entry in a cache, a list
+or a dict. It grows separately in every worker.
 
-Why: each worker has its own copy of the dataset; a cache is filled once in each of them (and, without `persistent_workers`, again in each
-epoch), and what it holds is never given back.
+Why: each worker has its own copy of the dataset. Each worker fills its own cache (and, without
+`persistent_workers`, fills it again in each epoch) and never frees what the cache holds.
 
-How to confirm: an attribute that grows with the samples; the worker's own memory with it.
+How to confirm: an attribute grows with the samples, and the worker's own memory grows with it.
 
-How to fix: a cache with a limit (`functools.lru_cache(maxsize=…)`), one on disk that all workers read, or none.
+How to fix: use a cache with a limit (`functools.lru_cache(maxsize=…)`), a cache on disk that all
+workers read, or no cache.
 
-Limits: growth inside libraries has no name here; a cache that is full after some time looks the same in its beginning.
+Limits: growth inside libraries has no name here; a cache that becomes full later looks the same at
+the beginning.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ WORTH = 8 << 20
 
 
 def detect(case: Case) -> Finding | None:
-    """Workers that grow, and an attribute that grows in them."""
+    """Find workers whose memory grows, and an attribute that grows in them."""
     as_is, alone = case.as_is, case.alone
     if as_is is None or alone is None or not as_is.memory:
         return None
@@ -57,7 +60,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A cache of everything."""
+    """Cache every sample."""
     import time
 
     import torch
@@ -81,7 +84,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """No cache."""
+    """Use no cache."""
     import time
 
     import torch

@@ -1,13 +1,16 @@
 """The path of the temporary folder is too long for a socket.
 
-What happened: torch hands descriptors from process to process through sockets in the temporary folder (`TMPDIR`). A socket's path may have
-about a hundred characters; this folder's path leaves no room. The batches are lost in a background thread, and the loader waits.
+What happened: torch passes descriptors from process to process through sockets in the temporary
+folder (`TMPDIR`). A socket's path may have about a hundred characters, and this folder's path
+leaves no space for the socket's name. The batches are lost in a background thread, and the loader
+waits.
 
-Why: cluster schedulers like to set `TMPDIR` to long paths.
+Why: cluster schedulers often set `TMPDIR` to long paths.
 
-How to confirm: a shorter `TMPDIR` goes through.
+How to confirm: with a shorter `TMPDIR` the loader succeeds.
 
-How to fix: `export TMPDIR=/tmp` before the program starts, or `tempfile.tempdir = "/tmp"` at its top. unjam's own loader needs no such socket.
+How to fix: run `export TMPDIR=/tmp` before the program starts, or set `tempfile.tempdir = "/tmp"`
+at its top. unjam's own loader needs no such socket.
 
 Limits: none known.
 """
@@ -26,8 +29,8 @@ LONGEST = 107 - 32
 
 
 def detect(case: Case) -> Finding | None:
-    """A long path, and a loader that does not get its batches."""
-    path, as_is = case.world.temporary, case.as_is
+    """Find a long path, and a loader that fails with workers only."""
+    path, as_is = case.process_facts.temporary, case.as_is
     if case.loader.sharing != "file_descriptor":
         return None
     if len(path) <= LONGEST or as_is is None or as_is.fine or case.alone is None or not case.alone.fine:
@@ -60,10 +63,10 @@ _PROGRAM = (
 
 
 def broken(DataLoader: Any) -> str:
-    """A very long temporary folder."""
+    """Use a temporary folder with a very long path."""
     return _PROGRAM.format(length=100)
 
 
 def fixed(DataLoader: Any) -> str:
-    """A short one."""
+    """Use a temporary folder with a short path."""
     return _PROGRAM.format(length=5)

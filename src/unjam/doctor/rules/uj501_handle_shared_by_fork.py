@@ -1,17 +1,22 @@
-"""The workers share one open file, and read at each other's place.
+"""The workers share one open file and move each other's read position.
 
-What happened: the dataset opened a file (or an archive, which is one) before the workers were forked. All of them use one and the same open
-file in the kernel, with one position: when one seeks, the others' next read starts there. Samples are wrong, or decoders complain.
+What happened: the dataset opened a file (or an archive, which is a file) before the workers were
+forked. All workers use the same open file in the kernel, with one position: when one worker seeks,
+the next read of another worker starts there. Samples are wrong, or decoders fail.
 
 Why: fork copies the descriptor, not the open file behind it.
 
-How to confirm: with descriptors of its own in every worker the samples are what they are without workers.
+How to confirm: when every worker has its own descriptors, the samples are the same as without
+workers.
 
-How to fix: `self.file = unjam.per_worker(open, path, "rb")` in place of `self.file = open(path, "rb")`: every process then opens its own on first
-use, and the rest of the code stays as it is. By hand: keep the path in `__init__` and open on first use in `__getitem__`; or read with `os.pread`,
-which has no position. A lock would make it slow, not right, since buffered data stays wrong.
+How to fix: `self.file = unjam.per_worker(open, path, "rb")` in place of `self.file = open(path,
+"rb")`: every process then opens its own file on first use, and the rest of the code stays as it is.
+By hand: keep the path in `__init__` and open on first use in `__getitem__`; or read with
+`os.pread`, which has no position. A lock would make it slow and still wrong, because buffered data
+stays wrong.
 
-Limits: whether it shows in one run is a matter of luck; a position that workers move is reported also when no sample was wrong.
+Limits: whether one run shows it is luck; a position that workers move is reported even if no sample
+was wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ RULE = Rule("UJ501", "handle-shared-by-fork", symptom="differs")
 
 
 def detect(case: Case) -> Finding | None:
-    """Wrong samples, and an open file whose position the workers moved."""
+    """Find an open file whose position the workers moved, and the wrong samples that it causes."""
     trial = case.compared
     if not case.forked or trial is None:
         return None
@@ -86,13 +91,13 @@ def _harm(wrong: list[Any], failure: Any) -> str:
 
 
 def _diff(part: Part | None) -> str:
-    """The line that opens it, and the line that should stand there."""
+    """Return the change that opens the file in each worker."""
     line = line_of(part.place) if part else ""
     return per_worker_change(line)
 
 
 def broken(DataLoader: Any) -> None:
-    """A file opened in __init__."""
+    """Open the file in __init__."""
     import tempfile
 
     from torch.utils.data import Dataset
@@ -117,7 +122,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Opened in the worker."""
+    """Open the file in the worker."""
     import tempfile
 
     from torch.utils.data import Dataset

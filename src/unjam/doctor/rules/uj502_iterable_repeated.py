@@ -1,15 +1,17 @@
 """Every worker delivers the whole stream.
 
-What happened: an iterable dataset is copied into every worker, and each copy delivers all of its samples: with N workers every sample comes N
-times in an epoch.
+What happened: an iterable dataset is copied into every worker, and each copy delivers all of its
+samples: with N workers every sample comes N times in an epoch.
 
-Why: torch cannot cut a stream into parts; the dataset has to.
+Why: torch cannot split a stream; the dataset must do it.
 
-How to confirm: the same samples come from several workers; with each worker taking its share only, each comes once.
+How to confirm: the same samples come from several workers; when each worker takes only its share,
+each sample comes once.
 
-How to fix: in `__iter__` ask `torch.utils.data.get_worker_info()` and take every N-th item, or give each worker its own files.
+How to fix: in `__iter__` call `torch.utils.data.get_worker_info()` and take every N-th item, or
+give each worker its own files.
 
-Limits: samples are compared by those of their parts that do not change with the random numbers.
+Limits: samples are compared only by the parts that do not depend on random numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ RULE = Rule("UJ502", "iterable-repeated", symptom="lost")
 
 
 def detect(case: Case) -> Finding | None:
-    """More of each sample with workers than without."""
+    """Find samples that come more often with workers than without."""
     trial, alone = case.compared, case.alone
     if not case.loader.iterable or trial is None or alone is None or case.loader.num_workers < 2:
         return None
@@ -64,7 +66,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def _shared_by_workers(case: Case, trial: Trial) -> bool:
-    """Whether several workers delivered one and the same sample that comes once without workers."""
+    """Whether several workers delivered the same samples, which come once without workers."""
     alone = case.alone
     if alone is None or len({s.digest for s in alone.of_epoch(0)}) < len(alone.of_epoch(0)):
         return False
@@ -75,7 +77,7 @@ def _shared_by_workers(case: Case, trial: Trial) -> bool:
 
 
 def broken(DataLoader: Any) -> None:
-    """A stream that is not cut."""
+    """Use a stream that is not split among the workers."""
     from unjam.doctor.rules.programs import Stream
 
     for _ in DataLoader(Stream(24), batch_size=4, num_workers=2):
@@ -83,7 +85,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One that is."""
+    """Use a stream that is split among the workers."""
     import itertools
     from collections.abc import Iterator
 

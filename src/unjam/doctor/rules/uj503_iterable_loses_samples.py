@@ -1,15 +1,17 @@
 """Some samples of the stream are never delivered with workers.
 
-What happened: an iterable dataset that is cut among workers delivers fewer of its samples with workers than without.
+What happened: an iterable dataset that splits its stream among the workers delivers fewer of its
+samples with workers than without.
 
-Why: arithmetic that rounds (`len // workers` leaves a rest), a shard that nobody takes when there are more workers than shards or fewer, an
-`islice` that starts at the wrong number.
+Why: arithmetic that rounds down (`len // workers` leaves a remainder), a shard that no worker takes
+because the numbers of workers and shards differ, an `islice` that starts at the wrong number.
 
-How to confirm: the samples that come without workers and never with them.
+How to confirm: compare the samples that come without workers with those that come with them.
 
-How to fix: cut by `islice(items, info.id, None, info.num_workers)`, or give the last worker the rest.
+How to fix: split with `islice(items, info.id, None, info.num_workers)`, or give the last worker the
+remainder.
 
-Limits: samples are compared by those of their parts that do not change with the random numbers.
+Limits: samples are compared only by the parts that do not depend on random numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ RULE = Rule("UJ503", "iterable-loses-samples", symptom="lost")
 
 
 def detect(case: Case) -> Finding | None:
-    """Samples without workers that do not come with them."""
+    """Find samples that come without workers and not with them."""
     trial, alone = case.compared, case.alone
     if not case.loader.iterable or trial is None or alone is None or not alone.epochs or not trial.epochs or trial.bad:
         return None
@@ -56,7 +58,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """Shares that leave a rest."""
+    """Use shares that leave a remainder."""
     import itertools
     from collections.abc import Iterator
 
@@ -76,7 +78,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Shares that do not."""
+    """Use shares that cover the whole stream."""
     import itertools
     from collections.abc import Iterator
 

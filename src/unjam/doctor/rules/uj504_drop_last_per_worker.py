@@ -1,13 +1,14 @@
 """`drop_last` drops a batch in every worker.
 
-What happened: with an iterable dataset each worker makes batches from its own share, and `drop_last=True` drops the incomplete batch of each of
-them, not one at the end of the epoch.
+What happened: with an iterable dataset each worker makes batches from its own share.
+`drop_last=True` drops the incomplete batch of every worker, not one at the end of the epoch.
 
-Why: workers do not know of each other's rests.
+Why: a worker does not know the remaining samples of the other workers.
 
 How to confirm: with `drop_last=False` nothing is missing.
 
-How to fix: `drop_last=False`, shares whose length is a multiple of the batch size, or batches made after the loader (`batch_size=None`).
+How to fix: use `drop_last=False`, shares whose length is a multiple of the batch size, or make the
+batches after the loader (`batch_size=None`).
 
 Limits: none known.
 """
@@ -24,7 +25,7 @@ RULE = Rule("UJ504", "drop-last-per-worker", Severity.WARNING, symptom="lost")
 
 
 def detect(case: Case) -> Finding | None:
-    """Rests that were dropped by more than one worker."""
+    """Find more dropped samples with workers than without."""
     trial, alone, loader = case.compared, case.alone, case.loader
     if not loader.iterable or not loader.drop_last or trial is None or alone is None or not trial.epochs:
         return None
@@ -68,10 +69,10 @@ def _shares(length: int, DataLoader: Any) -> None:
 
 
 def broken(DataLoader: Any) -> None:
-    """28 samples for two workers: 14 each, and 2 dropped by each."""
+    """Split 28 samples: each of two workers gets 14 and drops 2."""
     _shares(28, DataLoader)
 
 
 def fixed(DataLoader: Any) -> None:
-    """32: 16 each."""
+    """Split 32 samples: each of two workers gets 16 and drops none."""
     _shares(32, DataLoader)

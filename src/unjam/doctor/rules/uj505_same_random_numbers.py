@@ -1,18 +1,20 @@
 """Several workers draw the same random numbers.
 
-What happened: two or more workers start with a generator in one and the same state, and their samples use it: the augmentations of one worker
-repeat those of the other.
+What happened: two or more workers start with a generator in the same state, and their samples use
+it: the augmentations of one worker repeat those of the other.
 
-Why: a generator object in the dataset (`numpy.random.default_rng()`, `random.Random()`, `torch.Generator()`) is copied into each worker with
-its state; or `worker_init_fn` gives every worker the same seed. The global generators of random, numpy and torch need nothing: torch seeds
+Why: a generator object in the dataset (`numpy.random.default_rng()`, `random.Random()`,
+`torch.Generator()`) is copied into each worker with its state; or `worker_init_fn` gives every
+worker the same seed. The global generators of random, numpy and torch need nothing: torch seeds
 them differently in every worker.
 
-How to confirm: the states at the first sample are equal; with a seed of its own in every worker they are not.
+How to confirm: the states at the first sample are equal; when every worker gets its own seed they
+differ.
 
-How to fix: make the generator in the worker from `torch.initial_seed()`, which differs for every worker and epoch; in `worker_init_fn` add
-the worker's number and the epoch to the seed.
+How to fix: create the generator in the worker from `torch.initial_seed()`, which differs for every
+worker and epoch; in `worker_init_fn` add the worker's number and the epoch to the seed.
 
-Limits: generators of libraries that do not show their state are not seen.
+Limits: generators of libraries that do not expose their state are not seen.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ GLOBAL = ("random", "numpy.random", "torch")
 
 
 def detect(case: Case) -> Finding | None:
-    """Equal states of a generator that samples draw from."""
+    """Find a generator that samples use and that has the same state in several workers."""
     trial = case.compared
     alike = repeated(trial)
     if trial is None or not alike:
@@ -62,7 +64,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def made_anew(type_name: str) -> str:
-    """A generator of the same kind with the worker's own seed."""
+    """Return code for a generator of the same kind with the worker's own seed."""
     if type_name.startswith("torch"):
         return "torch.Generator().manual_seed(torch.initial_seed())"
     if type_name.startswith("random"):
@@ -73,7 +75,7 @@ def made_anew(type_name: str) -> str:
 
 
 def repeated(trial: Trial | None) -> list[tuple[str, list[int]]]:
-    """Generators that start alike in several workers of the first epoch, and that samples draw from."""
+    """List generators that samples use and that start alike in several workers of epoch 0."""
     if trial is None:
         return []
     drawn = {name for sample in trial.samples for name in sample.drew}
@@ -85,7 +87,7 @@ def repeated(trial: Trial | None) -> list[tuple[str, list[int]]]:
 
 
 def broken(DataLoader: Any) -> None:
-    """A generator in the dataset."""
+    """Create the generator with the dataset."""
     import numpy as np
     from torch.utils.data import Dataset
 
@@ -104,7 +106,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One made in the worker."""
+    """Create the generator in the worker."""
     import numpy as np
     import torch
     from torch.utils.data import Dataset

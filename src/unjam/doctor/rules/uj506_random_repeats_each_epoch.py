@@ -1,10 +1,10 @@
 """A worker draws the same random numbers in every epoch.
 
-What happened: a worker starts the second epoch with a generator in the state in which it started the first: every epoch shows the same
-augmentations.
+What happened: a worker starts the second epoch with a generator in the same state as at the start
+of the first: every epoch shows the same augmentations.
 
-Why: without `persistent_workers` the workers are made anew from the program's own dataset, whose generator never moves; or `worker_init_fn`
-seeds with the worker's number only.
+Why: without `persistent_workers` every epoch creates new workers from the program's own dataset,
+whose generator never advances; or `worker_init_fn` seeds with the worker's number only.
 
 How to confirm: the state at the first sample is the same in two epochs.
 
@@ -27,7 +27,7 @@ RULE = Rule("UJ506", "random-repeats-each-epoch")
 
 
 def detect(case: Case) -> Finding | None:
-    """A generator in the same state at the start of two epochs."""
+    """Find a generator that has the same state at the start of two epochs."""
     trial = case.compared
     alike = again(trial)
     named = {name for name, _ in repeated(trial)}
@@ -58,7 +58,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def again(trial: Trial | None) -> list[str]:
-    """Generators that are in the same state at the start of the first two epochs of one worker."""
+    """List generators that a worker starts its first two epochs with in the same state."""
     if trial is None:
         return []
     drawn = {name for sample in trial.samples for name in sample.drew}
@@ -72,7 +72,7 @@ def again(trial: Trial | None) -> list[str]:
 
 
 def broken(DataLoader: Any) -> None:
-    """A seed made of the worker's number."""
+    """Make the seed from the worker's number."""
     import numpy as np
 
     from unjam.doctor.rules.programs import Numbers
@@ -90,7 +90,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One made of torch's."""
+    """Make the seed from the seed of torch."""
     import numpy as np
     import torch
 

@@ -1,15 +1,17 @@
-"""Samples share one buffer, and the later ones overwrite the earlier.
+"""Samples share one buffer, and later samples overwrite earlier ones.
 
-What happened: the dataset returns the same array or tensor each time, with new content. A batch is put together after all its samples were
-loaded, so all of them show the last one.
+What happened: the dataset returns the same array or tensor each time, with new content. A batch is
+put together after all its samples were loaded, so all of them show the last one.
 
-Why: a buffer made once in `__init__` to save memory, `numpy.frombuffer` over a reused `bytearray`, a decoder with `out=`.
+Why: a buffer is made once in `__init__` to save memory, or `numpy.frombuffer` reads a reused
+`bytearray`, or a decoder writes with `out=`.
 
 How to confirm: a sample's content changes after it was returned, when the next one is loaded.
 
-How to fix: return a copy (`buffer.copy()`, `tensor.clone()`), or make the buffer in the sample's own code.
+How to fix: return a copy (`buffer.copy()`, `tensor.clone()`), or create the buffer in the sample's
+own code.
 
-Limits: with `batch_size=1` it does not show, and is not reported.
+Limits: with `batch_size=1` it has no effect, and is not reported.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ RULE = Rule("UJ507", "buffer-reused")
 
 
 def detect(case: Case) -> Finding | None:
-    """Samples that changed after they were returned."""
+    """Find samples that changed after they were returned."""
     trial = next((t for t in (case.alone, case.compared) if t is not None and any(s.changed for s in t.samples)), None)
     if trial is None:
         return None
@@ -47,7 +49,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A buffer made once."""
+    """Return the same buffer for every sample."""
     import numpy as np
     from torch.utils.data import Dataset
 
@@ -67,7 +69,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """A copy of it."""
+    """Return a copy of the buffer."""
     import numpy as np
     from torch.utils.data import Dataset
 

@@ -1,16 +1,20 @@
 """A failure is swallowed, and something else takes the sample's place.
 
-What happened: while a sample was loaded an exception was raised and caught, and the code went on with None, a default, or another sample. The
-batch fails for a reason that has nothing to do with the cause, or training goes on with data that is not there.
+What happened: an exception was raised and caught while a sample was loaded, and the code went on
+with None, a default, or another sample. The batch then fails for a reason that has nothing to do
+with the cause, or training goes on with wrong data.
 
-Why: `except Exception: return None` hides the failure where it happens and moves it to where it cannot be understood.
+Why: `except Exception: return None` hides the failure where it happens. It shows later, at a place
+that does not explain it.
 
-How to confirm: the exception was seen while the sample was loaded, and the sample was returned nevertheless.
+How to confirm: the exception was seen while the sample was loaded, and the sample was returned
+nevertheless.
 
-How to fix: let the exception out. If bad samples are to be left out, leave that to something that counts them: unjam's `on_error="skip"` with
-`max_errors=`.
+How to fix: do not catch the exception. If you want to leave bad samples out, use something that
+counts them: unjam's `on_error="skip"` with `max_errors=`.
 
-Limits: handlers that did not fire while the doctor looked are a note; those for one kind of error that compute another value are left alone.
+Limits: handlers that did not fire during the trials are reported as a note; handlers for one kind
+of error that compute another value are not reported.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ RULE = Rule("UJ508", "exception-swallowed", symptom="none")
 
 
 def detect(case: Case) -> Finding | None:
-    """Exceptions that were seen and did not come out; or handlers that would do that."""
+    """Find exceptions that were raised and swallowed, or handlers that would swallow them."""
     alone = case.alone
     hidden = [s for s in alone.samples if s.swallowed] if alone else []
     if hidden and alone is not None:
@@ -66,7 +70,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A default in the place of what failed."""
+    """Return a default in place of a sample that failed."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> float:
@@ -80,7 +84,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Nothing that fails."""
+    """Load samples that do not fail."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> float:

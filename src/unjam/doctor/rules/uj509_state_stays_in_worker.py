@@ -1,15 +1,18 @@
-"""What the dataset notes while loading stays in the workers.
+"""Changes that loading makes to the dataset stay in the workers.
 
-What happened: loading a sample changes an attribute of the dataset (a counter, a list of what was seen, statistics), and the program reads that
-attribute afterwards. With workers the program's own dataset never changes.
+What happened: loading a sample changes an attribute of the dataset (a counter, a list of what was
+seen, statistics), and the program reads that attribute afterwards. With workers the program's own
+dataset never changes.
 
 Why: every worker works on a copy of the dataset.
 
-How to confirm: after an epoch without workers the attribute has changed, after one with workers it has not.
+How to confirm: after an epoch without workers the attribute has changed, after one with workers it
+has not.
 
 How to fix: return the information with the sample; or collect it in the loop.
 
-Limits: attributes that only the dataset itself reads (a cache) are no loss but useless across epochs; they are not reported here.
+Limits: attributes that only the dataset itself reads (a cache) are not reported here: nothing is
+lost, although they do not last across epochs.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ RULE = Rule("UJ509", "state-stays-in-worker")
 
 
 def detect(case: Case) -> Finding | None:
-    """An attribute that loading changes without workers only, and that the program reads."""
+    """Find an attribute that the program reads and that loading changes only without workers."""
     alone, trial = case.alone, case.compared
     if alone is None or trial is None or not case.loader.num_workers:
         return None
@@ -51,7 +54,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A list of what was seen."""
+    """Collect the indices in the dataset."""
     from torch.utils.data import Dataset
 
     class Counting(Dataset[Any]):
@@ -72,7 +75,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Collected in the loop."""
+    """Collect the samples in the loop."""
     from unjam.doctor.rules.programs import Numbers
 
     seen: list[Any] = []

@@ -1,14 +1,18 @@
 """Every epoch has the same order: `set_epoch` is never called.
 
-What happened: the sampler shuffles from its epoch's number, and nobody tells it that a new epoch began.
+What happened: the sampler derives its order from the epoch's number, and the program never tells it
+that a new epoch began.
 
-Why: a `DistributedSampler` must give every process the same order, so it cannot draw one; the program has to call `set_epoch`.
+Why: a `DistributedSampler` must give every process the same order, so it cannot draw one at random;
+the program has to call `set_epoch`.
 
-How to confirm: two passes over the sampler give the same order, and other epochs give other orders.
+How to confirm: two passes over the sampler give the same order, and other epoch numbers give other
+orders.
 
-How to fix: `sampler.set_epoch(epoch)` at the top of the epoch's loop.
+How to fix: call `sampler.set_epoch(epoch)` at the top of the epoch's loop.
 
-Limits: a call in a file that was not read (a framework's) is not seen; the loop over epochs must be visible.
+Limits: a call in a file that was not read (a framework's) is not seen; the loop over epochs must be
+visible.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ RULE = Rule("UJ510", "set-epoch-missing", Severity.WARNING)
 
 
 def detect(case: Case) -> Finding | None:
-    """A sampler with epochs, a loop of epochs, and no call."""
+    """Find a sampler whose order depends on set_epoch, and a loop over epochs without the call."""
     loader = case.loader
     if not loader.order_repeats or case.reading.set_epoch or not case.reading.in_loop:
         return None
@@ -43,7 +47,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """Epochs without set_epoch."""
+    """Run epochs without set_epoch."""
     from torch.utils.data import DistributedSampler
 
     from unjam.doctor.rules.programs import Numbers
@@ -57,7 +61,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> str:
-    """With it: a script, because the rule reads the file."""
+    """Call set_epoch; this is a script because the rule reads the file."""
     return (
         "from torch.utils.data import DataLoader, DistributedSampler\n"
         "from unjam.doctor.rules.programs import Numbers\n"

@@ -1,13 +1,15 @@
-"""`StopIteration` leaves a sample, and the epoch ends there without a word.
+"""A sample raises `StopIteration`, and the epoch ends there without an error.
 
-What happened: `__getitem__` raised StopIteration (a bare `next()` on something that was at its end). torch passes it on, and a for-loop takes it
-for the end of the epoch: the rest of the samples is silently missing.
+What happened: `__getitem__` raised StopIteration (a bare `next()` on an iterator that was at its
+end). torch passes it on, and a for-loop takes it for the end of the epoch: the remaining samples
+are silently missing.
 
 Why: StopIteration is how Python's loops end.
 
 How to confirm: `dataset[index]` raises StopIteration.
 
-How to fix: `next(iterator, None)` with a check, or catch StopIteration and raise another exception. unjam's own loader raises an error.
+How to fix: use `next(iterator, None)` with a check, or catch StopIteration and raise another
+exception. unjam's own loader raises an error.
 
 Limits: none known.
 """
@@ -24,7 +26,7 @@ RULE = Rule("UJ511", "stop-iteration", symptom="raised")
 
 
 def detect(case: Case) -> Finding | None:
-    """StopIteration out of a sample of a map-style dataset."""
+    """Find a StopIteration raised by a sample of a map-style dataset."""
     ended = [b for t in (case.alone, case.as_is) for b in bad_samples(t, "sample") if b.type_name == "StopIteration"]
     if not ended or case.loader.iterable:
         return None
@@ -44,7 +46,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A bare next()."""
+    """Call next() without a default."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> int:
@@ -55,7 +57,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One with a default."""
+    """Call next() with a default."""
     from unjam.doctor.rules.programs import Numbers
 
     def make(index: int) -> int:

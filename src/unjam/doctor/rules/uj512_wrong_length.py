@@ -1,15 +1,17 @@
-"""The dataset's length is not what it yields.
+"""The dataset's length is not the number of samples that it yields.
 
-What happened: an iterable dataset says one length and delivers another number of samples. Progress bars, schedulers and `drop_last` arithmetic
-that trust `len(loader)` are wrong; torch warns only when more comes than was said.
+What happened: an iterable dataset reports one length and delivers another number of samples.
+Progress bars, schedulers and `drop_last` arithmetic that trust `len(loader)` are wrong; torch warns
+only when more samples come than the length says.
 
-Why: filtering inside `__iter__`, a length counted in files instead of samples, a length for all workers in a dataset that is cut.
+Why: filtering inside `__iter__`, a length counted in files instead of samples, or the length of the
+whole stream in a dataset that yields a share of it.
 
 How to confirm: count the samples of one epoch without workers.
 
 How to fix: return the true number, or leave `__len__` out.
 
-Limits: counted without workers, and only if the doctor came to the end of the epoch.
+Limits: counted without workers, and only if the doctor reached the end of the epoch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ RULE = Rule("UJ512", "wrong-length", Severity.WARNING)
 
 
 def detect(case: Case) -> Finding | None:
-    """Samples counted against len()."""
+    """Compare the number of samples with len()."""
     alone, loader = case.alone, case.loader
     if not loader.iterable or loader.length is None or alone is None or not alone.epochs or alone.bad:
         return None
@@ -54,10 +56,10 @@ def _program(DataLoader: Any, said: int) -> None:
 
 
 def broken(DataLoader: Any) -> None:
-    """20 samples that say they are 32."""
+    """Yield 20 samples and report a length of 32."""
     _program(DataLoader, 32)
 
 
 def fixed(DataLoader: Any) -> None:
-    """20 that say 20."""
+    """Yield 20 samples and report a length of 20."""
     _program(DataLoader, 20)

@@ -2,14 +2,15 @@
 
 What happened: the first epoch delivered samples and the second none: the iterable was used up.
 
-Why: an iterator (a generator, an open file, a `map` or `zip` object, a csv reader) was made once in `__init__`; it can be walked through once.
+Why: an iterator (a generator, an open file, a `map` or `zip` object, a csv reader) was made once in
+`__init__`; it can be iterated only once.
 
 How to confirm: iterate the dataset twice.
 
 How to fix: make the iterator in `__iter__`.
 
-Limits: with forked workers each epoch starts from the program's own copy, which nobody used up: there it hides, until `num_workers=0` or
-`persistent_workers=True`.
+Limits: with forked workers each epoch starts from the program's own copy, which is still unused.
+The problem then shows only with `num_workers=0` or `persistent_workers=True`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ RULE = Rule("UJ513", "second-epoch-empty")
 
 
 def detect(case: Case) -> Finding | None:
-    """Two epochs without workers."""
+    """Compare two epochs without workers."""
     alone, loader = case.alone, case.loader
     if not loader.iterable or alone is None or len(alone.epochs) < 2 or alone.bad:
         return None
     first, second = len(alone.of_epoch(0)), len(alone.of_epoch(1))
     if not first or second or case.reading.writes:
-        return None  # or the program sets something on the dataset before each epoch
+        return None  # not empty, or the program sets up the dataset before each epoch
     hides = loader.num_workers > 0 and not loader.persistent_workers
     return Finding(
         RULE,
@@ -54,7 +55,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A generator made in __init__."""
+    """Create the generator in __init__."""
     from collections.abc import Iterator
 
     from torch.utils.data import IterableDataset
@@ -73,7 +74,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One made in __iter__."""
+    """Create the iterator in __iter__."""
     from unjam.doctor.rules.programs import Stream
 
     loader = DataLoader(Stream(20), batch_size=4)

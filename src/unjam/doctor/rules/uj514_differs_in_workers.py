@@ -1,6 +1,7 @@
-"""Samples are other ones with workers, and the cause is not known.
+"""Samples differ with workers, and the cause is not known.
 
-What happened: some indices give other samples in workers than without, though every known generator had the same seed.
+What happened: some indices give different samples in workers than without, though every known
+generator had the same seed.
 
 Why: unknown: state shared between processes, or state that a worker does not have.
 
@@ -23,7 +24,7 @@ RULE = Rule("UJ514", "differs-in-workers", symptom="differs", fallback=True)
 
 
 def detect(case: Case) -> Finding | Suspicion | None:
-    """Differing samples that nobody explains."""
+    """Find samples that differ in workers; other rules replace this where they know the cause."""
     wrong = differing(case, case.compared)
     if not wrong or case.compared is None or any(s.changed for s in case.compared.samples):
         return None
@@ -50,7 +51,7 @@ def detect(case: Case) -> Finding | Suspicion | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A sample that asks whether it is in a worker."""
+    """Return samples that depend on being in a worker."""
     from torch.utils.data import get_worker_info
 
     from unjam.doctor.rules.programs import Numbers
@@ -63,7 +64,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One that does not."""
+    """Return samples that do not depend on the process."""
     from unjam.doctor.rules.programs import Numbers
 
     for _ in DataLoader(Numbers(16), batch_size=4, num_workers=1):

@@ -1,16 +1,19 @@
 """Samples do not fit together into a batch.
 
-What happened: a batch could not be made: a sample is None, or has another shape, other keys or another length than the others.
+What happened: a batch could not be made: a sample is None, or has a different shape, different keys
+or a different length than the others.
 
-Why: an image that is grey among coloured ones, a text of another length, a dataset that returns nothing on one of its ways, an annotation that is
-missing. torch's message speaks of the collate function and never of the sample.
+Why: a grey image among coloured ones, a text of another length, a code path of the dataset that
+returns nothing, a missing annotation. torch's message names the collate function and never the
+sample.
 
-How to confirm: look at the named sample beside another.
+How to confirm: compare the named sample with another one.
 
-How to fix: make samples alike (pad, crop, convert), or give the loader a `collate_fn` that can handle them. For None: return a sample on every way,
-or raise.
+How to fix: make samples alike (pad, crop, convert), or give the loader a `collate_fn` that can
+handle them. For None: return a sample on every code path, or raise.
 
-Limits: with a collate function of one's own what fits is known only to it; the shapes that were seen are named.
+Limits: only a custom collate function knows what it can combine; the finding names the shapes that
+were seen.
 """
 
 from __future__ import annotations
@@ -26,12 +29,12 @@ RULE = Rule("UJ515", "samples-do-not-fit", symptom="none")
 
 
 def detect(case: Case) -> Finding | None:
-    """None, or a collate function that failed."""
+    """Find samples that are None, or a collate function that failed."""
     trials = [t for t in (case.alone, case.as_is, case.compared) if t is not None]
     nones = [s for t in trials for s in t.samples if s.none]
     hidden = {s.index for t in trials for s in t.samples if s.swallowed}
     if nones and all(s.index in hidden for s in nones):
-        return None  # an exception was swallowed there (UJ508)
+        return None  # the None replaces a swallowed exception (UJ508)
     failed = [b for t in trials for b in bad_samples(t, "collate")]
     if (
         case.alone is not None
@@ -39,7 +42,7 @@ def detect(case: Case) -> Finding | None:
         and not bad_samples(case.alone, "collate")
         and len(_shapes(case.alone)) < 2
     ):
-        failed = []  # the samples fit; what fails in workers is something else
+        failed = []  # the samples fit without workers; the failure has another cause
     if nones and not failed and not case.loader.default_collate:
         return None  # its collate function can handle None
     if not nones and not failed:
@@ -80,7 +83,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def _shapes(trial: Trial) -> dict[str, str]:
-    """The kinds of samples that were seen, each with the first of its kind."""
+    """Return the shapes that were seen, each with the index of its first sample."""
     found: dict[str, str] = {}
     for sample in trial.samples:
         if sample.shape:
@@ -89,7 +92,7 @@ def _shapes(trial: Trial) -> dict[str, str]:
 
 
 def broken(DataLoader: Any) -> None:
-    """Lengths that differ."""
+    """Return samples of different lengths."""
     import torch
 
     from unjam.doctor.rules.programs import Numbers
@@ -102,7 +105,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """Padded."""
+    """Return samples padded to one length."""
     import torch
 
     from unjam.doctor.rules.programs import Numbers

@@ -1,16 +1,17 @@
 """Persistent workers do not see what the program changes.
 
-What happened: the program changes the dataset between epochs (an epoch's number, a difficulty, a list), and `persistent_workers=True` keeps the
-workers with the copy that they got at the start.
+What happened: the program changes the dataset between epochs (an epoch's number, a difficulty, a
+list), but with `persistent_workers=True` the workers keep the copy that they got at the start.
 
-Why: every worker works on a copy of the dataset; only new workers get a new one.
+Why: every worker works on a copy of the dataset; only new workers get a new copy.
 
 How to confirm: print the attribute in `__getitem__` in the second epoch.
 
-How to fix: `persistent_workers=False`; or keep the value in shared memory (`torch.tensor(0).share_memory_()`, `multiprocessing.Value`); or pass it
-through the sampler with the index.
+How to fix: use `persistent_workers=False`; or keep the value in shared memory
+(`torch.tensor(0).share_memory_()`, `multiprocessing.Value`); or pass it through the sampler with
+the index.
 
-Limits: found by reading the loop; whether samples depend on the attribute is taken from the dataset's code.
+Limits: found by reading the loop; the dataset's code tells whether samples depend on the attribute.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ RULE = Rule("UJ516", "persistent-workers-keep-old-state")
 
 
 def detect(case: Case) -> Finding | None:
-    """An attribute of the dataset that the loop sets, and workers that persist."""
+    """Find an attribute of the dataset that the loop sets while the workers persist."""
     if not case.loader.persistent_workers or not case.loader.num_workers or not case.reading.writes:
         return None
     name, place = next(iter(case.reading.writes.items()))
@@ -41,7 +42,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A difficulty that the loop raises."""
+    """Raise the difficulty in the loop."""
     from torch.utils.data import Dataset
 
     class Course(Dataset[Any]):
@@ -62,7 +63,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """With new workers for each epoch."""
+    """Use new workers for each epoch."""
     from torch.utils.data import Dataset
 
     class Course(Dataset[Any]):

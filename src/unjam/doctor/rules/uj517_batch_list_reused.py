@@ -1,15 +1,16 @@
 """The batch sampler yields one list and changes it afterwards.
 
-What happened: a batch sampler of the program's own fills one list again and again. The loader asks for batches ahead and hands the list to a
-background thread that writes it to the worker later: by then it holds other indices.
+What happened: the program's own batch sampler fills one list again and again. The loader requests
+batches ahead and gives the list to a background thread that writes it to the worker later: by then
+it holds other indices.
 
-Why: lists are handed over by reference, also between threads.
+Why: lists are passed by reference, also between threads.
 
-How to confirm: two batches of the sampler are one and the same object.
+How to confirm: two batches of the sampler are the same object.
 
 How to fix: `yield list(batch)`, or make a new list for each batch.
 
-Limits: without workers it does not show.
+Limits: without workers it has no effect.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ RULE = Rule("UJ517", "batch-list-reused", symptom="lost", explains=("raised",))
 
 
 def detect(case: Case) -> Finding | None:
-    """One list for all batches."""
+    """Find a batch sampler that yields the same list for all batches."""
     if not case.loader.list_reused or not case.loader.num_workers:
         return None
     alone, trial = case.alone, case.compared
@@ -71,10 +72,10 @@ def _program(DataLoader: Any, copy: Any) -> None:
 
 
 def broken(DataLoader: Any) -> None:
-    """The list itself."""
+    """Yield the list itself."""
     _program(DataLoader, lambda batch: batch)
 
 
 def fixed(DataLoader: Any) -> None:
-    """A copy."""
+    """Yield a copy of the list."""
     _program(DataLoader, list)

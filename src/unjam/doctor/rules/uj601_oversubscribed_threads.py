@@ -1,16 +1,17 @@
-"""Every worker has a crowd of threads, and they stand in each other's way.
+"""Every worker has many threads, and they compete for the processors.
 
-What happened: the libraries that a sample uses start as many threads as the machine has processors, in every worker. All together they are many
-more than there are processors, and the epoch is slower than with one thread in each worker.
+What happened: the libraries that a sample uses start as many threads as the machine has processors,
+in every worker. Together these are many more threads than processors, and the epoch is slower than
+with one thread in each worker.
 
-Why: each library thinks that it has the machine to itself. torch caps its own threads in workers, not those of others (OpenCV, numpy's BLAS,
-numexpr, Arrow).
+Why: each library assumes that it has the machine to itself. In workers torch limits its own
+threads, not those of other libraries (OpenCV, numpy's BLAS, numexpr, Arrow).
 
-How to confirm: the same samples with one native thread in each worker are faster.
+How to confirm: the same samples load faster with one native thread in each worker.
 
-How to fix: in `worker_init_fn`: `cv2.setNumThreads(0)`, `threadpoolctl.threadpool_limits(1)`; or the variables OMP_NUM_THREADS,
-OPENBLAS_NUM_THREADS, OPENCV_FOR_THREADS_NUM set to 1 before Python starts. OPENCV_OPENMP_NUM_THREADS does nothing. unjam's own loader
-caps them.
+How to fix: in `worker_init_fn`: `cv2.setNumThreads(0)`, `threadpoolctl.threadpool_limits(1)`; or
+set the variables OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, OPENCV_FOR_THREADS_NUM to 1 before Python
+starts. OPENCV_OPENMP_NUM_THREADS does nothing. unjam's own loader limits them.
 
 Limits: measured on this machine at this moment.
 """
@@ -25,17 +26,17 @@ from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
 
 RULE = Rule("UJ601", "oversubscribed-threads", Severity.WARNING, symptom="slow")
 FASTER = 1.3
-# threads that a worker of torch's has anyway: its own, the queue's feeder, a sharer of descriptors
+# threads of every torch worker: the main one, the queue's feeder, the server that sends descriptors
 USUAL = 3
 
 
 def detect(case: Case) -> Finding | Suspicion | None:
-    """More threads than processors, and faster with one."""
+    """Find more threads than processors where one thread in each worker is faster."""
     as_is, loader = case.as_is, case.loader
     if as_is is None or not as_is.fine or sum(as_is.facts.get("waits", {}).values()) < 20:
         return None
     threads = as_is.facts.get("threads", 0)
-    if threads <= USUAL or (threads - USUAL + 1) * loader.num_workers <= case.world.cpus:
+    if threads <= USUAL or (threads - USUAL + 1) * loader.num_workers <= case.process_facts.cpus:
         return None
     timed = as_is.plan.changed(measured=True, epochs=1, seconds=4.0)
     capped = timed.changed(threads=1)
@@ -45,10 +46,12 @@ def detect(case: Case) -> Finding | Suspicion | None:
         return Suspicion(RULE, wants) if threads > USUAL + 1 else None
     if not base.rate or one.rate < base.rate * FASTER:
         return None
-    pools = ", ".join(f"{pool['library']} ({pool['threads']})" for pool in case.world.pools if pool["threads"] > 1)
+    pools = ", ".join(
+        f"{pool['library']} ({pool['threads']})" for pool in case.process_facts.pools if pool["threads"] > 1
+    )
     return Finding(
         RULE,
-        f"{threads} threads in each of {loader.num_workers} workers on {case.world.cpus} processors: {one.rate / base.rate:.1f} times "
+        f"{threads} threads in each of {loader.num_workers} workers on {case.process_facts.cpus} processors: {one.rate / base.rate:.1f} times "
         "faster with one",
         pools or "native thread pools",
         (
@@ -63,7 +66,7 @@ def detect(case: Case) -> Finding | Suspicion | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """OpenCV's threads and BLAS's in every worker, more than there are processors."""
+    """Use more BLAS threads in every worker than there are processors."""
     import numpy as np
     import threadpoolctl
 
@@ -85,7 +88,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One thread in each worker."""
+    """Use one thread in each worker."""
     import numpy as np
     import threadpoolctl
 

@@ -1,16 +1,18 @@
 """A lock makes the workers take turns.
 
-What happened: the workers spend their time waiting for one lock, so several of them are no faster than one.
+What happened: the workers spend their time waiting for one lock, so several of them are no faster
+than one.
 
-Why: a lock around the reading of a sample lets one worker read at a time. Files opened by path in each sample need no lock: every `open` has its
-own position, and reading changes nothing. A lock there protects nothing, and freezes everybody if its holder dies.
+Why: a lock around the reading of a sample lets one worker read at a time. Files opened by path in
+each sample need no lock: every `open` has its own position, and reading changes nothing. A lock
+there protects nothing, and freezes every worker if its holder dies.
 
-How to confirm: the same samples, in time, without waiting for the lock.
+How to confirm: time the same samples without waiting for the lock.
 
-How to fix: remove the lock where workers only read. Where something is written, lock only the writing; where a handle is shared, open one in each
-worker instead.
+How to fix: remove the lock where workers only read. Where something is written, lock only the
+writing; where a handle is shared, open one in each worker instead.
 
-Limits: that the lock protects nothing is for you to judge; that it costs what it costs is measured.
+Limits: the cost of the lock is measured; whether it protects anything is for you to decide.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ FILE_LOCKS = "file locks"
 
 
 def detect(case: Case) -> Finding | Suspicion | None:
-    """Workers that wait for a lock, and do better without."""
+    """Find workers that wait for a lock and are faster without it."""
     as_is, loader = case.as_is, case.loader
     if as_is is None or not as_is.fine or loader.num_workers < 2 or as_is.lock_waits < WAITS:
         return None
@@ -94,14 +96,14 @@ def _program(DataLoader: Any, around: Any) -> None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A lock around every read."""
+    """Take a lock around every read."""
     import multiprocessing
 
     _program(DataLoader, multiprocessing.Lock())
 
 
 def fixed(DataLoader: Any) -> None:
-    """None."""
+    """Use no lock."""
     import contextlib
 
     _program(DataLoader, contextlib.nullcontext())

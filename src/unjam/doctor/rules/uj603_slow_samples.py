@@ -1,15 +1,17 @@
 """A few samples are far slower than the rest.
 
-What happened: some samples take many times as long as the others. The loader delivers in order, so everybody waits for them.
+What happened: some samples take many times as long as the others. The loader delivers in order, so
+all other samples wait for them.
 
-Why: a huge file among small ones, a download among cached files, a retry, an input that makes a search long.
+Why: a huge file among small ones, a download among cached files, a retry, an input that makes a
+search long.
 
-How to confirm: the named samples are slow again, without workers too.
+How to confirm: the named samples are slow again, with workers and without.
 
-How to fix: look at those samples: shrink them beforehand, cache them, or leave them out. A larger `prefetch_factor` lets the workers run ahead of
-one slow sample.
+How to fix: look at those samples: shrink them beforehand, cache them, or leave them out. A larger
+`prefetch_factor` lets the workers run ahead of one slow sample.
 
-Limits: only samples that were loaded in the doctor's time are known.
+Limits: only samples that the doctor had time to load are known.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ RULE = Rule("UJ603", "slow-samples", Severity.WARNING)
 
 
 def detect(case: Case) -> Finding | None:
-    """Outliers in the time of a sample."""
+    """Find samples that take far longer than the others."""
     alone = case.alone
     samples = list(alone.samples) if alone else []
     if len(samples) < 12:
@@ -45,7 +47,7 @@ def detect(case: Case) -> Finding | None:
     again = {s.index for s in trial.samples if s.seconds > slow[-1].seconds * 0.5} if trial else set()
     both = [s for s in slow if s.index in again]
     if trial is not None and trial.fine and not both and all(s.index in {t.index for t in trial.samples} for s in slow):
-        return None  # slow once, for a reason of the moment
+        return None  # slow only once, so not because of the sample
     return Finding(
         RULE,
         f"{count(len(slow), 'sample')} of {len(samples)} {'takes' if len(slow) == 1 else 'take'} {spent / rest:.0%} of the time: "
@@ -62,8 +64,8 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def witness(scene: Scene) -> Finding | None:
-    """Nothing is stuck: the training waits for workers that get on, and their time goes into one line."""
+def detect_live(scene: Scene) -> Finding | None:
+    """Find a training that waits for workers that are only slow, and the line that costs most."""
     for main in scene.mains:
         working = [
             one
@@ -71,7 +73,12 @@ def witness(scene: Scene) -> Finding | None:
             if one.doing.stage in ("sample", "collate", "task", "init", "made")
         ]
         waits = main.doing.stage == "waits" or main in working
-        if not waits or not working or watching.jams(scene) or any(one.ended for one in scene.workers(main)):
+        if (
+            not waits
+            or not working
+            or watching.blocked_processes(scene)
+            or any(one.ended for one in scene.workers(main))
+        ):
             continue
         lines: Counter[str] = Counter()
         for one in working:
@@ -101,7 +108,7 @@ def witness(scene: Scene) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """One slow sample."""
+    """Load samples of which one is slow."""
     import time
 
     from unjam.doctor.rules.programs import Numbers
@@ -115,7 +122,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """None."""
+    """Load samples of which none is slow."""
     import time
 
     from unjam.doctor.rules.programs import Numbers

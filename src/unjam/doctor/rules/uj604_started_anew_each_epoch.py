@@ -1,13 +1,15 @@
-"""The workers are started anew in every epoch, and that takes longer than the epoch.
+"""Every epoch starts new workers, and that takes a large part of its time.
 
-What happened: without `persistent_workers` each epoch starts new workers. Their start takes a good part of the time.
+What happened: without `persistent_workers` each epoch starts new workers. Their start takes a large
+part of the epoch's time.
 
-Why: with spawn and forkserver a worker is a new Python that imports torch and the dataset's libraries and gets the dataset by pickle. Short epochs
-pay for that again and again.
+Why: with spawn and forkserver a worker is a new Python process that imports torch and the dataset's
+libraries and gets the dataset by pickle. Short epochs pay this cost again and again.
 
-How to confirm: the time to the first batch of the second epoch, with and without persistent workers.
+How to confirm: compare the time to the first batch of the second epoch, with and without persistent
+workers.
 
-How to fix: `persistent_workers=True`. unjam's own loader starts workers in milliseconds.
+How to fix: use `persistent_workers=True`. unjam's own loader starts workers in milliseconds.
 
 Limits: measured over two epochs.
 """
@@ -23,16 +25,16 @@ from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ604", "started-anew-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.8  # seconds in an epoch
-LOST = 6.0  # seconds in the whole run; less is a note
-FEW = 4  # so is a run of fewer epochs, however slow the machine is at the moment
+LOST = 6.0  # seconds in the whole run; a smaller loss is only a note
+FEW = 4  # a run of fewer epochs is only a note too, even on a slow machine
 
 
 def detect(case: Case) -> Finding | None:
-    """The second epoch's wait for its first batch against the epoch."""
+    """Compare the second epoch's wait for its first batch with the whole epoch."""
     as_is, loader = case.as_is, case.loader
     if as_is is None or not as_is.fine or loader.persistent_workers or not case.reading.in_loop or case.reading.remade:
         return None
-    # on a slow machine the time was over before the second epoch was
+    # on a slow machine the trial may end before the second epoch does
     start, epoch = startup(as_is), as_is.epochs[min(1, len(as_is.epochs) - 1)] if as_is.epochs else 0.0
     if not start or not epoch or start < WORTH or start < epoch * 0.3:
         return None
@@ -58,7 +60,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def startup(trial: Trial | None) -> float:
-    """Seconds to the first batch of the second epoch."""
+    """Return the seconds to the first batch of the second epoch."""
     if trial is None or len(trial.starts) < 2:
         return 0.0
     first = next((b for b in trial.batches if b.epoch == 1), None)
@@ -66,7 +68,7 @@ def startup(trial: Trial | None) -> float:
 
 
 def broken(DataLoader: Any) -> None:
-    """Epochs of a moment, with new interpreters each time."""
+    """Run very short epochs with new workers each time."""
     from unjam.doctor.rules.programs import Scaled, double
 
     loader = DataLoader(Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="spawn")
@@ -76,7 +78,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """With workers that stay."""
+    """Run the epochs with persistent workers."""
     from unjam.doctor.rules.programs import Scaled, double
 
     loader = DataLoader(

@@ -1,16 +1,18 @@
 """The samples are too small to be worth a worker.
 
-What happened: loading without workers is faster: making a sample takes less time than sending it from process to process.
+What happened: loading without workers is faster: making a sample takes less time than sending it
+from process to process.
 
-Why: every batch that crosses the process border costs a fraction of a millisecond. Samples of some microseconds, in small batches, cost less to
-make than to send.
+Why: every batch that is sent between processes costs a fraction of a millisecond. Samples of some
+microseconds, in small batches, cost less to make than to send.
 
-How to confirm: the same samples in time, with workers and without.
+How to confirm: time the same samples with workers and without.
 
-How to fix: `num_workers=0`; or larger batches; or whole batches from the dataset (`__getitems__`, or `batch_size=None` over a dataset of
-batches), which save the cost for each sample too.
+How to fix: use `num_workers=0`; or larger batches; or whole batches from the dataset
+(`__getitems__`, or `batch_size=None` over a dataset of batches), which also save the cost for each
+sample.
 
-Limits: measured without a training step; workers also hide their time behind it.
+Limits: measured without a training step; a training step would hide part of the workers' time.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, mean_seconds
+from unjam.doctor.rules.judging import PROVEN, mean_seconds, measured
 from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
 
 RULE = Rule("UJ605", "too-small-for-workers", Severity.WARNING, symptom="slow")
@@ -27,7 +29,7 @@ SLOWER = 1.5
 
 
 def detect(case: Case) -> Finding | Suspicion | None:
-    """Faster without workers, by enough to matter."""
+    """Find a loader that is much faster without workers."""
     loader, alone, as_is = case.loader, case.alone, case.as_is
     if alone is None or as_is is None or not as_is.fine or not loader.length or loader.length < 2000:
         return None
@@ -35,11 +37,10 @@ def detect(case: Case) -> Finding | Suspicion | None:
         return None
     timed = as_is.plan.changed(measured=True, epochs=1, seconds=3.0, limit=40_000)
     bare = timed.changed(workers=0, start="")
-    with_workers, without = case.tried(timed), case.tried(bare)
-    if with_workers is None or without is None:
-        return Suspicion(RULE, (timed, bare))
-    if not with_workers.rate or not without.rate:
-        return None
+    pair = measured(case, RULE, timed, bare)
+    if not isinstance(pair, tuple):
+        return pair
+    with_workers, without = pair
     lost = loader.length / with_workers.rate - loader.length / without.rate
     if without.rate < with_workers.rate * SLOWER or lost < WORTH:
         return None
@@ -59,12 +60,12 @@ def detect(case: Case) -> Finding | Suspicion | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """Numbers, one by one."""
+    """Send numbers one by one from a worker."""
     for _ in DataLoader(range(60_000), batch_size=1, num_workers=1):
         pass
 
 
 def fixed(DataLoader: Any) -> None:
-    """Without workers."""
+    """Load in larger batches without workers."""
     for _ in DataLoader(range(60_000), batch_size=64, num_workers=0):
         pass

@@ -1,13 +1,14 @@
 """Another number of workers would be much faster.
 
-What happened: the samples take long to load, and the loader has no workers (or far more than the machine has processors for).
+What happened: the samples take long to load, and the loader has no workers (or far more workers
+than the machine has processors).
 
-Why: without workers the training waits for every sample. With many more workers than processors they only stand in each other's way and need
-memory.
+Why: without workers the training waits for every sample. Many more workers than processors only
+compete with each other and need memory.
 
-How to confirm: the same samples in time, with both numbers of workers.
+How to confirm: time the same samples with both numbers of workers.
 
-How to fix: the number that is named, as a start.
+How to fix: start with the number that the finding names.
 
 Limits: measured on this machine without a training step.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, mean_seconds
+from unjam.doctor.rules.judging import PROVEN, mean_seconds, measured
 from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
 
 RULE = Rule("UJ606", "wrong-number-of-workers", Severity.WARNING, symptom="slow")
@@ -26,8 +27,8 @@ FASTER = 1.5
 
 
 def detect(case: Case) -> Finding | Suspicion | None:
-    """Faster with another number, by enough to matter."""
-    loader, alone, cpus = case.loader, case.alone, case.world.cpus
+    """Find a loader that is much faster with another number of workers."""
+    loader, alone, cpus = case.loader, case.alone, case.process_facts.cpus
     if alone is None or not alone.fine or not loader.length or alone.bad:
         return None
     epoch = mean_seconds(alone) * loader.length
@@ -45,10 +46,11 @@ def detect(case: Case) -> Finding | Suspicion | None:
     if loader.num_workers:
         now = now.changed(start=loader.start_method)
     then = now.changed(workers=better, start=loader.start_method)
-    base, other = case.tried(now), case.tried(then)
-    if base is None or other is None:
-        return Suspicion(RULE, (now, then))
-    if not base.rate or other.rate < base.rate * FASTER or loader.length / base.rate - loader.length / other.rate < 1:
+    pair = measured(case, RULE, now, then)
+    if not isinstance(pair, tuple):
+        return pair
+    base, other = pair
+    if other.rate < base.rate * FASTER or loader.length / base.rate - loader.length / other.rate < 1:
         return None
     return Finding(
         RULE,
@@ -66,7 +68,7 @@ def detect(case: Case) -> Finding | Suspicion | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """Slow samples without workers."""
+    """Load slow samples without workers."""
     import time
 
     from unjam.doctor.rules.programs import Numbers
@@ -80,7 +82,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """With two."""
+    """Load the samples with two workers."""
     import time
 
     from unjam.doctor.rules.programs import Numbers

@@ -1,11 +1,11 @@
-"""A new iterator, with new workers, for every batch.
+"""Every batch starts a new iterator with new workers.
 
-What happened: `next(iter(loader))` inside a loop starts all workers, lets them load `prefetch_factor` batches each, takes one batch and throws the
-rest away, each time.
+What happened: each `next(iter(loader))` inside a loop starts all workers, lets each load
+`prefetch_factor` batches, takes one batch and throws the rest away.
 
 Why: `iter(loader)` begins an epoch.
 
-How to confirm: the time of one such call against the time of a batch in a loop.
+How to confirm: compare the time of one such call with the time of a batch in a loop.
 
 How to fix: make the iterator once before the loop and call `next` on it; or loop over the loader.
 
@@ -24,7 +24,7 @@ RULE = Rule("UJ607", "iterator-made-anew", Severity.WARNING, symptom="slow")
 
 
 def detect(case: Case) -> Finding | None:
-    """The line, and what it costs."""
+    """Find next(iter(loader)) in a loop, and its cost."""
     place = case.reading.remade
     if place is None:
         return None
@@ -55,7 +55,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """One batch of each iterator."""
+    """Take one batch from each new iterator."""
     from unjam.doctor.rules.programs import Numbers
 
     loader = DataLoader(Numbers(32), batch_size=4, num_workers=1)
@@ -64,7 +64,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One iterator."""
+    """Take all batches from one iterator."""
     from unjam.doctor.rules.programs import Numbers
 
     batches = iter(DataLoader(Numbers(32), batch_size=4, num_workers=1))

@@ -1,9 +1,10 @@
-"""An option of the loader that does nothing.
+"""An option of the loader has no effect.
 
-What happened: the loader was given an option that only workers use, and has no workers; or one that needs an accelerator that is not there.
+What happened: the loader was given an option that only workers use, and has no workers; or an
+option that needs an accelerator, and there is none.
 
-Why: torch accepts `worker_init_fn` and `timeout` with `num_workers=0` without a word. The function is never called: seeds that it sets are not
-set, handles that it opens are not opened.
+Why: torch accepts `worker_init_fn` and `timeout` with `num_workers=0` without a warning. The
+function is never called: it does not set its seeds or open its handles.
 
 How to confirm: put a print into the function.
 
@@ -24,7 +25,7 @@ RULE = Rule("UJ701", "option-without-effect", Severity.WARNING)
 
 
 def detect(case: Case) -> Finding | None:
-    """Options for workers without workers."""
+    """Find options that have no effect on this loader."""
     loader = case.loader
     idle = []
     if not loader.num_workers:
@@ -44,7 +45,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A function for workers that are not there."""
+    """Pass a function for workers to a loader without workers."""
     from unjam.doctor.rules.programs import Numbers
 
     for _ in DataLoader(Numbers(8), batch_size=4, worker_init_fn=print, timeout=30):
@@ -52,7 +53,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """With a worker."""
+    """Use a worker."""
     from unjam.doctor.rules.programs import Numbers
 
     for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, timeout=30):

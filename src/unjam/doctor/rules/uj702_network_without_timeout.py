@@ -1,15 +1,17 @@
 """Samples wait for the network, and nothing limits the wait.
 
-What happened: while samples were loaded the workers waited for sockets again and again, and the loader's `timeout` is 0: one answer that does not
-come stops the training without a word.
+What happened: while samples were loaded, the workers waited for sockets again and again, and the
+loader's `timeout` is 0: one answer that does not come stops the training without any message.
 
-Why: sockets wait for ever by default, and torch with them.
+Why: sockets wait for ever by default, and so does torch.
 
-How to confirm: the loader's `timeout`, and the waits that were seen.
+How to confirm: look at the loader's `timeout` and at the waits that were seen.
 
-How to fix: a time limit on each request, and `timeout=` in the loader as a last resort; unjam's `sample_timeout=` ends the one sample.
+How to fix: set a time limit on each request, and `timeout=` in the loader as a last resort; unjam's
+`sample_timeout=` ends only the one sample.
 
-Limits: a note: nothing failed. Requests may have limits of their own that cannot be seen from outside.
+Limits: this is a note: nothing failed. Requests may have limits of their own that cannot be seen
+from outside.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ RULE = Rule("UJ702", "network-without-timeout", Severity.NOTE)
 
 
 def detect(case: Case) -> Finding | None:
-    """Waits for sockets, no time limit, and no failure yet."""
+    """Find waits for sockets in a loader without a time limit."""
     as_is, loader = case.as_is, case.loader
     if as_is is None or not as_is.fine or loader.timeout:
         return None
@@ -69,10 +71,10 @@ def _program(DataLoader: Any, timeout: float) -> None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A slow server and no limit."""
+    """Read from a slow server without a time limit."""
     _program(DataLoader, 0)
 
 
 def fixed(DataLoader: Any) -> None:
-    """With a limit."""
+    """Read with a time limit."""
     _program(DataLoader, 30)

@@ -1,15 +1,17 @@
 """The accelerator was used before the workers were forked.
 
-What happened: the program initialised CUDA (or another accelerator), and then forked workers. A worker that touches the accelerator fails: its
-driver does not survive a fork.
+What happened: the program initialised CUDA (or another accelerator), and then forked workers. A
+worker that touches the accelerator fails: its driver does not survive a fork.
 
-Why: the driver's threads and mappings belong to the process that made them.
+Why: the driver's threads and mappings belong to the process that created them.
 
-How to confirm: `torch.cuda.is_initialized()` before the loop; with `multiprocessing_context="forkserver"` the workers can use it.
+How to confirm: call `torch.cuda.is_initialized()` before the loop; with
+`multiprocessing_context="forkserver"` the workers can use the accelerator.
 
-How to fix: keep tensors on the CPU in the dataset and move batches in the loop; or `multiprocessing_context="forkserver"`.
+How to fix: keep tensors on the CPU in the dataset and move batches in the loop; or use
+`multiprocessing_context="forkserver"`.
 
-Limits: workers that do not touch the accelerator are fine, and then nothing is said.
+Limits: workers that do not touch the accelerator are fine, and then nothing is reported.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ RULE = Rule("UJ703", "accelerator-before-fork", symptom="differs")
 
 
 def detect(case: Case) -> Finding | None:
-    """An initialised accelerator, and forked workers."""
-    kind, as_is = case.world.accelerator, case.as_is
+    """Find forked workers that fail because the accelerator was initialised before the fork."""
+    kind, as_is = case.process_facts.accelerator, case.as_is
     if kind is None or not case.forked:
         return None
     said = next(
         (b for b in (as_is.bad if as_is else ()) if "forked subprocess" in b.message or kind in b.message), None
     )
     if said is None or as_is is None:
-        return None  # nearly every program that trains on one has used it by then, and its workers do not
+        return None  # most programs use the accelerator before the loop, and their workers do not
     plan = as_is.plan.changed(workers=0, start="", in_place=True, epochs=1, seconds=4.0)
     own = case.tried(plan)
     return Finding(
@@ -51,7 +53,7 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _program(DataLoader: Any, initialised: bool) -> None:  # noqa: FBT001 - a class
+def _program(DataLoader: Any, initialised: bool) -> None:  # noqa: FBT001 - passed by keyword below
     import torch
     from torch.utils.data import get_worker_info
 
@@ -70,10 +72,10 @@ def _program(DataLoader: Any, initialised: bool) -> None:  # noqa: FBT001 - a cl
 
 
 def broken(DataLoader: Any) -> None:
-    """CUDA used first."""
+    """Use CUDA before the fork."""
     _program(DataLoader, initialised=True)
 
 
 def fixed(DataLoader: Any) -> None:
-    """CUDA not used."""
+    """Do not use CUDA."""
     _program(DataLoader, initialised=False)

@@ -1,17 +1,21 @@
-"""An environment variable that nobody reads.
+"""An environment variable has no effect.
 
-What happened: the program sets a variable that is meant to limit threads. No library that is loaded reads a variable of that name; or the library
-read it before it was set.
+What happened: the program sets a variable that should limit threads. No loaded library reads a
+variable of that name; or the library read it before it was set.
 
-Why: names are passed on from article to article. OpenCV reads OPENCV_FOR_THREADS_NUM (and has `cv2.setNumThreads`); OPENCV_OPENMP_NUM_THREADS does
-nothing. OMP_NUM_THREADS and its like are read when the library is loaded: setting them after `import numpy` is too late.
+Why: wrong names are copied from article to article. OpenCV reads OPENCV_FOR_THREADS_NUM (and has
+`cv2.setNumThreads`); OPENCV_OPENMP_NUM_THREADS does nothing. OMP_NUM_THREADS and similar variables
+are read when the library is loaded: setting them after `import numpy` is too late.
 
-How to confirm: the name does not occur in any library or module of the process; the pool's size is not the one asked for.
+How to confirm: the name does not occur in any library or module of the process; the pool's size is
+not the one asked for.
 
-How to fix: the call that does it (`cv2.setNumThreads(0)`, `threadpoolctl.threadpool_limits(1)`, `torch.set_num_threads(1)`), or the right variable
-before the first import.
+How to fix: use the call that sets the limit (`cv2.setNumThreads(0)`,
+`threadpoolctl.threadpool_limits(1)`, `torch.set_num_threads(1)`), or set the right variable before
+the first import.
 
-Limits: only variables with THREADS in their name are looked at. A library that is loaded later may read one.
+Limits: only variables with THREADS in their name are checked. A library that is loaded later may
+read one.
 """
 
 from __future__ import annotations
@@ -26,12 +30,12 @@ RULE = Rule("UJ704", "variable-without-effect", Severity.WARNING)
 
 
 def detect(case: Case) -> Finding | None:
-    """Variables that are read by nobody, or were set too late."""
-    idle, late = case.world.idle_variables, case.world.late_variables
+    """Find variables that no library reads, or that were set too late."""
+    idle, late = case.process_facts.idle_variables, case.process_facts.late_variables
     if not idle and not late:
         return None
     name = next(iter(idle or late))
-    pools = ", ".join(f"{pool['library']}: {pool['threads']}" for pool in case.world.pools)
+    pools = ", ".join(f"{pool['library']}: {pool['threads']}" for pool in case.process_facts.pools)
     if idle:
         title = f"{name}={idle[name]} has no effect: nothing in this process reads a variable of that name"
         evidence: tuple[str, ...] = ("the name occurs in none of the libraries and modules that are loaded",)
@@ -58,7 +62,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A name that no library knows."""
+    """Set a variable that no library reads."""
     import os
 
     from unjam.doctor.rules.programs import Numbers
@@ -69,7 +73,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """One that they do."""
+    """Set a variable that OpenCV reads."""
     import os
 
     from unjam.doctor.rules.programs import Numbers

@@ -1,13 +1,14 @@
 """The loader yields no batch at all.
 
-What happened: a whole epoch went by without a batch, and without an error: the training loop's body never runs.
+What happened: a whole epoch ended without a batch and without an error: the training loop's body
+never runs.
 
-Why: `drop_last=True` with a batch larger than the dataset (or than each worker's share of a stream), a dataset that filtered everything away, a
-sampler without indices.
+Why: `drop_last=True` with a batch larger than the dataset (or than each worker's share of a
+stream), a dataset that filtered out every sample, a sampler without indices.
 
-How to confirm: `len(loader)`; an epoch without workers.
+How to confirm: look at `len(loader)`; run an epoch without workers.
 
-How to fix: a smaller batch, `drop_last=False`, or an error when the dataset is empty.
+How to fix: use a smaller batch or `drop_last=False`, or raise an error when the dataset is empty.
 
 Limits: none known.
 """
@@ -24,7 +25,7 @@ RULE = Rule("UJ705", "yields-nothing")
 
 
 def detect(case: Case) -> Finding | None:
-    """An epoch without batches."""
+    """Find an epoch without batches."""
     loader = case.loader
     empty = next(
         (t for t in (case.alone, case.as_is) if t is not None and t.fine and t.epochs and not t.batches and not t.bad),
@@ -57,7 +58,7 @@ def detect(case: Case) -> Finding | None:
 
 
 def broken(DataLoader: Any) -> None:
-    """A batch larger than the dataset."""
+    """Use a batch larger than the dataset."""
     from unjam.doctor.rules.programs import Numbers
 
     for _ in DataLoader(Numbers(8), batch_size=16, num_workers=1, drop_last=True):
@@ -65,7 +66,7 @@ def broken(DataLoader: Any) -> None:
 
 
 def fixed(DataLoader: Any) -> None:
-    """A smaller one."""
+    """Use a smaller batch."""
     from unjam.doctor.rules.programs import Numbers
 
     for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, drop_last=True):

@@ -1,4 +1,4 @@
-"""Ways of looking at a scene that several rules share. Nothing here names a cause."""
+"""Queries on a Scene that several rules share. Nothing here names a cause."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from unjam.doctor.facts.trial import Place, Stuck, Sync
 from unjam.doctor.rules.judging import LIKELY, POSSIBLE, count, quoted, worker_words
 from unjam.doctor.rules.rule import Confidence
 
-# stages in which a process does something for a sample
+# stages in which a process works on samples
 WORK = ("sample", "collate", "init", "made", "task", "start", "end", "send")
-# seconds: a wait for the world outside that is longer than the first is worth naming, than the second is no accident
+# seconds: report waits longer than the first; beyond the second a wait is likely a freeze
 WORTH_NAMING, NO_ACCIDENT = 3.0, 30.0
-# seconds in one sample, with a processor in use, after which "slow" is not the only word for it
+# seconds of computing in one sample after which it may never end, and not only be slow
 IN_DOUBT = 2.4
-# seconds: a sleep or time limit that ends later than this is no better than for ever
+# seconds: a sleep or time limit longer than this counts as a wait without a limit
 LONG_LIMIT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Jam:
-    """A process that should be loading and does not get on."""
+class BlockedProcess:
+    """A process that should be loading and makes no progress."""
 
     scene: Scene
     process: Process
@@ -33,17 +33,17 @@ class Jam:
 
     @property
     def seconds(self) -> float:
-        """For how long at least."""
+        """Seconds that it has waited, at least."""
         return self.stuck.seconds
 
     @property
     def sync(self) -> Sync | None:
-        """What of Python's own it waits in."""
+        """The Python lock, queue or similar object that it waits in."""
         return self.thread.syncs[0] if self.thread.syncs else None
 
     @property
     def who(self) -> str:
-        """Who is stuck where, with the number that `kill` and `py-spy` take."""
+        """Which process is stuck and where, with its pid for `kill` and `py-spy`."""
         words = worker_words(self.stuck) if self.process.role == "worker" else _main_words(self.process)
         rank = self.scene.main_of(self.process).rank
         prefix = f"rank {rank}: " if rank and len(self.scene.mains) > 1 and self.process.role == "worker" else ""
@@ -51,17 +51,17 @@ class Jam:
 
     @property
     def where(self) -> str:
-        """The line, with its text, or what there is instead of one."""
+        """The stuck line with its text, or a note that it could not be read."""
         return quoted(self.thread.place) or "a line that could not be read"
 
     @property
     def others(self) -> list[Thread]:
-        """The other Python threads of the same process that could do something for it."""
-        return [one for one in self.process.threads[1:] if one.frames and not _serves_itself(one)]
+        """The other Python threads of the process that could end the wait."""
+        return [one for one in self.process.threads[1:] if one.frames and not _is_service_thread(one)]
 
     @property
     def sure(self) -> Confidence:
-        """How sure a wait for somebody else can be called a freeze."""
+        """How sure it is that this wait is a freeze."""
         return LIKELY if self.seconds >= NO_ACCIDENT or self.thread.alone else POSSIBLE
 
 
@@ -73,46 +73,48 @@ def _main_words(process: Process) -> str:
     return f"{who} in the collate function" if doing.stage == "collate" else who
 
 
-def _serves_itself(thread: Thread) -> bool:
-    """A thread of a library's or of multiprocessing's own, which serves nobody's lock or queue."""
+def _is_service_thread(thread: Thread) -> bool:
+    """Whether a thread belongs to multiprocessing or unjam: it cannot end a wait of the program."""
     feeds = any(roles.named(frame, "multiprocessing/queues.py", "_feed") for frame in thread.frames)
     serves = any(roles.named(frame, "multiprocessing/resource_sharer.py") for frame in thread.frames)
     return feeds or serves or thread.name.startswith("unjam-")
 
 
 def waited(thread: Thread, scene: Scene) -> float:
-    """Seconds that a thread has waited, as the kernel noted or as long as it was looked at."""
+    """Return the seconds that a thread has waited: from the kernel, or else as long as observed."""
     if thread.rested is not None:
         return thread.rested
     return scene.seconds if thread.steady and not thread.computes else 0.0
 
 
-def jams(scene: Scene) -> list[Jam]:
-    """Every process that does something for a sample and does not get on, those that waited for longest first."""
-    found = _waiting(scene)
-    stuck = {jam.process.pid for jam in found}
-    # a lock between processes whose holder gets on will be given back
+def blocked_processes(scene: Scene) -> list[BlockedProcess]:
+    """List the processes that work on samples and make no progress, the longest waits first."""
+    found = _find_blocked(scene)
+    stuck = {blocked.process.pid for blocked in found}
+    # leave out waits for a shared lock whose holder makes progress: it will release the lock
     found = [
-        jam
-        for jam in found
-        if not any(h.pid not in stuck for h in jam.thread.holders if h.pid != scene.main_of(jam.process).pid)
+        blocked
+        for blocked in found
+        if not any(h.pid not in stuck for h in blocked.thread.holders if h.pid != scene.main_of(blocked.process).pid)
     ]
-    return sorted(found, key=lambda jam: (-round(jam.seconds / 5), jam.process.doing.number, -jam.seconds))
+    return sorted(
+        found, key=lambda blocked: (-round(blocked.seconds / 5), blocked.process.doing.number, -blocked.seconds)
+    )
 
 
-def _waiting(scene: Scene) -> list[Jam]:
+def _find_blocked(scene: Scene) -> list[BlockedProcess]:
     found = []
     for process in scene.processes:
         works = process.role in ("worker", "main") and process.doing.stage in WORK
         if process.ended or not process.threads or not (works or (process.role == "worker" and process.blind)):
             continue
-        if is_jammed(scene, process, process.thread):
-            found.append(jam_of(scene, process, process.thread))
+        if is_blocked(scene, process, process.thread):
+            found.append(blocked_process(scene, process, process.thread))
     return found
 
 
-def jam_of(scene: Scene, process: Process, thread: Thread) -> Jam:
-    """A thread as a jam, in the words that the doctor uses of its own trials."""
+def blocked_process(scene: Scene, process: Process, thread: Thread) -> BlockedProcess:
+    """Describe a thread as a blocked process, with the Stuck facts that trials use."""
     doing = process.doing
     stage = doing.stage if doing.stage in ("sample", "init", "made", "collate") else "task"
     if stage == "sample" and not doing.index:
@@ -132,18 +134,18 @@ def jam_of(scene: Scene, process: Process, thread: Thread) -> Jam:
         waited(thread, scene),
         thread.computes,
     )
-    return Jam(scene, process, thread, stuck)
+    return BlockedProcess(scene, process, thread, stuck)
 
 
 def polls(scene: Scene, process: Process) -> bool:
-    """Whether a process sleeps again and again at one line, in one sample, for the whole look."""
+    """Whether a process slept again and again at one line, in one sample, while it was observed."""
     thread = process.thread
     small = thread.waiting.kind == "sleep" and thread.waiting.limit is not None and thread.waiting.limit < 2
     return process.same_sample and thread.steady and small and thread.turns >= 4 and scene.seconds >= IN_DOUBT
 
 
-def is_jammed(scene: Scene, process: Process, thread: Thread) -> bool:
-    """Whether a thread waits, and not only for a moment."""
+def is_blocked(scene: Scene, process: Process, thread: Thread) -> bool:
+    """Whether a thread waits for longer than a moment."""
     wait, seconds = thread.waiting, waited(thread, scene)
     if thread.computes or wait.kind in ("nothing", "suspended"):
         return False
@@ -152,35 +154,39 @@ def is_jammed(scene: Scene, process: Process, thread: Thread) -> bool:
     if wait.limit is not None:
         return wait.limit >= LONG_LIMIT and (thread.steady or not thread.frames)
     if process.blind and process.role == "worker":
-        # torch's idle workers look around every five seconds, and a busy machine is late
+        # torch's idle workers wake up every five seconds, later on a busy machine
         return seconds > 8
     if wait.kind == "lock" and wait.target is None:
         return seconds > 1
     return seconds >= WORTH_NAMING
 
 
-def waiters(scene: Scene, jam: Jam) -> list[Jam]:
-    """The other processes that are stuck at the same line."""
-    return [one for one in jams(scene) if one.process.pid != jam.process.pid and one.thread.place == jam.thread.place]
+def waiters(scene: Scene, blocked: BlockedProcess) -> list[BlockedProcess]:
+    """List the other processes that are stuck at the same line."""
+    return [
+        one
+        for one in blocked_processes(scene)
+        if one.process.pid != blocked.process.pid and one.thread.place == blocked.thread.place
+    ]
 
 
-def consequence(scene: Scene, jam: Jam) -> tuple[str, ...]:
-    """What the freeze does to the rest: who waits for it, since when nothing was delivered."""
-    main = scene.main_of(jam.process)
+def consequence(scene: Scene, blocked: BlockedProcess) -> tuple[str, ...]:
+    """Say which processes wait because of it, and since when nothing was delivered."""
+    main = scene.main_of(blocked.process)
     lines = []
-    same = waiters(scene, jam)
-    if same and jam.thread.place is None:
+    same = waiters(scene, blocked)
+    if same and blocked.thread.place is None:
         lines.append(f"{count(len(same), 'other process', 'other processes')} in the same state")
     elif same:
         lines.append(f"{count(len(same), 'other process', 'other processes')} at the same line")
-    if main.pid != jam.process.pid and main.doing.stage == "waits":
+    if main.pid != blocked.process.pid and main.doing.stage == "waits":
         silent = f"; nothing came from the workers for {duration(main.silent)}" if main.silent is not None else ""
         lines.append(f"{main.name} waits for its next batch{silent}")
     return tuple(lines)
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them."""
+    """Format a number of seconds in words."""
     if seconds is None:
         return "an unknown time"
     if seconds < 120:
@@ -188,60 +194,62 @@ def duration(seconds: float | None) -> str:
     return f"{round(seconds / 60):,} minutes" if seconds < 7200 else f"{seconds / 3600:,.1f} hours"
 
 
-def lock_names(jam: Jam) -> list[str]:
-    """What the stuck line calls the lock."""
-    from unjam.doctor.facts.held_locks import wanted  # noqa: PLC0415 - reads source, which few scenes need
+def lock_names(blocked: BlockedProcess) -> list[str]:
+    """Return the expressions for the lock on the stuck line."""
+    from unjam.doctor.facts.held_locks import wanted  # noqa: PLC0415 - few scenes need it
 
-    place = jam.thread.place
-    frame = next((f for f in jam.thread.frames if place and f.file == place.file and f.line == place.line), None)
+    place = blocked.thread.place
+    frame = next((f for f in blocked.thread.frames if place and f.file == place.file and f.line == place.line), None)
     return wanted(frame) if frame else []
 
 
-def is_between_processes(jam: Jam) -> bool:
-    """Whether the lock lies in memory that processes share."""
-    return jam.thread.waiting.shared or bool(jam.sync and jam.sync.facts.get("between_processes"))
+def is_between_processes(blocked: BlockedProcess) -> bool:
+    """Whether the lock is in memory that processes share."""
+    return blocked.thread.waiting.shared or bool(blocked.sync and blocked.sync.facts.get("between_processes"))
 
 
-def text_at(jam: Jam) -> str:
-    """The text of the stuck line."""
-    return line_of(jam.thread.place)
+def text_at(blocked: BlockedProcess) -> str:
+    """Return the text of the stuck line."""
+    return line_of(blocked.thread.place)
 
 
-def peers(jam: Jam) -> Iterator[str]:
-    """Who is at the other end."""
-    if jam.thread.alone:
+def peers(blocked: BlockedProcess) -> Iterator[str]:
+    """Say which processes are at the other end of a pipe or socket."""
+    if blocked.thread.alone:
         yield "the other end is held by nobody but this process itself: nothing can come"
-    elif jam.thread.peers:
-        ended = [pid for pid in jam.thread.peer_pids if (one := jam.scene.find(pid)) is not None and one.ended]
+    elif blocked.thread.peers:
+        ended = [pid for pid in blocked.thread.peer_pids if (one := blocked.scene.find(pid)) is not None and one.ended]
         dead = f"; {count(len(ended), 'of them')} dead" if ended else ""
-        yield f"the other end: {', '.join(jam.thread.peers)}{dead}"
+        yield f"the other end: {', '.join(blocked.thread.peers)}{dead}"
 
 
-def waits_for_lock(jam: Jam) -> bool:
-    """Whether it waits for a lock, and not for what a lock only guards."""
-    plain = jam.sync is None or jam.sync.facts["kind"] == "lock"
-    return jam.stuck.waits == "lock" and jam.thread.waiting.target is None and plain and not jam.thread.native
+def waits_for_lock(blocked: BlockedProcess) -> bool:
+    """Whether it waits for a plain lock, not for a queue or similar that uses a lock inside."""
+    plain = blocked.sync is None or blocked.sync.facts["kind"] == "lock"
+    return (
+        blocked.stuck.waits == "lock" and blocked.thread.waiting.target is None and plain and not blocked.thread.native
+    )
 
 
-def waits_for_own_lock(jam: Jam) -> bool:
-    """Whether the lock is of one process only, and one of Python's."""
-    return waits_for_lock(jam) and not is_between_processes(jam) and bool(jam.thread.frames)
+def waits_for_own_lock(blocked: BlockedProcess) -> bool:
+    """Whether it waits for a Python lock that only its own process uses."""
+    return waits_for_lock(blocked) and not is_between_processes(blocked) and bool(blocked.thread.frames)
 
 
-def loop_waits_outside(jam: Jam) -> bool:
-    """Whether an event loop waits for a connection, and not only for its own futures."""
-    loop = jam.sync is not None and jam.sync.facts["kind"] == "loop"
-    return loop and (bool(jam.thread.peer_pids) or "socket to" in jam.stuck.words)
+def loop_waits_outside(blocked: BlockedProcess) -> bool:
+    """Whether an event loop waits for a connection, not only for its own futures."""
+    loop = blocked.sync is not None and blocked.sync.facts["kind"] == "loop"
+    return loop and (bool(blocked.thread.peer_pids) or "socket to" in blocked.stuck.words)
 
 
-def lock_name(jam: Jam) -> str:
-    """What to call the lock."""
-    names = [holder.expression for holder in jam.thread.holders] or lock_names(jam)
-    return (names[0] if names else "") or called_on(jam) or "a lock"
+def lock_name(blocked: BlockedProcess) -> str:
+    """Return a name for the lock."""
+    names = [holder.expression for holder in blocked.thread.holders] or lock_names(blocked)
+    return (names[0] if names else "") or called_on(blocked) or "a lock"
 
 
-def called_on(jam: Jam) -> str:
-    """What the stuck line calls a method of: `self.queue` in `self.queue.get()`."""
+def called_on(blocked: BlockedProcess) -> str:
+    """Return the object whose method the stuck line calls: `self.queue` in `self.queue.get()`."""
     import ast  # noqa: PLC0415 - as above
 
     wanted = {
@@ -258,7 +266,7 @@ def called_on(jam: Jam) -> str:
         "map",
         "wait_for",
     }
-    line = text_at(jam)
+    line = text_at(blocked)
     for text in (line, f"{line} pass", line.removeprefix("return "), line.partition(" = ")[2]):
         try:
             tree = ast.parse(text)
@@ -270,62 +278,67 @@ def called_on(jam: Jam) -> str:
     return ""
 
 
-def in_first_batch(jam: Jam) -> bool:
-    """Whether a worker of torch is still in its first batch."""
-    doing = jam.process.doing
+def in_first_batch(blocked: BlockedProcess) -> bool:
+    """Whether a worker of torch is in its first batch; True for every other worker."""
+    doing = blocked.process.doing
     return doing.loader != "torch" or doing.batch < max(doing.workers, 1)
 
 
-def in_first_sample(jam: Jam) -> bool:
-    """Whether a worker of torch has not finished a single sample yet."""
-    return jam.process.doing.loader == "torch" and in_first_batch(jam) and jam.process.doing.first
+def in_first_sample(blocked: BlockedProcess) -> bool:
+    """Whether a worker of torch has not finished any sample yet."""
+    return blocked.process.doing.loader == "torch" and in_first_batch(blocked) and blocked.process.doing.first
 
 
 def own_threads(process: Process) -> list[Thread]:
-    """Threads that the program itself started."""
+    """List the threads that the program itself started."""
     return [
-        one for one in process.threads[1:] if one.frames and not _serves_itself(one) and "pin_memory" not in one.name
+        one
+        for one in process.threads[1:]
+        if one.frames and not _is_service_thread(one) and "pin_memory" not in one.name
     ]
 
 
-def stuck_threads(scene: Scene, process: Process) -> list[Jam] | None:
-    """What a process's own other threads wait for; None: one of them gets on, and whoever waits for it may only wait."""
+def stuck_threads(scene: Scene, process: Process) -> list[BlockedProcess] | None:
+    """List what the other threads of a process wait for.
+
+    None if one of them makes progress: a wait for that thread may end.
+    """
     found = []
     for thread in own_threads(process):
         if thread.place is None and not thread.computes:
-            continue  # a library's
-        if not is_jammed(scene, process, thread):
+            continue  # a thread of a library
+        if not is_blocked(scene, process, thread):
             return None
-        found.append(jam_of(scene, process, thread))
+        found.append(blocked_process(scene, process, thread))
     return found
 
 
-def thread_words(jam: Jam) -> str:
-    """A thread that is stuck, in a line."""
-    holder = next(iter(jam.thread.holders), None)
-    what = jam.stuck.words
+def thread_words(blocked: BlockedProcess) -> str:
+    """Describe a stuck thread in one line."""
+    holder = next(iter(blocked.thread.holders), None)
+    what = blocked.stuck.words
     if holder is not None:
         what = f"{holder.expression}, which {'it holds itself' if holder.itself else 'thread ' + repr(holder.thread) + ' holds'}"
-    elif jam.sync is not None:
-        what = called_on(jam) or what
-    return f"thread {jam.thread.name!r} waits for {what} at {quoted(jam.thread.place)}"
+    elif blocked.sync is not None:
+        what = called_on(blocked) or what
+    return f"thread {blocked.thread.name!r} waits for {what} at {quoted(blocked.thread.place)}"
 
 
 def thread_of(scene: Scene, holder: object) -> Thread | None:
-    """The thread that holds something."""
+    """Return the thread of a Holder."""
     process = scene.find(getattr(holder, "pid", 0))
     return next((one for one in process.threads if one.tid == getattr(holder, "tid", 0)), None) if process else None
 
 
 def gets_on(scene: Scene, pid: int) -> bool:
-    """Whether a process is not stuck itself."""
-    return all(jam.process.pid != pid for jam in jams(scene))
+    """Whether a process is not blocked."""
+    return all(blocked.process.pid != pid for blocked in blocked_processes(scene))
 
 
-def children_words(scene: Scene, jam: Jam) -> list[str]:
-    """What a process started and may wait for."""
+def children_words(scene: Scene, blocked: BlockedProcess) -> list[str]:
+    """Describe the children of a process, which it may wait for."""
     found = []
-    for child in scene.children(jam.process)[:3]:
+    for child in scene.children(blocked.process)[:3]:
         wait = child.threads[0].waiting.words if child.threads else ""
         ended = (
             "dead" if child.ended else f"waits for {wait}" if wait and not wait.startswith("nothing") else "computes"
@@ -335,7 +348,7 @@ def children_words(scene: Scene, jam: Jam) -> list[str]:
 
 
 def commonest(thread: Thread) -> Place | None:
-    """The user's line at which most looks found a thread."""
+    """Return the user's line at which a thread was observed most often."""
     lines = {where: times for where, times in thread.lines.items() if where}
     if not lines:
         return thread.place
@@ -344,13 +357,13 @@ def commonest(thread: Thread) -> Place | None:
 
 
 def replaced(workers: list[Process]) -> list[Process]:
-    """Workers that are younger than their siblings: they took a dead one's place."""
-    # those of a pool are made together, milliseconds apart
+    """List the workers that are younger than the others: they replaced dead workers."""
+    # a pool starts its workers milliseconds apart; a gap means a replacement
     its = sorted((one for one in workers if one.doing.loader == "pool"), key=lambda one: -one.age)
     late = next((at for at in range(1, len(its)) if its[at - 1].age - its[at].age > 0.2), None)
     return its[late:] if late is not None else []
 
 
 def silence(main: Process) -> tuple[str, ...]:
-    """Since when nothing has come."""
+    """Say since when no worker has sent anything."""
     return (f"nothing came from the workers for {duration(main.silent)}",) if main.silent is not None else ()

@@ -1,1 +1,1 @@
-"""`unjam run`: an unmodified program on unjam's loader, or on torch's own and watched."""
+"""`unjam run`: runs an unmodified program on unjam's loader, or records torch's own loader."""

@@ -1,6 +1,7 @@
-"""What a worker of torch's loader writes down of its batches: a file that it maps, so that nothing is lost when it is killed.
+"""The file in which a worker of torch's loader records its batches.
 
-The first words are totals; behind them lies a ring of the last batches. One process writes a file, another reads it afterwards.
+The worker maps the file, so nothing is lost if it is killed. Totals come first, then a ring of the
+last batches. One process writes the file, another reads it afterwards.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ import struct
 from array import array
 from dataclasses import dataclass, replace
 
-from unjam.doctor.facts.run import Made
+from unjam.doctor.facts.run import TimedBatch
 
 HEAD = 4096
 RING = 8192
 _TOTALS = struct.Struct("<qqqqqqq")  # batches, samples, fetching, collating, idle, longest, pid
 _BATCH = struct.Struct("<qqqqq24s")  # begun, collated, done, samples, longest, slowest
 NAME = 24
-MOST_DETAIL = 64 << 20  # bytes of samples' stamps that one worker writes for a trace
+MOST_DETAIL = 64 << 20  # maximum bytes of sample times that one worker writes for a trace
 _NAME = re.compile(r"(?P<seed>-?\d+)\.(?P<worker>-?\d{1,9})\.(?P<pid>\d+)\.page")
 
 
-class Page:
-    """The writer's side."""
+class BatchFile:
+    """The writer."""
 
     __slots__ = ("_at", "_map", "_totals")
 
@@ -36,7 +37,7 @@ class Page:
             self._map = mmap.mmap(fd, HEAD + RING * _BATCH.size)
         finally:
             os.close(fd)
-        # a persistent worker makes its fetcher anew for each epoch, and goes on writing where it was
+        # a persistent worker creates a new fetcher for each epoch: continue its totals
         known = list(_TOTALS.unpack_from(self._map, 0))
         self._totals = known if known[6] == os.getpid() else [0, 0, 0, 0, 0, 0, os.getpid()]
         self._at = self._totals[0]
@@ -44,7 +45,7 @@ class Page:
     def batch(
         self, begun: int, collated: int, done: int, samples: int, longest: int, slowest: object, idle: int
     ) -> None:
-        """One more."""
+        """Record one batch."""
         totals = self._totals
         totals[0] += 1
         totals[1] += samples
@@ -60,7 +61,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The sums of one worker."""
+    """The totals of one worker."""
 
     batches: int = 0
     samples: int = 0
@@ -71,8 +72,8 @@ class Totals:
     pid: int = 0
 
 
-def read(path: str, worker: int) -> tuple[Totals, list[Made]]:
-    """The reader's side: the totals, and the last batches in their order."""
+def read(path: str, worker: int) -> tuple[Totals, list[TimedBatch]]:
+    """Return the totals and the last batches, in time order."""
     with open(path, "rb") as file:
         data = file.read(HEAD + RING * _BATCH.size).ljust(HEAD + RING * _BATCH.size, b"\0")
     totals = Totals(*_TOTALS.unpack_from(data, 0))
@@ -80,17 +81,20 @@ def read(path: str, worker: int) -> tuple[Totals, list[Made]]:
     for at in range(max(0, min(totals.batches, RING))):
         begun, collated, done, samples, longest, name = _BATCH.unpack_from(data, HEAD + at * _BATCH.size)
         slowest = name.rstrip(b"\0").decode("utf-8", "replace")
-        made.append(Made(worker, begun, collated, done, samples, longest, slowest))
+        made.append(TimedBatch(worker, begun, collated, done, samples, longest, slowest))
     return totals, sorted(made, key=lambda one: one.begun)
 
 
 def name_of(folder: str, seed: int, worker: int) -> str:
-    """The file of one process for one loader: the seed that torch drew tells whose it is; without workers, a number of ours."""
+    """Return the path of the file of this process for one loader.
+
+    The seed identifies the loader: torch's base seed, or without workers a negative number of ours.
+    """
     return os.path.join(folder, f"{seed}.{worker}.{os.getpid()}.page")
 
 
 def of_seed(folder: str, seed: int) -> list[tuple[int, str]]:
-    """(worker, file) for every process that was started with a seed."""
+    """Return (worker, file) for every process that loaded with this seed."""
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
@@ -101,8 +105,8 @@ def of_seed(folder: str, seed: int) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def with_samples(made: list[Made], path: str) -> list[Made]:
-    """With the samples' own stamps, where they were written down for a trace."""
+def with_samples(made: list[TimedBatch], path: str) -> list[TimedBatch]:
+    """Add the times of single samples to the batches, if they were recorded for a trace."""
     try:
         with open(f"{path}.samples", "rb") as file:
             words = array("q")

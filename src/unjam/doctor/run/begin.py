@@ -1,9 +1,10 @@
-"""The beginning, in every process of a program: nothing but a promise to act when torch's DataLoader is imported."""
+"""Runs at the start of every process of a program: waits for the import of torch's loader."""
 
 from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Callable
 from types import ModuleType
 
 from unjam.doctor.run.settings import Settings, from_environment
@@ -13,33 +14,45 @@ _begun: list[int] = []
 
 
 def begin() -> None:
-    """Once in a process; a fork of it has begun already."""
+    """Register the hooks, once per process; a fork inherits them."""
     settings = from_environment()
     if settings is None or _begun:
         return
     _begun.append(os.getpid())
-
-    def loader_is_there(module: ModuleType) -> None:
-        from unjam.doctor.run.take_over import take_over  # noqa: PLC0415 - not before torch
-
-        take_over(module, settings)
-
-    def fetcher_is_there(module: ModuleType) -> None:
-        from unjam.doctor.run.timed_fetchers import time_fetchers  # noqa: PLC0415 - as above
-
-        time_fetchers(module, settings)
-
-    after_import("torch.utils.data.dataloader", loader_is_there)
-    after_import("torch.utils.data._utils.fetch", fetcher_is_there)
-    atexit.register(_end, settings)
+    patch(settings)
+    atexit.register(_at_exit, settings)
     if os.getpid() == settings.leader and not settings.observe and not settings.launcher:
-        from unjam.loader.pool import fork_server  # noqa: PLC0415 - without torch: it is the program's to import
+        from unjam.loader.pool import fork_server  # noqa: PLC0415 - does not import torch
 
         fork_server.start_early()
 
 
-def _end(settings: Settings) -> None:
-    import sys  # noqa: PLC0415 - at the end
+def has_begun() -> bool:
+    """Whether this process runs under `unjam run`."""
+    return bool(_begun)
+
+
+def patch(settings: Settings, in_force: Callable[[], bool] = lambda: True) -> None:
+    """Patch torch's loader and fetchers when they are imported, if `in_force()` is true then."""
+
+    def after_dataloader(module: ModuleType) -> None:
+        from unjam.doctor.run.take_over import take_over  # noqa: PLC0415 - only after torch
+
+        if in_force():
+            take_over(module, settings)
+
+    def after_fetch(module: ModuleType) -> None:
+        from unjam.doctor.run.timed_fetchers import time_fetchers  # noqa: PLC0415 - as above
+
+        if in_force():
+            time_fetchers(module, settings)
+
+    after_import("torch.utils.data.dataloader", after_dataloader)
+    after_import("torch.utils.data._utils.fetch", after_fetch)
+
+
+def _at_exit(settings: Settings) -> None:
+    import sys  # noqa: PLC0415 - only at exit
 
     closing = sys.modules.get("unjam.doctor.run.closing")
     if closing is not None:

@@ -1,4 +1,4 @@
-"""The end of a process: what its loaders did is put together, judged, and written where the user asked."""
+"""Runs at the exit of a process: collects the facts of its loaders and writes the reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 
 from unjam.doctor.facts.run import RunFacts
-from unjam.doctor.run.records import Records, words_of
+from unjam.doctor.run.records import RunRecords, words_of
 from unjam.doctor.run.settings import Settings
 from unjam.system import limits
 from unjam.system.masking import masked_words, without_secrets
@@ -18,8 +18,8 @@ from unjam.system.process_table import rank_in
 
 
 def close(settings: Settings) -> None:
-    """Once, at the end of a process that used a loader and is not a worker of one."""
-    records = Records.here(settings)
+    """Write the reports of a process that used a loader and is not a worker; call it at exit."""
+    records = RunRecords.here(settings)
     if records.pid != os.getpid() or not any(one.iterators for one in records.all) or _is_worker():
         return
     interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
@@ -27,17 +27,17 @@ def close(settings: Settings) -> None:
         facts = gather(records, settings)
         records.all = []
         _write(without_secrets(facts), settings)
-    except Exception as error:  # noqa: BLE001 - the program has done its work; its exit code is its own
+    except Exception as error:  # noqa: BLE001 - the program is done; do not change its exit code
         sys.stderr.write(printable(f"unjam: the summary could not be written: {type(error).__name__}: {error}\n"))
     if interrupted:
         _stay_interrupted()
 
 
 def _stay_interrupted() -> None:
-    """Let Python end by SIGINT, as shells expect of a program that Ctrl-C ended.
+    """Make Python exit by SIGINT, as shells expect after Ctrl-C.
 
-    It remembers that the last code it ran from text raised KeyboardInterrupt; dataclasses run code from text when they are imported, and
-    made it forget.
+    Python does so if the last code that it ran from text raised KeyboardInterrupt. Importing a
+    module with dataclasses runs code from text and resets that flag, so we set it again.
     """
     import ctypes  # noqa: PLC0415 - rare
 
@@ -45,8 +45,8 @@ def _stay_interrupted() -> None:
     ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
 
-def gather(records: Records, settings: Settings) -> RunFacts:
-    """The facts of this process."""
+def gather(records: RunRecords, settings: Settings) -> RunFacts:
+    """Return the facts of this process."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return RunFacts(
         settings.command or " ".join(masked_words(sys.argv)),
@@ -61,21 +61,21 @@ def gather(records: Records, settings: Settings) -> RunFacts:
 
 
 def at_end_of_fork(settings: Settings) -> None:
-    """A forked process of multiprocessing leaves without Python's own exit; it has a way of its own to be told."""
+    """Register `close` in a process that multiprocessing forked: it skips atexit handlers."""
     from multiprocessing import util  # noqa: PLC0415 - rare
 
     util.Finalize(None, close, args=(settings,), exitpriority=-1000)
 
 
 def _is_worker() -> bool:
-    """Whether this process is a data worker that uses a loader itself: its parent tells the story."""
-    from torch.utils.data import get_worker_info  # noqa: PLC0415 - a process that used a loader has it
+    """Whether this process is a data worker; then its parent writes the report."""
+    from torch.utils.data import get_worker_info  # noqa: PLC0415 - torch is imported by now
 
     return bool(multiprocessing.current_process().daemon) or get_worker_info() is not None
 
 
 def _write(facts: RunFacts, settings: Settings) -> None:
-    from unjam.doctor.report import run  # noqa: PLC0415 - only when a program ends
+    from unjam.doctor.report import run  # noqa: PLC0415 - only at exit
     from unjam.doctor.rules.advice import advise  # noqa: PLC0415 - as above
 
     judged = advise(facts)
@@ -86,16 +86,18 @@ def _write(facts: RunFacts, settings: Settings) -> None:
     if settings.html:
         _save(own_name(settings.html, facts, settings), run.page(judged, __version__))
     if settings.json:
-        _save(own_name(settings.json, facts, settings), run.as_json(judged))
+        _save(own_name(settings.json, facts, settings), run.as_json(judged, __version__))
     if settings.trace:
         from unjam.doctor.report import trace  # noqa: PLC0415 - as above
 
-        _save(own_name(settings.trace, facts, settings), trace.chrome(facts))
+        _save(own_name(settings.trace, facts, settings), trace.chrome(facts, __version__))
 
 
 def own_name(path: str, facts: RunFacts, settings: Settings) -> str:
-    """One file for each process of a program: the first keeps the name, the others add their rank or number."""
+    """Return the path for this process: the first keeps the name, others add their rank or pid."""
     if facts.rank in ("", "0") and (facts.rank or facts.pid == settings.leader):
+        return path
+    if path == "-":
         return path
     head, dot, tail = path.rpartition(".")
     own = f"rank{facts.rank}" if facts.rank else f"pid{facts.pid}"
@@ -103,6 +105,9 @@ def own_name(path: str, facts: RunFacts, settings: Settings) -> str:
 
 
 def _save(path: str, text: str) -> None:
+    if path == "-":
+        sys.stdout.write(printable(text) + "\n")
+        return
     try:
         write_report(path, text)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The command becomes the program: the same process, with an interpreter that begins with unjam."""
+"""Replaces this process by the program, in an interpreter that loads unjam first."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sys
 import time
 from typing import Any
 
-from unjam.doctor.run.settings import OPTION_KINDS, Settings, with_folder
-from unjam.loader.options import DEFAULTS, check_options
+from unjam.doctor.run.settings import Settings, with_folder
+from unjam.loader.options import DEFAULTS, LoaderOptions, parse_option
 from unjam.system.masking import masked_words
 
 
@@ -29,14 +29,14 @@ def launch(
     auto: bool,
     files: dict[str, str],
 ) -> None:
-    """Become `python program`. Does not return."""
+    """Replace this process by `python program`. Does not return."""
     if sys.flags.ignore_environment:
         raise CannotRun("the interpreter was told to ignore its environment (-E or -I), and unjam comes in that way")
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
     command = [sys.executable, *flags, *words(program, module)]
     given = _checked(options)
     for name, path in files.items():
-        if not os.path.isdir(os.path.dirname(path)):
+        if path != "-" and not os.path.isdir(os.path.dirname(path)):
             raise CannotRun(f"--{name} {path}: the folder does not exist")
     if observe and given:
         named = ", ".join("--" + name.replace("_", "-") for name in given)
@@ -47,25 +47,25 @@ def launch(
         given,
         observe=observe,
         quiet=quiet,
-        leader=os.getpid(),  # exec keeps the number
+        leader=os.getpid(),  # exec keeps the pid
         began=time.time(),
         command=" ".join(masked_words([*(["-m", module] if module else []), *program])),
         auto=auto,
         launcher=not module and not os.path.exists(program[0]),
     )
-    settings = dataclasses.replace(settings, **files)  # type: ignore[arg-type] # names of files
+    settings = dataclasses.replace(settings, **files)  # type: ignore[arg-type] # file paths
     settings = with_folder(settings)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     try:
-        os.execve(command[0], command, {**os.environ, **settings.environment()})  # noqa: S606 - no shell is wanted
+        os.execve(command[0], command, {**os.environ, **settings.environment()})  # noqa: S606 - needs no shell
     except OSError as error:
         shutil.rmtree(settings.folder, ignore_errors=True)
         raise CannotRun(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
 def words(program: list[str], module: str) -> list[str]:
-    """What the interpreter is given."""
+    """Return the arguments for the interpreter."""
     if module:
         return ["-m", module, *program]
     if not program:
@@ -75,7 +75,7 @@ def words(program: list[str], module: str) -> list[str]:
         return program
     found = shutil.which(script)
     if found is not None and _is_python(found):
-        return [found, *program[1:]]  # torchrun, accelerate: scripts of Python's
+        return [found, *program[1:]]  # torchrun, accelerate: Python scripts
     raise CannotRun(
         f"there is no file {script}" + (f"; for a module: unjam run -m {script}" if "/" not in script else "")
     )
@@ -87,16 +87,16 @@ def _is_python(path: str) -> bool:
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, as the loader takes them."""
+    """Parse and validate the options; return those that differ from the defaults."""
     given: dict[str, Any] = {}
     for name, value in options.items():
         if value not in (None, ""):
             try:
-                given[name] = OPTION_KINDS[name](str(value))
+                given[name] = parse_option(name, str(value))
             except ValueError as error:
                 raise CannotRun(f"--{name.replace('_', '-')} does not take {value}") from error
     try:
-        check_options(**{**DEFAULTS, **given})
+        LoaderOptions.from_keywords(given)
     except (ValueError, OSError) as error:
         raise CannotRun(str(error)) from error
     return {name: value for name, value in given.items() if value != DEFAULTS[name]}

@@ -1,4 +1,4 @@
-"""What the program's own process sees of its loaders: when it asked for a batch, when it got one, who made it and how."""
+"""Records of the loaders in the program's process: requests, waits, and how batches were made."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from collections import Counter, deque
 from types import FrameType
 from typing import Any
 
-from unjam.doctor.facts.run import Failure, LoaderRun, Made, Wait, batch_name, size_of
+from unjam.doctor.facts.run import LoaderRun, RunFailure, TimedBatch, Wait, batch_name, size_of
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.doctor.run import batch_file
 from unjam.doctor.run.settings import Settings
 from unjam.doctor.run.standing import Standing
 from unjam.errors import SampleTimeoutError
-from unjam.loader import attached
 from unjam.loader.driver.profiling import together
+from unjam.system.by_identity import ByIdentity
 
 MOST_WAITS = 200_000
 MOST_MADE = 50_000
-# nanoseconds between two readings of the workers' memory, and how many are kept
+# nanoseconds between two readings of the workers' memory, and how many we keep
 WEIGH_EVERY, MOST_READINGS = 500_000_000, 50_000
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_TAIL = 3  # stamps behind the samples': collating begins, packing begins, done
+_TAIL = 3  # time stamps after those of the samples: collate starts, packing starts, done
 
 
 class Pass:
-    """One pass of the program over a loader: the times between its questions and its answers."""
+    """One pass of the program over a loader: measures how long it waits for each batch."""
 
     __slots__ = ("_begun", "_first", "_last", "_opening", "_record")
 
@@ -41,7 +41,7 @@ class Pass:
         self._first, self._last = True, 0
 
     def waited(self, asked: int, got: int, batch: Any) -> None:
-        """The program has its batch."""
+        """The program got its batch."""
         record = self._record
         record.batches += 1
         record.stands(self._begun if self._first and asked - self._begun - self._opening < 10**7 else asked, got)
@@ -51,7 +51,7 @@ class Pass:
         if self._first:
             record.epochs += 1
             record.starts.append(self._opening + got - asked)
-            # what making the iterator took belongs to the first wait, if nothing else was done in between
+            # the first wait includes creating the iterator, if nothing else happened in between
             record.waits.append(
                 Wait(min(asked, self._begun) if asked - self._begun - self._opening < 10**7 else asked, got, first=True)
             )
@@ -80,7 +80,7 @@ class Pass:
 
 
 class Record:
-    """One loader of this process."""
+    """One loader of this process, or several that were created at the same line."""
 
     def __init__(self, loader: Any, place: Place | None, settings: Settings, standing: Standing) -> None:
         self._settings = settings
@@ -95,9 +95,9 @@ class Record:
         self.recorders: list[Any] = []
         self.waits: deque[Wait] = deque(maxlen=MOST_WAITS)
         self._raw: list[tuple[int, int, Any, bytes]] = []
-        self._made: deque[Made] = deque(maxlen=MOST_MADE)
+        self._made: deque[TimedBatch] = deque(maxlen=MOST_MADE)
         self._seeds: list[int] = []
-        self._hands: dict[int, int] = {}
+        self._worker_numbers: dict[int, int] = {}
         self.iterators = self.epochs = self.batches = self.samples = self.loaders = 0
         self.nanoseconds: Counter[str] = Counter()
         self.starts = array("q")
@@ -107,15 +107,16 @@ class Record:
         self.weighed = 0
         self._memory: deque[tuple[int, int, int]] = deque(maxlen=MOST_READINGS)
         self._iterator: Any = None
-        self.pacer: Any = None  # of the last loader that was made at this line: the next one begins where it was
+        # the auto sizer of the last loader created at this line: the next one continues with it
+        self.sizer: Any = None
 
     def stands(self, asked: int, got: int) -> None:
-        """The thread that calls waited."""
+        """The calling thread waited for a batch."""
         self._threads[threading.get_ident()] += got - asked
         self._standing.add(asked, got)
 
     def weigh(self, now: int) -> None:
-        """How much memory each worker has of its own: what is resident and not shared."""
+        """Record the private memory of each worker: resident pages that are not shared."""
         self.weighed = now
         iterator = self._iterator() if self._iterator is not None else None
         for number, worker in enumerate(getattr(iterator, "_workers", ()) if self.workers else ()):
@@ -125,7 +126,7 @@ class Record:
                 self._memory.append((now, number, (int(pages_of[1]) - int(pages_of[2])) * _PAGE))
 
     def stop(self) -> None:
-        """Enough was seen: write it down, and end the program here."""
+        """Write the reports and end the program: it has run for enough batches."""
         from unjam.doctor.run import closing  # noqa: PLC0415 - rare
 
         closing.close(self._settings)
@@ -133,46 +134,48 @@ class Record:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What makes two loaders one."""
+        """Loaders with equal keys share a record."""
         return self.place, self.kind, self.dataset, self.workers, self.batch_size, self.persistent
 
-    # -- what happens, as cheap as it can be -------------------------------------------------------------------------
+    # -- events; these must be cheap ---------------------------------------------------------------
 
     def begins(self, iterator: Any, loader: Any, token: int, begun: int, done: int) -> None:
-        """The program asked for an iterator and has it: a new one, or a persistent one that begins again."""
+        """The program got an iterator: a new one, or a persistent one for another epoch."""
         if getattr(iterator, "unjam_pass", None) is None:
             self.iterators += 1
             self._seeds.append(int(iterator._base_seed) if self.workers else token)  # noqa: SLF001 - torch's name
         iterator.unjam_pass = Pass(self, begun, done)
         self._iterator = weakref.ref(iterator)
         self._since = self._since or begun
-        recorder = getattr(attached.find(loader) or loader, "_recorder", None)
+        from unjam.loader.state import recorder_of  # noqa: PLC0415 - torch is imported by now
+
+        recorder = recorder_of(loader)
         if recorder is not None and not self._settings.observe:
             recorder.tap, self.note = self.delivered, ""
             if recorder not in self.recorders:
                 self.recorders.append(recorder)
 
     def delivered(self, work: Any, facts: Any) -> None:
-        """Unjam's workers made a batch, and say how."""
+        """The program got a batch of unjam's loader; `facts` has the times of its making."""
         pid = work.sent_to or 0
-        if pid and pid not in self._hands:
-            self._hands[pid] = self._number(pid)
+        if pid and pid not in self._worker_numbers:
+            self._worker_numbers[pid] = self._number(pid)
         self._raw.append((pid, work.number, work.indices, facts.times))
         if len(self._raw) >= 256:
-            self._count()
+            self._convert_raw()
 
     def _number(self, pid: int) -> int:
-        """Which worker a process is; workers of every epoch have the same numbers."""
+        """Return the worker number of a pid; each epoch reuses the same numbers."""
         for recorder in self.recorders:
             pool = recorder.pool
             for number in range(self.workers):
                 if pool is not None and pool.pid(number) == pid:
                     return number
-        return len(self._hands) % max(int(self.workers), 1)
+        return len(self._worker_numbers) % max(int(self.workers), 1)
 
-    # -- what is known at the end --------------------------------------------------------------------------------------
+    # -- the results -------------------------------------------------------------------------------
 
-    def _count(self) -> None:
+    def _convert_raw(self) -> None:
         raw, self._raw = self._raw, []
         for pid, number, indices, times in raw:
             stamps = array("q")
@@ -184,10 +187,10 @@ class Record:
             longest = max(took)
             at = took.index(longest)
             slowest = str(indices[at])[:40] if samples == len(indices) and indices[at] is not None else ""
-            worker = self._hands[pid] if pid else -1
+            worker = self._worker_numbers[pid] if pid else -1
             kept = tuple(stamps[1 : samples + 1]) if self._settings.trace else ()
             self._made.append(
-                Made(
+                TimedBatch(
                     worker,
                     stamps[0],
                     stamps[samples],
@@ -202,18 +205,18 @@ class Record:
             )
 
     def facts(self) -> LoaderRun:
-        """All of it."""
-        self._count()
+        """Return everything that was recorded."""
+        self._convert_raw()
         seconds = {name: value / 1e9 for name, value in self.nanoseconds.items()}
         known: dict[str, Any] = {}
         made = list(self._made)
         if self.recorders:
             known = _from_recorders(self.recorders)
         else:
-            known, made = self._from_pages()
+            known, made = self._from_batch_files()
         if self.failures and not known.get("failures"):
             known["failures"] = tuple(
-                Failure(words, number, decision="raise") for words, number in self.failures.items()
+                RunFailure(words, number, decision="raise") for words, number in self.failures.items()
             )
         return LoaderRun(
             name=f"{self.kind} over {self.dataset}",
@@ -237,15 +240,15 @@ class Record:
             **known,
         )
 
-    def _from_pages(self) -> tuple[dict[str, Any], list[Made]]:
-        """What torch's own workers wrote down."""
+    def _from_batch_files(self) -> tuple[dict[str, Any], list[TimedBatch]]:
+        """Read what torch's workers recorded."""
         totals: Counter[str] = Counter()
-        made: list[Made] = []
+        made: list[TimedBatch] = []
         for seed in dict.fromkeys(self._seeds):
             for worker, path in batch_file.of_seed(self._settings.folder, seed):
                 summed, its = batch_file.read(path, worker)
-                if not self._within(its):
-                    continue  # another loader was given the same seed
+                if not self._made_in_use(its):
+                    continue  # written for another loader with the same seed
                 made += batch_file.with_samples(its, path) if self._settings.trace else its
                 totals.update(sampling=summed.fetching, collating=summed.collating)
         known = {
@@ -255,7 +258,7 @@ class Record:
         }
         return known, sorted(made, key=lambda one: one.done)[-MOST_MADE:]
 
-    def _within(self, made: list[Made]) -> bool:
+    def _made_in_use(self, made: list[TimedBatch]) -> bool:
         """Whether batches were made while the program used this loader."""
         if not made or not self.waits or self.batches > len(self.waits):
             return True
@@ -289,7 +292,7 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
     chosen = next((recorder.auto() for recorder in reversed(recorders) if recorder.auto is not None), None)
     auto = f"{chosen.workers} workers, prefetch {chosen.prefetch}: {chosen.why}" if chosen is not None else ""
     failures = tuple(
-        Failure(words, count, ", ".join(dict.fromkeys(samples[words, decision][:5])), decision)
+        RunFailure(words, count, ", ".join(dict.fromkeys(samples[words, decision][:5])), decision)
         for (words, decision), count in causes.most_common(10)
     )
     counted = {name: totals[name] for name in ("samples", "failed", "restarts")}
@@ -306,51 +309,51 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
 
 
 def words_of(error: BaseException) -> str:
-    """An exception in one line; of those that torch rebuilt from a worker, the worker's own last line."""
+    """Return an exception as one line; if it comes from a torch worker, its traceback's last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     if lines[0].startswith("Caught ") and len(lines) > 1:
         return lines[-1][:300]
     return f"{type(error).__name__}: {lines[0]}"[:300] if lines[0] else type(error).__name__
 
 
-class Records:
-    """Every loader of this process. A fork begins with none."""
+class RunRecords:
+    """All loaders of this process. A fork starts with an empty list."""
 
-    _here: Records | None = None
+    _here: RunRecords | None = None
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.pid = os.getpid()
         self.began = time.monotonic()
-        self._places: attached.Beside[Place | None] = attached.Beside()
-        self._records: attached.Beside[Record] = attached.Beside()
+        self._places: ByIdentity[Place | None] = ByIdentity()
+        self._records: ByIdentity[Record] = ByIdentity()
         self.all: list[Record] = []
         self.standing = Standing()
 
     @classmethod
-    def here(cls, settings: Settings) -> Records:
-        """This process's own."""
-        if cls._here is None:
-            cls._here = Records(settings)
+    def here(cls, settings: Settings) -> RunRecords:
+        """Return the records of this process."""
+        if cls._here is None or cls._here.settings is not settings:
+            cls._here = RunRecords(settings)
         return cls._here
 
     def made(self, loader: Any, frame: FrameType) -> None:
-        """The program made a loader."""
+        """The program created a loader."""
         self._places.put(loader, users_place(frame))
 
     def of(self, loader: Any) -> Record:
-        """The record of a loader, from its first iterator on."""
-        if self.pid != os.getpid():  # forked since: a rank, or a worker with a loader of its own
+        """Return the record of a loader; the first call creates it."""
+        if self.pid != os.getpid():  # we are in a fork: a rank, or a worker that uses a loader
             from unjam.doctor.run import closing  # noqa: PLC0415 - rare
 
             places = self._places
-            self.__init__(self.settings)  # type: ignore[misc] # begin anew, in place: the patches hold this object
+            self.__init__(self.settings)  # type: ignore[misc] # in place: patches use this object
             self._places = places
             closing.at_end_of_fork(self.settings)
         record = self._records.get(loader)
         if record is None:
             record = Record(loader, self._places.get(loader), self.settings, self.standing)
-            # a loader that is made anew at the same line is the same loader to its user
+            # for the user, loaders created at the same line are the same loader
             same = next((one for one in self.all if one.place and one.key == record.key), None)
             record = same or record
             self._records.put(loader, record)

@@ -1,4 +1,4 @@
-"""What a run was asked to do, as it travels to every process of the program: two environment variables."""
+"""The settings of a run. Environment variables pass them to every process of the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One run. `options` are keywords of unjam's DataLoader; `leader` is the process that was started by the user."""
+    """One run. options: keywords of unjam's DataLoader. leader: pid of the program's first process."""
 
     options: dict[str, Any] = field(default_factory=dict)
     observe: bool = False
@@ -31,22 +31,22 @@ class Settings:
     command: str = ""
     auto: bool = False
     launcher: bool = False  # the program only starts others: torchrun, accelerate
-    stop_after: int = 0  # batches, after which the program is ended; 0: it runs to its end
+    stop_after: int = 0  # end the program after this many batches; 0: never
 
     def environment(self) -> dict[str, str]:
-        """The variables that make every interpreter of the program begin with this."""
+        """Return the variables that make every interpreter of the program use these settings."""
         path = os.environ.get("PYTHONPATH", "")
         return {VARIABLE: json.dumps(asdict(self)), "PYTHONPATH": SITE + (os.pathsep + path if path else "")}
 
 
 def from_environment() -> Settings | None:
-    """What this process was started with; None: nothing."""
+    """Return the settings of this process; None: it is not part of a run."""
     text = os.environ.get(VARIABLE)
     if text:
         return Settings(**json.loads(text))
     if os.environ.get(PLAIN_VARIABLE, "0") in ("", "0"):
         return None
-    import time  # noqa: PLC0415 - only the first process of a program comes here
+    import time  # noqa: PLC0415 - only the first process needs it
 
     settings = Settings(
         **parse(shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))), leader=os.getpid(), began=time.time()
@@ -57,7 +57,7 @@ def from_environment() -> Settings | None:
 
 
 def with_folder(settings: Settings) -> Settings:
-    """With a place for what the workers write down. The leader removes it; those of dead leaders are swept here."""
+    """Add a folder for the workers' files, which the leader removes; remove those of dead leaders."""
     import dataclasses  # noqa: PLC0415 - as above
 
     from unjam.system.leftovers import prefix, sweep  # noqa: PLC0415 - as above
@@ -66,23 +66,10 @@ def with_folder(settings: Settings) -> Settings:
     return dataclasses.replace(settings, folder=tempfile.mkdtemp(prefix=prefix("run", settings.leader)))
 
 
-OPTION_KINDS: dict[str, Any] = {
-    "on_error": str,
-    "retries": int,
-    "max_errors": lambda text: float(text) if "." in text else int(text),
-    "error_log": os.path.abspath,
-    "sample_timeout": float,
-    "warn_after": float,
-    "on_worker_death": str,
-    "max_restarts": int,
-    "worker_threads": int,
-    "memory_budget": int,
-    "profile": lambda text: {"True": True, "False": False}[text],
-}
-
-
 def parse(words: list[str]) -> dict[str, Any]:
-    """Settings from words such as `--on-error skip --trace out.json`, for programs whose command cannot be changed."""
+    """Parse options such as `--on-error skip --trace out.json` from an environment variable."""
+    from unjam.loader.options import DEFAULTS, parse_option  # noqa: PLC0415 - as above
+
     found: dict[str, Any] = {"options": {}}
     rest = list(words)
     while rest:
@@ -99,9 +86,9 @@ def parse(words: list[str]) -> dict[str, Any]:
                 raise ValueError(f"{OPTIONS_VARIABLE}: --{name} needs a value")
             value = rest.pop(0)
         if name in ("html", "trace", "json"):
-            found[name] = os.path.abspath(value)
-        elif name in OPTION_KINDS:
-            found["options"][name] = OPTION_KINDS[name](value)
+            found[name] = value if value == "-" else os.path.abspath(value)
+        elif name in DEFAULTS:
+            found["options"][name] = parse_option(name, value)
         else:
             raise ValueError(f"{OPTIONS_VARIABLE}: there is no option --{name.replace('_', '-')}")
     return found

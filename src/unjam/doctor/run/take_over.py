@@ -1,7 +1,7 @@
-"""torch's DataLoader in the program's own process: unjam's iterator in the place of torch's, and a clock at `next`.
+"""Patches torch's DataLoader so that it returns unjam's iterator, and times each `next`.
 
-The class stays torch's own, so that whatever the program compares, subclasses or pickles is as it was; only the iterator that it
-makes is another.
+The class remains torch's, so code that compares, subclasses or pickles it still works. Only the
+iterator changes.
 """
 
 from __future__ import annotations
@@ -13,32 +13,34 @@ from types import ModuleType
 from typing import Any
 
 from unjam.doctor.run import timed_fetchers
-from unjam.doctor.run.records import Record, Records
+from unjam.doctor.run.patches import PATCHES
+from unjam.doctor.run.records import Record, RunRecords
 from unjam.doctor.run.settings import Settings
-from unjam.loader import attached
 from unjam.system.import_hook import after_import
 
 _now = time.monotonic_ns
 
 
 def take_over(module: ModuleType, settings: Settings) -> None:
-    """Patch what was just imported. No function that torch warns from gets a frame of ours above it: filters name its callers."""
-    from unjam.doctor.run import closing  # noqa: F401, PLC0415 - its being imported says that there is something to close
+    """Patch the module that was just imported.
 
-    records = Records.here(settings)
+    We don't wrap functions in which torch warns: warning filters match the module of the caller.
+    """
+    from unjam.doctor.run import closing  # noqa: F401, PLC0415 - at exit we look for it
+
+    records = RunRecords.here(settings)
     loader = module.DataLoader
     get_iterator, iterate = loader._get_iterator, loader.__iter__  # noqa: SLF001 - torch's names
 
     def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
-        above = super(loader, kind).__new__
-        this = above(kind) if above is object.__new__ else above(kind, *args, **kwargs)
+        this = plain_new(kind, *args, **kwargs)
         records.made(this, sys._getframe(1))  # noqa: SLF001 - as above
         return this
 
     @functools.wraps(get_iterator)
     def iterator(this: Any) -> Any:
         record = records.of(this)
-        return _ours(this, settings, record) if _may_take(this, settings, record) else get_iterator(this)
+        return _unjam_iterator(this, settings, record) if _can_replace(this, settings, record) else get_iterator(this)
 
     @functools.wraps(iterate)
     def iterated(this: Any) -> Any:
@@ -49,26 +51,33 @@ def take_over(module: ModuleType, settings: Settings) -> None:
             record.begins(found, this, token, begun, _now())
         return found
 
-    loader.__new__, loader._get_iterator, loader.__iter__ = new, iterator, iterated  # noqa: SLF001 - as above
+    def plain_new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        above = super(loader, kind).__new__
+        return above(kind) if above is object.__new__ else above(kind, *args, **kwargs)
+
+    # a class with a deleted __new__ accepts no arguments, so `undo` leaves a plain one
+    PATCHES.set(loader, "__new__", new, afterwards=plain_new)
+    PATCHES.set(loader, "_get_iterator", iterator)
+    PATCHES.set(loader, "__iter__", iterated)
     for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):  # noqa: SLF001 - as above
         time_next(kind)
-    after_import("unjam.loader.iterator", _time_ours)
+    after_import("unjam.loader.iterator", _time_unjam_iterators)
 
 
-def _time_ours(module: ModuleType) -> None:
+def _time_unjam_iterators(module: ModuleType) -> None:
     for kind in (module.InlineIterator, module.WorkersIterator):
         time_next(kind)
 
 
 def time_next(kind: Any) -> None:
-    """Note how long the program waits for each batch of an iterator's class."""
+    """Record how long the program waits for each batch of this iterator class."""
     next_data = kind._next_data  # noqa: SLF001 - torch's name
 
     @functools.wraps(next_data)
     def timed(this: Any) -> Any:
         watch = getattr(this, "unjam_pass", None)
         if watch is None:
-            return next_data(this)  # somebody made torch's iterator without asking its loader
+            return next_data(this)  # the program created the iterator without the loader
         asked = _now()
         try:
             data = next_data(this)
@@ -81,15 +90,15 @@ def time_next(kind: Any) -> None:
         watch.waited(asked, _now(), data)
         return data
 
-    kind._next_data = timed  # noqa: SLF001 - as above
+    PATCHES.set(kind, "_next_data", timed)
 
 
-def _may_take(loader: Any, settings: Settings, record: Record) -> bool:
-    """Whether unjam's iterator can stand in; otherwise torch's own is watched, and the summary says why."""
+def _can_replace(loader: Any, settings: Settings, record: Record) -> bool:
+    """Whether we can use unjam's iterator; if not, we record torch's and the summary says why."""
     if settings.observe:
         record.note = "watched (--observe)"
         return False
-    from unjam.loader.dataloader import can_open  # noqa: PLC0415 - torch is complete by now
+    from unjam.loader.dataloader import can_open  # noqa: PLC0415 - torch is imported by now
 
     if not can_open(loader):
         record.note = "watched: unjam's iterator cannot run on this system, or with this torch"
@@ -97,9 +106,12 @@ def _may_take(loader: Any, settings: Settings, record: Record) -> bool:
     return True
 
 
-def _ours(loader: Any, settings: Settings, record: Record) -> Any:
-    from unjam.loader.dataloader import adopt, open_iterator  # noqa: PLC0415 - torch is complete by now
+def _unjam_iterator(loader: Any, settings: Settings, record: Record) -> Any:
+    from unjam.loader import dataloader  # noqa: PLC0415 - torch is imported by now
+    from unjam.loader.options import LoaderOptions  # noqa: PLC0415 - as above
+    from unjam.loader.state import attached  # noqa: PLC0415 - as above
 
-    if attached.find(loader) is None:
-        record.pacer = adopt(loader, auto=settings.auto, pacer=record.pacer, **settings.options)
-    return open_iterator(loader)
+    if not attached(loader):
+        options = LoaderOptions(**settings.options)
+        record.sizer = dataloader.take_over(loader, options, auto=settings.auto, sizer=record.sizer).sizer
+    return dataloader.open_iterator(loader)

@@ -1,7 +1,7 @@
-"""Torch's fetchers with a clock: when a batch was begun, collated, done, and which of its samples took longest.
+"""Times torch's fetchers: start, collate and end of each batch, and its slowest sample.
 
-This runs in torch's own workers, so it must cost next to nothing and never raise: a clock reading for each sample, one write to mapped
-memory for each batch.
+This runs in torch's own workers, so it must be very cheap and never raise: it reads the clock for
+each sample, and writes to mapped memory once per batch.
 """
 
 from __future__ import annotations
@@ -13,53 +13,55 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from unjam.doctor.run.batch_file import MOST_DETAIL, Page, name_of
+from unjam.doctor.run.batch_file import MOST_DETAIL, BatchFile, name_of
+from unjam.doctor.run.patches import PATCHES
 from unjam.doctor.run.settings import Settings
 
 _now = time.monotonic_ns
-# nanoseconds: samples below this are quick; batches of them in a row before they are no longer timed one by one
+# nanoseconds: faster samples are quick; after SURE batches of them we stop timing single samples
 QUICK, SURE = 50_000, 8
 
 
-# the number of the present iterator, for those that load in the program's own process
+# number of the current iterator that loads in the program's process
 _inline = [0]
 
 
 def next_inline() -> int:
-    """A name for the files of the next iterator without workers; torch's seeds are not negative."""
+    """Return a seed for the next iterator without workers; negative, unlike torch's seeds."""
     _inline[0] += 1
     return -_inline[0]
 
 
-class Clock:
-    """The times of one fetcher's present batch."""
+class FetchClock:
+    """The times of the current batch of one fetcher."""
 
     __slots__ = ("_detail", "_left", "_page", "collated", "last", "longest", "quick", "samples", "slowest", "stamps")
 
     def __init__(self, settings: Settings) -> None:
-        self._page: Page | None = None
+        self._page: BatchFile | None = None
         self._detail = -1
         self._left = MOST_DETAIL
         self.longest = self.collated = self.samples = self.last = self.quick = 0
         self.slowest: Any = ""
         self.stamps: list[int] | None = [] if settings.trace else None
-        seed, worker = _who()
+        seed, worker = _seed_and_worker()
         try:
             path = name_of(settings.folder, seed, worker)
-            self._page = Page(path)
+            self._page = BatchFile(path)
             if settings.trace:
                 self._detail = os.open(f"{path}.samples", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError:
-            self._page = None  # no room to write: the program goes on without us
+            self._page = None  # e.g. the disk is full: record nothing
 
     def begin(self) -> None:
-        """Another batch."""
+        """Start a batch."""
         self.longest = self.collated = self.samples = 0
+        self.slowest = ""
         if self.stamps:
             self.stamps.clear()
 
     def done(self, begun: int, done: int) -> None:
-        """The batch is made."""
+        """Record the finished batch."""
         if self._page is not None:
             collated = self.collated or done
             idle = begun - self.last if self.last else 0
@@ -69,7 +71,7 @@ class Clock:
         self.last = done
 
     def _write(self, begun: int, done: int) -> None:
-        import array  # noqa: PLC0415 - for a trace only
+        import array  # noqa: PLC0415 - only for a trace
 
         stamps = self.stamps or []
         data = array.array("q", [len(stamps) + 2, begun, *stamps, done]).tobytes()
@@ -82,18 +84,18 @@ class Clock:
                 self._left = 0
 
 
-def _who() -> tuple[int, int]:
-    """The seed that this worker's epoch began with, and its number; -1 for the main process."""
-    from torch.utils.data import get_worker_info  # noqa: PLC0415 - it is imported by now
+def _seed_and_worker() -> tuple[int, int]:
+    """Return torch's base seed and the worker number; in the main process our own seed and -1."""
+    from torch.utils.data import get_worker_info  # noqa: PLC0415 - torch is imported by now
 
     info = get_worker_info()
     return (info.seed - info.id, info.id) if info is not None else (-_inline[0], -1)
 
 
 class _Samples:
-    """A dataset as its fetcher sees it."""
+    """Wraps a dataset and times each sample."""
 
-    def __init__(self, dataset: Any, clock: Clock) -> None:
+    def __init__(self, dataset: Any, clock: FetchClock) -> None:
         self.unjam_inner = self._dataset = dataset
         self._clock = clock
 
@@ -115,9 +117,9 @@ class _Samples:
 
 
 class _Stream:
-    """The iterator of a dataset as its fetcher sees it."""
+    """Wraps the iterator of a dataset and times each sample."""
 
-    def __init__(self, inner: Iterator[Any], clock: Clock) -> None:
+    def __init__(self, inner: Iterator[Any], clock: FetchClock) -> None:
         self._inner = inner
         self._clock = clock
         self._count = 0
@@ -140,7 +142,7 @@ class _Stream:
         return value
 
 
-def _timed(collate: Any, clock: Clock) -> Any:
+def _timed(collate: Any, clock: FetchClock) -> Any:
     def timed(data: Any) -> Any:
         clock.collated = _now()
         return collate(data)
@@ -148,8 +150,8 @@ def _timed(collate: Any, clock: Clock) -> Any:
     return functools.update_wrapper(timed, collate) if hasattr(collate, "__dict__") else timed
 
 
-def _follow(fetcher: Any, clock: Clock, took: int) -> None:
-    """Single samples are timed where they take long enough for that to cost nothing; quick ones only by the batch."""
+def _choose_timing(fetcher: Any, clock: FetchClock, took: int) -> None:
+    """Time single samples only if they are so slow that reading the clock costs nothing."""
     timed = type(fetcher.dataset) is _Samples
     quick = took < QUICK * clock.samples
     if timed and quick:
@@ -163,7 +165,7 @@ def _follow(fetcher: Any, clock: Clock, took: int) -> None:
 
 
 def time_fetchers(module: ModuleType, settings: Settings) -> None:
-    """Put the clock into torch's two fetchers."""
+    """Patch torch's two fetchers."""
     if not settings.folder:
         return
     _patch(module._MapDatasetFetcher, settings, stream=False)  # noqa: SLF001 - torch's names
@@ -176,7 +178,7 @@ def _patch(kind: Any, settings: Settings, *, stream: bool) -> None:
     @functools.wraps(make)
     def made(this: Any, *args: Any, **kwargs: Any) -> None:
         make(this, *args, **kwargs)
-        this.unjam_clock = clock = Clock(settings)
+        this.unjam_clock = clock = FetchClock(settings)
         this.collate_fn = _timed(this.collate_fn, clock)
         if stream:
             this.dataset_iter = _Stream(this.dataset_iter, clock)
@@ -185,15 +187,18 @@ def _patch(kind: Any, settings: Settings, *, stream: bool) -> None:
 
     @functools.wraps(fetch)
     def fetched(this: Any, possibly_batched_index: Any) -> Any:
-        clock, begun = this.unjam_clock, _now()
-        clock.begin()  # the batch before may have ended in an exception
+        clock, begun = getattr(this, "unjam_clock", None), _now()
+        if clock is None:
+            return fetch(this, possibly_batched_index)  # created before we patched the class
+        clock.begin()  # reset: the previous batch may have raised
         data = fetch(this, possibly_batched_index)
         now = _now()
         if not clock.samples:
             clock.samples = len(possibly_batched_index) if isinstance(possibly_batched_index, list) else 1
         if not stream and clock.stamps is None:
-            _follow(this, clock, now - begun)
+            _choose_timing(this, clock, now - begun)
         clock.done(begun, now)
         return data
 
-    kind.__init__, kind.fetch = made, fetched
+    PATCHES.set(kind, "__init__", made)
+    PATCHES.set(kind, "fetch", fetched)

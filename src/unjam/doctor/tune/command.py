@@ -1,4 +1,4 @@
-"""The whole of `unjam tune`: the step's time, the climb, the judgement."""
+"""Runs `unjam tune`: gets the step time, measures settings, and returns the recommendation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from unjam.doctor.check.command.check import open_patient
+from unjam.doctor.check.command.check import open_target
 from unjam.doctor.check.command.target_process import CannotExamine
 from unjam.doctor.rules.tuning import Tuned, judge
 from unjam.doctor.run.launch import CannotRun
@@ -16,12 +16,12 @@ from unjam.system.masking import without_secrets
 
 
 class CannotTune(Exception):
-    """It could not be done; the text says why."""
+    """The loader could not be tuned; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the command line says."""
+class TuneRequest:
+    """The arguments of the command line."""
 
     target: str
     arguments: list[str]
@@ -32,8 +32,8 @@ class Wanted:
     profile: bool = False
 
 
-def climb(wanted: Wanted, say: Callable[[str, float], None]) -> tuple[Tuned, int]:
-    """The recommendation, and how many loaders the program has."""
+def tune_result(wanted: TuneRequest, say: Callable[[str, float], None]) -> tuple[Tuned, int]:
+    """Return the recommendation, and how many loaders the program has."""
     if not 0 < wanted.budget < math.inf:
         raise CannotTune(f"--budget takes a number of seconds, not {wanted.budget:g}")
     if wanted.steps < 0 or (wanted.steps and wanted.step_ms is not None):
@@ -44,16 +44,16 @@ def climb(wanted: Wanted, say: Callable[[str, float], None]) -> tuple[Tuned, int
     words = "--step-ms" if step is not None else ""
     try:
         if step is None and wanted.steps > 0:
-            step, words = _learn(wanted, say)
-        patient = open_patient(wanted.target, wanted.arguments, module=wanted.module)
+            step, words = _step_from_program(wanted, say)
+        process = open_target(wanted.target, wanted.arguments, module=wanted.module)
         wishes = Wishes(wanted.budget, step, words, wanted.profile)
-        climbed, _, loaders = tune(patient, wanted.target, wishes, say)
+        measured, _, loaders = tune(process, wanted.target, wishes, say)
     except (CannotExamine, CannotRun) as error:
         raise CannotTune(str(error)) from error
-    return without_secrets(judge(climbed)), loaders
+    return without_secrets(judge(measured)), loaders
 
 
-def _learn(wanted: Wanted, say: Callable[[str, float], None]) -> tuple[float, str]:
+def _step_from_program(wanted: TuneRequest, say: Callable[[str, float], None]) -> tuple[float, str]:
     if wanted.target.endswith(".ipynb") or (":" in wanted.target and not wanted.module):
         raise CannotTune("--steps runs a script; for a notebook or an object give --step-ms")
     say(f"running {wanted.target} for {wanted.steps} batches", 0.0)

@@ -1,4 +1,4 @@
-"""How long a training step takes: the program itself runs for some batches, on its own loader, and is ended."""
+"""Measures a training step: runs the program for some batches on its own loader, then stops it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from unjam.doctor.run.launch import CannotRun, words
 from unjam.doctor.run.settings import Settings, with_folder
 from unjam.loader.engine.deadlines import ASK_AGAIN
 
-# a program that has not come to its batches by then is ended
+# seconds after which a program that has not finished its batches is killed
 MOST = 600.0
 
 
 def measure_step(program: list[str], module: str, steps: int, tick: Callable[[], None]) -> tuple[float, int]:
-    """The median seconds between a batch and the question for the next, and over how many batches."""
+    """Return the median seconds of a step, and the number of batches."""
     command = [sys.executable, *words(program, module)]
     settings = with_folder(
         Settings(observe=True, quiet=True, leader=os.getpid(), began=time.time(), stop_after=steps + 1)
@@ -39,13 +39,13 @@ def measure_step(program: list[str], module: str, steps: int, tick: Callable[[],
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        _await(process, tick)
+        _wait_for_exit(process, tick)
         return _read(settings.json, output, process.returncode)
     finally:
         shutil.rmtree(settings.folder, ignore_errors=True)
 
 
-def _await(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> None:
+def _wait_for_exit(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> None:
     until = time.monotonic() + MOST
     try:
         while time.monotonic() < until:
@@ -55,13 +55,13 @@ def _await(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> None:
                 return
     finally:
         with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)  # and whatever it left behind
+            os.killpg(process.pid, signal.SIGKILL)  # and all processes that it left behind
         process.wait(ASK_AGAIN.seconds)
 
 
 def _read(path: str, output: str, code: int | None) -> tuple[float, int]:
     folder, name = os.path.split(path)
-    # ranks write files of their own; the first one's tells
+    # each rank writes its own file; we use the first
     found = sorted(
         one for one in os.listdir(folder) if one.startswith(name.partition(".")[0]) and one.endswith(".json")
     )

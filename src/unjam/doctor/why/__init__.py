@@ -1,1 +1,1 @@
-"""`unjam why`: looks at a running program from outside."""
+"""`unjam why`: observes a running program from outside."""

@@ -1,4 +1,4 @@
-"""Which processes belong to one training: the main process or the ranks, their workers, and what those started."""
+"""Finds the processes of one training: main process or ranks, their workers and other children."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import os
 from dataclasses import dataclass
 
 from unjam.system.descriptor_owners import Owners
-from unjam.system.process_table import Entry, Rest, Table, children, descendants, entry, environment, everyone, rank_in
+from unjam.system.process_table import (
+    ProcessEntry,
+    Rest,
+    Table,
+    children,
+    descendants,
+    entry,
+    environment,
+    everyone,
+    rank_in,
+)
 from unjam.system.waiting import read_text
 
 _HELPERS = (
@@ -15,75 +25,81 @@ _HELPERS = (
     "multiprocessing.forkserver",
     "unjam.loader.worker.server",
 )
-# variables that are the same for all ranks of a job
-_MEETINGS = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_STEP_ID", "OMPI_COMM_WORLD_JOBID")
-_BORN_BY_MULTIPROCESSING = ("multiprocessing.spawn", "multiprocessing-fork")
+# environment variables that have the same value in all ranks of a job
+_JOB_KEYS = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_STEP_ID", "OMPI_COMM_WORLD_JOBID")
+_SPAWN_MARKS = ("multiprocessing.spawn", "multiprocessing-fork")
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One program: its main processes, and everything below them."""
+    """One program: its main processes and all their descendants."""
 
-    root: Entry
-    mains: tuple[Entry, ...]
-    workers: tuple[Entry, ...]
-    others: tuple[Entry, ...]
+    root: ProcessEntry
+    mains: tuple[ProcessEntry, ...]
+    workers: tuple[ProcessEntry, ...]
+    others: tuple[ProcessEntry, ...]
 
     @property
     def rested(self) -> float:
-        """For how long the one that has rested longest of its workers, or of its main processes, has not run."""
+        """The longest time in seconds that a worker (else a main process) has not run."""
         clock = Rest()
         return max((clock.of(one.pid, one.pid) or 0.0 for one in self.workers or self.mains), default=0.0)
 
 
-def is_helper(one: Entry, table: Table | None = None) -> bool:
-    """Whether a process only serves multiprocessing; a child of the fork server has the server's command and does not."""
+def is_helper(one: ProcessEntry, table: Table | None = None) -> bool:
+    """Whether a process is a server of multiprocessing or unjam, such as the fork server.
+
+    A child of the fork server has the server's command line, but is not a helper.
+    """
     parent = (table.get(one.parent) if table is not None else None) or entry(one.parent)
     if parent is not None and parent.command == one.command:
         return False
     return any(mark in word for word in one.command for mark in _HELPERS)
 
 
-def is_worker_like(one: Entry, table: Table) -> bool:
-    """Whether a process was started as multiprocessing starts its children, as far as its name and command tell."""
+def is_worker_like(one: ProcessEntry, table: Table) -> bool:
+    """Whether a process looks like a child of multiprocessing, by its name and command line."""
     if one.name.startswith(("pt_data_worker", "unjam-worker")):
         return True
     if is_helper(one, table) or one.state == "Z":
         return False
-    if any(mark in word for word in one.command for mark in _BORN_BY_MULTIPROCESSING):
+    if any(mark in word for word in one.command for mark in _SPAWN_MARKS):
         return True
     parent = table.get(one.parent)
     if parent is None or not parent.is_python or not one.is_python:
         return False
-    # forked and never another program since; a child of the fork server has the server's command
+    # the same command line: forked without exec, by the parent or by the fork server
     return one.command == parent.command
 
 
-def _kids(one: Entry, table: Table) -> list[Entry]:
-    """The children that do its work; those of a fork server are its own."""
+def _own_children(one: ProcessEntry, table: Table) -> list[ProcessEntry]:
+    """Return the children of a process; for a fork server, the server's children instead."""
     found = []
-    for kid in children(table, one.pid):
-        found += children(table, kid.pid) if is_helper(kid, table) else [kid]
+    for child in children(table, one.pid):
+        found += children(table, child.pid) if is_helper(child, table) else [child]
     return found
 
 
-def _mains(one: Entry, table: Table) -> list[Entry]:
-    """The main processes at or below a process."""
-    kids = _kids(one, table)
+def _mains(one: ProcessEntry, table: Table) -> list[ProcessEntry]:
+    """Return the main processes among a process and its descendants."""
+    own_children = _own_children(one, table)
     if one.name.startswith(("pt_data_worker", "unjam-worker")) or is_helper(one, table):
         return []
     below = [
         main
-        for kid in kids
-        if not is_worker_like(kid, table) or any(is_worker_like(inner, table) for inner in _kids(kid, table))
-        for main in _mains(kid, table)
+        for child in own_children
+        if not is_worker_like(child, table)
+        or any(is_worker_like(inner, table) for inner in _own_children(child, table))
+        for main in _mains(child, table)
     ]
-    if any(kid.name.startswith(("pt_data_worker", "unjam-worker")) for kid in kids):
+    if any(child.name.startswith(("pt_data_worker", "unjam-worker")) for child in own_children):
         return [one, *below]
-    if one.is_python and any(is_worker_like(kid, table) for kid in kids) and not below:
+    if one.is_python and any(is_worker_like(child, table) for child in own_children) and not below:
         return [one]
     if below:
-        ranks = [kid for kid in kids if kid.is_python and not is_helper(kid, table) and kid not in below]
+        ranks = [
+            child for child in own_children if child.is_python and not is_helper(child, table) and child not in below
+        ]
         return sorted([*below, *(rank for rank in ranks if _uses_torch(rank.pid))], key=lambda main: main.pid)
     return [one] if one.is_python and _uses_torch(one.pid) else []
 
@@ -93,7 +109,10 @@ def _uses_torch(pid: int) -> bool:
 
 
 def families_of(pid: int) -> list[Family]:
-    """The program that a process belongs to, be it a main process, a worker or what started them; several of a launcher's."""
+    """Return the program that a process belongs to.
+
+    The process may be a main process, a worker, or a launcher, which can have several programs.
+    """
     table = everyone()
     one = table.get(pid)
     if one is None:
@@ -109,8 +128,8 @@ def families_of(pid: int) -> list[Family]:
     return [_family(one, job, table) for job in _jobs(mains, table)]
 
 
-def _with_other_ranks(one: Entry, table: Table) -> list[Entry]:
-    """A main process, and those of its siblings that are ranks of the same job."""
+def _with_other_ranks(one: ProcessEntry, table: Table) -> list[ProcessEntry]:
+    """Return a main process and its siblings that are ranks of the same job."""
     launcher = table.get(one.parent)
     if launcher is None or not launcher.is_python:
         return [one]
@@ -119,9 +138,9 @@ def _with_other_ranks(one: Entry, table: Table) -> list[Entry]:
     return sorted([one, *others], key=lambda main: main.pid)
 
 
-def _jobs(mains: list[Entry], table: Table) -> list[list[Entry]]:
-    """Main processes in groups: those of one job together. Programs that only have the same parent are apart."""
-    jobs: list[list[Entry]] = []
+def _jobs(mains: list[ProcessEntry], table: Table) -> list[list[ProcessEntry]]:
+    """Group main processes by job. Having the same parent alone does not make them one job."""
+    jobs: list[list[ProcessEntry]] = []
     owners = Owners() if len(mains) > 1 else None
     for main in mains:
         job = next(
@@ -134,20 +153,22 @@ def _jobs(mains: list[Entry], table: Table) -> list[list[Entry]]:
     return jobs
 
 
-def _same_job(one: Entry, other: Entry, table: Table, owners: Owners) -> bool:
+def _same_job(one: ProcessEntry, other: ProcessEntry, table: Table, owners: Owners) -> bool:
     if one.parent == other.parent and is_worker_like(one, table) and is_worker_like(other, table):
         return True
     mine, its = (environment(main.pid) for main in (one, other))
-    if any(name in mine and mine.get(name) == its.get(name) for name in _MEETINGS) and rank_in(mine) != rank_in(its):
+    if any(name in mine and mine.get(name) == its.get(name) for name in _JOB_KEYS) and rank_in(mine) != rank_in(its):
         return True
     return other.pid in owners.connected(one.pid)
 
 
-def _is_rank(one: Entry, table: Table) -> bool:
-    return not one.name.startswith(("pt_", "unjam-")) and any(is_worker_like(kid, table) for kid in _kids(one, table))
+def _is_rank(one: ProcessEntry, table: Table) -> bool:
+    return not one.name.startswith(("pt_", "unjam-")) and any(
+        is_worker_like(child, table) for child in _own_children(one, table)
+    )
 
 
-def _family(root: Entry, mains: list[Entry], table: Table) -> Family:
+def _family(root: ProcessEntry, mains: list[ProcessEntry], table: Table) -> Family:
     tops = [root] if len(mains) == 1 and mains[0] is root else mains
     below = [one for top in tops for one in descendants(table, top.pid) if one not in mains and one.pid != os.getpid()]
     pids = {main.pid for main in mains}
@@ -155,7 +176,7 @@ def _family(root: Entry, mains: list[Entry], table: Table) -> Family:
     return Family(root, tuple(mains), tuple(workers), tuple(one for one in below if one not in workers))
 
 
-def _belongs(one: Entry, mains: set[int], table: Table) -> bool:
+def _belongs(one: ProcessEntry, mains: set[int], table: Table) -> bool:
     parent = table.get(one.parent)
     if parent is not None and is_helper(parent, table):
         parent = table.get(parent.parent)
@@ -163,10 +184,10 @@ def _belongs(one: Entry, mains: set[int], table: Table) -> bool:
 
 
 def families() -> list[Family]:
-    """Every program of this machine that looks like a training with data workers, those at rest for longest first."""
+    """Return every program that looks like a training with data workers, longest idle first."""
     table = everyone()
     mine = _ancestors(os.getpid(), table)
-    mains: dict[int, Entry] = {}
+    mains: dict[int, ProcessEntry] = {}
     for one in table.values():
         named = one.name.startswith(("pt_data_worker", "unjam-worker"))
         if not named and not (one.is_python and is_worker_like(one, table) and _uses_torch(one.pid)):
@@ -176,7 +197,7 @@ def families() -> list[Family]:
             main = table.get(main.parent)
         if main is not None and main.is_python and main.pid not in mine and main.pid > 1:
             mains[main.pid] = main
-    # a main process below another one is part of it
+    # a main process below another one belongs to it
     tops = [main for main in mains.values() if not _ancestors(main.parent, table) & set(mains)]
     found = [_family(job[0], job, table) for job in _jobs(tops, table)]
     return sorted(found, key=lambda one: -one.rested)

@@ -1,4 +1,4 @@
-"""Why is it stuck? A running program is found, looked at from outside, and judged by the rules."""
+"""`unjam why`: finds a running program, observes it, and lets the rules explain why it is stuck."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import sys
 import time
 
 from unjam.doctor.report.diagnosis import Diagnosis
-from unjam.doctor.rules import witnessed
+from unjam.doctor.rules import detected_live
 from unjam.doctor.why.families import Family, families, families_of
-from unjam.doctor.why.observe import attend
+from unjam.doctor.why.observe import observe
 from unjam.system.masking import without_secrets
 
 
 class CannotLook(Exception):
-    """There is nothing to look at; the message says why."""
+    """There is no program to observe; the message says why."""
 
 
 def find(pid: int | None) -> list[Family]:
-    """The program that a process belongs to; without one, every program that looks like a training with workers."""
+    """Return the program of this process; without a pid, all that look like a training."""
     if not sys.platform.startswith("linux"):
         raise CannotLook("why reads /proc, which only Linux has; use `py-spy dump --pid PID` here")
     if pid is None:
@@ -34,12 +34,12 @@ def find(pid: int | None) -> list[Family]:
 
 
 def why(family: Family, seconds: float = 0.0) -> Diagnosis:
-    """Look at a program, and say what holds it."""
+    """Observe a program and return what blocks it."""
     began = time.monotonic()
-    scene = attend(family, seconds)
+    scene = observe(family, seconds)
     diagnosis = Diagnosis(
         f"pid {family.mains[0].pid}: {family.mains[0].line}",
-        witnessed(scene),
+        detected_live(scene),
         [],
         [],
         time.monotonic() - began,

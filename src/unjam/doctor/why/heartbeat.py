@@ -1,6 +1,6 @@
-"""What a worker of unjam's own loader says of itself: the page of words that it shares with its parent, read from outside.
+"""Reads the status page that an unjam worker shares with its parent, from outside.
 
-Needs no right to trace the process, only to see its descriptors.
+This needs no permission to trace the process, only to open its file descriptors.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import stat
 
 from unjam.doctor.facts.scene import Doing
-from unjam.loader.transport.status_page import PAGE_BYTES, Beat, Stage, read_beat
+from unjam.loader.transport.status_page import PAGE_BYTES, Heartbeat, Stage, read_heartbeat
 
 _STAGES = {
     Stage.STARTING: "start", Stage.LOADING: "start", Stage.INIT: "init", Stage.IDLE: "idle", Stage.GETITEM: "sample",
@@ -18,27 +18,29 @@ _STAGES = {
 }  # fmt: skip
 
 
-def beat_of(pid: int) -> Beat | None:
-    """The last sign of life of one of unjam's workers; None: it is none, or its descriptors may not be seen."""
+def heartbeat_of(pid: int) -> Heartbeat | None:
+    """Return the last heartbeat; None: not an unjam worker, or we may not open its descriptors."""
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
             if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/memfd:unjam-page"):
                 fd = os.open(f"/proc/{pid}/fd/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
                 try:
-                    # read, not mapped: its owner may make it shorter at any moment
+                    # we read it instead of mapping it: its owner may truncate it at any time
                     data = os.pread(fd, PAGE_BYTES, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
                 finally:
                     os.close(fd)
-                return read_beat(memoryview(data).cast("q")) if len(data) == PAGE_BYTES else None
+                return read_heartbeat(memoryview(data).cast("q")) if len(data) == PAGE_BYTES else None
     except (OSError, ValueError):
         return None
     return None
 
 
-def doing_of(beat: Beat, known: Doing, number: int) -> Doing:
-    """What it is about, by its own word; the sample's index is the stack's to tell."""
-    stage = _STAGES.get(beat.stage, known.stage)
+def doing_of(heartbeat: Heartbeat, known: Doing, number: int) -> Doing:
+    """Return what a worker does, from its heartbeat. The sample index comes from the stack."""
+    stage = _STAGES.get(heartbeat.stage, known.stage)
     index = known.index or (
-        f"at position {beat.position} of batch {beat.batch}" if stage == "sample" and beat.position >= 0 else ""
+        f"at position {heartbeat.position} of batch {heartbeat.batch}"
+        if stage == "sample" and heartbeat.position >= 0
+        else ""
     )
-    return Doing("unjam", stage, index, number, beat.batch, known.workers, since=beat.seconds())
+    return Doing("unjam", stage, index, number, heartbeat.batch, known.workers, since=heartbeat.seconds())

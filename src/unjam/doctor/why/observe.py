@@ -1,4 +1,4 @@
-"""A running program is looked at from outside for a few seconds. Nothing of it is stopped, signalled or changed."""
+"""Observes a running program from outside for a few seconds; stops, signals and changes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unjam.doctor.check.processes import pause
 from unjam.doctor.facts import held_locks, roles
 from unjam.doctor.facts.scene import Doing, Process, Scene, Thread
 from unjam.doctor.why.families import Family, is_helper
-from unjam.doctor.why.heartbeat import beat_of, doing_of
+from unjam.doctor.why.heartbeat import doing_of, heartbeat_of
 from unjam.doctor.why.permission import remedy
 from unjam.doctor.why.relations import silence, with_connections, with_ends, with_holders
 from unjam.system import limits, native_stacks, process_table, python_stacks, waiting
@@ -22,7 +22,7 @@ from unjam.system.file_owner import is_users
 from unjam.system.foreign_files import load_sources, read_their_output
 from unjam.system.memory_limits import available_memory, oom_kills
 from unjam.system.process_table import (
-    Entry,
+    ProcessEntry,
     Rest,
     entry,
     environment,
@@ -35,16 +35,16 @@ from unjam.system.process_table import (
 from unjam.system.python_stacks import Refused, Spied
 from unjam.system.stacks import Frame
 
-# seconds that a look lasts at least, and where a process computes and it is not plain yet whether it gets on
+# seconds to observe at least; and if a process may be slow or in an endless loop
 SHORT, LONG = 1.5, 2.6
 MOST_PYTHON_THREADS = 24
 
 
 @dataclass
 class _Watched:
-    """One process while it is looked at."""
+    """One process while we observe it."""
 
-    entry: Entry
+    entry: ProcessEntry
     role: str
     main: int
     spied: list[Spied] = field(default_factory=list)
@@ -59,11 +59,11 @@ class _Watched:
     same_sample: bool = True
     key: str = ""
     unserved: bool = False
-    number: int = -1  # in the order of their birth, where nothing better is known
+    number: int = -1  # by start time, used if no better number is known
     doing: Doing = field(default_factory=Doing)
 
     def main_thread(self) -> Spied | None:
-        """The thread that matters: a worker's main one; of a program, the one that uses its loader."""
+        """Return the main thread; of a main process, the thread that uses a loader."""
         pid = self.entry.pid
         first = next((one for one in self.spied if one.tid == pid), None)
         first = first or next((one for one in self.spied if one.name == "MainThread"), None)
@@ -73,7 +73,7 @@ class _Watched:
 
     @property
     def tid(self) -> int:
-        """Its number."""
+        """The thread id of `main_thread()`."""
         thread = self.main_thread()
         return thread.tid if thread is not None and thread.tid else self.entry.pid
 
@@ -83,19 +83,19 @@ def _uses_a_loader(thread: Spied) -> bool:
     return doing.stage != "elsewhere" and doing.loader in ("torch", "unjam")
 
 
-def attend(family: Family, seconds: float = 0.0) -> Scene:
-    """Look at every process of a family, twice and more, and put together what was seen."""
+def observe(family: Family, seconds: float = 0.0) -> Scene:
+    """Observe every process of a family at least twice, and combine the observations."""
     began = time.monotonic()
-    watched = _cast(family)
-    with ThreadPoolExecutor(4) as hands:
-        list(hands.map(_first_look, watched))
+    watched = _to_watch(family)
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(_first_look, watched))
         _assign_roles(watched)
-        _look_again(watched, began, seconds, hands)
+        _look_again(watched, began, seconds, executor)
         rest, owners = Rest(), Owners()
         elapsed = time.monotonic() - began
-        # whoever has gone and was buried meanwhile is no part of the scene
+        # a worker or child that exited and was reaped meanwhile is not part of the scene
         watched = [one for one in watched if one.role == "main" or os.path.exists(f"/proc/{one.entry.pid}")]
-        processes = list(hands.map(lambda one: _describe(one, rest), watched))
+        processes = list(executor.map(lambda one: _describe(one, rest), watched))
     everyone = [with_ends(process, owners) for process in processes]
     everyone = [
         replace(with_connections(one, everyone, owners), silent=silence(one, everyone, owners)) for one in everyone
@@ -116,18 +116,18 @@ def attend(family: Family, seconds: float = 0.0) -> Scene:
     )
 
 
-def _cast(family: Family) -> list[_Watched]:
+def _to_watch(family: Family) -> list[_Watched]:
     mains = {one.pid for one in family.mains}
     found = [_Watched(one, "main", one.pid) for one in family.mains]
     parents = {one.pid: one.parent for one in (*family.workers, *family.others)}
 
-    def home(pid: int) -> int:
+    def main_pid(pid: int) -> int:
         while pid not in mains and pid in parents:
             pid = parents[pid]
         return pid
 
-    found += [_Watched(one, "worker", home(one.pid)) for one in family.workers]
-    found += [_Watched(one, "helper" if is_helper(one) else "child", home(one.pid)) for one in family.others]
+    found += [_Watched(one, "worker", main_pid(one.pid)) for one in family.workers]
+    found += [_Watched(one, "helper" if is_helper(one) else "child", main_pid(one.pid)) for one in family.others]
     return found
 
 
@@ -139,10 +139,10 @@ def _first_look(one: _Watched) -> None:
     one.turns = {tid: turns(pid, tid) for tid in one.began}
     if one.role in ("helper", "child") or one.entry.state == "Z":
         return
-    _spy(one)
+    _read_stacks(one)
 
 
-def _spy(one: _Watched) -> None:
+def _read_stacks(one: _Watched) -> None:
     try:
         now = python_stacks.stacks(one.entry.pid)
     except Refused as refused:
@@ -167,7 +167,7 @@ def _spy(one: _Watched) -> None:
 
 
 def _own_calls(thread: Spied) -> Spied:
-    """Without the calls that a forked process has from its parent."""
+    """Remove the frames that a forked process inherited from its parent."""
     begin = roles.at(thread.frames, "multiprocessing/process.py", "_bootstrap")
     if begin < 0:
         return thread
@@ -185,24 +185,24 @@ def _doing(one: _Watched, thread: Spied) -> Doing:
 
 
 def _assign_roles(watched: list[_Watched]) -> None:
-    """Children of multiprocessing that are ranks of a job become main processes."""
+    """Correct the roles, e.g. children of multiprocessing that are ranks become main processes."""
     for one in watched:
         thread = one.main_thread()
         if one.role != "worker" or thread is None or one.doing.loader != "process":
             continue
         spawned = roles.at(thread.frames, "torch/multiprocessing/spawn.py", "_wrap") >= 0
-        loads = roles.at(thread.frames, "torch/utils/data/dataloader.py") >= 0  # it has a loader of its own
+        loads = roles.at(thread.frames, "torch/utils/data/dataloader.py") >= 0  # it uses a loader
         if spawned or loads or roles.collective(thread.frames):
-            _promote(one, watched)
+            _make_main(one, watched)
     ranks = [one for one in watched if one.role == "main" and roles.collective(_frames(one))]
     for one in watched:
-        # one rank waits for another: its siblings are ranks too
+        # it is a sibling or child of a rank, so it is a rank too
         beside = any(one.entry.parent in (rank.entry.parent, rank.entry.pid) for rank in ranks)
         if one.role == "worker" and one.doing.loader == "process" and beside:
-            _promote(one, watched)
+            _make_main(one, watched)
     parents = {one.entry.parent for one in watched if one.role == "main"}
     for one in watched:
-        # what only waits for its ranks is no rank itself
+        # a process that only waits for its ranks is not a rank
         if one.role == "main" and one.entry.pid in parents and not _loads_or_trains(one, watched):
             one.role = "helper"
     for main in {one.main for one in watched}:
@@ -213,14 +213,14 @@ def _assign_roles(watched: list[_Watched]) -> None:
     for number, one in enumerate(sorted(mains, key=lambda one: (one.entry.born, one.entry.pid))):
         one.number = number if len(mains) > 1 else -1
     for one in watched:
-        # a wait for a pool or queue is a wait for the loader only where there are processes that serve it
+        # a wait for a pool or queue is a wait for a loader only if worker processes serve it
         its = [other for other in watched if other.main == one.entry.pid and other.role == "worker"]
         served = any(other.doing.loader in ("pool", "process", "") for other in its)
         if one.role == "main" and one.doing.loader in ("pool", "process") and not served:
             one.doing = Doing("", "elsewhere", through=one.doing.through)
             one.unserved = True
     for one in watched:
-        # a process of the program's own beside a loader's workers is none of them
+        # the program started this process itself; it is not one of the loader's workers
         if one.role == "worker" and one.doing.loader == "process" and _has_loader(one.main, watched):
             one.role = "child"
 
@@ -243,9 +243,9 @@ def _frames(one: _Watched) -> tuple[Frame, ...]:
     return thread.frames if thread else ()
 
 
-def _promote(one: _Watched, watched: list[_Watched]) -> None:
+def _make_main(one: _Watched, watched: list[_Watched]) -> None:
     one.role, one.main = "main", one.entry.pid
-    # what it was seen as until now is another thing
+    # earlier observations compared another stage and thread
     one.looks, one.key = 0, ""
     one.steady = one.same_sample = True
     thread = one.main_thread()
@@ -256,22 +256,22 @@ def _promote(one: _Watched, watched: list[_Watched]) -> None:
             other.main = one.entry.pid
 
 
-def _look_again(watched: list[_Watched], began: float, seconds: float, hands: ThreadPoolExecutor) -> None:
-    """Once more at the end; and in between at those that do something, to see where their time goes."""
+def _look_again(watched: list[_Watched], began: float, seconds: float, executor: ThreadPoolExecutor) -> None:
+    """Read all stacks once more at the end, and those of active processes many times until then."""
     active = [one for one in watched if one.spied and one.doing.stage != "idle"][:12]
     until = began + max(SHORT, seconds)
     longest = began + max(LONG, seconds)
     while time.monotonic() < until:
         pause(min(0.2, max(0.0, until - time.monotonic())))
-        list(hands.map(_spy, active))
-        if time.monotonic() >= until and any(_in_doubt(one) for one in active):
+        list(executor.map(_read_stacks, active))
+        if time.monotonic() >= until and any(_may_be_endless(one) for one in active):
             until = longest
     rest = [one for one in watched if one.spied and one not in active]
-    list(hands.map(_spy, rest))
+    list(executor.map(_read_stacks, rest))
 
 
-def _in_doubt(one: _Watched) -> bool:
-    """Whether a process has been in one sample all the time, and runs now and then: slow, or without an end."""
+def _may_be_endless(one: _Watched) -> bool:
+    """Whether a process stayed in one sample but still runs: slow, or in an endless loop."""
     if not one.same_sample or one.doing.stage not in ("sample", "collate", "task", "init", "made"):
         return False
     now = waiting.look(one.entry.pid, one.tid)
@@ -314,7 +314,7 @@ def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: 
         frames,
         values,
         native_stacks.libraries_on_stack(pid, tid) if waits and main else (),
-        # what lies on a stack may be left from earlier calls: a line that takes a lock of Python's is no library's
+        # a stack may hold remains of earlier calls: a line that takes a Python lock waits there
         waits and main and not (frames and held_locks.wanted(frames[0])) and native_stacks.waits_in_library(pid, tid),
         one.steady if main else True,
         (sync,) if sync else (),
@@ -326,10 +326,10 @@ def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: 
 
 
 def _numbered(one: _Watched) -> Doing:
-    beat = beat_of(one.entry.pid) if one.entry.name.startswith("unjam-worker") else None
-    if beat is not None:
+    heartbeat = heartbeat_of(one.entry.pid) if one.entry.name.startswith("unjam-worker") else None
+    if heartbeat is not None:
         number = one.entry.name.rpartition("-")[2]
-        return doing_of(beat, one.doing, int(number) if is_number(number) else one.number)
+        return doing_of(heartbeat, one.doing, int(number) if is_number(number) else one.number)
     return replace(one.doing, number=one.number) if one.doing.number < 0 and one.role == "worker" else one.doing
 
 
@@ -351,7 +351,7 @@ def _rank(one: _Watched) -> str:
 
 
 def _descriptors(pid: int) -> tuple[int, bool]:
-    """How many are open, and whether one of them is an accelerator's."""
+    """Return the number of open descriptors, and whether one is a GPU device."""
     targets = []
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
@@ -369,7 +369,7 @@ def _most_files(pid: int) -> int:
 
 
 def _log(pid: int) -> str:
-    """The name of the file that the standard error of a process goes to."""
+    """Return the path of the file that standard error goes to, or ""."""
     with contextlib.suppress(OSError):
         target = os.readlink(f"/proc/{pid}/fd/2")
         if target.startswith("/") and not target.startswith("/dev/"):
@@ -378,7 +378,7 @@ def _log(pid: int) -> str:
 
 
 def _last_error(pid: int) -> str:
-    """The last line of that file which speaks of an error."""
+    """Return the last line of standard error that mentions an error or exception."""
     lines = read_their_output(pid, 2, 20_000).decode("utf-8", "replace").splitlines()
     return next((line.strip()[:200] for line in reversed(lines) if "Error" in line or "Exception" in line), "")
 

@@ -1,4 +1,4 @@
-"""Why a process's memory may not be read, and what exactly would allow it."""
+"""Why this user may not read the memory of a process, and how to allow it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SYS_PTRACE = 19
 
 
 def remedy(pid: int) -> str:
-    """One sentence for the person at the terminal, or nothing where nothing stands in the way."""
+    """Return what the user can do, or "" if we have the capability already."""
     scope = read_text("/proc/sys/kernel/yama/ptrace_scope").strip()
     owner, mine = _owner(pid), os.geteuid()
     capable = _has(_SYS_PTRACE)

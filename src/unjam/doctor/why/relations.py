@@ -1,4 +1,4 @@
-"""How the processes of a program hang together: who is at the other end of a pipe, who is inside a lock, who talks to whom."""
+"""Relations between the processes of a program: pipe ends, lock holders, socket connections."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from unjam.system.process_table import entry
 
 
 def with_ends(process: Process, owners: Owners) -> Process:
-    """Its threads with who is at the other end of what they wait for."""
+    """Add to each thread the processes at the other end of what it waits for."""
     if process.role not in ("main", "worker"):
         return process
-    return replace(process, threads=tuple(_peered(process, one, owners) for one in process.threads))
+    return replace(process, threads=tuple(_with_peers(process, one, owners) for one in process.threads))
 
 
-def _peered(process: Process, thread: Thread, owners: Owners) -> Thread:
+def _with_peers(process: Process, thread: Thread, owners: Owners) -> Thread:
     wait = thread.waiting
     if wait.call in ("flock", "fcntl") and wait.fds:
         holder = file_lock_holder(process.pid)
@@ -38,9 +38,9 @@ def _peered(process: Process, thread: Thread, owners: Owners) -> Thread:
 
 
 def silence(process: Process, everyone: list[Process], owners: Owners) -> float | None:
-    """Seconds since something came through the pipes from its workers, or (of a worker) from its main process.
+    """Return the seconds since a main process got data from its workers, or a worker from its main.
 
-    The kernel notes when a pipe was last written to; nobody needs to have watched.
+    The kernel stores the time of the last write to a pipe, so we need no earlier observation.
     """
     if process.role not in ("main", "worker") or not pipes_keep_time():
         return None
@@ -49,36 +49,36 @@ def silence(process: Process, everyone: list[Process], owners: Owners) -> float 
     }
     written = []
     for fd in owners.incoming(process.pid, other):
-        with contextlib.suppress(OSError):  # it was closed meanwhile, or the process has ended
+        with contextlib.suppress(OSError):  # closed meanwhile, or the process has exited
             written.append(os.stat(f"/proc/{process.pid}/fd/{fd}").st_mtime)
     return max(0.0, time.time() - max(written)) if written else None
 
 
 def words_for(pid: int) -> str:
-    """A process in a few words."""
+    """Return a short description of a process."""
     one = entry(pid)
     return f"pid {pid} ({one.line})" if one else f"pid {pid}"
 
 
 def with_connections(process: Process, everyone: list[Process], owners: Owners) -> Process:
-    """A main process with the others that it has connections with: ranks of one job."""
+    """Add to a main process the other main processes that it is connected to: ranks of one job."""
     mains = {one.pid for one in everyone if one.role == "main"}
     if process.role != "main" or len(mains) < 2:
         return process
     return replace(process, connected=tuple(sorted(owners.connected(process.pid) & mains)))
 
 
-# -- locks -------------------------------------------------------------------------------------------------------------
+# -- locks -----------------------------------------------------------------------------------------
 
 
 def with_holders(process: Process, everyone: list[Process]) -> Process:
-    """Its threads with who is inside the locks that they wait for."""
+    """Add to each thread the holders of the locks that it waits for."""
     if process.role not in ("main", "worker"):
         return process
-    return replace(process, threads=tuple(_held_by(process, one, everyone) for one in process.threads))
+    return replace(process, threads=tuple(_with_lock_holders(process, one, everyone) for one in process.threads))
 
 
-def _held_by(process: Process, thread: Thread, everyone: list[Process]) -> Thread:
+def _with_lock_holders(process: Process, thread: Thread, everyone: list[Process]) -> Thread:
     frame_at = next((n for n, f in enumerate(thread.frames) if f.line and is_users(f.file)), None)
     if frame_at is None or thread.waiting.kind not in ("lock", "unknown", "descriptors"):
         return thread

@@ -1,4 +1,7 @@
-"""Ending one stuck worker, when asked: only of an unjam loader, which starts another and makes its batches again."""
+"""Kills one stuck worker if the user asks for it.
+
+This is for unjam loaders only: they start a new worker and load its batches again.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,24 @@ import signal
 
 from unjam.doctor.facts.scene import Process
 from unjam.doctor.report.diagnosis import Diagnosis
-from unjam.doctor.rules.watching import jams
+from unjam.doctor.rules.watching import blocked_processes
 from unjam.doctor.why.families import Family
 from unjam.system.process_table import entry
 
 
 class CannotRescue(Exception):
-    """Nothing was ended; the message says why."""
+    """No worker was killed; the message says why."""
 
 
 class Target:
-    """One worker that may be ended. The handle stays on this very process, however long the user thinks about it."""
+    """One worker that may be killed. The pidfd never refers to another process, unlike a pid."""
 
     def __init__(self, worker: Process, handle: int) -> None:
         self.name = worker.name
         self._handle = handle
 
     def end(self) -> bool:
-        """End it; False: it had ended already."""
+        """Kill it; False: it had already exited."""
         try:
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         except ProcessLookupError:
@@ -34,17 +37,17 @@ class Target:
         return True
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the pidfd."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
 
 def stuck_worker(diagnosis: Diagnosis, family: Family) -> Target:
-    """The one worker that is stuck, if there is one and its loader can do without it."""
+    """Return the stuck worker; raise if there is none or its loader cannot recover from a kill."""
     scene = diagnosis.scene
     assert scene is not None
-    held = [jam.process for jam in jams(scene) if jam.process.role == "worker"]
+    held = [blocked.process for blocked in blocked_processes(scene) if blocked.process.role == "worker"]
     held += [one for one in scene.workers() if one.threads and one.thread.waiting.kind == "suspended"]
     busy = [
         one
@@ -59,7 +62,7 @@ def stuck_worker(diagnosis: Diagnosis, family: Family) -> Target:
         handle = os.pidfd_open(worker.pid)
     except OSError as error:
         raise CannotRescue(f"{worker.name} has ended meanwhile; nothing was ended") from error
-    # what the handle refers to must be the process that was looked at: numbers are used again
+    # pids are reused: the pidfd must refer to the process that we observed
     one = entry(worker.pid)
     seen = next((known for known in (*family.workers, *family.others) if known.pid == worker.pid), None)
     if one is None or seen is None or one.born != seen.born:

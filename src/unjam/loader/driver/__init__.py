@@ -1,1 +1,1 @@
-"""Carries out what the engine decides: the feed, what it watches, whom it asks, what it writes down."""
+"""Carries out the engine's decisions in the training process, on a pool of workers."""

@@ -1,6 +1,6 @@
-"""Measures what `engine.pace` decides by: windows of deliveries, the workers' use of their time, processors and memory.
+"""Measures what `engine.size_search` needs: delivery rate, idle time, processors and memory.
 
-One pacer lives as long as its loader, through all its epochs; a window never spans two of them.
+One sizer lives as long as its loader, through all epochs. A window never spans two epochs.
 """
 
 from __future__ import annotations
@@ -11,35 +11,39 @@ import statistics
 import sys
 import weakref
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unjam.loader.driver.times import TAIL
-from unjam.loader.engine.size_search import WORTH, Limits, Pace, Setting, Window
+from unjam.loader.engine.size_search import WORTH, Limits, Setting, SizeSearch, Window
 from unjam.loader.pool.protocol import Facts, Pool
 from unjam.loader.transport.status_page import Stage
 from unjam.statistics import Auto, AutoStep
 from unjam.system import limits as allowance
 from unjam.system.memory_limits import available_memory
+from unjam.system.object_graph import Held, attributes, items, walk
 
-# a window ends when its mean is known to 5 %, but not before the first pair and not after the second: batches, seconds
+# A window ends when its mean is known to 5 %: not before FEWEST and not after MOST, each as
+# (batches, seconds).
 FEWEST, MOST = (8, 0.4), (120, 5.0)
 SURE = 0.05
-# batches whose times vary by more than this part of their mean
+# batch times are uneven if they vary by more than this part of their mean
 UNEVEN = 0.7
 DEEPEST = 16
-# of the memory that is left, workers may take this part; what one takes is measured, and until then supposed
+# Workers may take this part of the available memory. We measure what one takes; SUPPOSED is used
+# until then.
 WORKERS_SHARE, SUPPOSED = 0.5, 200 << 20
 DESCRIPTORS_EACH = 12
 MOST_AT_FIRST = 8
-# of an iterable's object and those that it holds
+# how many objects `divides_itself` inspects at most
 MOST_PARTS = 200
 _NOT_READY = (Stage.STARTING, Stage.LOADING, Stage.INIT)
 
 
 @dataclass(slots=True)
-class _Stretch:
-    """A window while it lasts; nanoseconds. `skip`: batches that belong to another setting still."""
+class _CurrentWindow:
+    """The current window; nanoseconds. `skip`: batches to ignore, made with the last setting."""
 
     size: int
     skip: int
@@ -52,15 +56,17 @@ class _Stretch:
     computed: float = 0.0
     stamps: list[bytes] = field(default_factory=list)
     makings: list[int] = field(default_factory=list)
-    # the time of every `size` batches: those of one round of the workers
+    # time of each group of `size` batches: one round of all workers
     chunk: int = 0
     chunks: list[int] = field(default_factory=list)
 
 
-class Pacer:
-    """`live`: the workers' number may change within an epoch. `depth`: the user's `prefetch_factor`, kept as it is.
+class AutoSizer:
+    """Chooses the number of workers and how far they run ahead.
 
-    `single`: never more than one worker, because an iterable that does not ask which worker it is in gives every sample once for each.
+    `live`: the number of workers may change within an epoch. `depth`: the user's `prefetch_factor`,
+    never changed. `single`: at most one worker, because an iterable that does not ask which worker
+    it is in yields every sample once per worker.
     """
 
     def __init__(self, *, live: bool, start: int, depth: int | None, single: bool = False) -> None:
@@ -70,19 +76,20 @@ class Pacer:
         if single:
             limits = replace(limits, workers=1, because="the iterable does not ask which worker it is in")
         start = min(start, limits.workers)
-        self.pace = Pace(Setting(start, depth or 2), limits, adapts_depth=depth is None)
+        self.pace = SizeSearch(Setting(start, depth or 2), limits, adapts_depth=depth is None)
         self.wanted: Setting | None = None
-        self._pool_ref: weakref.ref[Any] | None = None  # it has memory, and is to go with its iterator
+        # weak: the pool must be freed together with its iterator
+        self._pool_ref: weakref.ref[Any] | None = None
         self._measured_memory = False
-        self._now = _Stretch(start, start + 2)
+        self._now = _CurrentWindow(start, start + 2)
 
     def __reduce__(self) -> Any:
-        # a copy of a loader measures for itself
+        # a copy of a loader measures again
         return _anew, self._settings
 
     @property
     def setting(self) -> Setting:
-        """How many workers and how far ahead, from now on."""
+        """The number of workers and the depth to use from now on."""
         return self.pace.setting
 
     @property
@@ -91,22 +98,22 @@ class Pacer:
 
     @property
     def limits(self) -> Limits:
-        """The most there can be."""
+        """The largest setting possible."""
         return self.pace.limits
 
     def begin(self, pool: Pool) -> None:
-        """An epoch begins."""
+        """Begin an epoch."""
         self._pool_ref = weakref.ref(pool)
         self.wanted = None
-        self._now = _Stretch(self.setting.workers, self.setting.workers + 2)
+        self._now = _CurrentWindow(self.setting.workers, self.setting.workers + 2)
 
     def end(self) -> None:
-        """An epoch is over; where sizes change between epochs only, it was one window."""
+        """End an epoch; if sizes change only between epochs, the epoch was one window."""
         if not self._live and self._now.count >= FEWEST[0]:
-            self._judge()
+            self._end_window()
 
     def delivered(self, facts: Facts, waited: int, now: int) -> None:
-        """A batch was delivered, for which the consumer waited; nanoseconds."""
+        """Record a delivered batch and how long the consumer waited for it; nanoseconds."""
         own = self._now
         if own.skip > 0:
             own.skip -= 1
@@ -132,11 +139,11 @@ class Pacer:
                 own.makings.append(making)
                 own.stamps.append(stamps)
         if self._live and _is_over(own, (now - own.began) / 1e9, self.pace.base_rate):
-            self._judge()
+            self._end_window()
 
-    # -- inside ------------------------------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
-    def _judge(self) -> None:
+    def _end_window(self) -> None:
         own = self._now
         seconds = (own.last - own.began) / 1e9
         if seconds <= 0:
@@ -148,28 +155,28 @@ class Pacer:
             own.waited / 1e9 / seconds,
             min(1.0, own.made / 1e9 / (seconds * own.size)),
             (self._processor_seconds() - own.computed) / seconds,
-            _usual(own.stamps),
+            _median_seconds(own.stamps),
             _is_uneven(own.makings),
         )
         before = self.pace.setting
-        self._mind_memory()
+        self._limit_by_memory()
         after = self.pace.judge(window)
         if after == before or not self._live:
-            self._now = _Stretch(own.size, 1)
+            self._now = _CurrentWindow(own.size, 1)
             return
         self.wanted = after
-        # what is under way under the other setting has to go through first
-        self._now = _Stretch(after.workers, max(before.workers, after.workers) + 2)
+        # first the batches that were started under the old setting have to come through
+        self._now = _CurrentWindow(after.workers, max(before.workers, after.workers) + 2)
 
     def _all_ready(self) -> bool:
         pool = self._pool
         if pool is None:
             return True
-        beats = [pool.beat(number) for number in range(self._now.size)]
-        return all(beat is None or beat.stage not in _NOT_READY for beat in beats)
+        heartbeats = [pool.heartbeat(number) for number in range(self._now.size)]
+        return all(heartbeat is None or heartbeat.stage not in _NOT_READY for heartbeat in heartbeats)
 
     def _processor_seconds(self) -> float:
-        """What the workers have computed so far; those that left are forgotten with what they did."""
+        """CPU seconds used by the present workers; those that left are not included."""
         pool, total = self._pool, 0.0
         if pool is None:
             return math.nan
@@ -179,8 +186,8 @@ class Pacer:
                 total += allowance.processor_seconds(pid)
         return total
 
-    def _mind_memory(self) -> None:
-        """What a worker takes is known once there is one: from then on it bounds how many there may be."""
+    def _limit_by_memory(self) -> None:
+        """Limit the number of workers by the memory of one worker, measured once."""
         pool = self._pool
         pid = pool.pid(0) if pool is not None else None
         left = available_memory()
@@ -194,7 +201,7 @@ class Pacer:
             self.pace.limits = dataclasses.replace(limits, workers=max(1, room), because="memory")
 
     def report(self) -> Auto:
-        """For `statistics()`."""
+        """Return the report for `statistics()`."""
         pace = self.pace
         return Auto(
             pace.setting.workers,
@@ -208,8 +215,8 @@ class Pacer:
         )
 
 
-def _is_over(own: _Stretch, seconds: float, base: float) -> bool:
-    """Whether enough is known: the mean, or that an experiment is clearly better or worse than what it is compared with."""
+def _is_over(own: _CurrentWindow, seconds: float, base: float) -> bool:
+    """Whether the window shows enough: a stable mean, or a clear difference from the base rate."""
     if own.count >= MOST[0] and seconds >= FEWEST[1]:
         return True
     if seconds >= MOST[1] and own.count >= 4:
@@ -229,8 +236,8 @@ def _is_uneven(makings: list[int]) -> bool:
     return len(makings) >= 4 and statistics.stdev(makings) > UNEVEN * statistics.fmean(makings)
 
 
-def _usual(stamps: list[bytes]) -> float:
-    """What a sample usually takes, in seconds; of samples that came all at once, their batch."""
+def _median_seconds(stamps: list[bytes]) -> float:
+    """The median time of a sample in seconds; of a batch if the dataset loads batches at once."""
     took: list[int] = []
     for one in stamps:
         words = array("q")
@@ -240,8 +247,8 @@ def _usual(stamps: list[bytes]) -> float:
     return statistics.median(took) / 1e9 if took else math.nan
 
 
-def _anew(live: bool, start: int, depth: int | None, single: bool = False) -> Pacer:  # noqa: FBT001, FBT002 - from __reduce__
-    return Pacer(live=live, start=start, depth=depth, single=single)
+def _anew(live: bool, start: int, depth: int | None, single: bool = False) -> AutoSizer:  # noqa: FBT001, FBT002 - from __reduce__
+    return AutoSizer(live=live, start=start, depth=depth, single=single)
 
 
 def _limits() -> Limits:
@@ -250,8 +257,8 @@ def _limits() -> Limits:
 
 
 def most_workers(left: int | None) -> tuple[int, str]:
-    """How many workers the machine allows, given the memory that is left, and what it is that allows no more."""
-    # those that wait (for a disk, for a network) need no processor each
+    """How many workers the machine allows with this much memory left, and which limit decides."""
+    # more workers than processors: workers that wait for a disk or a network use no processor
     processors = allowance.own_processors()
     known = {f"the limit for {processors} processor{'s' * (processors > 1)}": max(16, min(64, processors * 4))}
     if left is not None:
@@ -270,22 +277,26 @@ def first_size(dataset: Any, *, iterable: bool) -> int:
 
 
 def divides_itself(dataset: Any) -> bool:
-    """Whether an iterable's code asks which worker it is in; one that does not gives every sample once for each worker."""
-    found, at = [dataset], 0
-    while at < len(found) < MOST_PARTS:
-        thing, at = found[at], at + 1
-        if _asks(thing):
-            return True
-        for one in list(getattr(thing, "__dict__", {}).values())[:50]:
-            several = list(one)[:20] if type(one) in (list, tuple) else [one]
-            found += [each for each in several if callable(each) or hasattr(each, "__dict__")]
-    return any(_asks(thing) for thing in found[at:])
+    """Whether an iterable's code asks which worker it is in.
+
+    If it does not, every worker yields all samples.
+    """
+    below = walk(Held("", dataset), _callables, deepest=8, most=MOST_PARTS)
+    return _uses_worker_info(dataset) or any(_uses_worker_info(part.value) for part, fresh in below if fresh)
 
 
-def _asks(thing: Any) -> bool:
+def _callables(above: Held) -> Iterator[Held]:
+    """The values that an object holds, also in lists and tuples, which may have code."""
+    for part in attributes(above.value, 50, slots=False):
+        for one in items(part.value, 20) if type(part.value) in (list, tuple) else (part,):
+            if callable(one.value) or hasattr(one.value, "__dict__"):
+                yield one
+
+
+def _uses_worker_info(thing: Any) -> bool:
     if isinstance(thing, type):
         return False
-    if hasattr(type(thing), "apply_sharding"):  # torch's data pipes are told instead
+    if hasattr(type(thing), "apply_sharding"):  # torch calls this on data pipes
         return True
     codes = [getattr(thing, "__code__", None)]
     for kind in type(thing).__mro__:

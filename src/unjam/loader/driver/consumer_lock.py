@@ -1,4 +1,4 @@
-"""Whose turn it is to ask for a batch."""
+"""A lock: one thread at a time may ask a loader for a batch."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from unjam.loader.engine.deadlines import LOOK_AGAIN
 
 
-class Turn:
-    """One thread at a time; a second one waits, and one that asks from inside of its own asking is refused.
+class ConsumerLock:
+    """Makes a second thread wait; refuses a request from inside the same thread's own request.
 
-    The lock knows its owner, so an exception that a signal handler raises right after it was taken loses nothing: the thread
-    that owns it and is not inside comes back and goes on with it.
+    The lock knows its owner. If a signal handler raises right after the lock was taken, the same
+    thread can enter again: it owns the lock but is not inside.
     """
 
     def __init__(self) -> None:
@@ -20,12 +20,12 @@ class Turn:
         self._inside = False
 
     @property
-    def mine(self) -> bool:
-        """Whether it is this thread's turn."""
+    def is_mine(self) -> bool:
+        """Whether this thread is inside a request."""
         return self._owned() and self._inside
 
-    def take(self, closed: Callable[[], bool]) -> None:
-        """Wait for the turn; StopIteration if there is nothing left to ask for."""
+    def enter(self, closed: Callable[[], bool]) -> None:
+        """Wait for the lock; raise StopIteration if the loader is closed meanwhile."""
         self.check_idle()
         if not self._owned():
             while not self._lock.acquire(timeout=LOOK_AGAIN.seconds):
@@ -33,19 +33,19 @@ class Turn:
                     raise StopIteration
         self._inside = True
 
-    def give_back(self) -> None:
-        """The next one, please."""
+    def leave(self) -> None:
+        """Release the lock."""
         self._inside = False
         self._lock.release()
 
-    def wait(self, seconds: float) -> bool:
-        """Take the turn without being anybody, for the end; False if whoever has it does not come back in time."""
+    def enter_to_close(self, seconds: float) -> bool:
+        """Acquire the lock for shutdown; record no owner. Return False if that takes too long."""
         return self._lock.acquire(timeout=seconds)
 
     def check_idle(self) -> None:
-        """Refuse what is asked for from inside of this thread's own turn: by the user's function, or by a sampler."""
-        if self.mine:
+        """Raise if this thread is inside a request: in the user's function or in a sampler."""
+        if self.is_mine:
             raise RuntimeError("the loader was asked for a batch while it was making one (in on_error or a sampler)")
 
     def _owned(self) -> bool:
-        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return] # noqa: SLF001 - what Condition asks it
+        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return] # noqa: SLF001 - as Condition does

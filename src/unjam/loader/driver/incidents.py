@@ -1,6 +1,7 @@
-"""Where failures of workers are written up: each becomes an incident, a log line, an error, a judgement.
+"""Turns the death or silence of a worker into an incident, a log line or an error.
 
-The feed decides nothing about them and the engine knows no words; this is between the two.
+The engine decides and has no texts; the driver carries out. This file writes the texts and asks the
+policy about samples that killed a worker.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from unjam.errors import LoaderTimeoutError, SampleTimeoutError, UnjamError, WorkerDiedError
-from unjam.loader.driver.on_error import Court, error_of
+from unjam.loader.driver.on_error import OnErrorPolicy, error_of
 from unjam.loader.driver.recorder import Recorder
+from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine import actions as act
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
 from unjam.loader.engine.config import Config
 from unjam.loader.engine.policy import Decision
-from unjam.loader.pool.protocol import Load, Pool, Work
-from unjam.loader.pool.results import Missing
+from unjam.loader.pool.protocol import BatchResult, Pool, Work
+from unjam.loader.pool.results import FailedBatch
 from unjam.loader.transport.status_page import Stage
 from unjam.loader.worker.job import SINGLY, Failed
 
@@ -25,33 +27,33 @@ if TYPE_CHECKING:
     from unjam.loader.incident import Incident
 
 
-class Desk:
-    """Writes up what happens to one pool's workers. Evidence is imported when the first of it is needed."""
+class Incidents:
+    """Reports what happens to one pool's workers. Imports the code for evidence on first use."""
 
     def __init__(
         self,
         pool: Pool,
         config: Config,
-        court: Court,
+        on_error: OnErrorPolicy,
         recorder: Recorder,
-        timeout: float,
-        sample_timeout: float | None,
+        settings: DriverSettings,
     ) -> None:
         self._pool = pool
         self._iterable = config.iterable
-        self._court = court
+        self._on_error = on_error
         self._recorder = recorder
-        self._timeout = timeout
-        self._sample_timeout = sample_timeout
-        self.unready: dict[int, Load] = {}
-        # by worker: its last end, and what it was doing when it was stopped for taking too long
-        self._ends: dict[int, Incident] = {}
+        self._timeout = settings.timeout
+        self._sample_timeout = settings.sample_timeout
+        self.unready: dict[int, BatchResult] = {}
+        # by worker: the incident of its last exit; and, if we stopped it because its sample took
+        # too long, (batch, position, incident)
+        self._exit_incidents: dict[int, Incident] = {}
         self._overdue: dict[int, tuple[int, int, Incident]] = {}
 
-    # -- ends --------------------------------------------------------------------------------------------------------
+    # -- exits -------------------------------------------------------------------------------------
 
     def fair(self, event: ev.Death) -> ev.Death:
-        """A worker that was stopped for a sample may have gone on to another before the signal came: that one is innocent."""
+        """Clear the sample of blame if the overdue worker had moved on before we killed it."""
         batch, position, _ = self._overdue.get(event.worker, (event.batch, event.position, None))
         if event.cause is ev.Cause.SILENT and (batch, position) == (event.batch, event.position):
             return event
@@ -59,9 +61,9 @@ class Desk:
         return dataclasses.replace(event, cause=ev.Cause.SUSPENDED) if event.cause is ev.Cause.SILENT else event
 
     def death(self, event: ev.Death, decided: list[act.Action], work: dict[int, Work]) -> None:
-        """A worker is gone, and the engine has decided what to do about it."""
-        ending = self._pool.ending(event.worker)
-        if ending is None or ending.farewell:
+        """Record a death, after the engine has decided what to do about it."""
+        last_exit = self._pool.last_exit(event.worker)
+        if last_exit is None or last_exit.said_goodbye:
             return
         from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
 
@@ -70,24 +72,24 @@ class Desk:
         given_up = any(isinstance(action, act.GiveUp) for action in decided)
         decision = "restart" if restarted else "shrink" if shrunk else "raise" if given_up else ""
         on = None if event.batch is None else work.get(event.batch)
-        about = worker_words.subject(ending.beat, on, iterable=self._iterable)
-        incident = worker_words.story(ending, about, decision=decision, dataset=self._recorder.dataset)
+        about = worker_words.subject(last_exit.heartbeat, on, iterable=self._iterable)
+        incident = worker_words.story(last_exit, about, decision=decision, dataset=self._recorder.dataset)
         if event.cause is ev.Cause.SUSPENDED:
             incident = dataclasses.replace(incident, what=f"{incident.what}; unjam ended it, because it did not go on")
-        self._ends[event.worker] = incident
-        if not any(isinstance(action, (act.Judge, act.GiveUp)) for action in decided):
+        self._exit_incidents[event.worker] = incident
+        if not any(isinstance(action, (act.AskPolicy, act.GiveUp)) for action in decided):
             self._overdue.pop(event.worker, None)
         if restarted:
             self._recorder.restarted()
         if event.cause is not ev.Cause.SILENT:
-            # a sample that took too long is written down once, when it is judged
+            # a sample that took too long is recorded once, with the policy's decision
             self._recorder.incident(incident)
             if restarted:
                 self._recorder.say("death", "%s; a new worker makes its batches again", incident.what)
 
     def died(self, outcome: act.GiveUp) -> UnjamError:
-        """What to raise when the epoch cannot go on."""
-        incident = self._ends.get(outcome.worker if outcome.worker is not None else -1)
+        """Return what to raise when the epoch cannot go on."""
+        incident = self._exit_incidents.get(outcome.worker if outcome.worker is not None else -1)
         if incident is None:
             return WorkerDiedError(f"a worker is gone; {outcome.reason.value}")
         if outcome.worker in self._overdue:
@@ -101,7 +103,7 @@ class Desk:
 
         first, *rest = worker_words.lines(incident).splitlines()
         known = reason in _HELP and not (
-            reason is Reason.DIED_REPEATEDLY and self._court.policy.always is not Decision.RAISE
+            reason is Reason.DIED_REPEATEDLY and self._on_error.policy.always is not Decision.RAISE
         )
         help_line = f"help: {_HELP[reason]}" if known else None
         shown = "\n".join([f"{first}; {reason.value}", *rest, *([help_line] if help_line else [])])
@@ -110,69 +112,72 @@ class Desk:
         return problem
 
     def shrunk(self, worker: int, left: int) -> None:
-        """The system killed a worker for memory, and the others share its work."""
-        incident = self._ends.get(worker)
+        """Warn that the system killed a worker for memory and that the others share its work."""
+        incident = self._exit_incidents.get(worker)
         what = incident.what if incident is not None else f"worker {worker} was killed for memory"
         self._recorder.say("memory", "%s; it is not replaced, and %d workers go on", what, left)
 
     def not_ready(self, worker: int) -> tuple[BaseException, bool]:
-        """What a worker raised before its first sample, and whether it was in rebuilding the dataset."""
-        load = self.unready.pop(worker)
-        error = error_of(load.facts.failures()[-1])
-        if not load.loading:
-            self._recorder.failed(error)
-        return error.exception, load.loading
+        """Return what a worker raised before its first sample.
 
-    # -- silence -----------------------------------------------------------------------------------------------------
+        Also return whether it was rebuilding the dataset.
+        """
+        result = self.unready.pop(worker)
+        error = error_of(result.facts.failures()[-1])
+        if not result.loading:
+            self._recorder.failed(error)
+        return error.exception, result.loading
+
+    # -- silence -----------------------------------------------------------------------------------
 
     def over_time(self, event: ev.Overdue, work: Work | None) -> bool:
-        """A sample takes longer than allowed: take down where it is. Return whether it still is there, to be stopped."""
-        before = self._pool.beat(event.worker)
+        """Record where an overdue sample is; return False if its worker has moved on."""
+        before = self._pool.heartbeat(event.worker)
         if before is None or event.worker in self._overdue:
             return False
-        incident = self._stillness(event.worker, work, "timeout")
-        if self._pool.beat(event.worker) != before:
+        incident = self._stalled_incident(event.worker, work, "timeout")
+        if self._pool.heartbeat(event.worker) != before:
             return False
         position = before.position if before.stage is Stage.GETITEM else -1
         self._overdue[event.worker] = (before.batch, position, incident)
-        self._recorder.incident(incident, write=False)  # its line comes with the decision
+        self._recorder.incident(incident, write=False)  # logged with the decision
         return True
 
     def warn(self, worker: int, work: Work | None) -> None:
-        """No batch for a long time: say why."""
+        """Warn that no batch has come for a long time, and explain why."""
         from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
         from unjam.system.logs import log  # noqa: PLC0415 - as above
 
-        incident = self._stillness(worker, work, "silence")
+        incident = self._stalled_incident(worker, work, "silence")
         self._recorder.incident(incident)
         log.warning("no progress: %s", worker_words.lines(incident))
 
     def go_on(self, worker: int) -> None:
-        """Somebody suspended a worker: let it go on."""
+        """Continue a worker that something suspended, and report it."""
         from unjam.loader.incident import Incident  # noqa: PLC0415 - only when something fails
 
         pid = self._pool.pid(worker)
         what = f"worker {worker} (pid {pid}) was suspended by somebody (SIGSTOP)"
-        self._pool.let_go_on(worker)
+        self._pool.continue_worker(worker)
         self._recorder.incident(
             Incident("suspended", what, decision="continue", worker=worker, pid=pid, dataset=self._recorder.dataset)
         )
         self._recorder.say("suspended", "%s; it was told to go on", what)
 
     def timed_out(self, oldest: tuple[int, Work] | None) -> LoaderTimeoutError:
-        """The user's own `timeout`, with what the oldest batch waits for."""
+        """Return the error for the user's `timeout`, with what the oldest batch waits for."""
         text = f"DataLoader timed out after {self._timeout:g} seconds"
         if oldest is None:
             return LoaderTimeoutError(text)
         from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
 
-        incident = self._stillness(*oldest, "silence")
+        incident = self._stalled_incident(*oldest, "silence")
         self._recorder.incident(incident)
         problem = LoaderTimeoutError(f"{text}: {worker_words.lines(incident)}")
         problem.incident = incident
         return problem
 
-    def _stillness(self, worker: int, work: Work | None, kind: str) -> Incident:
+    def _stalled_incident(self, worker: int, work: Work | None, kind: str) -> Incident:
         from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
 
         return worker_words.stillness(
@@ -188,59 +193,62 @@ class Desk:
         problem.incident = incident
         return problem
 
-    # -- judgement ---------------------------------------------------------------------------------------------------
+    # -- policy ------------------------------------------------------------------------------------
 
-    def judge(self, action: act.Judge, work: Work) -> Missing | None:
-        """Ask the policy about a sample that ended its worker: None to make the batch again, or what takes its place."""
-        ending = self._pool.ending(action.worker)
-        in_getitem = ending is not None and ending.beat.stage is Stage.GETITEM
+    def ask_policy(self, action: act.AskPolicy, work: Work) -> FailedBatch | None:
+        """Ask the policy about a sample that killed its worker.
+
+        Return None to make the batch again, or what replaces it.
+        """
+        last_exit = self._pool.last_exit(action.worker)
+        in_getitem = last_exit is not None and last_exit.heartbeat.stage is Stage.GETITEM
         several = len(work.indices) > 1
-        if action.position < 0 and in_getitem and several and -1 not in work.verdicts:
-            # the dataset gives all samples at once; one by one it shows which it is
-            work.verdicts[-1] = SINGLY
+        if action.position < 0 and in_getitem and several and -1 not in work.decisions:
+            # the dataset loads batches at once; loading one by one shows which sample it is
+            work.decisions[-1] = SINGLY
             return None
         failed = self._failure(action, work)
-        decision = self._court.decide(work.batch, failed)
+        decision = self._on_error.decide(work.batch, failed)
         failed.decision = decision
         if action.worker in self._overdue:
             _, _, silent = self._overdue.pop(action.worker)
             if decision is Decision.RETRY:
                 self._recorder.write(dataclasses.replace(silent, decision="retry"))
         if decision is Decision.RAISE:
-            return Missing([failed], raises=True)
+            return FailedBatch([failed], raises=True)
         if decision is Decision.RETRY:
             return None
         if action.position < 0:
             failed.decision = Decision.SKIP
-            return Missing([failed], raises=False)
-        work.verdicts[action.position] = decision.value
-        self._court.convict(work.batch, failed)
+            return FailedBatch([failed], raises=False)
+        work.decisions[action.position] = decision.value
+        self._on_error.leave_out(work.batch, failed)
         return None
 
-    def _end_of(self, worker: int) -> Incident:
+    def _last_exit_incident(self, worker: int) -> Incident:
         from unjam.loader.incident import Incident  # noqa: PLC0415 - only when something fails
 
         gone = Incident("death", f"worker {worker} is gone", worker=worker, dataset=self._recorder.dataset)
-        return self._ends.get(worker, gone)
+        return self._exit_incidents.get(worker, gone)
 
-    def _failure(self, action: act.Judge, work: Work) -> Failed:
+    def _failure(self, action: act.AskPolicy, work: Work) -> Failed:
         problem: UnjamError
         if action.reason is Reason.SILENT and action.worker in self._overdue:
             problem = self._timeout_error(self._overdue[action.worker][2])
         else:
-            problem = self._died_error(self._end_of(action.worker), action.reason)
+            problem = self._died_error(self._last_exit_incident(action.worker), action.reason)
         incident: Any = problem.incident
-        alone = 0 <= action.position < len(work.indices)
+        one_sample = 0 <= action.position < len(work.indices)
         return Failed(
             position=action.position,
-            index=work.indices[action.position] if alone else None,
+            index=work.indices[action.position] if one_sample else None,
             batch=work.number,
             worker=action.worker,
             stage=incident.stage or "getitem",
             seconds=incident.seconds,
             exception=problem,
             tries=action.deaths,
-            indices=() if alone else work.indices,
+            indices=() if one_sample else work.indices,
             pid=incident.pid,
         )
 
@@ -251,5 +259,5 @@ _HELP = {
     Reason.TOO_MANY_DEATHS: "something outside kills the workers; `dmesg` and the scheduler's log may know who",
     Reason.KILLED_FOR_MEMORY: "use fewer workers, a smaller prefetch_factor, or a machine with more memory",
     Reason.DIED_REPEATEDLY: "on_error='skip' leaves out samples that end their worker",
-    Reason.UNBORN: "num_workers=0 runs the same start in this process, where a debugger can follow it",
+    Reason.NEVER_READY: "num_workers=0 runs the same start in this process, where a debugger can follow it",
 }

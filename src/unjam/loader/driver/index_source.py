@@ -1,40 +1,80 @@
-"""From what a sampler gives to a batch that is to be made."""
+"""Draws indices from the sampler and makes `Work` from them. Nothing else calls the sampler."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from unjam.loader.driver.settings_TMP import Options, listed
+from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.pool.protocol import Work
 from unjam.loader.worker.spec import batch_seed
 
-# indices drawn before a batch that may stand in for a failed sample of it
+# how many earlier indices a batch gets as replacements for its failed samples
 MOST_SPARES = 8
 
 
-class Drawer:
-    """Makes work of indices, in the order in which they are drawn. `spares`: samples may be replaced by recent ones."""
+class IndexSource:
+    """The sampler, as the driver sees it. `spares`: a recent index may replace a failed sample."""
 
-    def __init__(self, options: Options, *, spares: bool) -> None:
-        self._options = options
-        self._spares = spares
+    def __init__(self, settings: DriverSettings, *, spares: bool) -> None:
+        self._batched, self._seed = settings.batched, settings.seed
+        self._keeps_spares = spares
         self._recent: deque[Any] = deque(maxlen=MOST_SPARES)
+        self._first_batch = self._epoch = 0
+        # a signal handler raised while the sampler was running
+        self._interrupted = False
+        # returns the next indices or raises StopIteration; set only during `begin` and `next`
+        self.draw: Callable[[], Any] | None = None
+        # Indices drawn in this epoch, kept until the loader's first batch is delivered: a restart
+        # on forked workers needs them again.
+        self.undelivered: list[Any] | None = []
 
-    def begin(self) -> None:
-        """An epoch begins."""
+    def begin(self, first_batch: int, epoch: int) -> None:
+        """Begin an epoch; `first_batch` is the number of its first batch."""
+        self._first_batch, self._epoch = first_batch, epoch
         self._recent.clear()
+        if self.undelivered is not None:
+            self.undelivered = []
 
-    def work(self, batch: int, number: int, epoch: int, index: Any) -> Work:
-        """`batch`: its number for ever; `number`: in its epoch."""
-        batched, base = self._options.batched, self._options.seed
-        if batched and type(index) is not list and isinstance(index, Iterator):
+    def next(self, batch: int) -> Work:
+        """Draw the indices of a batch; raise StopIteration or whatever the sampler raises."""
+        was_interrupted, self._interrupted = self._interrupted, True
+        assert self.draw is not None, "nobody asks for a batch"
+        try:
+            work = self._work(batch, self.draw())
+        except StopIteration:
+            self._interrupted = False
+            if was_interrupted:
+                # An exception ends a generator. Without this error the epoch would end early,
+                # silently.
+                raise RuntimeError(
+                    "the sampler was interrupted by an exception from a signal handler and cannot go on: begin a new epoch"
+                ) from None
+            raise
+        except Exception:
+            self._interrupted = False
+            raise
+        self._interrupted = False
+        if self.undelivered is not None:
+            self.undelivered.append(list(work.index) if type(work.index) is list else work.index)
+        return work
+
+    def _work(self, batch: int, index: Any) -> Work:
+        if self._batched and type(index) is not list and isinstance(index, Iterator):
             index = list(index)
-        # samplers use their lists again: what was drawn is kept as it was
-        indices = listed(index) if batched else (index,)
-        spares = tuple(self._recent) if self._spares else ()
-        if self._spares:
+        # copy the indices now: samplers may reuse their lists
+        indices = _listed(index) if self._batched else (index,)
+        spares = tuple(self._recent) if self._keeps_spares else ()
+        if self._keeps_spares:
             self._recent.extend(indices)
-        seed = None if base is None else batch_seed(base, epoch, number)
-        return Work(batch, number, index, indices, batched, spares, seed)
+        number = batch - self._first_batch
+        seed = None if self._seed is None else batch_seed(self._seed, self._epoch, number)
+        return Work(batch, number, index, indices, self._batched, spares, seed)
+
+
+def _listed(index: Any) -> tuple[Any, ...]:
+    try:
+        return tuple(index)
+    except TypeError:
+        return (index,)

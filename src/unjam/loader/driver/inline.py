@@ -1,127 +1,144 @@
-"""No workers: a batch is made in this process when it is wanted. Nothing is under way, so there is nothing to decide."""
+"""`num_workers=0`: the training process makes each batch on demand, so there is no engine."""
 
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from unjam.errors import SampleError, TooManyErrorsError
-from unjam.loader.driver.consumer_lock import Turn
-from unjam.loader.driver.index_source import Drawer
-from unjam.loader.driver.on_error import Court
+from unjam.loader.driver.consumer_lock import ConsumerLock
+from unjam.loader.driver.index_source import IndexSource
+from unjam.loader.driver.on_error import OnErrorPolicy
 from unjam.loader.driver.recorder import Recorder
-from unjam.loader.driver.settings_TMP import Options
-from unjam.loader.driver.settling_TMP import settle, settle_end
+from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.policy import Decision
 from unjam.loader.pool.protocol import Facts, Work
-from unjam.loader.worker.fetching import Fetcher, NoPulse
-from unjam.loader.worker.job import Emptied, Failed, IterableEnded, Job, Surrender
+from unjam.loader.transport.collating import checked, is_default
+from unjam.loader.worker.fetching import NoPulse, make_fetcher
+from unjam.loader.worker.job import Emptied, Failed, IterableEnded, Job, RaiseFailure
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec
 from unjam.loader.worker.transforms import Transforms
 from unjam.system.torch_private import pin_memory
 
 
-class InlineSurroundings(NoPulse):
-    """What a mender needs where there is no worker: the user's function is asked directly."""
+class InlineContext(NoPulse):
+    """What recovery needs when there is no worker: it asks the user's function directly."""
 
-    def __init__(self, decide: Callable[[int, Failed], Decision], mention: Callable[[str], None]) -> None:
+    def __init__(self, decide: Callable[[int, Failed], Decision], warn_once: Callable[[str], None]) -> None:
         super().__init__()
         self._decide = decide
-        self._mention = mention
+        self._warn_once = warn_once
 
-    def mention(self, text: str) -> None:
-        """See `Surroundings`."""
-        self._mention(text)
+    def warn_once(self, text: str) -> None:
+        """See `RecoveryContext`."""
+        self._warn_once(text)
 
     def ask(self, job: Job, failed: Failed) -> Decision:
-        """See `Surroundings`."""
+        """See `RecoveryContext`."""
         return self._decide(job.batch, failed)
 
     def start_over(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept."""
 
 
-class Alone:
-    """Makes batches itself. `pin`: the device whose pinned memory they go to, if the user wants that."""
+class InlineDriver:
+    """Makes batches in the training process. `pin`: (device,) if the user wants pinned memory."""
 
     def __init__(
-        self, fetcher: Fetcher, options: Options, court: Court, recorder: Recorder, pin: tuple[str | None] | None
+        self,
+        worker_input: WorkerInput,
+        spec: WorkerSpec,
+        settings: DriverSettings,
+        recorder: Recorder,
+        warn_once: Callable[[str], None],
+        pin: tuple[str | None] | None,
     ) -> None:
-        self._fetcher = fetcher
-        self._court = court
+        self._on_error = OnErrorPolicy(settings.policy, recorder)
+        context = InlineContext(self._on_error.ask, warn_once)
+        collate = worker_input.collate_fn
+        tolerant = collate if is_default(collate) else None
+        self._fetcher = make_fetcher(worker_input, spec, context, context, collate=checked(collate), tolerant=tolerant)
+        self._indices = IndexSource(settings, spares=settings.policy.may_replace)
         self._recorder = recorder
         self._pin = pin
-        # what was drawn and not made yet: a Ctrl-C in between must not lose it
-        self._held: Work | None = None
-        self._drawer = Drawer(options, spares=court.policy.may_replace)
-        self.turn = Turn()
+        # drawn but not made yet; kept so that Ctrl-C does not lose it
+        self._drawn: Work | None = None
         self._number = 0
+        self.lock = ConsumerLock()
         self.closed = False
-        self.profiler = recorder.profiler
-        self.transforms: Transforms | None = None
+        self._transforms: Transforms | None = None
+        recorder.begin(None, 0, settings.expected)
+        if recorder.profiler is not None:
+            self._transforms = Transforms({"dataset": worker_input.dataset, "collate_fn": collate})
+            weakref.finalize(self, self._transforms.remove).atexit = False
+            weakref.finalize(self, recorder.profiler.rest).atexit = False
+        if settings.sample_timeout is not None:
+            recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")
 
     def next(self, draw: Callable[[], Any], function: Callable[[SampleError], Any] | None = None) -> Any:
-        """The next batch, or what was raised in its place; StopIteration at the end of the epoch."""
-        self.turn.take(lambda: self.closed)
-        self._court.function = function
+        """Return the next batch or raise its error; StopIteration at the end of the epoch."""
+        self.lock.enter(lambda: self.closed)
+        self._indices.draw, self._on_error.function = draw, function
         try:
-            return self._next(draw)
+            return self._next()
         finally:
-            self._court.function = None
-            self.turn.give_back()
+            self._indices.draw = self._on_error.function = None
+            self.lock.leave()
 
     def close(self) -> None:
-        """There will be no more."""
+        """Make no more batches."""
         self.closed = True
-        self._held = None
+        self._drawn = None
 
-    def _next(self, draw: Callable[[], Any]) -> Any:
+    def _next(self) -> Any:
         begun = time.monotonic_ns()
         while not self.closed:
-            if self._held is None:
+            if self._drawn is None:
                 try:
-                    index = draw()
-                    self._held = self._drawer.work(self._number, self._number, 0, index)
+                    self._drawn = self._indices.next(self._number)
                     self._number += 1
                 except StopIteration:
                     break
-            work = self._held
+            work = self._drawn
+            job = Job(work.batch, work.number, work.index, work.spares, batched=work.batched)
             data, empty, raises = None, False, False
             try:
-                data = self._make(work)
+                data = self._fetcher.fetch(job)
             except IterableEnded as end:
                 self.close()
-                failures = self._job.failures
-                problem = settle_end(self._court, self._recorder, work.batch, failures, 0, cut_short=end.cut_short)
+                problem = self._on_error.finish_iterable(work.batch, job.failures, 0, cut_short=end.cut_short)
                 if problem is not None:
                     raise problem from None
                 break
-            except (Surrender, Emptied) as outcome:
-                raises = isinstance(outcome, Surrender)
+            except (RaiseFailure, Emptied) as outcome:
+                raises = isinstance(outcome, RaiseFailure)
                 empty = not raises
-            self._held, job = None, self._job
+            self._drawn = None
+            self._indices.undelivered = None
             if job.failures or empty or raises:
-                problem = settle(self._court, self._recorder, work.batch, job.failures, empty=empty, raises=raises)
+                problem = self._on_error.finish_batch(work.batch, job.failures, empty=empty, raises=raises)
                 if isinstance(problem, TooManyErrorsError):
                     self.close()
                 if problem is not None:
                     raise problem
                 if empty:
                     continue
-            # nothing is packed: the stamps end as those of a worker do
-            now = time.monotonic_ns()
-            job.stamps += (now, now)
-            facts = Facts(job.samples, 0, job.times())
-            if self.transforms is not None:
-                facts.profile = self.transforms.take()
-            if self._pin is not None:
-                data = pin_memory(data, *self._pin)
-                now = time.monotonic_ns()
-            self._recorder.delivered(work, facts, now - begun)
-            return data
+            return self._deliver(work, job, data, begun)
         problem = self._recorder.ended()
         raise problem or StopIteration
 
-    def _make(self, work: Work) -> Any:
-        self._job = Job(work.batch, work.number, work.index, work.spares, batched=work.batched)
-        return self._fetcher.fetch(self._job)
+    def _deliver(self, work: Work, job: Job, data: Any, begun: int) -> Any:
+        # Nothing is pickled here; add the last two stamps so that the format is the same as a
+        # worker's.
+        now = time.monotonic_ns()
+        job.stamps += (now, now)
+        facts = Facts(job.samples, 0, job.times())
+        if self._transforms is not None:
+            facts.profile = self._transforms.take()
+        if self._pin is not None:
+            data = pin_memory(data, *self._pin)
+            now = time.monotonic_ns()
+        self._recorder.delivered(work, facts, now - begun)
+        return data

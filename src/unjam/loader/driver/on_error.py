@@ -1,4 +1,9 @@
-"""What becomes of a failed sample where a worker cannot decide it: the user's own function, and samples that ended a worker."""
+"""The `on_error` policy in the training process.
+
+A worker applies the fixed policies to its own samples. Here we ask the user's function, and decide
+about samples that killed their worker. When a batch is delivered, we record all its failures, so
+that they are recorded in the order of delivery.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +12,32 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.errors import SampleError
+from unjam.loader.driver.recorder import Recorder
 from unjam.loader.engine.policy import Decision, Policy
 from unjam.loader.worker.exceptions import ExceptionRecord, add_notes
 from unjam.loader.worker.job import Failed
 
 
-class Court:
-    """Applies the policy in the training process."""
+class OnErrorPolicy:
+    """Decides about failures and returns what to raise for them."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, recorder: Recorder) -> None:
         self.policy = policy
-        # the user's own `on_error`, only while somebody asks for a batch
+        self._recorder = recorder
+        # the user's `on_error` function; set only during `next`
         self.function: Callable[[SampleError], Any] | None = None
-        # failures whose samples were left out of a batch that is being made again, by batch
-        self._convicted: dict[int, list[Failed]] = {}
-        # what the user's own function raised, by batch
+        # by batch: failures whose samples are left out while the batch is made again
+        self._left_out: dict[int, list[Failed]] = {}
+        # by batch: what the user's function raised
         self._broken: dict[int, BaseException] = {}
 
     def ask(self, batch: int, failed: Failed) -> Decision:
-        """What the user's function says; an exception in it takes the batch's place."""
+        """Ask the user's function; if it raises, that exception replaces the batch."""
         assert self.function is not None, "nobody to ask"
         try:
             answer = self.function(error_of(failed))
-        except Exception as problem:  # noqa: BLE001 - it is raised where the batch is due
-            # without its frames, which hold the iterator
+        except Exception as problem:  # noqa: BLE001 - raised when the batch is delivered
+            # drop its frames: they refer to the iterator
             text = "".join(traceback.format_exception(type(problem), problem, problem.__traceback__))
             problem.__context__ = None
             add_notes(problem, (f"raised in on_error:\n{text}",))
@@ -45,40 +52,80 @@ class Court:
             return Decision.RAISE
 
     def decide(self, batch: int, failed: Failed) -> Decision:
-        """About a sample that ended its worker."""
+        """Decide about a sample that killed its worker."""
         decision = self.policy.decide(failed.tries)
         if decision is None:
             decision = self.policy.bounded(self.ask(batch, failed), failed.tries)
         return decision
 
-    def knows(self, batch: int) -> bool:
-        """Whether anything about a batch waits here."""
-        return batch in self._convicted or batch in self._broken
-
-    def convict(self, batch: int, failed: Failed) -> None:
+    def leave_out(self, batch: int, failed: Failed) -> None:
         """Remember a failure whose batch is made again without its sample."""
-        self._convicted.setdefault(batch, []).append(failed)
+        self._left_out.setdefault(batch, []).append(failed)
+
+    def has_news_of(self, batch: int) -> bool:
+        """Whether anything is recorded here about a batch."""
+        return batch in self._left_out or batch in self._broken
 
     def forget(self, batch: int) -> None:
-        """A batch will not be delivered."""
-        self._convicted.pop(batch, None)
+        """Forget a batch that will not be delivered."""
+        self._left_out.pop(batch, None)
         self._broken.pop(batch, None)
 
-    def close(self, batch: int, failures: list[Failed]) -> tuple[list[SampleError], BaseException | None]:
-        """A batch is due: everything that failed in it, and what the user's own function raised, if it did."""
-        convicted = {failed.position: failed for failed in self._convicted.pop(batch, [])}
-        settled = []
+    def finish_batch(self, batch: int, failures: list[Failed], *, empty: bool, raises: bool) -> BaseException | None:
+        """Record the failures of a batch; return what to raise. `empty`: no sample is left."""
+        errors, broken = self._collect(batch, failures)
+        problem: BaseException | None = None
+        for error in errors:
+            problem = self._recorder.failed(error) or problem
+        if empty:
+            self._recorder.emptied()
+        if broken is not None:
+            broken.__cause__ = errors[-1].exception if errors else None
+            return broken
+        if problem is None and raises:
+            # A StopIteration that escapes would end the epoch early, silently.
+            stop = isinstance(errors[-1].exception, StopIteration)
+            problem = _stopped(errors[-1]) if stop else errors[-1].exception
+        return problem
+
+    def finish_iterable(
+        self, batch: int, failures: list[Failed], worker: int, *, cut_short: bool
+    ) -> BaseException | None:
+        """Record the failures since an ended iterable's last batch; return what to raise."""
+        errors, broken = self._collect(batch, failures)
+        problem: BaseException | None = broken
+        for error in errors:
+            problem = self._recorder.failed(error) or problem
+        if cut_short:
+            self._recorder.say(
+                "cut short",
+                "the iterable of worker %d ended right after a sample that failed: a generator cannot go on after an "
+                "exception, and what it had still to yield is missing",
+                worker,
+            )
+        return problem
+
+    def _collect(self, batch: int, failures: list[Failed]) -> tuple[list[SampleError], BaseException | None]:
+        """Return all failures of a batch, and what the user's function raised, if it did."""
+        left_out = {failed.position: failed for failed in self._left_out.pop(batch, [])}
+        together = []
         for failed in failures:
-            known = convicted.pop(failed.position, None) if failed.exception is None else None
+            known = left_out.pop(failed.position, None) if failed.exception is None else None
             if known is not None:
                 known.decision, known.replacement, known.note = failed.decision, failed.replacement, failed.note
-            settled.append(known or failed)
-        settled = [*convicted.values(), *settled]
-        return [error_of(failed) for failed in settled if failed.exception is not None], self._broken.pop(batch, None)
+            together.append(known or failed)
+        together = [*left_out.values(), *together]
+        return [error_of(failed) for failed in together if failed.exception is not None], self._broken.pop(batch, None)
 
 
 def error_of(failed: Failed) -> SampleError:
-    """A failure with its exception as it was."""
+    """Return a failure as the user sees it, with its original exception."""
     exception = failed.exception
     assert exception is not None, "a failure without an exception"
     return failed.as_error(exception.restore() if isinstance(exception, ExceptionRecord) else exception)
+
+
+def _stopped(error: SampleError) -> RuntimeError:
+    problem = RuntimeError(f"the dataset raised StopIteration: {error.place}")
+    problem.__cause__ = error.exception
+    return problem

@@ -1,7 +1,7 @@
-"""Batches into pinned memory, in a thread, while the consumer computes.
+"""Copies batches into pinned memory, in a thread, while the consumer computes.
 
-The copy into pinned memory ends the use of the slot, and torch's own allocator guards pinned memory against reuse while
-a transfer from it runs.
+After the copy the slot is free. torch's allocator does not reuse pinned memory while a transfer
+from it runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from unjam.loader.engine.deadlines import LOOK_AROUND
 from unjam.loader.engine.events import Result
-from unjam.loader.pool.protocol import Arrival, Facts, Load
+from unjam.loader.pool.protocol import Arrival, BatchResult, Facts
 from unjam.system.torch_private import pin_memory
 
 
@@ -26,43 +26,43 @@ class Pinner:
         self._device = device
         self._executor = ThreadPoolExecutor(1, "unjam-pin", initializer=_prepare, initargs=_current_device())
 
-    def pin(self, load: Load) -> Load:
-        """A load that will be pinned when it is opened."""
-        return PinnedLoad(load, self._executor.submit(self._work, load))
+    def pin(self, result: BatchResult) -> BatchResult:
+        """Return a result that gives the pinned batch when it is opened."""
+        return PinnedBatch(result, self._executor.submit(self._work, result))
 
     def pin_all(self, arrivals: deque[Arrival]) -> None:
-        """Pin every batch among what has arrived."""
+        """Pin every batch among the arrivals."""
         for place, arrival in enumerate(arrivals):
-            load = arrival.load
-            if load is None or load.empty or isinstance(load, PinnedLoad):
+            result = arrival.result
+            if result is None or result.empty or isinstance(result, PinnedBatch):
                 continue
             if isinstance(arrival.event, Result):
-                arrivals[place] = Arrival(arrival.event, self.pin(load))
+                arrivals[place] = Arrival(arrival.event, self.pin(result))
 
     def close(self) -> None:
-        """Stop; what is being pinned is finished by its thread."""
+        """Stop; the thread finishes the batch that it is pinning."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _work(self, load: Load) -> Any:
-        return pin_memory(load.open(copy=False), self._device)
+    def _work(self, result: BatchResult) -> Any:
+        return pin_memory(result.open(copy=False), self._device)
 
 
-class PinnedLoad:
-    """A batch on its way into pinned memory."""
+class PinnedBatch:
+    """A batch that is being copied into pinned memory."""
 
     raises = empty = loading = False
 
-    def __init__(self, load: Load, future: Future[Any]) -> None:
-        self._load = load
+    def __init__(self, result: BatchResult, future: Future[Any]) -> None:
+        self._result = result
         self._future = future
 
     @property
     def facts(self) -> Facts:
-        """See `Load`."""
-        return self._load.facts
+        """See `BatchResult`."""
+        return self._result.facts
 
     def open(self, *, copy: bool) -> Any:
-        """The pinned batch."""
+        """Return the pinned batch."""
         del copy
         while True:
             try:
@@ -72,9 +72,9 @@ class PinnedLoad:
                     raise
 
     def refuse(self) -> None:
-        """Give the slot back, unless the thread has it already; then it does so itself."""
+        """Give the slot back. If the thread has started, the slot is freed when it is done."""
         if self._future.cancel():
-            self._load.refuse()
+            self._result.refuse()
 
 
 def _current_device() -> tuple[int]:
@@ -84,7 +84,7 @@ def _current_device() -> tuple[int]:
 
 
 def _prepare(device: int) -> None:
-    torch.set_num_threads(1)  # for this thread only: the copy must not take the cores from the training
+    torch.set_num_threads(1)  # for this thread only: leave the cores to the training
     if device < 0:
         return
     if hasattr(torch, "accelerator") and hasattr(torch.accelerator, "set_device_index"):

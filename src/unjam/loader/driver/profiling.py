@@ -1,7 +1,7 @@
 """`profile=True`: where the workers' time goes, by transform and by line.
 
-Lines are sampled: a few dozen times a second one worker's fault handler is asked for its stack, which works without ptrace
-and while C code holds the interpreter. What is under way in a worker that idles is not asked.
+Lines are sampled: a few dozen times a second we ask one worker's fault handler for its stack. That
+works without ptrace and while C code holds the GIL. Idle workers are not sampled.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from unjam.loader.transport import channel
 from unjam.loader.transport.status_page import Stage
 from unjam.statistics import LineTime, Profile, TransformTime
 
-# seconds between two looks on average, at one worker each
+# average seconds between two stack samples, of one worker each
 INTERVAL = 0.02
 MOST_LINES = 30
 _AT_WORK = {Stage.GETITEM: "getitem", Stage.COLLATE: "collate", Stage.PICKLE: "pickle", Stage.SEND: "send"}
 
 
 def together(profilers: list[Profiler]) -> Profile:
-    """Several loaders as one."""
+    """Return one profile for several loaders."""
     whole = Profiler()
     for one in profilers:
         whole.take(one)
@@ -33,7 +33,7 @@ def together(profilers: list[Profiler]) -> Profile:
 
 
 class Profiler:
-    """What one loader's workers spend their time on, in all its epochs."""
+    """Collects where one loader's workers spend their time, in all epochs."""
 
     def __init__(self) -> None:
         self._transforms: dict[tuple[str, str], list[int]] = {}
@@ -45,7 +45,7 @@ class Profiler:
         return Profiler, ()
 
     def add(self, taken: bytes) -> None:
-        """What a worker measured while it made a batch."""
+        """Add what a worker measured while it made a batch."""
         for key, (count, total, own) in pickle.loads(taken).items():
             known = self._transforms.setdefault(key, [0, 0, 0])
             known[0] += count
@@ -53,7 +53,7 @@ class Profiler:
             known[2] += own
 
     def take(self, other: Profiler) -> None:
-        """Add what another one saw."""
+        """Add what another profiler collected."""
         self._lines.update(other._lines)
         self._looks += other._looks
         for key, known in other._transforms.items():
@@ -62,10 +62,10 @@ class Profiler:
                 mine[at] += value
 
     def watch(self, pool: Any) -> None:
-        """Look at the workers of a pool until it is closed.
+        """Sample the workers of a pool until it is closed.
 
-        Without workers there is nothing to look at: a thread of this process sees the loading only where it gives up the
-        interpreter, and that would be a wrong picture. Transforms are timed all the same.
+        Without workers we only time transforms. A sampling thread in the training process would see
+        the loading code only where it releases the GIL, which gives a wrong picture.
         """
         self._stop.set()
         if pool is not None:
@@ -74,31 +74,31 @@ class Profiler:
             threading.Thread(target=self._run, args=target, name="unjam-profiler", daemon=True).start()
 
     def rest(self) -> None:
-        """Nobody works any more."""
+        """Stop sampling."""
         self._stop.set()
 
     def _run(self, stop: threading.Event, pool_ref: Any) -> None:
         turn = 0
-        dice = random.Random()  # noqa: S311 - regular looks would fall into step with regular samples
-        while not stop.wait(INTERVAL * dice.uniform(0.5, 1.5)):
+        rng = random.Random()  # noqa: S311 - a fixed interval could synchronise with the samples
+        while not stop.wait(INTERVAL * rng.uniform(0.5, 1.5)):
             pool = pool_ref()
             if pool is None or pool.closed:
                 return
             turn += 1
-            seen = pool.glance(turn)
+            seen = pool.sample_stack(turn)
             if seen is not None and seen[0] in _AT_WORK:
                 self._count(_AT_WORK[seen[0]], seen[1])
             del pool, seen
 
     def _count(self, stage: str, text: str) -> None:
-        from unjam.system import stacks  # noqa: PLC0415 - only when somebody wants a profile
+        from unjam.system import stacks  # noqa: PLC0415 - only for profiles
 
         stack = stacks.main_stack(text)
         waits = stack is not None and any(frame.file == channel.__file__ for frame in stack.frames)
-        if stack is not None and not waits:  # it came to its end meanwhile
-            self._note(stage, [(frame.file, frame.line or 0, frame.function) for frame in stack.frames])
+        if stack is not None and not waits:  # in the channel: it has finished and waits
+            self._count_line(stage, [(frame.file, frame.line or 0, frame.function) for frame in stack.frames])
 
-    def _note(self, stage: str, frames: list[tuple[str, int, str]]) -> None:
+    def _count_line(self, stage: str, frames: list[tuple[str, int, str]]) -> None:
         from unjam.system.file_owner import is_users  # noqa: PLC0415 - as above
 
         self._looks += 1
@@ -109,7 +109,7 @@ class Profiler:
         self._lines[stage, place[0], place[1], place[2], inside] += 1
 
     def report(self) -> Profile:
-        """For `statistics()`."""
+        """Return the profile for `statistics()`."""
         merged: dict[tuple[str, str, int, str], Counter[str]] = {}
         for (stage, file, line, function, inside), looks in list(self._lines.items()):
             merged.setdefault((stage, file, line, function), Counter())[inside] += looks

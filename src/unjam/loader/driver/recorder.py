@@ -1,6 +1,7 @@
-"""What a loader did and what went wrong in it: counters, `loader.errors`, the error log, Python's logging.
+"""Records what a loader did and what failed: counters, `loader.errors`, the error log, logging.
 
-One recorder lives as long as its loader. It keeps a bounded number of failures in memory; the error log has them all.
+One recorder lives as long as its loader. It keeps a bounded number of failures in memory; the error
+log has all of them.
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ if TYPE_CHECKING:
 
 
 MOST_KEPT = 1000
-# a fraction of an epoch of unknown length is taken of what was seen so far, once there is enough of it
+# If an epoch's length is unknown, a fraction refers to the samples seen so far, but at least to
+# these.
 ENOUGH_SEEN = 100
 
 
 class Recorder:
-    """Counts and writes down. `max_errors`: a number of samples, or a fraction of an epoch."""
+    """Counts and records. `max_errors`: a number of samples, or a fraction of an epoch."""
 
     def __init__(self, error_log: str | None, max_errors: float | None, dataset: str, *, profile: bool = False) -> None:
         self._settings = (error_log, max_errors, dataset, profile)
-        self.tap: Callable[[Work, Facts], None] | None = None  # somebody who wants to know of every batch
+        # called for every delivered batch
+        self.tap: Callable[[Work, Facts], None] | None = None
         self._error_log = error_log
         self._max_errors = max_errors
         self.dataset = dataset
@@ -47,14 +50,14 @@ class Recorder:
         self._kinds: Counter[str] = Counter()
         self._said: Counter[str] = Counter()
         self._batches = self._samples = self._bytes = 0
-        # of this epoch: samples delivered before it began, samples that failed
+        # samples delivered before this epoch, and samples that failed in it
         self._samples_before = self._failed = 0
         self._epoch_errors: list[SampleError] = []
         self._expected: int | None = None
         self._pool: weakref.ref[Any] | None = None
         self._workers = 0
         self._log_works = True
-        # seconds that each set of workers took until one could load
+        # how many seconds each pool took until a worker could load
         self.starts: list[float] = []
         self.auto: Callable[[], Auto] | None = None
         self.profiler = Profiler() if profile else None
@@ -63,10 +66,10 @@ class Recorder:
         # a copy of a loader has its own record
         return _anew, self._settings
 
-    # -- what happens ------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def begin(self, pool: Pool | None, workers: int, expected: int | None) -> None:
-        """An epoch of `expected` samples begins, if anybody knows how many there are."""
+        """Begin an epoch of `expected` samples (None: unknown)."""
         self._pool = None if pool is None else weakref.ref(pool)
         self._workers = workers
         self._expected = expected
@@ -77,7 +80,7 @@ class Recorder:
             self.profiler.watch(pool)
 
     def delivered(self, work: Work, facts: Facts, waited: int) -> None:
-        """The consumer gets a batch, for which it waited some nanoseconds."""
+        """Record a delivered batch; the consumer waited `waited` nanoseconds for it."""
         self._batches += 1
         self._samples += facts.samples
         self._bytes += facts.nbytes
@@ -88,13 +91,14 @@ class Recorder:
             self.tap(work, facts)
 
     def emptied(self) -> None:
-        """A batch lost all of its samples and is left out."""
+        """Record a batch that lost all its samples."""
         self._totals["empty_batches"] += 1
 
     def failed(self, error: SampleError) -> TooManyErrorsError | None:
-        """A sample failed; the answer is what to raise when there were too many."""
+        """Record a failed sample; return what to raise if there were too many."""
         if error.decision == "raise":
-            # the exception itself is about to be raised, and will refer to everything on its way
+            # Keep a copy: the exception itself is about to be raised, and its frames refer to user
+            # objects.
             error = dataclasses.replace(error, exception=twin(error.exception))
         self.errors.append(error)
         weight = len(error.indices) or 1
@@ -115,18 +119,18 @@ class Recorder:
         return self._over_budget()
 
     def incident(self, incident: Incident, *, write: bool = True) -> None:
-        """Something else went wrong."""
+        """Record any other incident."""
         self._kinds[incident.kind] += 1
         self.incidents.append(incident)
         if write:
             self.write(incident)
 
     def restarted(self) -> None:
-        """A worker took a dead one's place."""
+        """Record that a worker was replaced."""
         self._totals["restarts"] += 1
 
     def ended(self) -> TooManyErrorsError | None:
-        """An epoch is over; the answer is what to raise when not one of its samples came through."""
+        """End an epoch; return what to raise if all its samples failed."""
         if self.profiler is not None:
             self.profiler.rest()
         if self._samples == self._samples_before and self._failed:
@@ -134,7 +138,7 @@ class Recorder:
         return None
 
     def say(self, kind: str, text: str, *values: Any) -> None:
-        """Log a warning; of one kind the first, the second, the fourth, and so on."""
+        """Log a warning, but of each kind only the 1st, 2nd, 4th, 8th and so on."""
         self._said[kind] += 1
         count = self._said[kind]
         if count & (count - 1) == 0:
@@ -143,13 +147,13 @@ class Recorder:
 
     @property
     def pool(self) -> Any:
-        """The workers of the present epoch, while there are any."""
+        """The pool of the present epoch, or None."""
         return None if self._pool is None else self._pool()
 
-    # -- what is known -----------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
-        """Everything so far."""
+        """Return the statistics so far."""
         pool = self.pool
         spans, held = (0, 0) if pool is None else pool.memory()
         totals = self._totals
@@ -178,7 +182,7 @@ class Recorder:
             profile=None if self.profiler is None else self.profiler.report(),
         )
 
-    # -- inside ------------------------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     def _over_budget(self) -> TooManyErrorsError | None:
         most, failed = self._max_errors, self._failed
@@ -210,14 +214,18 @@ class Recorder:
         return problem
 
     def write(self, incident: Incident) -> None:
-        """One line, in one write at the end of the file: several processes may share it, and a reader may follow it."""
+        """Append an incident to the error log.
+
+        It is one line in one write: several processes may share the file, and a reader may follow
+        it.
+        """
         if self._error_log is None:
             return
         try:
             fd = open_own(self._error_log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 size = os.fstat(fd).st_size
-                # a process that was killed while it wrote left half a line
+                # a process that was killed while writing left half a line
                 torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
                 os.write(fd, (b"\n" if torn else b"") + incident.to_json().encode("utf-8", "backslashreplace") + b"\n")
             finally:
@@ -233,7 +241,7 @@ def _anew(error_log: str | None, max_errors: float | None, dataset: str, profile
 
 
 def incident_of(error: SampleError, dataset: str) -> Incident:
-    """A failed sample as an incident."""
+    """Return a failed sample as an incident."""
     from unjam.loader.incident import Incident, plain  # noqa: PLC0415 - only when something fails
 
     exception = error.exception

@@ -1,8 +1,9 @@
-"""Looks at workers that owe something while their parent waits: who is over time, who was suspended, whom to explain.
+"""Checks the workers that owe batches while the parent waits: overdue, suspended or silent?
 
-A worker is never judged on one look, nor on the clock alone. It may have been suspended together with its parent
-(Ctrl-Z, a container that is paused), and then everything looks old; so time counts from the first look that saw the
-worker where it is, and a gap between two looks begins the count anew.
+We never decide on one check, nor on the clock alone. A worker may have been suspended together with
+its parent (Ctrl-Z, a paused container), and then every heartbeat looks old. So time counts from the
+first check that saw the worker in its present state, and a gap between two checks restarts the
+count.
 """
 
 from __future__ import annotations
@@ -12,33 +13,38 @@ from dataclasses import dataclass
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.deadlines import LOOK_AGAIN, NOTICE_PAUSE
 from unjam.loader.pool.protocol import Pool, Work
-from unjam.loader.transport.status_page import Beat, Stage
+from unjam.loader.transport.status_page import Heartbeat, Stage
 
-# a stage that is the sample's own time; pauses and questions are not
+# stages that count as a sample's time; pauses and questions do not
 _OWN_TIME = (Stage.GETITEM, Stage.COLLATE, Stage.PICKLE)
-# seconds for which a worker that owes something may wait for work; on a crowded machine it may be late to see it
+# A worker that owes a batch may be idle for this many seconds; on a busy machine it may see its
+# task late.
 FORGOTTEN = 10.0
-# the shortest time between two looks, however short a sample may be
+# the shortest time between two checks, even if sample_timeout is shorter
 SHORTEST_LOOK = 0.05
 
 
 @dataclass(slots=True)
-class Watch:
-    """`sample_timeout`: seconds for one sample, or None. `warn_after`: seconds without a batch, or None for silence."""
+class StallDetector:
+    """Finds workers that make no progress.
+
+    `sample_timeout`: seconds for one sample, or None. `warn_after`: seconds without a batch before
+    a warning, or None for no warnings.
+    """
 
     pool: Pool
     sample_timeout: float | None
     warn_after: float | None
-    # each worker's last sign of life, and when it was first seen
-    _seen: dict[int, tuple[Beat, float]]
+    # each worker's last heartbeat, and when it was first seen
+    _seen: dict[int, tuple[Heartbeat, float]]
     _last: float
     _next_warning: float
-    # seconds between two looks
+    # seconds between two checks
     interval: float
 
     @classmethod
-    def over(cls, pool: Pool, sample_timeout: float | None, warn_after: float | None) -> Watch:
-        """A watch that has seen nothing yet."""
+    def over(cls, pool: Pool, sample_timeout: float | None, warn_after: float | None) -> StallDetector:
+        """Return a detector that has seen nothing yet."""
         interval = LOOK_AGAIN.seconds
         if sample_timeout is not None:
             interval = min(interval, max(SHORTEST_LOOK, sample_timeout / 4))
@@ -47,31 +53,34 @@ class Watch:
         return cls(pool, sample_timeout, warn_after, {}, 0.0, warn_after or 0.0, interval)
 
     def due(self, now: float) -> bool:
-        """Whether it is time for a look."""
+        """Whether it is time for a check."""
         return now - self._last >= self.interval
 
     def look(self, now: float, owed: dict[int, list[Work]], waited: float) -> list[ev.Event]:
-        """What is to be said about the workers that owe batches, oldest first; `waited`: how long the consumer has."""
+        """Return the events about workers that owe batches.
+
+        `owed`: their batches, oldest first. `waited`: how long the consumer has waited, in seconds.
+        """
         gap, self._last = now - self._last, now
         events: list[ev.Event] = []
         before, self._seen = self._seen, {}
         for worker, works in owed.items():
-            beat = self.pool.beat(worker)
-            if beat is None:
+            heartbeat = self.pool.heartbeat(worker)
+            if heartbeat is None:
                 continue
             known, first = before.get(worker, (None, now))
-            same = known == beat
+            same = known == heartbeat
             paused = gap > self.interval + NOTICE_PAUSE.seconds
-            self._seen[worker] = (beat, first if same and not paused else now)
+            self._seen[worker] = (heartbeat, first if same and not paused else now)
             if same and self.pool.suspended(worker):
                 events.append(ev.Suspended(worker))
-                self._seen[worker] = (beat, now)
-            elif same and not paused and beat.stage is Stage.IDLE and now - first > FORGOTTEN and works[0].sent_to:
-                # it has answered, and the answer was lost: a signal handler raised while it was taken from the channel
+                self._seen[worker] = (heartbeat, now)
+            elif same and not paused and heartbeat.stage is Stage.IDLE and now - first > FORGOTTEN and works[0].sent_to:
+                # its answer was lost: a signal handler raised while we read the channel
                 events.append(ev.Forgotten(worker))
-                self._seen[worker] = (beat, now)
-            elif same and not paused and self._over_time(now, beat, first, works):
-                events.append(ev.Overdue(worker, beat.batch))
+                self._seen[worker] = (heartbeat, now)
+            elif same and not paused and self._over_time(now, heartbeat, first, works):
+                events.append(ev.Overdue(worker, heartbeat.batch))
         if self.warn_after is not None and waited >= self._next_warning and owed:
             self._next_warning *= 2
             worker = min(owed, key=lambda number: owed[number][0].batch)
@@ -79,18 +88,18 @@ class Watch:
         return events
 
     def rest(self, waited: float) -> None:
-        """The consumer got a batch; if it did not wait long for it, the next warning is a first one again."""
+        """The consumer got a batch; after a short wait, reset the time of the next warning."""
         if self.warn_after is not None and waited < self.warn_after:
             self._next_warning = self.warn_after
 
-    def _over_time(self, now: float, beat: Beat, first: float, works: list[Work]) -> bool:
-        if self.sample_timeout is None or beat.stage not in _OWN_TIME:
+    def _over_time(self, now: float, heartbeat: Heartbeat, first: float, works: list[Work]) -> bool:
+        if self.sample_timeout is None or heartbeat.stage not in _OWN_TIME:
             return False
-        work = next((work for work in works if work.batch == beat.batch), None)
+        work = next((work for work in works if work.batch == heartbeat.batch), None)
         if work is None:
             return False
         allowed = self.sample_timeout
-        if beat.stage is not Stage.GETITEM or beat.position < 0:
-            # the whole batch at once
+        if heartbeat.stage is not Stage.GETITEM or heartbeat.position < 0:
+            # it works on the whole batch at once
             allowed *= max(1, len(work.indices))
-        return now - max(beat.since / 1e9, first - self.interval) > allowed
+        return now - max(heartbeat.since / 1e9, first - self.interval) > allowed

@@ -1,7 +1,7 @@
-"""Times of every sample and batch, kept as they come and counted a thousand batches at a time.
+"""Times of every sample and batch, analysed a thousand batches at a time.
 
-The hot path appends one pair to a list. Counting is done over many batches at once, so that it costs a fraction of a
-microsecond for each sample. It is done with numpy, because torch's operations depend on the mode that the consumer is in
+The hot path only appends to a list. Analysing many batches at once costs a fraction of a
+microsecond per sample. We use numpy because torch's operations depend on the consumer's mode
 (inference, default device, fake tensors) and show up in its profiles.
 """
 
@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from unjam.errors import short
 from unjam.statistics import SlowSample, StageTimes, Stalls
 
-# of a histogram whose steps are 2**(1/16): a percentile is right to 5 %
+# Histogram buckets grow by a factor of 2**(1/16), so a percentile is right to 5 %.
 PER_OCTAVE = 16
 BUCKETS = 64 * PER_OCTAVE
 COUNT_EVERY = 1024
-# and sooner where batches are large: what waits to be counted takes memory
+# analyse earlier if batches are large: pending stamps take memory
 COUNT_BYTES = 1 << 19
-# stamps at the end of a batch: collating begins, packing begins, done
+# the last stamps of a batch: collate begins, pickling begins, done
 TAIL = 3
 MOST_SLOW = 20
-# a sample is slow that takes so many times as long as half of them do, and at least these nanoseconds
+# A sample is slow if it takes this many times the median, and at least this many nanoseconds.
 SLOW_TIMES, SLOW_LEAST = 10, 2_000_000
 STAGES = ("getitem", "collate", "pickle")
 
@@ -35,7 +35,7 @@ Whole = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Histogram:
-    """Durations in nanoseconds."""
+    """A histogram of durations in nanoseconds."""
 
     counts: Whole = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
     total: int = 0
@@ -43,7 +43,7 @@ class Histogram:
     slowest: str = ""
 
     def add(self, durations: Whole) -> int | None:
-        """Count; return where the longest so far is, if it is among these."""
+        """Add durations; return the position of the longest if it is the longest so far."""
         if not durations.size:
             return None
         buckets = np.minimum((np.log2(np.maximum(durations, 1)) * PER_OCTAVE).astype(np.int64), BUCKETS - 1)
@@ -56,12 +56,12 @@ class Histogram:
         return None
 
     def summary(self) -> StageTimes:
-        """As a user reads it."""
+        """Return the summary that the user sees."""
         count = int(self.counts.sum())
         if not count:
             return StageTimes()
-        halves = self.counts.reshape(-1, PER_OCTAVE).sum(1)
-        spread = tuple((2.0 ** (at + 1) / 1e9, int(halves[at])) for at in halves.nonzero()[0].tolist())
+        octaves = self.counts.reshape(-1, PER_OCTAVE).sum(1)
+        spread = tuple((2.0 ** (at + 1) / 1e9, int(octaves[at])) for at in octaves.nonzero()[0].tolist())
         return StageTimes(
             count,
             self.total / 1e9,
@@ -74,7 +74,7 @@ class Histogram:
         )
 
     def percentile(self, part: float) -> float:
-        """The time that this part of all takes at most; 0 where nothing was counted."""
+        """Return a percentile in seconds (`part` from 0 to 1); 0 if nothing was counted."""
         reached = self.counts.cumsum()
         if not int(reached[-1]):
             return 0.0
@@ -83,7 +83,7 @@ class Histogram:
 
 
 class Times:
-    """What the batches' stamps say."""
+    """Statistics from the batches' stamps."""
 
     def __init__(self) -> None:
         self._pending: list[tuple[int, Any, bytes, int]] = []
@@ -94,30 +94,33 @@ class Times:
         self._stalls = Stalls()
 
     def batch(self, number: int, index: Any, stamps: bytes, waited: int) -> None:
-        """A batch was delivered: its number in its epoch, its indices, its stamps, how long the consumer waited for it."""
+        """Record a delivered batch.
+
+        `number`: its number in the epoch. `waited`: how long the consumer waited for it.
+        """
         self._pending.append((number, index, stamps, waited))
         self._waiting += len(stamps)
         if len(self._pending) >= COUNT_EVERY or self._waiting >= COUNT_BYTES:
             self._count()
 
     def stages(self) -> dict[str, StageTimes]:
-        """Per stage."""
+        """The times per stage."""
         self._count()
         return {stage: histogram.summary() for stage, histogram in self._stages.items()}
 
     def waited(self) -> StageTimes:
-        """The consumer's waiting."""
+        """How long the consumer waited for batches."""
         self._count()
         return self._waited.summary()
 
     def slowest(self) -> tuple[SlowSample, ...]:
-        """The slowest samples, the worst first."""
+        """The slowest samples, slowest first."""
         self._count()
         return tuple(SlowSample(name, took / 1e9, number) for took, name, number in self._slow)
 
     @property
     def stalls(self) -> Stalls:
-        """What slow samples cost."""
+        """How long the consumer waited because of slow samples."""
         self._count()
         return self._stalls
 
@@ -143,15 +146,15 @@ class Times:
         durations = took[places]
         owners = np.searchsorted(ends, places, side="right")
         self._stages["getitem"].add(durations)
-        self._remember(durations, places - starts[owners], owners, pending)
+        self._keep_slowest(durations, places - starts[owners], owners, pending)
         self._attribute(durations, owners, waits)
         for back, stage in ((3, "collate"), (2, "pickle")):
             at = self._stages[stage].add(took[ends - back])
             if at is not None:
                 self._stages[stage].slowest = f"batch {pending[at][0]}"
 
-    def _remember(self, durations: Whole, positions: Whole, owners: Whole, pending: Any) -> None:
-        """Keep the slowest, by name."""
+    def _keep_slowest(self, durations: Whole, positions: Whole, owners: Whole, pending: Any) -> None:
+        """Keep the slowest samples, by name."""
         least = self._slow[-1][0] if len(self._slow) == MOST_SLOW else 0
         most = min(MOST_SLOW, len(durations))
         at = np.argpartition(-durations, most - 1)[:most]
@@ -164,11 +167,11 @@ class Times:
         self._slow = sorted(self._slow, key=lambda one: -one[0])[:MOST_SLOW]
         if self._slow:
             first = self._slow[0]
-            alone = not first[1].startswith("batch ")
-            self._stages["getitem"].slowest = f"sample {first[1]} (batch {first[2]})" if alone else first[1]
+            one_sample = not first[1].startswith("batch ")
+            self._stages["getitem"].slowest = f"sample {first[1]} (batch {first[2]})" if one_sample else first[1]
 
     def _attribute(self, durations: Whole, owners: Whole, waits: Whole) -> None:
-        """The consumer's waiting for a batch with a slow sample is that sample's doing, as far as it was slow."""
+        """Count the wait for a batch with a slow sample as a stall, up to the excess time."""
         usual = int(self._stages["getitem"].percentile(0.5) * 1e9)
         slow = max(usual * SLOW_TIMES, SLOW_LEAST)
         longest = np.zeros(len(waits), np.int64)
@@ -182,6 +185,6 @@ class Times:
 
 def _sample(entry: tuple[int, Any, bytes, int], position: int) -> str:
     number, indices, stamps, _ = entry
-    # a dataset that gives all samples at once has one time for the batch
-    alone = len(stamps) // 8 - TAIL == len(indices)
-    return short(indices[position]) if alone and indices[position] is not None else f"batch {number}"
+    # With `__getitems__` there is only one time for the whole batch.
+    one_sample = len(stamps) // 8 - TAIL == len(indices)
+    return short(indices[position]) if one_sample and indices[position] is not None else f"batch {number}"

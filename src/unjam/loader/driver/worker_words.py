@@ -1,4 +1,4 @@
-"""What is known of a worker, in words: how it ended, or what it is doing and why that takes so long."""
+"""Describes a worker in words: how it ended, or what it is doing and what it waits for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from unjam.errors import place
 from unjam.loader.incident import Incident, plain
-from unjam.loader.pool.protocol import Ending, Pool, Work
-from unjam.loader.transport.status_page import Beat, Stage
+from unjam.loader.pool.protocol import Pool, Work, WorkerExit
+from unjam.loader.transport.status_page import Heartbeat, Stage
 from unjam.system import exits, stacks, waiting
 
 _STAGE_NAMES = {
@@ -25,8 +25,8 @@ _STAGE_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """The sample that a worker is or was on, as far as the parent knows: `index` None for an iterable."""
+class CurrentSample:
+    """The sample that a worker is or was on, as far as known. `index` is None for an iterable."""
 
     index: Any
     batch: int | None
@@ -34,24 +34,24 @@ class Subject:
     indices: tuple[Any, ...]
 
     def words(self, worker: int) -> str:
-        """`sample 37 (batch 4, worker 1)`."""
+        """Return text such as `sample 37 (batch 4, worker 1)`."""
         return place(self.index, self.batch, worker, yielded=self.yielded, indices=self.indices)
 
 
-def subject(beat: Beat, work: Work | None, *, iterable: bool) -> Subject:
-    """From a heartbeat to a sample."""
-    if work is None or beat.batch != work.batch:
-        return Subject(None, None, None, ())
+def subject(heartbeat: Heartbeat, work: Work | None, *, iterable: bool) -> CurrentSample:
+    """Return the sample that a heartbeat refers to."""
+    if work is None or heartbeat.batch != work.batch:
+        return CurrentSample(None, None, None, ())
     if iterable:
-        return Subject(None, work.number, beat.yielded if beat.stage is Stage.GETITEM else None, ())
+        return CurrentSample(None, work.number, heartbeat.yielded if heartbeat.stage is Stage.GETITEM else None, ())
     indices = work.indices
-    if beat.stage in (Stage.GETITEM, Stage.RETRYING, Stage.ASKING) and 0 <= beat.position < len(indices):
-        return Subject(indices[beat.position], work.number, None, ())
-    return Subject(None, work.number, None, indices)
+    if heartbeat.stage in (Stage.GETITEM, Stage.RETRYING, Stage.ASKING) and 0 <= heartbeat.position < len(indices):
+        return CurrentSample(indices[heartbeat.position], work.number, None, ())
+    return CurrentSample(None, work.number, None, indices)
 
 
-def doing(beat: Beat, about: Subject, worker: int) -> str:
-    """What a worker is or was at."""
+def doing(heartbeat: Heartbeat, about: CurrentSample, worker: int) -> str:
+    """Describe what a worker is or was doing."""
     me = f"(worker {worker})"
     return {
         Stage.STARTING: f"starting {me}",
@@ -65,15 +65,15 @@ def doing(beat: Beat, about: Subject, worker: int) -> str:
         Stage.LEAVING: f"leaving {me}",
         Stage.ASKING: f"waiting for on_error to decide about {about.words(worker)}",
         Stage.RETRYING: f"pausing before another try at {about.words(worker)}",
-    }[beat.stage]
+    }[heartbeat.stage]
 
 
-def story(ending: Ending, about: Subject, *, decision: str, dataset: str) -> Incident:
-    """A worker's end."""
-    end = exits.decode(ending.code)
-    beat = ending.beat
-    killed_for = f"killed for memory ({ending.memory})" if ending.memory else end.words
-    what = f"DataLoader worker (pid {ending.pid}) {killed_for}, {doing(beat, about, ending.worker)}"
+def story(last_exit: WorkerExit, about: CurrentSample, *, decision: str, dataset: str) -> Incident:
+    """Return the incident for a worker that exited."""
+    end = exits.decode(last_exit.code)
+    heartbeat = last_exit.heartbeat
+    killed_for = f"killed for memory ({last_exit.memory})" if last_exit.memory else end.words
+    what = f"DataLoader worker (pid {last_exit.pid}) {killed_for}, {doing(heartbeat, about, last_exit.worker)}"
     return Incident(
         kind="death",
         what=what,
@@ -82,38 +82,38 @@ def story(ending: Ending, about: Subject, *, decision: str, dataset: str) -> Inc
         batch=about.batch,
         samples=tuple(map(plain, about.indices)),
         yielded=about.yielded,
-        worker=ending.worker,
-        pid=ending.pid,
-        stage=_STAGE_NAMES.get(beat.stage, ""),
-        seconds=round(beat.seconds(), 3),
-        exit_code=ending.code,
+        worker=last_exit.worker,
+        pid=last_exit.pid,
+        stage=_STAGE_NAMES.get(heartbeat.stage, ""),
+        seconds=round(heartbeat.seconds(), 3),
+        exit_code=last_exit.code,
         signal=end.signal,
-        memory=ending.memory,
-        stack=_stack(ending.stack),
+        memory=last_exit.memory,
+        stack=_stack(last_exit.stack),
         dataset=dataset,
     )
 
 
 def stillness(pool: Pool, worker: int, work: Work | None, *, iterable: bool, kind: str, dataset: str) -> Incident:
-    """A worker that lives and gives no batch: what it is at, for how long, its stack and what it waits for."""
-    beat, pid = pool.beat(worker), pool.pid(worker)
-    if beat is None or pid is None:
+    """Return the incident for a living worker that gives no batch, with its stack."""
+    heartbeat, pid = pool.heartbeat(worker), pool.pid(worker)
+    if heartbeat is None or pid is None:
         return Incident(kind=kind, what=f"worker {worker} is being replaced", worker=worker, dataset=dataset)
-    about = subject(beat, work, iterable=iterable)
-    # before the stack is taken: the signal that asks for it wakes the worker for a moment
+    about = subject(heartbeat, work, iterable=iterable)
+    # Look before we take the stack: its signal wakes the worker for a moment.
     seen = waiting.look(pid)
     stack = "" if seen.kind == "suspended" else _stack(pool.stack(worker))
-    seconds = beat.seconds()
+    seconds = heartbeat.seconds()
     return Incident(
         kind=kind,
-        what=f"for {seconds:.1f} s, process {pid} has been {doing(beat, about, worker)}",
+        what=f"for {seconds:.1f} s, process {pid} has been {doing(heartbeat, about, worker)}",
         sample=plain(about.index),
         batch=about.batch,
         samples=tuple(map(plain, about.indices)),
         yielded=about.yielded,
         worker=worker,
         pid=pid,
-        stage=_STAGE_NAMES.get(beat.stage, ""),
+        stage=_STAGE_NAMES.get(heartbeat.stage, ""),
         seconds=round(seconds, 3),
         stack=stack,
         waits_for=seen.words,
@@ -123,7 +123,7 @@ def stillness(pool: Pool, worker: int, work: Work | None, *, iterable: bool, kin
 
 
 def lines(incident: Incident) -> str:
-    """An incident's evidence, below its first line."""
+    """Return an incident as text: what happened, then the evidence."""
     shown = [incident.what]
     if incident.waits_for:
         shown.append(f"  it waits for {incident.waits_for}")

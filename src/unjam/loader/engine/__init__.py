@@ -1,5 +1,6 @@
 """Pure decisions: events in, actions out.
 
-Nothing here reads a clock, opens a file or starts a process, so every interleaving of a loader's life can be replayed
-in a test. `Machine.handle` is the only thing that changes state.
+Nothing here reads a clock, opens a file or starts a process, so a test can replay every
+interleaving of events. Only `Machine.handle` changes the state, and `driver/restore.py` after a
+signal handler raised.
 """

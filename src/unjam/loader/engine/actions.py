@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Reason(enum.Enum):
-    """Why a worker is stopped or the epoch given up; it reaches the message."""
+    """Why a worker is stopped or the epoch is given up; part of the message."""
 
     CLOSED = "the loader was closed"
     EXHAUSTED = "its iterable has ended"
@@ -18,7 +18,7 @@ class Reason(enum.Enum):
     DIED = "on_worker_death is 'raise'"
     DIED_REPEATEDLY = "the same sample ended its worker each time it was tried"
     KILLED_FOR_MEMORY = "its worker was killed for memory, and no other worker is left to give up"
-    UNBORN = "it ended again and again before its first sample"
+    NEVER_READY = "it ended again and again before its first sample"
     TOO_MANY_DEATHS = "more workers died in this epoch than max_restarts allows"
     CANNOT_REPLAY = "a worker died and its iterable cannot be taken up where it was"
     UNREADY = "a worker could not prepare"
@@ -41,7 +41,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Hand `batch` to `worker`."""
+    """Send `batch` to `worker`."""
 
     worker: int
     batch: int
@@ -49,14 +49,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget `batch`: nobody will deliver it (its worker's iterable has ended, or a new epoch began)."""
+    """Forget `batch`, which won't be delivered: its iterable has ended, or a new epoch began."""
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Give `batch` to the consumer: its data, or the exception in its place."""
+    """Give `batch` to the consumer: its data, or the exception that replaces it."""
 
     batch: int
 
@@ -71,7 +71,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Explain on the log that `worker` makes no progress on `batch`."""
+    """Explain in the log that `worker` makes no progress on `batch`."""
 
     worker: int
     batch: int
@@ -79,14 +79,17 @@ class Warn:
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Let `worker`, which somebody suspended, go on."""
+    """Continue `worker`, which something suspended."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """Ask the policy about a sample that ended `deaths` workers; answer with `Reprieved`, or with `Failure` or `Result`."""
+class AskPolicy:
+    """Ask the policy about a sample that killed `deaths` workers.
+
+    Answer with `MakeAgain`, `Failure` or `Result`.
+    """
 
     worker: int
     batch: int
@@ -97,7 +100,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """Say that `worker` was killed for memory and that `left` workers share its work from now on."""
+    """Report that `worker` was killed for memory and that `left` workers share its work."""
 
     worker: int
     left: int
@@ -105,7 +108,7 @@ class Shrink:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """End the epoch with an error; `worker` and `batch` say where, when one is to blame."""
+    """End the epoch with an error; `worker` and `batch` say where, if known."""
 
     reason: Reason
     worker: int | None = None
@@ -114,7 +117,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The epoch is over: every batch was delivered."""
+    """End the epoch: every batch was delivered."""
 
 
-Action = Start | Draw | Send | Drop | Deliver | Stop | Warn | Continue | Judge | Shrink | GiveUp | End
+Action = Start | Draw | Send | Drop | Deliver | Stop | Warn | Continue | AskPolicy | Shrink | GiveUp | End

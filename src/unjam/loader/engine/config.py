@@ -1,4 +1,4 @@
-"""What a machine needs to know of its loader."""
+"""The loader's settings that the engine needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a machine needs to know of its loader."""
+    """The loader's settings that the engine needs."""
 
     workers: int
     depth: int
@@ -16,11 +16,12 @@ class Config:
     keeps_workers: bool = False
     budget: int | None = None
     restarts: bool = True
-    convict_after: int = 2
+    blame_after: int = 2
     max_restarts: int = 1000
-    # ends in a row before the first sample: of a worker that never was ready, of one that was and is being replaced
-    unborn_at_first: int = 3
-    unborn_later: int = 10
+    # Deaths in a row before a worker's first sample, after which we give up: for a worker that was
+    # never ready, and for a replacement of one that was.
+    failed_starts_at_first: int = 3
+    failed_starts_later: int = 10
     continue_most: int = 3
 
     @property

@@ -1,6 +1,6 @@
-"""Every bound in unjam, by name, with the reason for its length.
+"""Every time limit in unjam, by name, with the reason for its length.
 
-A wait without an entry here is a bug; a test reads the source and says so.
+A wait without an entry here is a bug; a test reads the source and checks this.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Deadline:
 
     @property
     def milliseconds(self) -> int:
-        """The bound as `poll` takes it."""
+        """The limit as `poll` takes it."""
         return int(self.seconds * 1000)
 
 

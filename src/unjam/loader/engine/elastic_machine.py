@@ -1,18 +1,19 @@
-"""A machine whose workers become more and fewer while it runs.
+"""A machine whose number of workers changes while it runs.
 
 NOTE [ Elastic ]
 
-`num_workers="auto"`: there are places for `config.workers`, of which the first `size` are taken. A place that is given up
-gets no more batches, makes those that it owes, and then its worker is asked to leave; a place that is taken again while its
-worker is still leaving is filled when that one is gone. So nothing is made twice and nothing is lost, whenever the size
-changes.
+`num_workers="auto"`: there are `config.workers` places, of which the first `size` are in use. When
+a place is given up, its worker gets no more batches, makes those that it owes, and is then told to
+leave. If the place is needed again while the worker is leaving, a new one starts when the old one
+is gone. So no batch is made twice or lost, whenever the size changes.
 
-Which worker makes a batch depends on time here, so it must not matter: a batch goes to whoever owes fewest, the consumer
-gets batches by number as always, and random numbers belong to the batch (`Work.seed`), not to the worker. Two runs deliver
-the same, however differently they grew.
+Which worker makes a batch depends on timing here, so it must not matter. A batch goes to the worker
+that owes fewest. The consumer gets batches by number, as always. Random numbers belong to the batch
+(`Work.seed`), not to the worker. So two runs deliver the same batches even if their sizes changed
+differently.
 
-Iterables divide their samples by the number of workers, so that number cannot change under them: they run on the plain
-machine, with sizes that change between epochs only.
+An iterable divides its samples by the number of workers, so that number cannot change within an
+epoch: iterables run on the plain machine, and their size changes only between epochs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ElasticMachine(Machine):
 
     size: int = 1
     depth: int = 2
-    # places that were given up and whose workers are still there
+    # places that were given up but whose workers still owe batches
     leaving: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -46,12 +47,12 @@ class ElasticMachine(Machine):
             return []
         if isinstance(event, ev.Resized):
             return self._resized(event)
-        if isinstance(event, ev.Death) and self._left_quietly(event.worker):
+        if isinstance(event, ev.Death) and self._exit_was_expected(event.worker):
             return self._refill(event.worker)
         if isinstance(event, ev.Began):
             for number in range(len(self.workers)):
                 self.workers[number].active = self._wants(number)
-        # not super(): a class with slots is made anew, and super() would look for the old one
+        # dataclass(slots=True) creates a new class, and super() would refer to the old one
         todo = Machine.handle(self, event)
         return todo + self._dismiss() if self.leaving and not isinstance(event, ev.Drew) else todo
 
@@ -80,7 +81,7 @@ class ElasticMachine(Machine):
         return [act.Start(number)]
 
     def _dismiss(self) -> list[Action]:
-        """Let those go who owe nothing any more."""
+        """Stop the leaving workers that owe nothing any more."""
         todo: list[Action] = []
         for number in sorted(self.leaving):
             record = self.workers[number]
@@ -92,7 +93,7 @@ class ElasticMachine(Machine):
                 todo.append(act.Stop(number, Reason.TOO_MANY))
         return todo
 
-    def _left_quietly(self, number: int) -> bool:
+    def _exit_was_expected(self, number: int) -> bool:
         record = self.workers[number]
         gone = record.dismissed or not self._wants(number)
         return record.alive and gone and not self.ledger.held_by(number)
@@ -104,13 +105,13 @@ class ElasticMachine(Machine):
         wanted = self._wants(number) and not self.over and not self.sampler_ended
         return self._fill(number) + self._advance() if wanted else []
 
-    # -- what the plain machine asks ------------------------------------------------------------------------------------
+    # -- overrides of the plain machine ------------------------------------------------------------
 
     def _wants(self, number: int) -> bool:
         record = self.workers[number]
         if record.retired or (record.alive and record.dismissed):
             return False
-        # those that were killed for memory leave their places to the next
+        # a worker that was killed for memory leaves its place to the next one
         return number - sum(1 for other in self.workers[:number] if other.retired) < self.size
 
     def _awaits_worker(self) -> bool:
@@ -131,8 +132,8 @@ class ElasticMachine(Machine):
         return chosen
 
     def _draw(self) -> list[Action]:
-        # by what is under way now, not by what was delivered: the allowance changes
-        if self.drawing or self.sampler_ended or len(self.ledger.entries) >= self._room():
+        # count what is in flight now, not what was delivered: the allowed number changes
+        if self.drawing or self.sampler_ended or len(self.ledger.entries) >= self._most_within_budget():
             return []
         if not any(record.active for record in self.workers):
             return []

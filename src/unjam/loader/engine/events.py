@@ -1,4 +1,4 @@
-"""What can happen to a loader, as the engine sees it."""
+"""The events that a loader's engine handles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Cause(enum.Enum):
-    """Why a worker's process is gone, as far as the decision about it depends on that."""
+    """Why a worker's process died, as far as it matters to the engine."""
 
     UNKNOWN = "a signal or an exit"
     MEMORY = "killed for memory"
@@ -53,7 +53,7 @@ class Unready:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A worker finished `batch`; `nbytes` is what the batch occupies."""
+    """A worker made `batch`, which has `nbytes` bytes."""
 
     worker: int
     batch: int
@@ -62,7 +62,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A sample of `batch` raised; the exception takes the batch's place in the order."""
+    """A sample of `batch` raised; the exception replaces the batch in the order."""
 
     worker: int
     batch: int
@@ -70,9 +70,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """The worker's iterable has ended; `batch` and its later ones will not come.
+    """The worker's iterable has ended; `batch` and later ones will not come.
 
-    `cut_short`: it ended right after a sample that failed; the driver says so.
+    `cut_short`: it ended right after a failed sample; the driver warns about that.
     """
 
     worker: int
@@ -82,7 +82,7 @@ class Exhausted:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A worker gave no sign of progress on `batch` for long enough to say so."""
+    """A worker made no progress on `batch` for so long that we warn."""
 
     worker: int
     batch: int
@@ -98,30 +98,30 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """Somebody stopped a worker's process (SIGSTOP); it is neither dead nor at work."""
+    """Something suspended a worker's process (SIGSTOP): it is not dead, but does not work."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A worker that owes something waits for work: what it was sent, or what it answered, is lost."""
+    """A worker that owes a batch is idle: its task or its answer is lost."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """A worker announced that it ends because it was asked to."""
+    """A worker announced that it leaves because it was told to."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A worker's process is gone.
+    """A worker's process has ended.
 
-    `batch` and `position` are the sample it was on, when it was on one (position -1: on the batch as a whole).
+    `batch` and `position`: the sample that it was on, if any (position -1: the whole batch).
     `prepared`: it had its dataset and took work.
     """
 
@@ -134,21 +134,21 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A worker's process is gone, and it was between two epochs: nothing is lost with it."""
+    """A worker died between two epochs, so no batch is lost."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reprieved:
-    """The answer to `Judge`: make the batch again, without the sample or with another try at it."""
+class MakeAgain:
+    """An answer to `AskPolicy`: make the batch again, without the sample or with another try."""
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """From now on there are to be this many workers, each with up to `depth` batches under way."""
+    """From now on use this many workers, each with up to `depth` batches in flight."""
 
     workers: int
     depth: int
@@ -156,12 +156,12 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The consumer's own `timeout` passed without a batch."""
+    """No batch came within the user's `timeout`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The consumer is done with the loader."""
+    """The consumer has closed the loader."""
 
 
 Event = (
@@ -181,7 +181,7 @@ Event = (
     | Goodbye
     | Death
     | Lost
-    | Reprieved
+    | MakeAgain
     | Resized
     | TimedOut
     | Closed

@@ -1,4 +1,4 @@
-"""Who holds which batch."""
+"""Which worker has which batch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Where(enum.Enum):
 
 
 @dataclass(slots=True)
-class Entry:
-    """One batch on its way."""
+class BatchEntry:
+    """One batch between sampler and consumer."""
 
     worker: int
     where: Where = Where.AT_WORKER
-    # by position in the batch: how many workers ended on that sample
+    # by position in the batch: how many workers died on that sample
     deaths: dict[int, int] = field(default_factory=dict)
     # the positions that the policy has been asked about
     judged: set[int] = field(default_factory=set)
@@ -27,10 +27,11 @@ class Entry:
 
 @dataclass(slots=True)
 class WorkerRecord:
-    """What the engine knows of one worker.
+    """What the engine knows about one worker.
 
-    `active` is torch's word for "still takes batches in this epoch": an iterable worker stops being active when its
-    iterable ends, though its process may live on. `retired`: it was killed for memory and gets no more work, ever.
+    `active` is torch's word for "still takes batches in this epoch": an iterable worker stops being
+    active when its iterable ends, but its process may live on. `retired`: it was killed for memory
+    and never gets work again.
     """
 
     active: bool = True
@@ -38,26 +39,26 @@ class WorkerRecord:
     dismissed: bool = False
     retired: bool = False
     undelivered: int = 0
-    # batches, failures or the end of its iterable that came from it in this epoch
+    # how many batches, failures or ends of its iterable came from it in this epoch
     answers: int = 0
-    # in a row: ends before the first sample, suspensions by somebody else
-    stillborn: int = 0
+    # both in a row: deaths before the first sample, suspensions from outside
+    failed_starts: int = 0
     was_ready: bool = False
     suspended: int = 0
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Every batch between sampler and consumer, by number. Numbers grow for ever; none is used twice."""
+    """Every batch between sampler and consumer, by number. Numbers are never reused."""
 
-    entries: dict[int, Entry] = field(default_factory=dict)
+    entries: dict[int, BatchEntry] = field(default_factory=dict)
 
     def held_by(self, worker: int) -> list[int]:
-        """The batches `worker` still owes, oldest first."""
+        """The batches that `worker` still owes, oldest first."""
         return sorted(b for b, e in self.entries.items() if e.worker == worker and e.where is Where.AT_WORKER)
 
     def next_from(self, workers: set[int], *, in_order: bool) -> int | None:
-        """Which of these workers has the batch that is delivered next, if one has it."""
+        """Which of these workers has the batch that is delivered next, if one of them has it."""
         for batch in sorted(self.entries)[: 1 if in_order else None]:
             entry = self.entries[batch]
             if entry.where is Where.AT_WORKER and entry.worker in workers:
@@ -65,6 +66,6 @@ class Ledger:
         return None
 
     def owes(self, worker: int, batch: int) -> bool:
-        """Whether `worker` still owes `batch` (a result that nobody waits for is stale)."""
+        """Whether `worker` still owes `batch`; if not, its result is stale."""
         entry = self.entries.get(batch)
         return entry is not None and entry.worker == worker and entry.where is Where.AT_WORKER

@@ -2,20 +2,21 @@
 
 NOTE [ Order, and who gets which batch ]
 
-Batches are numbered as the sampler gives them. With `in_order`, batch after batch goes round the workers that are
-still active, and the consumer gets them by number; without it, a batch goes to the next worker with room and the
-consumer gets whatever arrived first. This is torch's rule to the letter, because which worker makes a batch decides
-the random numbers in it.
+Batches are numbered in the sampler's order. With `in_order`, batches go to the active workers in
+turn, and the consumer gets them by number. Without it, a batch goes to the next worker that has
+room, and the consumer gets the first that arrived. This is exactly torch's rule, because the worker
+that makes a batch determines its random numbers.
 
-How many may be under way is `depth` per worker, as torch's `prefetch_factor`; a budget in bytes can lower that, never
-below one, and never changes who gets which batch.
+At most `depth` batches per worker are in flight, as with torch's `prefetch_factor`. A budget in
+bytes can lower that, but not below one, and never changes which worker gets which batch.
 
-A dead worker's place is taken by a replacement with the same number, which is sent what the dead one owed, oldest
-first. An iterable cannot be taken up in the middle, so there a death ends the epoch, unless the worker had nothing left
-to give. Which sample is to blame, and when it is judged, is NOTE [ Which sample is to blame ]'s.
+A dead worker is replaced by one with the same number, which gets the batches that the dead one
+owed, oldest first. We cannot resume an iterable in the middle, so a death there ends the epoch,
+unless the worker had nothing left to give. For which sample is blamed, and when, see NOTE [ Which
+sample is to blame ].
 
-Anything that arrives for a batch nobody waits for (a second answer, an answer from an earlier epoch) is ignored here;
-the driver gives its memory back.
+We ignore results that no worker owes (a second answer, an answer of an earlier epoch); the driver
+gives their memory back.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from unjam.loader.engine.actions import Action, Reason
 from unjam.loader.engine.blame import Blame
 from unjam.loader.engine.config import Config
 from unjam.loader.engine.events import Cause
-from unjam.loader.engine.ledger import Entry, Ledger, Where, WorkerRecord
+from unjam.loader.engine.ledger import BatchEntry, Ledger, Where, WorkerRecord
 
 
 @dataclass(slots=True)
@@ -58,15 +59,15 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.workers = [WorkerRecord() for _ in range(self.config.workers)]
-        self.blame = Blame(self.config.convict_after)
+        self.blame = Blame(self.config.blame_after)
 
     def handle(self, event: ev.Event) -> list[Action]:
-        """Take one event; return what to do about it, in order."""
+        """Handle one event; return what to do about it, in order."""
         if self.closed:
             return []
         return _HANDLERS[type(event)](self, event)
 
-    # -- an epoch's course ------------------------------------------------------------------------------------------
+    # -- the course of an epoch --------------------------------------------------------------------
 
     def _wanted(self, _: ev.Wanted) -> list[Action]:
         self.wanting = True
@@ -91,12 +92,12 @@ class Machine:
         self.owed_draws = self._most_in_flight()
         return todo + self._advance()
 
-    def _wants(self, number: int) -> bool:  # noqa: ARG002 - an elastic machine asks which
+    def _wants(self, number: int) -> bool:  # noqa: ARG002 - used by the elastic machine
         """Whether a worker takes part in this epoch."""
         return True
 
     def _awaits_worker(self) -> bool:
-        """Whether nobody is there to make a batch, and somebody will be."""
+        """Whether there is no active worker now, but there will be one."""
         return False
 
     def _sampler_ended(self, _: ev.SamplerEnded) -> list[Action]:
@@ -111,12 +112,12 @@ class Machine:
         worker = self._next_worker()
         if worker is None:
             return self._advance()
-        self.ledger.entries[batch] = Entry(worker)
+        self.ledger.entries[batch] = BatchEntry(worker)
         self.workers[worker].undelivered += 1
         return [act.Send(worker, batch), *self._advance()]
 
     def _next_worker(self) -> int | None:
-        """The worker whose turn it is, or None when every iterable has ended."""
+        """The worker that gets the next batch, or None if no worker is active."""
         count = len(self.workers)
         active = [n for n in range(count) if self.workers[n].active]
         if not active:
@@ -142,7 +143,7 @@ class Machine:
         if not self.ledger.owes(worker, batch):
             return []
         self.workers[worker].answers += 1
-        # taken out and put back: among the arrived, the dict's order is the order of arrival
+        # reinsert the entry: among arrived batches, the dict's order is the order of arrival
         entry = self.ledger.entries.pop(batch)
         entry.where = Where.ARRIVED
         self.ledger.entries[batch] = entry
@@ -162,12 +163,12 @@ class Machine:
         if not self.config.keeps_workers:
             record.dismissed = True
             todo.append(act.Stop(worker, Reason.EXHAUSTED))
-        # torch draws one index for each worker that ends, not one for each batch lost with it
+        # like torch: one draw per worker that ends, not one per batch lost with it
         self.owed_draws += 1
         return todo + self._advance()
 
     def _advance(self) -> list[Action]:
-        """Deliver what is due if somebody wants it, ask the sampler for what may be under way, or end the epoch."""
+        """Deliver a batch if one is wanted and ready, or draw another one, or end the epoch."""
         if self.over:
             wanted, self.wanting = self.wanting, False
             return [act.End()] if wanted else []
@@ -202,21 +203,21 @@ class Machine:
         self.wanting = False
         self.due = max(self.due, batch + 1)
         self.owed_draws += 1
-        # the next indices are drawn before the consumer gets its batch, as in torch
+        # draw the next indices before the consumer gets its batch, as torch does
         return [*self._draw(), act.Deliver(batch)]
 
     def _draw(self) -> list[Action]:
         if self.drawing or self.sampler_ended:
             return []
-        allowed = self.owed_draws > 0 and len(self.ledger.entries) < self._room()
+        allowed = self.owed_draws > 0 and len(self.ledger.entries) < self._most_within_budget()
         self.owed_draws -= 1 if allowed else 0
         if not allowed or not any(worker.active for worker in self.workers):
             return []
         self.drawing = True
         return [act.Draw(self.drawn)]
 
-    def _room(self) -> int:
-        """How many batches may be under way, given what one of them weighs."""
+    def _most_within_budget(self) -> int:
+        """How many batches may be in flight, given the size of the largest so far."""
         most = self._most_in_flight()
         if self.config.budget is None or self.largest == 0:
             return most
@@ -225,11 +226,11 @@ class Machine:
     def _most_in_flight(self) -> int:
         return self.config.most_in_flight - self.retired * self.config.depth
 
-    # -- what goes wrong --------------------------------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------------
 
     def _ready(self, event: ev.Ready) -> list[Action]:
         record = self.workers[event.worker]
-        record.alive, record.was_ready, record.stillborn = True, True, 0
+        record.alive, record.was_ready, record.failed_starts = True, True, 0
         self.unready.discard(event.worker)
         return []
 
@@ -238,7 +239,8 @@ class Machine:
         return []
 
     def _unready(self, event: ev.Unready) -> list[Action]:
-        # raised in the place of its first batch, so that what comes before does not depend on time
+        # Raise this in place of the worker's first batch, so that what is delivered before it does
+        # not depend on timing.
         self.unready.add(event.worker)
         return self._advance()
 
@@ -252,41 +254,43 @@ class Machine:
         if record.dismissed and not owed:
             return []
         if not owed and (self.over or self.sampler_ended):
-            return []  # nothing is left for it to do in this epoch
+            return []  # it had nothing left to do in this epoch
         if not self.config.restarts and event.cause is not Cause.SILENT:
             return self._give_up(Reason.DIED, worker, owed[0] if owed else None)
-        # an iterable can only be begun anew
+        # an iterable can only restart from its beginning
         if self.config.iterable and record.active and (record.answers or event.batch is not None):
             return self._give_up(Reason.CANNOT_REPLAY, worker, owed[0] if owed else None)
-        record.stillborn = 0 if event.prepared else record.stillborn + 1
-        if record.stillborn >= (self.config.unborn_later if record.was_ready else self.config.unborn_at_first):
-            return self._give_up(Reason.UNBORN, worker)
+        record.failed_starts = 0 if event.prepared else record.failed_starts + 1
+        if record.failed_starts >= (
+            self.config.failed_starts_later if record.was_ready else self.config.failed_starts_at_first
+        ):
+            return self._give_up(Reason.NEVER_READY, worker)
         self.restarts += 1
         if self.restarts > self.config.max_restarts:
             return self._give_up(Reason.TOO_MANY_DEATHS, worker, owed[0] if owed else None)
         entry = self.ledger.entries.get(event.batch) if event.batch in owed else None
-        judge = self.blame.accuse(event, entry)
+        questions = self.blame.record_death(event, entry)
         if event.cause is Cause.MEMORY and any(r.active and r.alive for r in self.workers if r is not record):
             return self._shrink(worker, owed)
         record.alive = True
         record.dismissed = False
-        judged = {action.batch for action in judge}
-        again = [act.Send(worker, batch) for batch in owed if batch not in judged]
-        return [act.Start(worker), *judge, *again]
+        asked_about = {action.batch for action in questions}
+        again = [act.Send(worker, batch) for batch in owed if batch not in asked_about]
+        return [act.Start(worker), *questions, *again]
 
     def _shrink(self, worker: int, owed: list[int]) -> list[Action]:
-        """Divide a worker's batches among the others."""
+        """Divide a worker's batches among the others; do not replace it."""
         record = self.workers[worker]
         record.retired, record.active = True, False
         self.retired += 1
         others = [n for n, other in enumerate(self.workers) if other.active and other.alive]
         todo: list[Action] = [act.Shrink(worker, len(others))]
         for batch in owed:
-            heir = min(others, key=lambda n: self.workers[n].undelivered)
-            self.ledger.entries[batch].worker = heir
-            self.workers[heir].undelivered += 1
-            todo.append(act.Send(heir, batch))
-        # what has arrived and is not delivered keeps its maker's number
+            taker = min(others, key=lambda n: self.workers[n].undelivered)
+            self.ledger.entries[batch].worker = taker
+            self.workers[taker].undelivered += 1
+            todo.append(act.Send(taker, batch))
+        # batches that arrived and are not delivered yet keep their worker's number
         record.undelivered -= len(owed)
         return todo
 
@@ -294,7 +298,7 @@ class Machine:
         self.workers[event.worker].alive = False
         return []
 
-    def _reprieved(self, event: ev.Reprieved) -> list[Action]:
+    def _make_again(self, event: ev.MakeAgain) -> list[Action]:
         entry = self.ledger.entries.get(event.batch)
         if entry is None or entry.where is not Where.AT_WORKER:
             return []
@@ -305,7 +309,7 @@ class Machine:
         return [act.Warn(event.worker, event.batch)] if owes else []
 
     def _overdue(self, event: ev.Overdue) -> list[Action]:
-        # its death arrives as an event of its own, and the sample is judged there
+        # the death that follows is an event of its own; the policy is asked then
         owes = self.ledger.owes(event.worker, event.batch)
         return [act.Stop(event.worker, Reason.SILENT)] if owes else []
 
@@ -320,12 +324,12 @@ class Machine:
         return [act.Stop(event.worker, Reason.SUSPENDED)]
 
     def _forgotten(self, event: ev.Forgotten) -> list[Action]:
-        # its replacement is sent again what it owes
+        # the replacement gets the batches that this worker owes
         owes = self.workers[event.worker].alive and self.ledger.held_by(event.worker)
         return [act.Stop(event.worker, Reason.FORGOTTEN)] if owes else []
 
     def _timed_out(self, _: ev.TimedOut) -> list[Action]:
-        # not the end: the consumer may ask again, and the batch may still come
+        # this does not end the epoch: the consumer may ask again
         if not self.wanting:
             return []
         self.wanting = False
@@ -346,7 +350,7 @@ class Machine:
         self.ledger.entries.clear()
         return todo + [act.Stop(n, Reason.CLOSED) for n, record in enumerate(self.workers) if record.alive]
 
-    # -- for tests --------------------------------------------------------------------------------------------------
+    # -- for tests ---------------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant does not hold."""
@@ -378,7 +382,7 @@ _HANDLERS: dict[type[ev.Event], Callable[[Machine, Any], list[Action]]] = {
     ev.Goodbye: Machine._goodbye,
     ev.Death: Machine._died,
     ev.Lost: Machine._lost,
-    ev.Reprieved: Machine._reprieved,
+    ev.MakeAgain: Machine._make_again,
     ev.TimedOut: Machine._timed_out,
     ev.Closed: Machine._close,
 }

@@ -1,4 +1,4 @@
-"""What becomes of a sample that failed."""
+"""What to do about a failed sample."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Decision(str, enum.Enum):
-    """What a policy can say; also what a user's own function may return."""
+    """The decisions of a policy; the user's function may return the same words."""
 
     RAISE = "raise"
     SKIP = "skip"
@@ -20,9 +20,9 @@ class Decision(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The user's `on_error`, as a worker needs it. `always` is None where a function of the user's is to be asked.
+    """The user's `on_error`, as a worker needs it. `always`: None if a function must be asked.
 
-    `retries` bounds every policy that retries, so that no sample is tried for ever.
+    `retries` limits every policy that retries, so that no sample is tried for ever.
     """
 
     always: Decision | None = Decision.RAISE
@@ -30,17 +30,17 @@ class Policy:
 
     @property
     def may_replace(self) -> bool:
-        """Whether another sample may take a failed one's place."""
+        """Whether another sample may replace a failed one."""
         return self.always in (Decision.REPLACE, None)
 
     def decide(self, tries: int) -> Decision | None:
-        """What to do about a sample that has failed `tries` times; None: ask."""
+        """What to do about a sample that failed `tries` times; None: ask the user's function."""
         if self.always is Decision.RETRY:
             return self.bounded(Decision.RETRY, tries)
         return self.always
 
     def bounded(self, decision: Decision, tries: int) -> Decision:
-        """A decision to retry holds for `retries` times; then the failure is raised."""
+        """Limit retries: after `retries` of them the failure is raised."""
         if decision is Decision.RETRY and tries > self.retries:
             return Decision.RAISE
         return decision

@@ -1,17 +1,19 @@
-"""How many workers, and how far ahead: decided from what the consumer's waiting and the workers' idling say.
+"""Decides how many workers there are and how far they run ahead.
 
-NOTE [ Pace ]
+NOTE [ Size search ]
 
-A window is a stretch of batches under one setting. What it can say:
+A window is a series of batches under one setting. It shows:
 
-    the consumer hardly waits                     enough; fewer workers, if they idle
-    it waits, and workers idle                    batches are stuck behind a slow one: run further ahead
-    it waits, and the workers are busy            more workers; where that gained nothing, back to where it was
+    the consumer hardly waits                 enough; try fewer workers if they are idle
+    it waits, and the workers are idle        batches wait behind a slow one: run further ahead
+    it waits, and the workers are busy        try more workers; undo that if it gains nothing
 
-Every change is an experiment: the window before and the window after are compared, and a change that costs something is
-kept only if it gained `WORTH`. A change that saves something is kept unless it lost more than `KEEP`. Both have a margin, so
-that noise does not move the setting to and fro. When no direction is left to try, the pace is settled; it opens again when
-what was measured then has clearly changed, and, while the consumer still waits, now and then, with pauses that double.
+Every change is an experiment: we compare the window before with the window after. We keep a change
+that costs something only if it gained `WORTH`, and a change that saves something unless it lost
+more than `KEEP`. Both have a margin, so that noise does not move the setting back and forth. When
+there is nothing left to try, the search is settled. It starts again when the measurements have
+clearly changed. While the consumer still waits, it also starts again from time to time, with pauses
+that double.
 """
 
 from __future__ import annotations
@@ -20,26 +22,26 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-# a consumer that waits less than this part of its time does not wait
+# a consumer that waits for a smaller part of its time than this gets enough
 ENOUGH = 0.04
-# and one that waits more than this, having waited less, waits again
+# and one that got enough, and now waits more than this, does not
 TOO_MUCH = 0.15
-# an experiment that costs something must gain this much, one that saves something may lose this much
+# a change that costs something must gain this factor; one that saves may lose down to this one
 WORTH, KEEP = 1.06, 0.97
-# workers that make batches for less than this part of their time idle
+# workers that are busy for a smaller part of their time than this are idle
 IDLE = 0.8
-# windows in a row that must agree before a settled pace is opened again
+# how many windows in a row must agree before a settled search starts again
 IN_A_ROW = 3
-# a rate that fell below this part of the settled one has changed
+# the rate has changed if it fell below this part of the settled one
 CHANGED = 0.7
-# seconds until a settled pace whose consumer waits is tried again; doubled each time
+# Seconds after which a settled search starts again if the consumer waits; doubled each time.
 SECOND_THOUGHTS = 60.0
 MOST_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How many workers, with how many batches under way for each."""
+    """The number of workers, and how many batches may be in flight for each."""
 
     workers: int
     depth: int
@@ -47,10 +49,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a stretch of time under one setting showed.
+    """Measurements of one window.
 
-    waited: the part of the time in which the consumer waited. busy: the part of the workers' time in which they made
-    batches. computed: processors in use, by the workers together; NaN where nobody tells.
+    waited: the part of the time in which the consumer waited. busy: the part of the workers' time
+    in which they made batches. computed: processors that the workers used together; NaN if unknown.
     """
 
     seconds: float
@@ -59,21 +61,21 @@ class Window:
     waited: float
     busy: float
     computed: float = math.nan
-    # the median time of a sample; and whether a few batches take most of the time
+    # median time of a sample, and whether a few batches take most of the time
     usual: float = math.nan
     uneven: bool = False
 
     @property
     def rate(self) -> float:
-        """Samples a second."""
+        """Samples per second."""
         return self.samples / self.seconds if self.seconds > 0 else 0.0
 
     def gain(self, before: Window, workers: int, workers_before: int) -> float:
-        """How many times as quick as `before`.
+        """How many times as fast as `before`.
 
-        Where a few slow samples take most of the time, how many of them a window happened to meet says more about the window
-        than about the setting. There the work that was done is compared: the workers' busy time, in units of what a usual
-        sample takes under each setting.
+        If a few slow samples take most of the time, the rate depends mainly on how many of them a
+        window happened to contain. Then we compare the work done: the workers' busy time divided by
+        the median sample time, under each setting.
         """
         if (self.uneven or before.uneven) and self.usual > 0 and before.usual > 0:
             done, done_before = self.busy * workers / self.usual, before.busy * workers_before / before.usual
@@ -83,7 +85,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the machine allows. `because`: what it is that allows no more workers, in words."""
+    """What the machine allows. `because`: in words, what limits the number of workers."""
 
     workers: int
     depth: int
@@ -93,7 +95,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One experiment, for whoever wants to know why."""
+    """One experiment, for the report."""
 
     batches: int
     setting: Setting
@@ -103,8 +105,8 @@ class Step:
 
 
 @dataclass(slots=True)
-class Pace:
-    """See NOTE [ Pace ]. `setting` is what should be; `judge` changes it."""
+class SizeSearch:
+    """See NOTE [ Size search ]. `setting` is the one to use; `judge` changes it."""
 
     setting: Setting
     limits: Limits
@@ -112,7 +114,7 @@ class Pace:
     settled: bool = False
     why: str = "nothing measured yet"
     batches: int = 0
-    # while something is tried: what it is compared with; 0 otherwise
+    # during an experiment: the rate to compare with; otherwise 0
     base_rate: float = 0.0
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
     _trying: str = ""
@@ -120,21 +122,21 @@ class Pace:
     _closed: set[str] = field(default_factory=set)
     _gains: dict[str, tuple[int, float, float]] = field(default_factory=dict)
     _settled_as: Window | None = None
-    _against: int = 0
-    _idle: int = 0
+    _changed_in_a_row: int = 0
+    _idle_in_a_row: int = 0
     _since: float = 0.0
     _pause: float = SECOND_THOUGHTS
 
     def judge(self, window: Window) -> Setting:
-        """Take what the present setting showed; return the setting to use from now on."""
+        """Evaluate a window of the present setting; return the setting to use from now on."""
         self.batches += window.batches
         if self.settled:
-            self._look_again(window)
+            self._check_settled(window)
         else:
             self._experiment(window)
         return self.setting
 
-    # -- experiments ---------------------------------------------------------------------------------------------------
+    # -- experiments -------------------------------------------------------------------------------
 
     def _experiment(self, window: Window) -> None:
         base, tried = self._base, self._trying
@@ -161,11 +163,11 @@ class Pace:
         if tried in ("more", "deeper"):
             return now.waited <= ENOUGH < before.waited or gain >= WORTH
         if before.waited <= ENOUGH:
-            return now.waited <= ENOUGH  # the consumer sets the rate, not the workers
+            return now.waited <= ENOUGH  # the consumer limits the rate, not the workers
         return gain >= KEEP
 
     def _next(self, window: Window) -> None:
-        """What to try next, given the best setting so far and what it showed."""
+        """Choose what to try next, from the best setting so far and its window."""
         workers, depth = self.setting.workers, self.setting.depth
         for direction in self._worth_trying(window):
             if direction in self._closed:
@@ -191,14 +193,15 @@ class Pace:
             idles = window.busy * self.setting.workers * 1.25 <= self.setting.workers - 1
             return ["fewer"] if idles else []
         deeper = ["deeper"] if self.adapts_depth else []
-        # running further ahead can win what workers idle, no more; twice the workers twice of what they do
+        # Running further ahead gains at most the workers' idle time; more workers can double the
+        # rate.
         if window.busy < IDLE / 2:
             return [*deeper, "more", "fewer"]
         return ["more", *(deeper if window.busy < 0.95 else ()), "fewer"]
 
     def _settle(self, window: Window) -> None:
         self.settled, self._trying, self.base_rate = True, "", 0.0
-        self._settled_as, self._against, self._idle, self._since = window, 0, 0, 0.0
+        self._settled_as, self._changed_in_a_row, self._idle_in_a_row, self._since = window, 0, 0, 0.0
         self.why = self._reason(window)
 
     def _reason(self, window: Window) -> str:
@@ -217,21 +220,21 @@ class Pace:
             words.append(f"with them a sample took {slower:.1f} times as long: it waits for something they share")
         return "; ".join(words)
 
-    # -- afterwards ----------------------------------------------------------------------------------------------------
+    # -- after the search has settled --------------------------------------------------------------
 
-    def _look_again(self, window: Window) -> None:
+    def _check_settled(self, window: Window) -> None:
         then = self._settled_as
         if then is None:
             return
         self._since += window.seconds
         waits, waited = window.waited > TOO_MUCH, then.waited <= ENOUGH
         fell = window.waited > ENOUGH and window.rate < then.rate * CHANGED
-        self._against = self._against + 1 if (waits and waited) or fell else 0
+        self._changed_in_a_row = self._changed_in_a_row + 1 if (waits and waited) or fell else 0
         idles = window.waited <= ENOUGH and window.busy * self.setting.workers * 1.5 <= self.setting.workers - 1
-        self._idle = self._idle + 1 if idles else 0
-        thoughts = window.waited > TOO_MUCH and self._since > self._pause
-        if self._against >= IN_A_ROW or self._idle >= IN_A_ROW or thoughts:
-            if thoughts:
+        self._idle_in_a_row = self._idle_in_a_row + 1 if idles else 0
+        retry_due = window.waited > TOO_MUCH and self._since > self._pause
+        if self._changed_in_a_row >= IN_A_ROW or self._idle_in_a_row >= IN_A_ROW or retry_due:
+            if retry_due:
                 self._pause *= 2
             self.settled, self._trying = False, ""
             self._closed.clear()

@@ -1,1 +1,1 @@
-"""Where work runs. The engine drives any of them through one small protocol."""
+"""Worker processes: how they start, what they send and how they end."""

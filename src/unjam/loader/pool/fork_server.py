@@ -1,7 +1,7 @@
-"""The parent's side of the fork server: started once per process, on first need.
+"""The parent's side of the fork server, which each process starts once, on first need.
 
-It is unjam's own; multiprocessing's fork server, which other code in the process may use, is not touched. A process that
-was forked from one that has a server starts its own.
+It is unjam's own; we do not touch multiprocessing's fork server, which other code in the process
+may use. A process that was forked from one that has a server starts its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import process, spawn
 from typing import TypeVar
@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Birth:
-    """A worker just forked: its process number, the pipe its status will come through, its pidfd where there is one."""
+class ForkedWorker:
+    """A worker just forked. `status_fd`: pipe for its exit status. `pidfd`: None if unsupported."""
 
     pid: int
     status_fd: int
@@ -39,7 +39,7 @@ class Birth:
 
 
 class ServerLostError(CannotStartError):
-    """The process that forks is gone; a new one may do better."""
+    """The process that forks workers is gone; retrying with a new one may succeed."""
 
 
 class ForkClient:
@@ -51,34 +51,35 @@ class ForkClient:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._channel = channel
+        self._unanswered = 0
 
     @property
     def usable(self) -> bool:
         """Whether this process made it and it still listens."""
         if self._owner == os.getpid() and not self._channel.closed and not self._channel.arrived:
-            self._channel.receive()  # nothing comes unasked but the end
+            self._channel.receive()  # to notice the end of the stream
         return self._owner == os.getpid() and not self._channel.closed
 
-    def fork(self, workers: list[tuple[int, int]]) -> list[Birth]:
-        """Fork a worker for each (number, channel descriptor); they start side by side."""
+    def fork(self, workers: list[tuple[int, int]]) -> list[ForkedWorker]:
+        """Fork a worker for each (number, channel descriptor); they start in parallel."""
         output = _standard_output()
-        with self._alone():
+        with self._exclusive():
             for number, fd in workers:
-                self._channel.post(Fork(number), fds=(fd, *output))
-            births, refused = [], None
+                self._ask(Fork(number), fds=(fd, *output))
+            forked, refused = [], None
             for answer in self._answers(len(workers), SERVER_REPLY):
                 if isinstance(answer.message, Forked):
-                    births.append(Birth(answer.message.pid, answer.fds[0], next(iter(answer.fds[1:]), None)))
+                    forked.append(ForkedWorker(answer.message.pid, answer.fds[0], next(iter(answer.fds[1:]), None)))
                 else:
                     refused = answer.message.reason
         if refused is not None:
-            for birth in births:
-                let_go(birth)
+            for one in forked:
+                close_forked(one)
             raise CannotStartError(f"the system would not start a worker: {refused}")
-        return births
+        return forked
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         if not self._lock.acquire(timeout=SERVER_LOCK.seconds):
             raise CannotStartError(f"another thread has been talking to {self.what} for too long")
         try:
@@ -88,7 +89,13 @@ class ForkClient:
         finally:
             self._lock.release()
 
+    def _ask(self, message: object, fds: Sequence[int] = ()) -> None:
+        """Send a request, which is answered once, in the order of the requests."""
+        self._channel.post(message, fds=fds)
+        self._unanswered += 1
+
     def _answers(self, count: int, bound: Deadline) -> list[Envelope]:
+        """The answers to the last `count` requests."""
         answers: list[Envelope] = []
         until = time.monotonic() + bound.seconds
         while len(answers) < count:
@@ -98,11 +105,18 @@ class ForkClient:
             if left <= 0:
                 raise CannotStartError(f"{self.what} did not answer within {bound.seconds:g} s")
             self._channel.flush()
-            # a moment at a time, because a queue that was full may have room now
+            # wait only briefly while something is unsent: the full socket may have space soon
             self._channel.poll(min(left, 0.05) if self._channel.unsent else left)
             self._channel.receive()
             while self._channel.arrived:
-                answers.append(self._channel.arrived.popleft())
+                answer = self._channel.arrived.popleft()
+                # an exception (Ctrl-C, a time limit) ended the wait for earlier answers: nobody wants them now
+                stale = self._unanswered > count - len(answers)
+                self._unanswered -= 1
+                if stale:
+                    answer.close()
+                else:
+                    answers.append(answer)
         if any(answer.fds_lost for answer in answers):
             for answer in answers:
                 answer.close()
@@ -126,7 +140,7 @@ class ForkServer(ForkClient):
                 [os.fsdecode(spawn.get_executable() or sys.executable), *server.command_line(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                # capped before any library is loaded: that is when they read these
+                # set before libraries load, because they read these variables then
                 env={**os.environ, **thread_environment(1)},
             )
         super().__init__(Channel(mine, server.LANGUAGE))
@@ -134,7 +148,7 @@ class ForkServer(ForkClient):
 
     @property
     def pid(self) -> int:
-        """The server's process number."""
+        """The server's process id."""
         return self._process.pid
 
     @property
@@ -147,27 +161,27 @@ class ForkServer(ForkClient):
         new = tuple(name for name in modules if name not in self._preloaded)
         if not new:
             return
-        with self._alone():
+        with self._exclusive():
             self._preloaded.update(new)
             path = tuple(os.path.abspath(entry) for entry in sys.path)
-            self._channel.post(server.Preload(new, path, {**os.environ, **thread_environment(1)}))
+            self._ask(server.Preload(new, path, {**os.environ, **thread_environment(1)}))
             answer = self._answers(1, SERVER_REPLY)[0]
             self._refused.update(answer.message.refused)
 
     def new_template(self, fd: int) -> None:
-        """Fork a template, which listens at the other end of a channel."""
-        with self._alone():
-            self._channel.post(server.NewTemplate(), fds=(fd, *_standard_output()))
+        """Fork a template that uses the channel descriptor `fd`."""
+        with self._exclusive():
+            self._ask(server.NewTemplate(), fds=(fd, *_standard_output()))
             answer = self._answers(1, SERVER_REPLY)[0]
             answer.close()
         if isinstance(answer.message, NotForked):
             raise CannotStartError(f"the system would not start a process: {answer.message.reason}")
 
     def shut_down(self) -> None:
-        """End the server; workers it still has die with it."""
+        """End the server; its workers die with it."""
         if self._owner != os.getpid():
             self._channel.forget()
-            self._process.returncode = 0  # not this process's child: nothing to reap, nothing to warn of
+            self._process.returncode = 0  # not our child: nothing to reap, no warning
             return
         self._channel.close()
         try:
@@ -196,8 +210,8 @@ _starting = threading.Lock()
 
 
 def shared() -> ForkServer:
-    """This process's server, started if there is none."""
-    global _current  # noqa: PLW0603 - one per process is the point
+    """Return this process's server; start it if there is none."""
+    global _current  # noqa: PLW0603 - one per process
     if _current is not None and _current.usable:
         return _current
     if not _starting.acquire(timeout=SERVER_LOCK.seconds):
@@ -215,18 +229,19 @@ def shared() -> ForkServer:
 
 
 def start_early() -> None:
-    """Start this process's server before it is needed, where a processor is free for it; imports nothing of torch here."""
+    """Start the server before it is needed, if a processor is free; does not import torch here."""
     if server_pid() is not None or (os.cpu_count() or 1) < 2 or sys.platform == "win32":
         return
     if process.current_process().daemon:
-        return  # a worker of somebody's, which ends without a word
-    with contextlib.suppress(OSError, CannotStartError):  # it is tried again, and told, when it is needed
+        return  # a multiprocessing worker: it runs no atexit functions
+    # ignore errors here: when the server is needed we try again and report them
+    with contextlib.suppress(OSError, CannotStartError):
         shared()
         atexit.register(shut_down)
 
 
 def with_server(use: Callable[[ForkServer], T]) -> T:
-    """Use this process's server; if it was killed meanwhile, a new one, once."""
+    """Call `use` with this process's server; if the server died, once more with a new one."""
     try:
         return use(shared())
     except ServerLostError:
@@ -242,13 +257,17 @@ def shut_down() -> None:
 
 
 def server_pid() -> int | None:
-    """The process number of this process's server, if it runs."""
+    """The process id of this process's server, if it runs."""
     return _current.pid if _current is not None and _current.usable else None
 
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Ctrl-C reaches every process of the terminal; the server blocks it from its first instruction, until it ignores it."""
+    """Block SIGINT while the server starts.
+
+    Ctrl-C reaches every process of the terminal. The server inherits the block and keeps it until
+    it ignores the signal.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -262,7 +281,7 @@ def _after_fork_in_child() -> None:
 
 
 def _standard_output() -> list[int]:
-    """The descriptors that print and logging go to now, which may not be those of the server's start."""
+    """The present descriptors of stdout and stderr; the server may have started with others."""
     try:
         os.fstat(1)
         os.fstat(2)
@@ -271,8 +290,8 @@ def _standard_output() -> list[int]:
     return [1, 2]
 
 
-def let_go(birth: Birth) -> None:
-    """Close what is held of a worker that nobody wants."""
-    os.close(birth.status_fd)
-    if birth.pidfd is not None:
-        os.close(birth.pidfd)
+def close_forked(one: ForkedWorker) -> None:
+    """Close the descriptors of a worker that we do not use."""
+    os.close(one.status_fd)
+    if one.pidfd is not None:
+        os.close(one.pidfd)

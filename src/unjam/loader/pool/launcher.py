@@ -1,4 +1,4 @@
-"""How a worker's process comes to be, and what the parent holds of it."""
+"""Starts worker processes, by the fork server or by multiprocessing."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from unjam.loader.pool import fork_server, open_pools
 from unjam.loader.pool.fork_server import ForkClient
 from unjam.loader.transport.channel import pair
 from unjam.loader.worker import main, parent_death
-from unjam.loader.worker.spec import Cargo
+from unjam.loader.worker.spec import WorkerInput
 from unjam.system.memory import OwnedFd
 
 
 class ServedProcess:
-    """A worker that the fork server forked: no child of this process, but it looks like one."""
+    """A worker that the fork server forked: not our child, but with the same interface as one."""
 
     daemon = True
 
-    def __init__(self, worker: int, birth: fork_server.Birth) -> None:
+    def __init__(self, worker: int, one: fork_server.ForkedWorker) -> None:
         self.name = f"unjam-worker-{worker}"
-        self.pid: int | None = birth.pid
-        self._status_fd: OwnedFd | None = OwnedFd(birth.status_fd)
-        self._pidfd = None if birth.pidfd is None else OwnedFd(birth.pidfd)
+        self.pid: int | None = one.pid
+        self._status_fd: OwnedFd | None = OwnedFd(one.status_fd)
+        self._pidfd = None if one.pidfd is None else OwnedFd(one.pidfd)
         self._exitcode: int | None = None
         self._owner = os.getpid()
 
@@ -44,7 +44,7 @@ class ServedProcess:
 
     @property
     def exitcode(self) -> int | None:
-        """How it ended, or None while it lives."""
+        """The exit code, or None while it lives."""
         self._look(0)
         return self._exitcode
 
@@ -53,18 +53,18 @@ class ServedProcess:
         return self.exitcode is None
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, at most `timeout` seconds; None waits as long as it lives."""
+        """Wait for its exit, at most `timeout` seconds; None: as long as it lives."""
         until = None if timeout is None else time.monotonic() + timeout
         while self._exitcode is None and (until is None or time.monotonic() < until):
             self._look(OBEY_KILL.seconds if until is None else max(0.0, until - time.monotonic()))
         self._look(0)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
@@ -84,37 +84,37 @@ class ServedProcess:
         if not poller.poll(max(0, int(seconds * 1000))):
             return
         text = os.read(self._status_fd, 64)
-        # an empty answer means that the server is gone, and the kernel took its workers along
+        # an empty read means that the server died, and the kernel killed its workers
         self._exitcode = int(text) if text else -int(signal.SIGKILL)
-        # the descriptor stays open until the pool has noticed: a number that is free could be another file's by then
+        # Keep the status descriptor open until the pool has noticed: its number must not be reused.
         self._pidfd = None
 
     @property
     def has_ended(self) -> bool:
-        """Whether somebody has asked for the exit code and it was there; looks at nothing."""
+        """Whether the exit code has been read; does not check the process."""
         return self._exitcode is not None
 
     def forget(self) -> None:
-        """The pool has noticed its end."""
+        """Close the descriptors, once the pool has handled the exit."""
         self._status_fd = self._pidfd = None
 
 
-class Nursery(Protocol):
-    """Starts workers one way or another."""
+class Launcher(Protocol):
+    """A way to start workers."""
 
-    # whether the workers take the dataset from this process's memory, as forked ones do
+    # whether workers inherit the dataset from this process's memory, because they are forked
     inherits: bool
     # whether multiprocessing does not know these processes
     adopts: bool
 
-    def deliver(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
-        """Start these workers side by side; a process and the parent's end of its channel for each."""
+    def launch(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
+        """Start these workers in parallel; return each one's process and our end of its channel."""
 
 
-class ServerNursery:
-    """Workers from unjam's own fork server, or from a template of it.
+class ServerLauncher:
+    """Starts workers from unjam's fork server, or from one of its templates.
 
-    `template`: gives the template, made anew if it is gone; None for the server itself.
+    `template`: returns the template, made again if it is gone; None to use the server itself.
     """
 
     inherits = False
@@ -123,13 +123,13 @@ class ServerNursery:
     def __init__(self, template: Callable[[], ForkClient] | None = None) -> None:
         self._template = template
 
-    def deliver(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
-        """See `Nursery`."""
+    def launch(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
+        """See `Launcher`."""
         pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
             pairs.extend(pair() for _ in workers)
             ends = [(number, theirs.fileno()) for number, (_, theirs) in zip(workers, pairs, strict=True)]
-            births = self._fork(ends)
+            forked = self._fork(ends)
         except BaseException:
             for mine, _ in pairs:
                 mine.close()
@@ -138,11 +138,10 @@ class ServerNursery:
             for _, theirs in pairs:
                 theirs.close()
         return [
-            (ServedProcess(number, birth), mine)
-            for number, birth, (mine, _) in zip(workers, births, pairs, strict=True)
+            (ServedProcess(number, one), mine) for number, one, (mine, _) in zip(workers, forked, pairs, strict=True)
         ]
 
-    def _fork(self, ends: list[tuple[int, int]]) -> list[fork_server.Birth]:
+    def _fork(self, ends: list[tuple[int, int]]) -> list[fork_server.ForkedWorker]:
         if self._template is None:
             return fork_server.with_server(lambda server: server.fork(ends))
         try:
@@ -151,25 +150,27 @@ class ServerNursery:
             return self._template().fork(ends)
 
 
-class ContextNursery:
-    """Workers started by a multiprocessing context that the user chose."""
+class ContextLauncher:
+    """Starts workers with a multiprocessing context, the user's or `fork`."""
 
     adopts = False
 
-    def __init__(self, context: Any, cargo: Cargo | None) -> None:
+    def __init__(self, context: Any, worker_input: WorkerInput | None) -> None:
         self._context = context
-        self._cargo = cargo
-        self.inherits = cargo is not None
+        self._worker_input = worker_input
+        self.inherits = worker_input is not None
 
-    def deliver(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
-        """See `Nursery`."""
-        born: list[tuple[Any, socket.socket]] = []
+    def launch(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
+        """See `Launcher`."""
+        started: list[tuple[Any, socket.socket]] = []
         for _ in workers:
             mine, theirs = pair()
             origin = Origin(os.getpid(), by_main_thread=threading.current_thread() is threading.main_thread())
             try:
                 process = self._context.Process(
-                    target=_enter, args=(theirs, mine if self.inherits else None, self._cargo, origin), daemon=True
+                    target=_enter,
+                    args=(theirs, mine if self.inherits else None, self._worker_input, origin),
+                    daemon=True,
                 )
                 process.start()
             except OSError as error:
@@ -177,20 +178,20 @@ class ContextNursery:
                 raise CannotStartError(f"the system would not start a worker: {error}") from error
             finally:
                 theirs.close()
-            born.append((process, mine))
-        return born
+            started.append((process, mine))
+        return started
 
 
 class Origin:
-    """Which process, and which of its threads, a worker comes from."""
+    """The process that started a worker, and whether its main thread did."""
 
     def __init__(self, pid: int, *, by_main_thread: bool) -> None:
         self.pid = pid
         self.by_main_thread = by_main_thread
 
 
-def _enter(theirs: socket.socket, mine: socket.socket | None, cargo: Cargo | None, origin: Origin) -> None:
-    """The first function of a worker that multiprocessing started."""
+def _enter(theirs: socket.socket, mine: socket.socket | None, worker_input: WorkerInput | None, origin: Origin) -> None:
+    """The entry point of a worker that multiprocessing started."""
     if os.getppid() == origin.pid and origin.by_main_thread:
         parent_death.die_with_parent(origin.pid)
     else:
@@ -198,4 +199,4 @@ def _enter(theirs: socket.socket, mine: socket.socket | None, cargo: Cargo | Non
     if mine is not None:
         mine.close()
         open_pools.forget_all()
-    main.run(theirs, cargo)
+    main.run(theirs, worker_input)

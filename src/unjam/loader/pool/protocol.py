@@ -1,4 +1,4 @@
-"""What the driver needs of a pool."""
+"""The interface between the driver and a pool."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from unjam.loader.engine.actions import Reason
 from unjam.loader.engine.events import Event
-from unjam.loader.transport.status_page import Beat
+from unjam.loader.transport.status_page import Heartbeat
 from unjam.loader.worker.job import Failed, failures_from
 
 
 @dataclass(slots=True)
 class Facts:
-    """What is known of a load without opening it: `told` or `listed` are the failures on the way to it."""
+    """What is known of a batch without opening it. `told` or `listed`: the failures in it."""
 
     samples: int = 0
     nbytes: int = 0
@@ -24,12 +24,12 @@ class Facts:
     profile: bytes = b""
 
     def failures(self) -> list[Failed]:
-        """What failed."""
+        """Return the failures."""
         return self.listed or failures_from(self.told)
 
 
-class Load(Protocol):
-    """A batch that has arrived, or the reason why there is none: `raises` its last failure, or is `empty`.
+class BatchResult(Protocol):
+    """A batch that has arrived, or a failed batch: it `raises` its last failure or is `empty`.
 
     `loading`: the failure is that a worker could not rebuild the dataset.
     """
@@ -40,18 +40,18 @@ class Load(Protocol):
 
     @property
     def facts(self) -> Facts:
-        """What is known of it."""
+        """What is known without opening it."""
 
     def open(self, *, copy: bool) -> Any:
-        """The batch itself. `copy`: not over recycled memory."""
+        """Return the batch. `copy`: do not use recycled memory."""
 
     def refuse(self) -> None:
-        """Nobody wants it."""
+        """Give its memory back unopened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A worker wants to know what to do about a failed sample, and waits. Not the engine's business."""
+    """A worker asks about a failed sample and waits. The driver answers, not the engine."""
 
     worker: int
     batch: int
@@ -59,34 +59,36 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrival:
-    """Something that happened in a pool; `load` comes with a result, a failure or a question."""
+    """An event in a pool. `result`: the batch, or the failures that belong to the event."""
 
     event: Event | Asked
-    load: Load | None = None
+    result: BatchResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class WorkerExit:
     """How a worker's process ended and what it was doing.
 
-    `stack`: what it wrote when a fatal signal hit it. `memory`: what speaks for the system having killed it for memory.
+    `stack`: what its fault handler wrote on a fatal signal. `memory`: evidence that the system
+    killed it for memory.
     """
 
     worker: int
     pid: int | None
     code: int | None
-    beat: Beat
+    heartbeat: Heartbeat
     stack: str = ""
     memory: str = ""
-    farewell: bool = False
+    said_goodbye: bool = False
 
 
 @dataclass(slots=True)
 class Work:
-    """One batch to make: its number for ever, its number in this epoch, and what the sampler gave for it.
+    """One batch to make: its number over all epochs, its number in this epoch, its indices.
 
-    `indices` are the samples' as they were when they were drawn. `packed` are the indices as they were when they were first sent: samplers use their lists again, and a batch that is
-    made a second time must be the same batch.
+    `index`: what the sampler returned. `indices`: the samples' indices, copied when they were
+    drawn. `packed`: the pickled index of the first send. Samplers may reuse their lists, and a
+    batch that is made a second time must be the same batch.
     """
 
     batch: int
@@ -95,65 +97,65 @@ class Work:
     indices: tuple[Any, ...] = ()
     batched: bool = True
     spares: tuple[Any, ...] = ()
-    # what to seed the random numbers with before it is made; None: they go on where they were
+    # seed for the random numbers of this batch; None: do not seed
     seed: int | None = None
     packed: bytes | None = None
-    # the process that has it
+    # pid of the worker that it was sent to
     sent_to: int | None = None
-    # by position: what was decided about samples that ended a worker
-    verdicts: dict[int, str] = field(default_factory=dict)
+    # by position: the decision about samples that killed a worker
+    decisions: dict[int, str] = field(default_factory=dict)
 
 
 class Pool(Protocol):
-    """Workers of any kind, by number. No method waits without a bound."""
+    """Workers of any kind, by number. No method waits without a time limit."""
 
-    def start(self, worker: int) -> None:
-        """Start a worker, the first time or after its death."""
+    def start(self, workers: list[int]) -> None:
+        """Start these workers in parallel, for the first time or after their deaths."""
 
     def send(self, worker: int, work: Work) -> None:
-        """Hand over a batch to make; never blocks."""
+        """Send a worker a batch to make; never blocks."""
 
     def resume(self, shared_seed: int | None) -> None:
         """Tell the living workers that a new epoch begins."""
 
     def stop(self, worker: int, reason: Reason) -> None:
-        """Ask a worker to leave; its death comes as an event."""
+        """Stop a worker; its death comes as an event."""
 
-    # what happened, oldest first; the driver takes from the left
+    # events, oldest first; the driver takes them from the left
     arrivals: deque[Arrival]
 
     def wait(self, seconds: float) -> None:
-        """Add to `arrivals` what happened, waiting at most `seconds` for the first thing."""
+        """Add new events to `arrivals`; wait at most `seconds` for the first."""
 
     def answer(self, worker: int, decision: str) -> None:
-        """Tell a worker that asked."""
+        """Answer a worker's question."""
 
-    def let_go_on(self, worker: int) -> None:
-        """SIGCONT."""
+    def continue_worker(self, worker: int) -> None:
+        """Send SIGCONT."""
 
-    def ending(self, worker: int) -> Ending | None:
-        """What is known of a worker's last end."""
+    def last_exit(self, worker: int) -> WorkerExit | None:
+        """What is known about a worker's last exit."""
 
-    def beat(self, worker: int) -> Beat | None:
-        """A worker's last sign of life."""
+    def heartbeat(self, worker: int) -> Heartbeat | None:
+        """A worker's last heartbeat."""
 
     def pid(self, worker: int) -> int | None:
-        """A living worker's process."""
+        """A living worker's process id."""
 
     def suspended(self, worker: int) -> bool:
-        """Whether somebody stopped a worker's process (SIGSTOP)."""
+        """Whether a worker's process is stopped (SIGSTOP)."""
 
     def stack(self, worker: int) -> str:
-        """Where a worker is: every thread's Python stack, taken without its help."""
+        """Every thread's Python stack of a worker, taken without its cooperation."""
 
     def started_in(self) -> int:
-        """Nanoseconds from the wish for workers until one had its dataset, without what user code took of it."""
+        """Nanoseconds until the first worker was ready, without its initialisation."""
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that the workers' slots span, and bytes of them in use."""
+        """Bytes in the workers' slots, and how many of them are in use."""
 
     def held(self) -> int:
-        """How many batches over recycled memory the consumer refers to."""
+        """How many batches in recycled memory the consumer holds."""
 
     def close(self) -> None:
-        """End every worker, within the bounds of NOTE [ Stopping ]."""
+        """End every worker, within the time limits of NOTE [ Stopping ]."""

@@ -1,4 +1,4 @@
-"""What arrives from a worker: a batch over its slot, a batch in the message, or the reason why there is none."""
+"""What arrives from a worker: a batch in a slot, a batch in the message, or a failure."""
 
 from __future__ import annotations
 
@@ -9,40 +9,45 @@ import cloudpickle
 
 from unjam.loader.engine import events as ev
 from unjam.loader.pool.protocol import Arrival, Asked, Facts
-from unjam.loader.pool.worker_handle import Hand, post
-from unjam.loader.pool.worker_reports import Learnt
+from unjam.loader.pool.worker_handle import WorkerHandle, post
+from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.transport.channel import Envelope
 from unjam.loader.transport.leases import Leases
 from unjam.loader.transport.unpacking import unpack
 from unjam.loader.worker import messages
 from unjam.loader.worker.job import Failed, failures_from
-from unjam.loader.worker.messages import Made
+from unjam.loader.worker.messages import BatchMade
 
 
-class BatchLoad:
-    """A packed batch. Opened or refused, once."""
+class ArrivedBatch:
+    """A packed batch. It is opened or refused once."""
 
     raises = empty = loading = False
 
-    def __init__(self, made: Made, data: bytes, leases: Leases) -> None:
+    def __init__(self, made: BatchMade, data: bytes, leases: Leases) -> None:
         self._made = made
         self._data = data
         self._leases = leases
-        # between the loan of a slot and the batch over it, where a signal handler may raise
+        # Set while the slot is borrowed and the batch not unpacked yet: a signal handler may raise.
         self._owner: Any = None
         self._spent = False
 
     @property
+    def nbytes(self) -> int:
+        """The size of the batch, in its slot and in the message."""
+        return self._made.nbytes + len(self._data)
+
+    @property
     def facts(self) -> Facts:
-        """See `Load`."""
+        """See `BatchResult`."""
         made = self._made
-        return Facts(made.samples, made.nbytes, made.times, made.failures, None, made.profile)
+        return Facts(made.samples, self.nbytes, made.times, made.failures, None, made.profile)
 
     def open(self, *, copy: bool) -> Any:
-        """The batch."""
+        """Unpack and return the batch."""
         made, filling = self._made, self._made.filling
         if self._owner is not None:
-            pass  # opened before, and interrupted
+            pass  # an earlier call was interrupted
         elif filling is None:
             self._owner = bytearray(self._data)
         elif copy:
@@ -61,8 +66,8 @@ class BatchLoad:
             self._leases.refuse(filling.slot, filling.generation)
 
 
-class Missing:
-    """No batch, and why: it raises the last of its failures, or every sample was skipped and it is empty."""
+class FailedBatch:
+    """A failed batch: it raises the last of its failures, or is empty because all were skipped."""
 
     def __init__(self, failures: list[Failed] | bytes, *, raises: bool, loading: bool = False) -> None:
         self._failures = failures
@@ -72,82 +77,82 @@ class Missing:
 
     @property
     def facts(self) -> Facts:
-        """See `Load`."""
+        """See `BatchResult`."""
         return Facts(listed=failures_from(self._failures) if isinstance(self._failures, bytes) else self._failures)
 
     def open(self, *, copy: bool) -> Any:
-        """There is nothing to open."""
+        """Raise: there is nothing to open."""
         del copy
         raise AssertionError("a batch that is missing was opened")
 
     def refuse(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no memory is held."""
 
 
 def dump_index(index: Any) -> bytes:
-    """Indices are nearly always numbers; anything else may be of a class of `__main__`."""
+    """Pickle indices. They are nearly always numbers; others may have a class of `__main__`."""
     if type(index) is int or (type(index) is list and set(map(type, index)) == {int}):
         return pickle.dumps(index, pickle.HIGHEST_PROTOCOL)
     data: bytes = cloudpickle.dumps(index)
     return data
 
 
-def understand(hand: Hand, envelope: Envelope, learnt: Learnt) -> Arrival | None:
-    """Take one message; None: nobody needs to act on it."""
+def understand(handle: WorkerHandle, envelope: Envelope, reports: WorkerReports) -> Arrival | None:
+    """Handle one message; return None if the driver does not need it."""
     message = envelope.message
     match message:
-        case messages.Made():
-            return _made(hand, message, envelope.data)
+        case messages.BatchMade():
+            return _made(handle, message, envelope.data)
         case messages.NewSlot(slot, size):
-            _new_slot(hand, slot, size, envelope)
+            _new_slot(handle, slot, size, envelope)
             return None
         case messages.Carried(slot, generation):
-            made = hand.without_memory.pop((slot, generation))
-            return _result(hand, made, BatchLoad(made.without_slot(), envelope.data, hand.leases))
-        case messages.Raised(batch, loading):
-            event = ev.Unready(hand.number) if batch is None else ev.Failure(hand.number, batch)
-            return Arrival(event, Missing(envelope.data, raises=True, loading=loading))
-        case messages.Emptied(batch):
-            return Arrival(ev.Result(hand.number, batch), Missing(envelope.data, raises=False))
-        case messages.Asks(batch):
-            return Arrival(Asked(hand.number, batch), Missing([pickle.loads(envelope.data)], raises=False))
+            made = handle.without_memory.pop((slot, generation))
+            return _result(handle, made, ArrivedBatch(made.without_slot(), envelope.data, handle.leases))
+        case messages.BatchRaised(batch, loading):
+            event = ev.Unready(handle.number) if batch is None else ev.Failure(handle.number, batch)
+            return Arrival(event, FailedBatch(envelope.data, raises=True, loading=loading))
+        case messages.BatchEmpty(batch):
+            return Arrival(ev.Result(handle.number, batch), FailedBatch(envelope.data, raises=False))
+        case messages.PolicyQuestion(batch):
+            return Arrival(Asked(handle.number, batch), FailedBatch([pickle.loads(envelope.data)], raises=False))
         case messages.Drained(batch, cut_short):
-            end = ev.Exhausted(hand.number, batch, cut_short=cut_short)
-            return Arrival(end, Missing(envelope.data, raises=False))
+            end = ev.Exhausted(handle.number, batch, cut_short=cut_short)
+            return Arrival(end, FailedBatch(envelope.data, raises=False))
         case messages.Prepared(at, initialised):
-            hand.prepared, hand.ready_at = True, at - initialised
-            return Arrival(ev.Ready(hand.number))
+            handle.prepared, handle.ready_at = True, at - initialised
+            return Arrival(ev.Ready(handle.number))
         case messages.Imported():
-            learnt.imported |= dict.fromkeys(bytes(envelope.data).decode().split("\n"))
+            reports.imported |= dict.fromkeys(bytes(envelope.data).decode().split("\n"))
             return None
-        case messages.Mentions():
-            learnt.mention(bytes(envelope.data).decode())
+        case messages.WarnOnce():
+            reports.warn_once(bytes(envelope.data).decode())
             return None
-        case messages.Farewell():
-            hand.said_farewell = True
-            return Arrival(ev.Goodbye(hand.number))
+        case messages.Leaving():
+            handle.said_goodbye = True
+            return Arrival(ev.Goodbye(handle.number))
     raise AssertionError(f"a worker said {message!r}")
 
 
-def _made(hand: Hand, made: messages.Made, data: bytes) -> Arrival | None:
+def _made(handle: WorkerHandle, made: messages.BatchMade, data: bytes) -> Arrival | None:
     for slot in made.retired:
-        hand.leases.retire(slot)
+        handle.leases.retire(slot)
     filling = made.filling
-    if filling is not None and filling.slot in hand.unmapped:
-        hand.without_memory[filling.slot, filling.generation] = made
-        post(hand, messages.Carry(filling.slot, filling.generation))
+    if filling is not None and filling.slot in handle.unmapped:
+        handle.without_memory[filling.slot, filling.generation] = made
+        post(handle, messages.Carry(filling.slot, filling.generation))
         return None
-    return _result(hand, made, BatchLoad(made, data, hand.leases))
+    return _result(handle, made, ArrivedBatch(made, data, handle.leases))
 
 
-def _result(hand: Hand, made: messages.Made, load: BatchLoad) -> Arrival:
-    return Arrival(ev.Result(hand.number, made.batch, made.nbytes), load)
+def _result(handle: WorkerHandle, made: messages.BatchMade, batch: ArrivedBatch) -> Arrival:
+    return Arrival(ev.Result(handle.number, made.batch, batch.nbytes), batch)
 
 
-def _new_slot(hand: Hand, slot: int, size: int, envelope: Envelope) -> None:
+def _new_slot(handle: WorkerHandle, slot: int, size: int, envelope: Envelope) -> None:
     try:
         if envelope.fds_lost:
             raise OSError("no descriptor left")
-        hand.leases.add(slot, size, envelope.fds[0])
+        handle.leases.add(slot, size, envelope.fds[0])
     except OSError:
-        hand.unmapped.add(slot)
+        handle.unmapped.add(slot)

@@ -1,15 +1,15 @@
-"""Which way the workers of a loader start, and what they are given.
+"""How the workers of a loader start, and what they are given.
 
 NOTE [ Start method ]
 
-With no `multiprocessing_context` ("auto") workers come from unjam's fork server and get the dataset by value, so that
-none of the training process's threads and locks is copied. Where something cannot be sent, and only then, they are
-forked from the training process, as torch's are; what it is, what the risk is now and how to remove it is said once. A
-freeze that follows is explained like any other. A dataset so large that a second copy of it would not fit into memory is
-forked only where the audit finds that safe.
+Without `multiprocessing_context` ("auto") workers come from unjam's fork server and get the dataset
+by value, so that no thread or lock of the training process is copied. Only if something cannot be
+sent, we fork them from the training process, as torch does. We warn once what it is, what the
+present risk is and how to remove it. If a freeze follows, it is explained like any other. If a
+second copy of the dataset would not fit into memory, we fork only if the audit finds that safe.
 
-A context that the user gives is obeyed: `fork` forks, `spawn` and `forkserver` start processes multiprocessing's way;
-these too get the dataset by value, once for all workers.
+We obey a context that the user gives: `fork` forks; `spawn` and `forkserver` start processes as
+multiprocessing does. These two get the dataset by value too, sent once for all workers.
 """
 
 from __future__ import annotations
@@ -24,162 +24,164 @@ from typing import Any
 from unjam.errors import CannotShipError, CannotStartError
 from unjam.loader.pool import fork_server
 from unjam.loader.pool.fork_server import ForkClient
-from unjam.loader.pool.launcher import ContextNursery, ServerNursery
+from unjam.loader.pool.launcher import ContextLauncher, ServerLauncher
 from unjam.loader.pool.open_pools import close_all
 from unjam.loader.pool.process_pool import ProcessPool
-from unjam.loader.pool.templates import Keeper, Template
-from unjam.loader.pool.worker_handle import BeginFrame
-from unjam.loader.pool.worker_reports import Learnt
+from unjam.loader.pool.templates import TemplateCache, TemplateProcess
+from unjam.loader.pool.worker_handle import StartFrame
+from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.ship import shipping
-from unjam.loader.ship.process_state import World, tracker_fd
-from unjam.loader.worker.spec import Cargo, WorkerSpec
+from unjam.loader.ship.process_state import ProcessState, tracker_fd
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec
 from unjam.system.logs import log
 from unjam.system.memory_limits import available_memory
 
-# a payload may take this part of the memory that is left; it is a second copy of the dataset's arrays
+# A payload may take this part of the available memory; it is a second copy of the dataset's arrays.
 LARGEST_SHARE = 0.5
 _told: set[str] = set()
 
 
 @dataclass(slots=True)
-class ShipCache:
-    """The last payload of a loader, used again while its content is the same, and its template. Never travels itself."""
+class PayloadCache:
+    """A loader's last payload, reused while its content is the same, and its template."""
 
     payload: shipping.Payload | None = None
-    # among them, installed modules that workers had to import themselves: next time the server does it once for all
-    learnt: Learnt = field(default_factory=Learnt)
-    keeper: Keeper = field(default_factory=Keeper)
-    # a worker could not rebuild what it was sent: do not try again
+    # also has the installed modules that workers had to import: the server preloads them next time
+    reports: WorkerReports = field(default_factory=WorkerReports)
+    keeper: TemplateCache = field(default_factory=TemplateCache)
+    # a worker could not rebuild its input: always fork from now on
     must_fork: bool = False
 
-    # the last thing that could not be sent, and what pickling said: looking for it takes a while
+    # the last pickling error and the culprit found for it; finding it is slow
     problem: tuple[str, CannotShipError] | None = None
 
     @property
     def rebuilt(self) -> str:
-        """Why each worker rebuilds the dataset for itself; see `Statistics`."""
+        """Why each worker rebuilds the dataset itself; see `Statistics`."""
         return self.keeper.reason
 
-    def problem_of(self, cargo: Cargo, error: BaseException) -> CannotShipError:
-        """What cannot be sent, looked for once."""
+    def problem_of(self, worker_input: WorkerInput, error: BaseException) -> CannotShipError:
+        """Return the error that names what cannot be sent; search for it only once."""
         said = f"{type(error).__name__}: {error}"
         if self.problem is None or self.problem[0] != said:
-            self.problem = said, _cannot_ship(cargo, error, None)
+            self.problem = said, _cannot_ship(worker_input, error, None)
         return self.problem[1]
 
     def __reduce__(self) -> Any:
-        return ShipCache, ()
+        return PayloadCache, ()
 
-    def __deepcopy__(self, memo: Any) -> ShipCache:
-        return ShipCache()
+    def __deepcopy__(self, memo: Any) -> PayloadCache:
+        return PayloadCache()
 
-    def __copy__(self) -> ShipCache:
-        return ShipCache()
+    def __copy__(self) -> PayloadCache:
+        return PayloadCache()
 
 
-def open_pool(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCache) -> ProcessPool:
-    """A pool for these workers; nothing has started yet. See NOTE [ Start method ]."""
+def open_pool(worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, cache: PayloadCache) -> ProcessPool:
+    """Return a pool for these workers; nothing has started yet. See NOTE [ Start method ]."""
     _at_exit_once()
     method = None if context is None else context.get_start_method()
     if method == "fork":
-        return _forking(cargo, specs, context, cache)
+        return _forking(worker_input, specs, context, cache)
     if cache.must_fork and method is None:
-        return _forking(cargo, specs, multiprocessing.get_context("fork"), cache)
+        return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
     try:
-        cache.payload = _ship(cargo, cache, within=_room() if method is None else None, templates=method is None)
+        cache.payload = _ship(worker_input, cache, within=_room() if method is None else None, templates=method is None)
     except shipping.TooLarge as error:
         cache.payload = None
         if _fork_is_safe():
-            _tell_once(
+            _warn_once(
                 "size",
                 "the dataset holds %.1f GB, and a second copy would not fit well into memory; its workers are forked from "
                 "this process",
                 error.size / 1e9,
             )
-            return _forking(cargo, specs, multiprocessing.get_context("fork"), cache)
-        cache.payload = _ship(cargo, cache, within=None, templates=False)
+            return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
+        cache.payload = _ship(worker_input, cache, within=None, templates=False)
     except Exception as error:
         if method is None:
-            return _fall_back(cargo, specs, cache.problem_of(cargo, error), cache)
-        raise _cannot_ship(cargo, error, method) from error
+            return _fall_back(worker_input, specs, cache.problem_of(worker_input, error), cache)
+        raise _cannot_ship(worker_input, error, method) from error
     if method is None:
-        return _served(cargo, specs, cache)
-    begin = BeginFrame(World.here(), cache.payload, tracker_fd(), adopted=False)
-    return ProcessPool(ContextNursery(context, None), specs, begin, cache.learnt)
+        return _served(worker_input, specs, cache)
+    begin = StartFrame(ProcessState.here(), cache.payload, tracker_fd(), adopted=False)
+    return ProcessPool(ContextLauncher(context, None), specs, begin, cache.reports)
 
 
 def fork_instead(
-    cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCache, error: BaseException
+    worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, cache: PayloadCache, error: BaseException
 ) -> ProcessPool:
-    """What was sent could not be rebuilt in a worker: a forked pool, or an error that names the culprit."""
-    problem = _cannot_ship(cargo, error, None if context is None else context.get_start_method())
+    """A worker could not rebuild its input: return a forked pool, or raise naming the culprit."""
+    problem = _cannot_ship(worker_input, error, None if context is None else context.get_start_method())
     if context is not None:
         raise problem from error
-    pool = _fall_back(cargo, specs, problem, cache)
+    pool = _fall_back(worker_input, specs, problem, cache)
     cache.must_fork = True
     return pool
 
 
-def _ship(cargo: Cargo, cache: ShipCache, *, within: int | None, templates: bool) -> shipping.Payload:
-    """The cargo as a payload; what a template has of it is left out."""
-    numbers = cache.keeper.survey(cargo.dataset) if templates else {}
+def _ship(worker_input: WorkerInput, cache: PayloadCache, *, within: int | None, templates: bool) -> shipping.Payload:
+    """Return the worker input as a payload, without the containers that a template holds."""
+    numbers = cache.keeper.find_containers(worker_input.dataset) if templates else {}
     if within is not None and numbers:
-        within -= cache.keeper.weight()
-    return shipping.ship(cargo, cache.payload, within=within, numbers=numbers, with_state=True)
+        within -= cache.keeper.estimated_bytes()
+    return shipping.ship(worker_input, cache.payload, within=within, numbers=numbers, with_state=True)
 
 
-def _served(cargo: Cargo, specs: list[WorkerSpec], cache: ShipCache) -> ProcessPool:
-    """A pool whose workers come from a template or, where there is none, from the fork server itself."""
+def _served(worker_input: WorkerInput, specs: list[WorkerSpec], cache: PayloadCache) -> ProcessPool:
+    """Return a pool whose workers come from a template, or else from the fork server."""
     assert cache.payload is not None, "nothing was shipped"
     _preload(cache)
-    template = cache.keeper.template(cache.payload, specs[0].threads, cache.learnt.imported)
-    cache.learnt.imported |= cache.keeper.imported
+    template = cache.keeper.template(cache.payload, specs[0].threads, cache.reports.imported)
+    cache.reports.imported |= cache.keeper.imported
     if template is None:
-        if cache.keeper.has_crowds:  # what was left out for a template has to go along
-            cache.payload = shipping.ship(cargo, cache.payload, with_state=True)
-        begin = BeginFrame(World.here(), cache.payload, tracker_fd(), adopted=True)
-        return ProcessPool(ServerNursery(), specs, begin, cache.learnt)
+        if cache.keeper.has_containers:  # no template: include the containers again
+            cache.payload = shipping.ship(worker_input, cache.payload, with_state=True)
+        begin = StartFrame(ProcessState.here(), cache.payload, tracker_fd(), adopted=True)
+        return ProcessPool(ServerLauncher(), specs, begin, cache.reports)
     payload = cache.payload
-    nursery = ServerNursery(_Again(cache.keeper, template, payload, specs[0].threads))
-    has_cargo = template.whole is not None
-    begin = BeginFrame(World.here(), None if has_cargo else payload, None, adopted=True)
-    return ProcessPool(nursery, specs, begin, cache.learnt)
+    launcher = ServerLauncher(_RenewableTemplate(cache.keeper, template, payload, specs[0].threads))
+    has_input = template.whole is not None
+    begin = StartFrame(ProcessState.here(), None if has_input else payload, None, adopted=True)
+    return ProcessPool(launcher, specs, begin, cache.reports)
 
 
-class _Again:
-    """The template of a pool, made anew where it is gone."""
+class _RenewableTemplate:
+    """The template of a pool; makes it again if it is gone."""
 
-    def __init__(self, keeper: Keeper, template: Template, payload: shipping.Payload, threads: int | None) -> None:
-        self._keeper = keeper
+    def __init__(
+        self, keeper: TemplateCache, template: TemplateProcess, payload: shipping.Payload, threads: int | None
+    ) -> None:
+        self._cache = keeper
         self._payload = payload
         self._threads = threads
-        self._template: Template | None = template
+        self._template: TemplateProcess | None = template
         self._whole = template.whole
         template.users.add(self)
 
     def __call__(self) -> ForkClient:
         if self._template is None or not self._template.usable:
-            self._template = self._keeper.template(self._payload, self._threads)
-            # the workers were promised what the first one had
+            self._template = self._cache.template(self._payload, self._threads)
+            # the workers' start frames depend on what the first template held
             if self._template is None or self._template.whole is not self._whole:
                 raise CannotStartError(
-                    f"the template of these workers is gone, and no other can be made: {self._keeper.reason}"
+                    f"the template of these workers is gone, and no other can be made: {self._cache.reason}"
                 )
             self._template.users.add(self)
         return self._template
 
 
-def _preload(cache: ShipCache) -> None:
+def _preload(cache: PayloadCache) -> None:
     assert cache.payload is not None, "nothing was shipped"
-    # what workers imported before comes in their order
-    names = [*cache.learnt.imported, *sorted(cache.payload.modules - cache.learnt.imported.keys())]
+    # keep the order in which workers imported them
+    names = [*cache.reports.imported, *sorted(cache.payload.modules - cache.reports.imported.keys())]
     fork_server.with_server(lambda server: server.preload(names))
 
 
-def _forking(cargo: Cargo, specs: list[WorkerSpec], context: Any, cache: ShipCache) -> ProcessPool:
+def _forking(worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, cache: PayloadCache) -> ProcessPool:
     by_name = [spec.by_name() for spec in specs]
-    begin = BeginFrame(None, None, None, adopted=False)
-    return ProcessPool(ContextNursery(context, cargo), by_name, begin, cache.learnt)
+    begin = StartFrame(None, None, None, adopted=False)
+    return ProcessPool(ContextLauncher(context, worker_input), by_name, begin, cache.reports)
 
 
 def _fork_is_safe() -> bool:
@@ -188,28 +190,30 @@ def _fork_is_safe() -> bool:
     return fork_now().safe
 
 
-def _fall_back(cargo: Cargo, specs: list[WorkerSpec], problem: CannotShipError, cache: ShipCache) -> ProcessPool:
+def _fall_back(
+    worker_input: WorkerInput, specs: list[WorkerSpec], problem: CannotShipError, cache: PayloadCache
+) -> ProcessPool:
     if "fork" not in multiprocessing.get_all_start_methods():
         raise problem
     from unjam.system.fork_safety import fork_now  # noqa: PLC0415 - only when something cannot be sent
 
-    verdict = fork_now()
-    risk = "fork was found safe now" if verdict.safe else f"the risk: {'; '.join(verdict.reasons)}\n{problem.cure}"
-    _tell_once(
+    safety = fork_now()
+    risk = "fork was found safe now" if safety.safe else f"the risk: {'; '.join(safety.reasons)}\n{problem.cure}"
+    _warn_once(
         problem.path,
         "%s (%s) cannot be sent to a worker, so the workers are forked from this process, as torch's are; %s",
         problem.path,
         problem.type_name,
         risk,
     )
-    return _forking(cargo, specs, multiprocessing.get_context("fork"), cache)
+    return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
 
 
-def _cannot_ship(cargo: Cargo, error: BaseException, method: str | None) -> CannotShipError:
+def _cannot_ship(worker_input: WorkerInput, error: BaseException, method: str | None) -> CannotShipError:
     from unjam.loader.ship.pickle_culprit import find_culprit  # noqa: PLC0415 - only when something cannot be sent
 
     for name in ("dataset", "collate_fn", "worker_init_fn", "collate_additions"):
-        culprit = find_culprit(name, getattr(cargo, name), _attempt)
+        culprit = find_culprit(name, getattr(worker_input, name), _attempt)
         if culprit is not None:
             how = "" if method is None else f" by {method}"
             text = f"{culprit.path} cannot be sent to a worker{how}: it is a {culprit.type_name}\n  {culprit.reason}"
@@ -235,23 +239,24 @@ def _cannot_ship(cargo: Cargo, error: BaseException, method: str | None) -> Cann
 
 def _problem(text: str, cure: str, path: str, type_name: str, error: BaseException) -> CannotShipError:
     problem = CannotShipError(f"{text}\n{cure}", path=path, type_name=type_name, cure=cure)
-    problem.__cause__ = error.with_traceback(None)  # it may be kept, and frames hold everything
+    # the error may be kept, and its frames would keep all their objects alive
+    problem.__cause__ = error.with_traceback(None)
     return problem
 
 
 def _attempt(part: object) -> None:
-    """Send and rebuild, here: some things can be pickled but not unpickled."""
+    """Send and rebuild in this process: some objects can be pickled but not unpickled."""
     payload = shipping.ship(part)
     shipping.receive(payload.fd, payload.manifest, [os.dup(fd) for fd in payload.extra_fds], here=True)
 
 
 def _room() -> int | None:
-    """How large a payload may be: a second copy of the dataset's arrays, and the workers need memory too."""
+    """The largest payload allowed: a second copy of the arrays, and workers need memory too."""
     left = available_memory()
     return None if left is None else max(1 << 30, int(left * LARGEST_SHARE))
 
 
-def _tell_once(key: str, text: str, *values: Any) -> None:
+def _warn_once(key: str, text: str, *values: Any) -> None:
     if key not in _told:
         _told.add(key)
         log.warning(text, *values)

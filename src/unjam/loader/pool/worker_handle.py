@@ -1,4 +1,4 @@
-"""What the parent holds of one living worker, and what it can see of it."""
+"""What the parent holds for one living worker, and how it gets the worker's stack."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from unjam.loader.engine.actions import Reason
 from unjam.loader.engine.deadlines import GLANCE, TAKE_STACK, Deadline
 from unjam.loader.transport.channel import MOST_FDS, Channel, ChannelClosed
 from unjam.loader.transport.leases import Leases
-from unjam.loader.transport.status_page import Page, Stage
+from unjam.loader.transport.status_page import Stage, StatusPage
 from unjam.loader.worker import main, messages
 from unjam.loader.worker.spec import WorkerSpec
 from unjam.system.memory import Mapping, OwnedFd
 
 
 @dataclass(slots=True)
-class Hand:
-    """What the parent holds of one living worker."""
+class WorkerHandle:
+    """What the parent holds for one living worker."""
 
     number: int
     process: Any
     channel: Channel
-    page: Page
+    page: StatusPage
     stacks: Mapping
     leases: Leases
     sentinel: int
-    said_farewell: bool = False
+    said_goodbye: bool = False
     prepared: bool = False
-    # when it had its dataset, in nanoseconds of the machine's clock; 0: not yet
+    # when it had its dataset, in monotonic nanoseconds; 0: not yet
     ready_at: int = 0
     stop_reason: Reason | None = None
     killed_at: float | None = None
     stack_read: int = 0
-    # where a profile is wanted: the worker's own descriptor of its stacks, to begin anew
+    # only for profiling: a duplicate of the worker's descriptor for stacks, to rewind it
     stacks_fd: OwnedFd | None = None
-    # batches whose slot this process could not map, until their bytes come through the channel
-    without_memory: dict[tuple[int, int], messages.Made] = field(default_factory=dict)
+    # batches whose slot we could not map, until their bytes come through the channel
+    without_memory: dict[tuple[int, int], messages.BatchMade] = field(default_factory=dict)
     unmapped: set[int] = field(default_factory=set)
 
     def written(self) -> str:
-        """What the worker's fault handler has written since the last look."""
+        """Return what the worker's fault handler has written since the last call."""
         data = bytes(self.stacks.view()[self.stack_read :])
         end = data.find(b"\0")
         text = data if end < 0 else data[:end]
@@ -53,43 +53,44 @@ class Hand:
         return text.decode("utf-8", "replace")
 
 
-def post(hand: Hand, message: object, data: bytes = b"", fds: tuple[int, ...] = ()) -> None:
-    """Say something to a worker. A channel that breaks belongs to one that is gone: its sentinel says so."""
+def post(handle: WorkerHandle, message: object, data: bytes = b"", fds: tuple[int, ...] = ()) -> None:
+    """Send a message to a worker. If it is gone, do nothing: its sentinel reports that."""
     with contextlib.suppress(ChannelClosed, OSError):
-        if not hand.channel.closed:
-            hand.channel.post(message, data, fds)
+        if not handle.channel.closed:
+            handle.channel.post(message, data, fds)
 
 
-def glance(hand: Hand) -> tuple[Stage, str] | None:
-    """What a worker is about and its stack at this moment, if it is at work; quick, and it may miss."""
-    beat = hand.page.read()
-    if beat.stage in (Stage.IDLE, Stage.LEAVING) or not beat.armed or hand.stacks_fd is None:
+def sample_stack(handle: WorkerHandle) -> tuple[Stage, str] | None:
+    """Return a busy worker's stage and stack; None if it is idle. The stack may be empty."""
+    heartbeat = handle.page.read()
+    if heartbeat.stage in (Stage.IDLE, Stage.LEAVING) or not heartbeat.armed or handle.stacks_fd is None:
         return None
-    if not _catches(hand.process.pid):
+    if not _catches(handle.process.pid):
         return None
-    hand.written()  # what was read before is not part of it
-    if hand.stack_read > main.STACKS_BYTES // 2:
-        hand.stacks.view()[:] = bytes(main.STACKS_BYTES)
-        os.lseek(hand.stacks_fd, 0, os.SEEK_SET)
-        hand.stack_read = 0
+    handle.written()  # discard older text
+    if handle.stack_read > main.STACKS_BYTES // 2:
+        handle.stacks.view()[:] = bytes(main.STACKS_BYTES)
+        os.lseek(handle.stacks_fd, 0, os.SEEK_SET)
+        handle.stack_read = 0
     with contextlib.suppress(ProcessLookupError):
-        os.kill(hand.process.pid, main.STACK_SIGNAL)
-    # a worker that has no processor at this moment answers when it has one: not to wait for it would leave out those that compute
-    return beat.stage, _await_text(hand, GLANCE, 0.001)
+        os.kill(handle.process.pid, main.STACK_SIGNAL)
+    # Wait: a worker that has no processor now answers when it gets one. Without the wait we would
+    # miss the workers that compute.
+    return heartbeat.stage, _await_text(handle, GLANCE, 0.001)
 
 
-class BeginFrame:
+class StartFrame:
     """Makes the first frame for each worker of a pool."""
 
     def __init__(self, home: Any, payload: Any, tracker: int | None, *, adopted: bool) -> None:
-        """`payload`: None where the worker has the cargo already. `home`: None where it was forked from this process."""
+        """`payload`: None if the worker has its input. `home`: None if forked from this process."""
         self._home = home
         self._payload = payload
         self._tracker = tracker
         self._adopted = adopted
 
     def frame(self, spec: WorkerSpec) -> tuple[messages.Begin, tuple[int, ...]]:
-        """The message and its descriptors, after the page and the stacks."""
+        """Return the message, and the descriptors that follow the status page and the stacks."""
         if self._payload is None:
             return messages.Begin(spec, self._home, None, has_tracker=False, adopted=self._adopted), ()
         fds = (self._payload.fd, *((self._tracker,) if self._tracker is not None else ()), *self._payload.extra_fds)
@@ -103,8 +104,8 @@ class BeginFrame:
         return begin, fds
 
 
-def introduce(channel: Channel, message: object, fds: tuple[int, ...]) -> None:
-    """Send the first frame, with as many descriptors as it takes."""
+def send_start_frame(channel: Channel, message: object, fds: tuple[int, ...]) -> None:
+    """Send the first frame, in several frames if it has too many descriptors."""
     rest = list(fds)
     while len(rest) > MOST_FDS:
         channel.post(messages.Descriptors(), fds=rest[:MOST_FDS])
@@ -113,9 +114,10 @@ def introduce(channel: Channel, message: object, fds: tuple[int, ...]) -> None:
 
 
 def sentinel_of(process: Any) -> OwnedFd | int:
-    """A descriptor that becomes readable when the process ends.
+    """Return a descriptor that becomes readable when the process ends.
 
-    multiprocessing's own sentinel is a pipe that grandchildren inherit, and stays open with them; a pidfd does not.
+    Grandchildren inherit the write end of multiprocessing's own sentinel, a pipe, and keep it open.
+    A pidfd reports the process itself.
     """
     if hasattr(process, "_popen") and hasattr(os, "pidfd_open"):
         return OwnedFd(os.pidfd_open(process.pid))
@@ -123,32 +125,32 @@ def sentinel_of(process: Any) -> OwnedFd | int:
     return sentinel
 
 
-def take_stack(hand: Hand) -> str:
-    """Every thread's Python stack, written by a handler in C: it works while C code holds the interpreter."""
-    if not hand.page.read().armed or not hand.process.is_alive() or not _catches(hand.process.pid):
+def take_stack(handle: WorkerHandle) -> str:
+    """Return every thread's Python stack. A C handler writes it, even if C code holds the GIL."""
+    if not handle.page.read().armed or not handle.process.is_alive() or not _catches(handle.process.pid):
         return ""
-    hand.written()  # what was read before is not part of it
+    handle.written()  # discard older text
     with contextlib.suppress(ProcessLookupError):
-        os.kill(hand.process.pid, main.STACK_SIGNAL)
-    return _await_text(hand, TAKE_STACK, 0.005)
+        os.kill(handle.process.pid, main.STACK_SIGNAL)
+    return _await_text(handle, TAKE_STACK, 0.005)
 
 
-def _await_text(hand: Hand, most: Deadline, step: float) -> str:
+def _await_text(handle: WorkerHandle, most: Deadline, step: float) -> str:
     until = time.monotonic() + most.seconds
     text = ""
     end = select.poll()
-    end.register(hand.sentinel, select.POLLIN)
+    end.register(handle.sentinel, select.POLLIN)
     while time.monotonic() < until:
         end.poll(step * 1000)
-        more = hand.written()
+        more = handle.written()
         text += more
         if text and not more:
-            break  # it has come to its end
+            break  # complete
     return text
 
 
 def _catches(pid: int) -> bool:
-    """Whether the worker still has a handler for the signal; without one it would be killed by it."""
+    """Whether the worker still has a handler for the signal; without one it would be killed."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
             caught = next(line.split()[1] for line in status if line.startswith("SigCgt:"))

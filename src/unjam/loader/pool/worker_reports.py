@@ -1,4 +1,4 @@
-"""What the workers of a loader told of themselves, for the next ones."""
+"""What the workers of a loader reported, kept for the next ones."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from unjam.system.logs import log
 
 
 @dataclass(slots=True)
-class Learnt:
-    """`imported`: installed modules that workers had to import, in their order. `mentioned`: what was said once already."""
+class WorkerReports:
+    """Reports of the workers.
+
+    `imported`: installed modules that workers had to import, in their order. `said`: the kinds of
+    warnings that were already logged.
+    """
 
     imported: dict[str, None] = field(default_factory=dict)
-    mentioned: set[str] = field(default_factory=set)
+    said: set[str] = field(default_factory=set)
 
-    def mention(self, text: str) -> None:
-        """Say something once; what comes after a colon may differ from time to time."""
+    def warn_once(self, text: str) -> None:
+        """Log a warning, only once for texts that are the same up to the first colon."""
         kind = text.partition(":")[0]
-        if kind not in self.mentioned:
-            self.mentioned.add(kind)
+        if kind not in self.said:
+            self.said.add(kind)
             log.warning("%s", text)

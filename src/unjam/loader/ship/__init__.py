@@ -1,1 +1,1 @@
-"""How a dataset travels to the workers: pickled once, with the state of the modules and the process that it relies on."""
+"""Sends a dataset to the workers: pickled once, with the module and process state it relies on."""

@@ -1,14 +1,17 @@
-"""Crowds: the large containers of plain values that a dataset holds.
+"""Large containers of plain values that a dataset holds.
 
 NOTE [ Crowds ]
 
-Millions of strings, numbers and dicts take seconds to pickle. Between two epochs they are nearly always the same, and that can be known
-exactly without looking at every value: a dict has a version that changes with each change of it, and a list or a set is unchanged while the same
-objects stand in it. So, of a container that was sent, this process keeps the dicts with their versions, and the lists and sets with
-what they held; holding these also keeps the addresses from becoming another object's. Values that cannot be changed need no look.
+Millions of strings, numbers and dicts take seconds to pickle. Between two epochs they are nearly
+always unchanged, and we can prove that without reading every value. A dict has a version that
+changes with each write, and a list or set is unchanged while it holds the same objects. So for
+each container that we sent, this process keeps the dicts with their versions, and the lists and
+sets with their items. Holding references also keeps the addresses from being reused. Immutable
+values need no check.
 
-A crowd is sent apart from what holds it. An object that is also held from outside would be two objects then, so a container with such an object
-inside is no crowd: it goes with the rest.
+A large container is sent separately from the object that holds it. An object inside it that is also
+referenced from outside would become two objects in the worker. So a container with such an object
+does not count as a large container: it is sent with the rest.
 """
 
 from __future__ import annotations
@@ -26,20 +29,20 @@ from typing import Any
 
 import numpy as np
 
-from unjam.shared.share import slots
+from unjam.shared.share import locations
 from unjam.system.memory import same_bytes
 
-# a container with fewer items than this is not worth a look of its own
+# Containers with fewer items aren't worth separate handling.
 FEWEST = 10_000
 _MUTABLE = (list, set)
 _CHUNK = 50_000
 LONG = 1000
-# where a dict's version lies in it: behind the count, the type and the number of its items
+# offset of a dict's version: after reference count, type and number of items
 _VERSION_AT = 24
 
 
 def supported() -> bool:
-    """Whether this interpreter's dicts have versions."""
+    """Return whether dicts of this interpreter have versions that we can read."""
     return (
         sys.implementation.name == "cpython"
         and sys.version_info < (3, 14)
@@ -54,53 +57,56 @@ class _NotPlain(Exception):
     pass
 
 
-class _PlainPickler(pickle.Pickler):
-    """Pickles values of Python's own types only."""
+class _ContainerPickler(pickle.Pickler):
+    """Pickles only values of built-in types."""
 
     def reducer_override(self, obj: Any) -> Any:
         raise _NotPlain(type(obj).__qualname__)
 
 
 @dataclass(slots=True, eq=False)
-class Crowd:
+class LargeContainer:
     """One container as it was when it was sent. See NOTE [ Crowds ]."""
 
     container: Any
     dicts: list[dict[Any, Any]] = field(default_factory=list)
-    # where the dicts lie, and their versions; where the lists and sets lie
+    # addresses of the dicts and their versions; addresses of the lists and sets
     places: Any = None
     versions: Any = None
     lists: list[Any] = field(default_factory=list)
     list_places: Any = None
-    # how many references each dict, and each list, had when all was taken
+    # reference counts of the dicts, and of the lists and sets, at the time of sending
     counts: tuple[Any, ...] = ()
     held: list[Any] = field(default_factory=list)
 
     def forget(self) -> None:
-        """Let go of what it holds, so that the container can be taken anew: a second holder would speak against that."""
+        """Drop our references, so that `taken` does not count them as references from outside."""
         self.dicts, self.places, self.versions = [], None, None
         self.lists, self.list_places, self.held, self.counts = [], None, [], ()
 
     def held_elsewhere(self) -> bool:
-        """Whether anything in it that can be changed is held by somebody else than its container (the outermost one may be)."""
+        """Return whether anything mutable in it is also referenced from outside.
+
+        References to the outermost container itself are allowed.
+        """
         own = np.uint64(id(self.container))
         for number, places in enumerate((self.places, self.list_places)):
             if places is not None:
-                # at first each is held by its container and by one list here; later by what was counted then
+                # At first two references: its container and our list. Later: the recorded counts.
                 usual = self.counts[number] if self.counts else 2
                 if bool(((_counts(places) > usual) & (places != own)).any()):
                     return True
         return False
 
     def unchanged(self) -> bool:
-        """Whether the container is exactly what it was, and still nobody else holds a part of it."""
+        """Return whether the container is unchanged and nothing outside references a part of it."""
         if self.held_elsewhere():
             return False
-        if len(self.dicts) and not np.array_equal(_gathered(self.places, _VERSION_AT), self.versions):
+        if len(self.dicts) and not np.array_equal(_read_words(self.places, _VERSION_AT), self.versions):
             return False
         at = 0
-        for some in _together(self.lists):
-            # a long list is looked at where it lies
+        for some in _in_chunks(self.lists):
+            # a long list is compared in place
             now = some[0] if len(some) == 1 and type(some[0]) is list else gc.get_referents(*some)
             if at + len(now) > len(self.held) or not same_bytes(_items(now), _items(self.held) + 8 * at, 8 * len(now)):
                 return False
@@ -108,38 +114,38 @@ class Crowd:
         return at == len(self.held)
 
 
-def taken(container: Any) -> tuple[Crowd, bytes] | None:
-    """A container as a crowd, with its stream; None: it is none."""
+def taken(container: Any) -> tuple[LargeContainer, bytes] | None:
+    """Return the container as a `LargeContainer` with its stream; None if it is not suitable."""
     file = io.BytesIO()
     try:
-        # protocol 4 has no way of its own for bytearrays, which can be changed and have no version
-        _PlainPickler(file, 4).dump(container)
+        # Protocol 4 has no opcode for bytearrays, so they raise _NotPlain: they have no version.
+        _ContainerPickler(file, 4).dump(container)
     except (_NotPlain, RecursionError, pickle.PicklingError, TypeError, ValueError):
         return None
-    crowd = Crowd(container)
+    large = LargeContainer(container)
     level: list[Any] = [container]
     while level:
         dicts = [one for one in level if type(one) is dict]
-        crowd.dicts += dicts
-        crowd.lists += [one for one in level if type(one) in _MUTABLE]
+        large.dicts += dicts
+        large.lists += [one for one in level if type(one) in _MUTABLE]
         inner = itertools.chain(itertools.chain.from_iterable(map(dict.values, dicts)), *_others(level))
         level = [one for one in inner if type(one) in _INSIDE]
         del dicts
-    if crowd.lists:
-        crowd.list_places = _places(crowd.lists)
-    if crowd.dicts:
-        crowd.places = _places(crowd.dicts)
-        crowd.versions = _gathered(crowd.places, _VERSION_AT)
-    if crowd.held_elsewhere():
+    if large.lists:
+        large.list_places = _places(large.lists)
+    if large.dicts:
+        large.places = _places(large.dicts)
+        large.versions = _read_words(large.places, _VERSION_AT)
+    if large.held_elsewhere():
         return None
-    for some in _together(crowd.lists):
-        crowd.held += some[0] if len(some) == 1 and type(some[0]) is list else gc.get_referents(*some)
-    crowd.counts = tuple(None if some is None else _counts(some) for some in (crowd.places, crowd.list_places))
-    return crowd, file.getvalue()
+    for some in _in_chunks(large.lists):
+        large.held += some[0] if len(some) == 1 and type(some[0]) is list else gc.get_referents(*some)
+    large.counts = tuple(None if some is None else _counts(some) for some in (large.places, large.list_places))
+    return large, file.getvalue()
 
 
-def _together(lists: list[Any]) -> Iterator[list[Any]]:
-    """Long lists alone, the others many at a time; always in the same order."""
+def _in_chunks(lists: list[Any]) -> Iterator[list[Any]]:
+    """Yield long lists one at a time and the others in chunks; always in the same order."""
     short: list[Any] = []
     for one in lists:
         if len(one) >= LONG and type(one) is list:
@@ -161,50 +167,50 @@ def _others(level: list[Any]) -> Iterator[Any]:
 
 
 def find(root: Any) -> list[Any]:
-    """The containers below an object that may be crowds, each once."""
+    """Return the containers below an object that may be large containers, each once."""
     if not supported():
         return []
     found: dict[int, Any] = {}
-    for slot in slots(root, "dataset"):
-        if type(slot.value) in (list, dict, tuple) and len(slot.value) >= FEWEST:
-            found.setdefault(id(slot.value), slot.value)
+    for part in locations(root):
+        if type(part.value) in (list, dict, tuple) and len(part.value) >= FEWEST:
+            found.setdefault(id(part.value), part.value)
     return list(found.values())
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------------
+# -- memory ------------------------------------------------------------------------------------------------------------
 
 
 def _places(objects: list[Any]) -> Any:
-    """The addresses of objects."""
+    """Return the addresses of objects."""
     return np.fromiter(map(id, objects), np.uint64, len(objects))
 
 
-def _gathered(addresses: Any, offset: int) -> Any:
-    """The 8 bytes at an offset in each of the objects at these addresses."""
+def _read_words(addresses: Any, offset: int) -> Any:
+    """Read the 8 bytes at an offset in each of the objects at these addresses."""
     low, high = int(addresses.min()), int(addresses.max())
     words = np.ctypeslib.as_array((ctypes.c_uint64 * ((high - low) // 8 + offset // 8 + 1)).from_address(low))
     return words[((addresses - np.uint64(low)) >> np.uint64(3)).astype(np.int64) + offset // 8]
 
 
 def _counts(addresses: Any) -> Any:
-    """Reference counts, 32 bits of them; one that is never counted has the largest."""
-    return _gathered(addresses, 0) & np.uint64(0xFFFFFFFF)
+    """Read the low 32 bits of the reference counts; immortal objects have the largest."""
+    return _read_words(addresses, 0) & np.uint64(0xFFFFFFFF)
 
 
 def _items(some: list[Any]) -> int:
-    """Where a list has its items."""
+    """Return the address of a list's array of items."""
     return ctypes.c_uint64.from_address(id(some) + 24).value
 
 
 def _versions_change() -> bool:
-    """Whether what is read is a version: it differs after every change, and between two dicts."""
+    """Check that we read a version: it changes with every write and differs between dicts."""
     one: dict[Any, Any] = {"a": 1}
     other: dict[Any, Any] = {"a": 1}
     places = _places([one, other])
-    before = _gathered(places, _VERSION_AT).tolist()
+    before = _read_words(places, _VERSION_AT).tolist()
     one["a"] = 2
-    after = _gathered(places, _VERSION_AT).tolist()
+    after = _read_words(places, _VERSION_AT).tolist()
     one.pop("a")
-    last = _gathered(places, _VERSION_AT).tolist()
+    last = _read_words(places, _VERSION_AT).tolist()
     own = {before[0], after[0], last[0]}
     return len(own) == 3 and before[1] == after[1] == last[1] and before[1] not in own

@@ -1,19 +1,20 @@
-"""Module variables of the user's program, taken along to workers that import those modules anew.
+"""Module variables of the user's program, sent to workers that import those modules again.
 
-A forked worker sees `config.ROOT = args.root` and the random split that a module drew when it was imported; a worker
-that imports the module itself sees what the file says, draws another split, and trains on other data without a word.
-So the data in variables of the user's own modules go along.
+A forked worker sees `config.ROOT = args.root`, and the random split that a module drew on import. A
+worker that imports the module itself sees what the file says, draws another split, and silently
+trains on other data. So we send the data in variables of the user's own modules.
 
 NOTE [ Module state ]
 
-It is a help and must never be a hindrance. Only modules that the dataset's code can reach are taken (`reach`). Each variable is
-pickled by itself, and rebuilt by itself right after the worker has imported its module, if it ever does: a worker imports
-nothing because of it, and a variable that cannot be pickled or rebuilt is left as the import makes it, and named in the log
-at debug level.
+Module state is optional and must never cause a failure. We send only modules that the dataset's
+code can reach (`reach`). Each variable is pickled separately. The worker rebuilds it right after
+it has imported the module, if it ever does; we import nothing for it. A variable that cannot be
+pickled or rebuilt keeps the value that the import gives it, and the debug log names it.
 
-Limits: a variable that holds something else (a client, a model) or a Python container of more than `MOST_ITEMS` items
-is left as the import makes it. Where such a one is still unset in the worker, flags of that module are left alone too,
-because `ready = True` beside a missing client would be a lie.
+Limits: a variable that holds something else (a client, a model), or a Python container of more
+than `MOST_ITEMS` items, keeps the value that the import gives it. If such a variable is missing or
+None in the worker, we do not set the module's boolean flags either: `ready = True` without the
+client would be wrong.
 """
 
 from __future__ import annotations
@@ -39,17 +40,18 @@ from unjam.system.logs import log
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes)
 _FLAGS = (bool, int, float, str, type(None))
 _SPACES = (argparse.Namespace, types.SimpleNamespace)
-# what matters of these travels by itself
-_GIANTS = ("torch", "numpy")
-# looking through and sending more than this every epoch would cost more than it is worth
+# process_state sends the flags that matter of these
+_LARGE_PACKAGES = ("torch", "numpy")
+# Larger containers aren't worth checking and sending every epoch.
 MOST_ITEMS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """One variable, pickled by itself; its buffers are `count` of the payload's, from number `first` on.
+class PackedModule:
+    """One pickled variable; its buffers are `count` of the payload's buffers, from number `first`.
 
-    `contents`: only the items of a kind of dict that cannot be pickled itself; they go into the one that the import made.
+    `contents`: only the items of a dict subclass that cannot be pickled; they replace the items of
+    the dict that the import made.
     """
 
     stream: bytes
@@ -58,15 +60,15 @@ class Packed:
     contents: bool = False
 
     def rebuild(self, buffers: Sequence[Any]) -> Any:
-        """The value."""
+        """Return the value."""
         return pickle.loads(self.stream, buffers=buffers[self.first : self.first + self.count])
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleState:
-    """The data in one module's variables and in its classes' attributes, and the names of variables that are no data.
+    """The data in one module's variables and class attributes.
 
-    A value is plain, or `Packed`.
+    A value is plain or a `PackedModule`. `opaque`: names of variables that hold no data.
     """
 
     plain: dict[str, Any]
@@ -74,61 +76,61 @@ class ModuleState:
     opaque: frozenset[str]
 
 
-# pickles one value; raises what its pickling raises
-Pack = Callable[[Any], Packed]
+# Pickles one value; may raise what its pickling raises.
+Pack = Callable[[Any], PackedModule]
 
 
 def collect(reached: Reached, pack: Pack) -> dict[str, ModuleState]:
-    """The state of the user's modules, and the flags of installed ones that they have in their variables."""
+    """Return the state of the user's modules, and the flags of installed modules that they use."""
     found: dict[str, ModuleState] = {}
     for name, module in sorted(reached.own.items()):
         found[name] = _state(module, pack)
     for name, module in sorted(installed_in_use().items()):
-        # who sets PIL.ImageFile.LOAD_TRUNCATED_IMAGES has the module in a variable of their own
-        if name.partition(".")[0] not in _GIANTS:
+        # Code that sets PIL.ImageFile.LOAD_TRUNCATED_IMAGES has the module in a variable.
+        if name.partition(".")[0] not in _LARGE_PACKAGES:
             flags = {key: value for key, value in vars(module).items() if type(value) in _FLAGS and key[0] != "_"}
             found[name] = ModuleState(flags, {}, frozenset())
     return found
 
 
 def expect(states: dict[str, ModuleState], buffers: Sequence[Any]) -> None:
-    """Put state in place as soon as its module is imported, or now where it is."""
+    """Apply the state of each module now if it is imported, otherwise right after its import."""
     for name, state in states.items():
-        after_import(name, lambda module, state=state: _put(module, state, buffers))  # type: ignore[misc] # a lambda's default
+        after_import(name, lambda module, state=state: _apply(module, state, buffers))  # type: ignore[misc] # a lambda's default
 
 
-def _put(module: types.ModuleType, state: ModuleState, buffers: Sequence[Any]) -> None:
+def _apply(module: types.ModuleType, state: ModuleState, buffers: Sequence[Any]) -> None:
     space = vars(module)
-    bare = any(space.get(name) is None for name in state.opaque)
+    incomplete = any(space.get(name) is None for name in state.opaque)
     for name, packed in state.plain.items():
-        if bare and isinstance(packed, bool):
+        if incomplete and isinstance(packed, bool):
             continue
-        with _left_behind(f"{module.__name__}.{name}"):
+        with _log_failure(f"{module.__name__}.{name}"):
             if name in space and not _is_data(space[name]):
                 continue
             value = _value(packed, buffers)
-            if isinstance(packed, Packed) and packed.contents:
+            if isinstance(packed, PackedModule) and packed.contents:
                 _fill(space.get(name), value)
             elif name not in space or not _equal(space[name], value):
                 space[name] = _filled(space.get(name), value)
     for name, attributes in state.classes.items():
         kind = space.get(name)
         for attribute, packed in attributes.items():
-            with _left_behind(f"{module.__name__}.{name}.{attribute}"):
+            with _log_failure(f"{module.__name__}.{name}.{attribute}"):
                 value = _value(packed, buffers)
                 if isinstance(kind, type) and not _equal(vars(kind).get(attribute), value):
                     setattr(kind, attribute, value)
 
 
 def _value(packed: Any, buffers: Sequence[Any]) -> Any:
-    return packed.rebuild(buffers) if isinstance(packed, Packed) else packed
+    return packed.rebuild(buffers) if isinstance(packed, PackedModule) else packed
 
 
 @contextlib.contextmanager
-def _left_behind(what: str) -> Any:
+def _log_failure(what: str) -> Any:
     try:
         yield
-    except Exception:  # noqa: BLE001 - user code; a help, never a hindrance
+    except Exception:  # noqa: BLE001 - user code; module state is optional
         log.debug("the variable %s stays as its import makes it", what, exc_info=True)
 
 
@@ -142,7 +144,7 @@ def _equal(old: Any, value: Any) -> bool:
     try:
         return bool(old == value)
     except (ValueError, RuntimeError):
-        return False  # a container of arrays: put it in place
+        return False  # e.g. a container of arrays: treat it as different
 
 
 def _fill(old: Any, items: dict[Any, Any]) -> None:
@@ -152,7 +154,7 @@ def _fill(old: Any, items: dict[Any, Any]) -> None:
 
 
 def _filled(old: Any, value: Any) -> Any:
-    """The old container with the new contents: others may have taken a reference to it at import."""
+    """Put the new contents into the old container: other modules may hold a reference to it."""
     if type(old) is not type(value):
         return value
     if isinstance(value, dict):
@@ -181,8 +183,8 @@ def _state(module: types.ModuleType, pack: Pack) -> ModuleState:
                 data = {k: v for k, v in vars(value).items() if not k.startswith("__")}
                 classes[name] = _packed(f"{module.__name__}.{name}", data, pack)
             continue
-        # proxies and lazy objects run code when they are looked at
-        with _left_behind(f"{module.__name__}.{name}"):
+        # Proxies and lazy objects run code when we inspect them.
+        with _log_failure(f"{module.__name__}.{name}"):
             if _is_data(value):
                 plain |= _packed(module.__name__, {name: value}, pack)
             elif not callable(value):
@@ -191,23 +193,23 @@ def _state(module: types.ModuleType, pack: Pack) -> ModuleState:
 
 
 def _packed(where: str, data: dict[str, Any], pack: Pack) -> dict[str, Any]:
-    """The same names with what travels: plain values as they are, other data pickled; what is no data is left out."""
+    """Return the values that are data: plain ones unchanged, others pickled."""
     found = {}
     for name, value in data.items():
         if type(value) in _SIMPLE:
             found[name] = value
             continue
-        with _left_behind(f"{where}.{name}"):
+        with _log_failure(f"{where}.{name}"):
             if _is_data(value):
                 found[name] = _pack(value, pack)
     return found
 
 
-def _pack(value: Any, pack: Pack) -> Packed:
+def _pack(value: Any, pack: Pack) -> PackedModule:
     try:
         return pack(value)
     except Exception:
-        # a dict with attribute access may answer pickle's questions with its items
+        # A dict with attribute access may return its items for pickle's lookups.
         if not isinstance(value, dict):
             raise
         return dataclasses.replace(pack(dict(value)), contents=True)
@@ -217,8 +219,8 @@ def _is_data(value: Any) -> bool:
     return _count(value, MOST_ITEMS, 6) is not None
 
 
-def _count(value: Any, room: int, depth: int) -> int | None:
-    """How many items a piece of data has, or None if it is none, too many or too deep."""
+def _count(value: Any, limit: int, depth: int) -> int | None:
+    """Count the items of a value; None if it is not data, or too large or too deep."""
     kind = type(value)
     if kind in _SIMPLE or kind in (torch.dtype, torch.device) or isinstance(value, pathlib.PurePath):
         return 1
@@ -232,21 +234,21 @@ def _count(value: Any, room: int, depth: int) -> int | None:
     if depth == 0:
         return None
     if kind not in (list, tuple, set, frozenset, dict):
-        return _count_object(value, room, depth)
-    if len(value) > room:
+        return _count_object(value, limit, depth)
+    if len(value) > limit:
         return None
     total = 0
     for item in value:
         for part in (item, value[item]) if kind is dict else (item,):
-            size = _count(part, room - total, depth - 1)
+            size = _count(part, limit - total, depth - 1)
             total += size or 0
-            if size is None or total > room:
+            if size is None or total > limit:
                 return None
     return total
 
 
-def _count_object(value: Any, room: int, depth: int) -> int | None:
-    """A configuration object: data in its attributes and, for a dict with attribute access and the like, in its items."""
+def _count_object(value: Any, limit: int, depth: int) -> int | None:
+    """Count a configuration object: its attributes and, if it is a dict subclass, its items."""
     kind = type(value)
     module = sys.modules.get(kind.__module__)
     if isinstance(value, (type, types.ModuleType, torch.nn.Module)) or callable(value) or hasattr(kind, "__slots__"):
@@ -256,6 +258,6 @@ def _count_object(value: Any, room: int, depth: int) -> int | None:
         return None
     if kind.__module__ in MAIN or "<locals>" in kind.__qualname__:
         return None
-    items = _count(dict(value), room, depth - 1) if isinstance(value, dict) else 0
-    attributes = _count(dict(getattr(value, "__dict__", {})), room, depth - 1)
-    return None if items is None or attributes is None or items + attributes > room else items + attributes
+    items = _count(dict(value), limit, depth - 1) if isinstance(value, dict) else 0
+    attributes = _count(dict(getattr(value, "__dict__", {})), limit, depth - 1)
+    return None if items is None or attributes is None or items + attributes > limit else items + attributes

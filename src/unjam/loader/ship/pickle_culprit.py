@@ -1,7 +1,7 @@
-"""Which part of an object cannot be pickled: the path to it, in the words of the user's own code.
+"""Find the part of an object that cannot be pickled: its path, as the user would write it in code.
 
-Found by trying: an object fails, so each part of it is tried alone, and the search goes on in the part that fails. What
-fails though all its parts can be pickled is the culprit.
+We search by trying. If an object fails, we try each of its parts alone and continue in the part
+that fails. The culprit is the object that fails although all its parts can be pickled.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -16,42 +17,44 @@ from dataclasses import dataclass
 from typing import Any
 
 from unjam.loader.ship.shared_maps import SharedMaps
+from unjam.system import object_graph
 
-# a structure deeper than this is reported at this depth
+# We stop the search at this depth.
 DEEPEST = 40
-# parts of one container that are tried; a million equal items need not all be
+# parts of one container that we try; a million similar items need not all be tried
 MOST_PARTS = 2000
 
 
 _PYTHONS = sys.stdlib_module_names - {"__main__"}
-# classes of Python's own whose attributes are the user's
+# standard library classes whose attributes the user sets
 _OPEN = (types.SimpleNamespace, argparse.Namespace)
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """Something that cannot cross the border: where it hangs, what it is, what pickling said."""
+    """An object that cannot be pickled: its path, its type, the pickling error."""
 
     path: str
     type_name: str
     reason: str
-    # it is meant to be shared: a queue, a lock, memory that several processes write to
+    # meant to be shared between processes: a queue, a lock, shared memory
     between_processes: bool = False
 
 
 def find_culprit(
     name: str, root: object, attempt: Callable[[object], None], *, by_name: bool = False
 ) -> Culprit | None:
-    """The deepest part of `root` for which `attempt` raises, or None if it does not.
+    """Return the deepest part of `root` for which `attempt` raises, or None if `root` is fine.
 
-    `by_name`: functions and classes are written by their names, as plain pickle does; what is inside them does not matter.
+    `by_name`: functions and classes are pickled by name, as plain pickle does, so we do not search
+    inside them.
     """
     reason = _why(root, attempt)
     if reason is None:
         return None
     path, found, seen = name, root, {id(root)}
     for _ in range(DEEPEST):
-        for step, part in () if by_name and isinstance(found, (types.FunctionType, type)) else _askable_parts(found):
+        for step, part in () if by_name and isinstance(found, (types.FunctionType, type)) else _safe_parts(found):
             if by_name and step.startswith(" ->"):
                 continue
             if id(part) in seen:
@@ -64,13 +67,13 @@ def find_culprit(
         else:
             break
     shared = False
-    with contextlib.suppress(Exception):  # as above: some objects cannot be asked anything
+    with contextlib.suppress(Exception):  # some objects raise on any access
         shared = _is_between_processes(found)
     return Culprit(path, _type_name(found), reason, shared)
 
 
 def _is_between_processes(obj: Any) -> bool:
-    """Whether an object, or what an array looks at, belongs to several processes."""
+    """Return whether an object, or the memory of an array, is shared between processes."""
     homes = {kind.__module__.partition(".")[0] for kind in type(obj).__mro__}
     if homes & {"multiprocessing", "_multiprocessing"}:
         return True
@@ -85,8 +88,8 @@ def _why(part: object, attempt: Callable[[object], None]) -> str | None:
         attempt(part)
     except RecursionError:
         return "it is nested too deeply to be pickled"
-    except Exception as error:  # noqa: BLE001 - whatever user code's pickling raises is the answer
-        return f"{type(error).__name__}: {error}" if type(error).__name__ != "CannotShip" else str(error)
+    except Exception as error:  # noqa: BLE001 - the user's pickling code may raise anything
+        return f"{type(error).__name__}: {error}" if type(error).__name__ != "CannotPickle" else str(error)
     return None
 
 
@@ -95,47 +98,40 @@ def _type_name(obj: object) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _askable_parts(obj: Any) -> Iterator[tuple[str, object]]:
-    """The parts of an object; of one that answers every question with an exception, as many as it gave."""
+def _safe_parts(obj: Any) -> Iterator[tuple[str, object]]:
+    """Yield the parts of an object until it raises; some objects raise on any access."""
     with contextlib.suppress(Exception):
         yield from _parts(obj)
 
 
 def _parts(obj: Any) -> Iterator[tuple[str, object]]:
-    """The parts of an object, each with the text that leads from the object to it."""
-    if isinstance(obj, Mapping):
-        for key, value in _some(obj.items()):
-            yield f"[{key!r}]", value
-    elif isinstance(obj, (list, tuple)):
-        names = getattr(obj, "_fields", None)
-        for place, value in _some(enumerate(obj)):
-            yield (f".{names[place]}" if names else f"[{place}]"), value
-    elif isinstance(obj, (set, frozenset)):
-        for value in _some(obj):
-            yield "{…}", value
-    if isinstance(obj, functools.partial):
-        yield ".func", obj.func
-        yield from ((f".args{step}", part) for step, part in _parts(obj.args))
-        yield from ((f".keywords{step}", part) for step, part in _parts(obj.keywords))
-    elif isinstance(obj, types.MethodType):
-        yield ".__self__", obj.__self__
+    """Yield the parts of an object, each with the text that leads from the object to it."""
+    if isinstance(obj, Mapping) and not isinstance(obj, dict):
+        yield from ((f"[{key!r}]", value) for key, value in itertools.islice(obj.items(), MOST_PARTS))
+    yield from _steps(object_graph.items(obj, MOST_PARTS))
+    if isinstance(obj, (functools.partial, types.MethodType)):
+        yield from _steps(object_graph.wrapped(obj))
     elif isinstance(obj, types.FunctionType):
         yield from _function_parts(obj)
     elif isinstance(obj, type):
-        for name, value in _some(vars(obj).items()):
+        for name, value in itertools.islice(vars(obj).items(), MOST_PARTS):
             if isinstance(value, (types.FunctionType, staticmethod, classmethod)) or not name.startswith("__"):
                 yield f".{name}", getattr(value, "__func__", value)
     elif type(obj).__module__.partition(".")[0] not in _PYTHONS or isinstance(obj, _OPEN):
-        # the insides of Python's own classes say nothing to the user; such an object is the culprit itself
-        yield from _attributes(obj)
+        # Not for standard library classes: their internals do not help the user.
+        # We do not ask __getstate__, which may leave the failing attribute out.
+        yield from _steps(object_graph.attributes(obj, MOST_PARTS))
+        if type(obj).__module__ in ("__main__", "__mp_main__") or "<locals>" in type(obj).__qualname__:
+            yield f" -> class {type(obj).__name__}", type(obj)
+
+
+def _steps(parts: Iterator[object_graph.Held]) -> Iterator[tuple[str, object]]:
+    return ((part.step, part.value) for part in parts)
 
 
 def _function_parts(function: types.FunctionType) -> Iterator[tuple[str, object]]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            yield f" -> variable {name!r} of the enclosing function", cell.cell_contents
-        except ValueError:
-            continue  # an empty cell
+    for part in object_graph.enclosed(function):
+        yield f" -> variable {part.step!r} of the enclosing function", part.value
     for place, value in enumerate(function.__defaults__ or ()):
         yield f" -> default argument {place}", value
     if function.__module__ in ("__main__", "__mp_main__"):
@@ -149,25 +145,3 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _global_names(constant)
-
-
-def _attributes(obj: Any) -> Iterator[tuple[str, object]]:
-    # what the object itself says its state is comes first: __getstate__ may leave the troublesome part out
-    state = getattr(obj, "__dict__", None)
-    if isinstance(state, dict):
-        for name, value in _some(state.items()):
-            yield f".{name}", value
-    for kind in type(obj).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if isinstance(name, str) and name not in ("__dict__", "__weakref__") and hasattr(obj, name):
-                yield f".{name}", getattr(obj, name)
-    if type(obj).__module__ in ("__main__", "__mp_main__") or "<locals>" in type(obj).__qualname__:
-        yield f" -> class {type(obj).__name__}", type(obj)
-
-
-def _some(items: Any) -> Iterator[Any]:
-    for place, item in enumerate(list(items)):
-        if place >= MOST_PARTS:
-            return
-        yield item

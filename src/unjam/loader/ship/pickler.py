@@ -1,4 +1,4 @@
-"""How each kind of object is pickled on its way to a worker. See NOTE [ By value ]."""
+"""How we pickle each kind of object for a worker. See NOTE [ By value ]."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from unjam.shared.per_worker import PerWorker, by_value
 from unjam.system.memory import OwnedFd, address_of
 from unjam.system.torch_private import PipeWrapper
 
-# buffers are placed at multiples of this; smaller ones stay in the stream
+# Buffers are aligned to this; buffers smaller than this stay in the stream.
 ALIGNMENT = 64
 _LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
 _UNKNOWN = object()
@@ -37,7 +37,7 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True, slots=True)
 class SharedBytes:
-    """A piece of memory that processes share: the place of its descriptor, where in it, how much."""
+    """A piece of shared memory: the position of its descriptor, offset in it, size."""
 
     place: int
     offset: int
@@ -47,8 +47,8 @@ class SharedBytes:
         return unpickling.shared_bytes, (self.place, self.offset, self.nbytes)
 
 
-class CannotShip(Exception):
-    """An object that means something only in this process. The reason reads after "it is" or "it"."""
+class CannotPickle(Exception):
+    """An object is meaningful only in this process. The message begins with "it is" or "it"."""
 
 
 class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
@@ -57,16 +57,16 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
     def __init__(self, file: io.BytesIO, maps: SharedMaps | None = None) -> None:
         self.buffers: list[pickle.PickleBuffer] = []
         self.fds: list[OwnedFd] = []
-        # those of everything that was met, by name
+        # names of the modules of everything that was pickled
         self.modules: set[str] = set()
-        # a class of the program's own whose code runs when what was met is rebuilt
+        # a method of the program's own code that runs when the object is rebuilt; empty: none
         self.runs = ""
         self.maps = maps or SharedMaps()
         self._known: dict[type, Any] = {}
         super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._keep)
 
     def let_go(self) -> None:
-        """A pickler refers to itself, and stays until the garbage collector comes: what it found must not."""
+        """Free what was collected: a pickler refers to itself and lives until the next gc run."""
         self.buffers, self.fds = [], []
         self.clear_memo()
 
@@ -80,74 +80,80 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
         return False
 
     def refuse_shared(self, address: int, nbytes: int) -> None:
-        """Raise if other processes can write to this memory: a silent copy would be worse than an error."""
+        """Raise if other processes can write to this memory, rather than copy it silently."""
         if self.maps.writable_shared(address):
-            raise CannotShip(
+            raise CannotPickle(
                 f"it holds {nbytes} bytes of memory that is shared between processes; a worker would get a copy"
             )
 
     def shared(self, address: int, nbytes: int) -> SharedBytes | None:
-        """Memory that other processes can write to, if it can be handed over."""
+        """Return a handle to memory that other processes can write to, if we can send one."""
         found = self.maps.descriptor(address) if self.maps.writable_shared(address) else None
         return None if found is None else SharedBytes(self.inherit(found[0]), found[1], nbytes)
 
     def inherit(self, fd: int) -> int:
-        """Take a descriptor along; return its place among the worker's."""
+        """Send a descriptor along; return its position among the payload's descriptors."""
         self.fds.append(OwnedFd(os.dup(fd)))
         return len(self.fds) - 1
 
     def reducer_override(self, obj: Any) -> Any:
-        """Called by pickle for everything that is not of a builtin type."""
+        """Called by pickle for every object that is not of a builtin type."""
         kind = type(obj)
         reduce = self._known.get(kind, _UNKNOWN)
         if reduce is _UNKNOWN:
-            reduce = self._known[kind] = self._meet(kind)
+            reduce = self._known[kind] = self._reducer_for(kind)
         if reduce is not None:
             reduced = reduce(self, obj)
             if reduced is not NotImplemented:
                 return reduced
         reduced = super().reducer_override(obj)
-        return _in_its_module(obj, reduced) if kind is types.FunctionType else reduced
+        return _bind_to_module(obj, reduced) if kind is types.FunctionType else reduced
 
-    def _meet(self, kind: type) -> Callable[[ShippingPickler, Any], Any] | None:
-        """How objects of this type are reduced, and which package they will need over there."""
+    def _reducer_for(self, kind: type) -> Callable[[ShippingPickler, Any], Any] | None:
+        """Return the reducer for a type, and note which module the worker will need."""
         self.modules.add(kind.__module__)
         self.runs = self.runs or runs_code(kind)
         if issubclass(kind, (type, types.FunctionType)):
             return _note_module
         if issubclass(kind, types.ModuleType):
-            return _note_itself
+            return _note_imported_module
         for kinds, reduce in _reducers():
             if issubclass(kind, kinds):
                 return reduce
-        shared = _multiprocessings_own(kind)
+        shared = _multiprocessing_reducer(kind)
         return None if shared is None else lambda _, obj: shared(obj)
 
 
-class CrowdPickler(ShippingPickler):
-    """Puts a number in the place of some containers, by their identity; slower, since it is asked about every object."""
+class ContainerPickler(ShippingPickler):
+    """Writes a number in place of some containers, found by identity.
+
+    It is slower, because pickle calls `persistent_id` for every object.
+    """
 
     def __init__(self, file: io.BytesIO, numbers: Mapping[int, int]) -> None:
         self._numbers = numbers
         super().__init__(file)
 
     def persistent_id(self, obj: Any) -> Any:
-        """The number of a container, if it has one."""
+        """Return the number of a container, if it has one."""
         return self._numbers.get(id(obj))
 
 
-def _multiprocessings_own(kind: type) -> Callable[[Any], Any] | None:
-    """How multiprocessing itself sends its connections, sockets and shared values to a process it spawns."""
+def _multiprocessing_reducer(kind: type) -> Callable[[Any], Any] | None:
+    """Return multiprocessing's own reducer (connections, sockets, shared values), if any."""
     if kind.__module__ in ("builtins", "functools"):
         return None
     reduce: Callable[[Any], Any] | None = ForkingPickler._extra_reducers.get(kind)  # type: ignore[attr-defined] # noqa: SLF001
     return reduce
 
 
-def _in_its_module(function: types.FunctionType, reduced: Any) -> Any:
-    """A lambda or local function of a module that the worker can import uses that module's variables, not copies of them."""
+def _bind_to_module(function: types.FunctionType, reduced: Any) -> Any:
+    """Bind a function sent by value to its module's variables, if a worker can import it.
+
+    Otherwise cloudpickle would give a lambda or local function copies of those variables.
+    """
     if not isinstance(reduced, tuple) or len(reduced) != 6 or not isinstance(reduced[1][0], types.CodeType):
-        return reduced  # it goes by name
+        return reduced  # it is pickled by name
     make, (code, _, *rest), (attributes, slots), *unused, restore = reduced
     name = function.__globals__.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) and name not in MAIN else None
@@ -159,7 +165,7 @@ def _in_its_module(function: types.FunctionType, reduced: Any) -> Any:
 
 
 class ModuleNamespace:
-    """The variables of a module, which is imported where this is rebuilt."""
+    """The variables of a module; unpickling imports the module."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -176,7 +182,7 @@ def _note_module(pickler: ShippingPickler, obj: Any) -> Any:
     return NotImplemented
 
 
-def _note_itself(pickler: ShippingPickler, module: types.ModuleType) -> Any:
+def _note_imported_module(pickler: ShippingPickler, module: types.ModuleType) -> Any:
     pickler.modules.add(module.__name__)
     return NotImplemented
 
@@ -185,14 +191,14 @@ def _reduce_tensor(_: ShippingPickler, tensor: torch.Tensor) -> Any:
     if tensor.device.type not in ("cpu", "meta"):
         return reductions.reduce_tensor(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
-        raise CannotShip("it is a tensor that requires grad and is the result of a computation; call .detach() on it")
+        raise CannotPickle("it is a tensor that requires grad and is the result of a computation; call .detach() on it")
     if type(tensor) is torch.Tensor and tensor.layout in packing.SPARSE and tensor.device.type == "cpu":
         return packing.reduce_sparse(tensor)
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
         return NotImplemented
     if tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
         return NotImplemented
-    # torch's own reduction of a plain tensor fails for the newest dtypes outside of torch.save
+    # torch's own reduction of a plain tensor fails for the newest dtypes, except in torch.save.
     place = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
     return unpickling.tensor_of, (tensor.untyped_storage(), tensor.dtype, *place, tensor.requires_grad)
 
@@ -219,15 +225,18 @@ def _reduce_typed(_: ShippingPickler, storage: torch.storage.TypedStorage) -> An
 
 
 def _reduce_lock(_: ShippingPickler, lock: Any) -> Any:
-    # held or not: nobody in the worker could release it
+    # Always unlocked: nothing in the worker could release it.
     is_plain = isinstance(lock, _LOCK_TYPES[0])
     return (threading.Lock if is_plain else threading.RLock), ()
 
 
 def _reduce_semaphore(_: ShippingPickler, lock: Any) -> Any:
-    """Of the fork context: it has no name by which another process could open it, and older Pythons send its address instead."""
+    """Refuse locks of the fork context: they have no name that another process could open.
+
+    Older Pythons would send the address instead.
+    """
     if lock._semlock.name is None:  # noqa: SLF001 - no public way to ask
-        raise CannotShip("it is made for forked processes: only children of this one have it")
+        raise CannotPickle("it is made for forked processes: only children of this one have it")
     return NotImplemented
 
 
@@ -250,7 +259,7 @@ def _reduce_file(_: ShippingPickler, file: Any) -> Any:
         return NotImplemented
     text = (file.encoding, file.errors) if isinstance(file, io.TextIOWrapper) else None
     if text is not None and _has_carriage_returns(name):
-        return NotImplemented  # how it was told to translate them cannot be asked; by its contents it travels as read
+        return NotImplemented  # its newline mode is unknown; cloudpickle sends what it reads
     unbuffered = isinstance(file, io.FileIO)
     return unpickling.reopen, (os.path.abspath(os.fsdecode(name)), text, unbuffered, position)
 
@@ -261,19 +270,19 @@ def _has_carriage_returns(name: Any) -> bool:
 
 
 def _reduce_pipe(_: ShippingPickler, wrapper: Any) -> Any:
-    # torch wraps datapipes in an object that pickles them with plain pickle; ours can do more
-    return type(wrapper), (wrapper._datapipe,)  # noqa: SLF001 - it is what the wrapper's own constructor takes
+    # torch's wrapper pickles datapipes with plain pickle; our pickler can do more.
+    return type(wrapper), (wrapper._datapipe,)  # noqa: SLF001 - the argument of the wrapper's constructor
 
 
 def _reduce_array(pickler: ShippingPickler, array: Any) -> Any:
-    """Memory maps are mapped again from their file; overlapping windows travel as the memory they look at."""
+    """Send a memory map as its file, and overlapping windows as the memory below them."""
     address = array.__array_interface__["data"][0]
     base = array
     while base is not None and getattr(base, "_mmap", None) is None:
         base = getattr(base, "base", None)
     forward = min(array.strides, default=0) >= 0
     filename = getattr(base, "filename", None)
-    # a map in mode "c" may have been written to, and a file may have been replaced under its name
+    # A map in mode "c" may have private changes, and another file may now have the name.
     if filename is not None and forward and base.mode != "c" and pickler.maps.is_file(address, filename):
         while isinstance(base.base, type(base)):
             base = base.base
@@ -298,7 +307,7 @@ def _reduce_array(pickler: ShippingPickler, array: Any) -> Any:
 
 
 def _reduce_archive(_: ShippingPickler, archive: Any) -> Any:
-    """An opened `.npz`: every worker opens it anew, as with any other file."""
+    """Let every worker open an `.npz` again, like any other file."""
     name = archive.zip.filename if archive.zip is not None else None
     if not isinstance(name, str) or not os.path.isfile(name):
         return NotImplemented
@@ -307,14 +316,17 @@ def _reduce_archive(_: ShippingPickler, archive: Any) -> Any:
 
 
 def _reduce_cached(_: ShippingPickler, function: Any) -> Any:
-    """A function under lru_cache goes by name, which a worker cannot find in `__main__`; there, it is wrapped anew."""
+    """Send an lru_cache function of `__main__` or a local one by value and wrap it again.
+
+    Pickle would send it by name, which a worker cannot find.
+    """
     if function.__module__ not in ("__main__", "__mp_main__") and "<locals>" not in function.__qualname__:
         return NotImplemented
     return unpickling.cached_of, (function.__wrapped__, function.cache_parameters())
 
 
 def _reduce_handle(_: ShippingPickler, handle: PerWorker) -> Any:
-    """A function of `__main__` under `per_worker` would go by its name, which a worker does not have."""
+    """Send a `per_worker` function of `__main__` by value: a worker does not have its name."""
     by_name = handle.__reduce__()
     return (
         by_value(handle) if isinstance(by_name, str) and handle.__module__ in ("__main__", "__mp_main__") else by_name
@@ -335,7 +347,7 @@ def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]
         (PipeWrapper, _reduce_pipe),
     ]
     try:
-        from multiprocessing import synchronize  # noqa: PLC0415 - it needs semaphores, which not every system has
+        from multiprocessing import synchronize  # noqa: PLC0415 - not every system has semaphores
     except ImportError:
         pass
     else:
@@ -355,7 +367,7 @@ def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]
 
 @contextmanager
 def as_if_spawning(pickler: ShippingPickler) -> Iterator[None]:
-    """Let locks, queues and shared tensors pickle themselves as they do for a process that is being spawned."""
+    """Let locks, queues and shared tensors pickle themselves as they do for a spawned process."""
     before = mp_context.get_spawning_popen()
     mp_context.set_spawning_popen(_Inheriting(pickler))  # type: ignore[arg-type] # the two methods it needs
     try:
@@ -365,7 +377,7 @@ def as_if_spawning(pickler: ShippingPickler) -> Iterator[None]:
 
 
 class _Inheriting:
-    """The part of multiprocessing's Popen that its reductions use."""
+    """The methods of multiprocessing's Popen that its reductions use."""
 
     DupFd = unpickling.Inherited
 

@@ -1,7 +1,8 @@
-"""The parent's present surroundings, taken along to a worker that does not descend from it.
+"""The parent's process state, sent to a worker that was not forked from the parent.
 
-A forked worker finds everything as its parent left it. A worker of the fork server finds the *server's* world, as it
-was when the server started. This is the difference, as far as a dataset can notice it.
+A forked worker inherits the state of its parent. A worker of the fork server inherits the state of
+the *server*, as it was when the server started. This module sends the difference, as far as a
+dataset can notice it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from unjam.system import torch_private
 
 @dataclass(frozen=True, slots=True)
 class HandlerPlan:
-    """How to make one of the root logger's handlers again: to a standard stream, or to a file."""
+    """How to recreate one of the root logger's handlers: to a standard stream or to a file."""
 
     target: str
     level: int
@@ -33,8 +34,8 @@ class HandlerPlan:
 
 
 @dataclass(slots=True)
-class World:
-    """What a worker needs to feel at home. Plain data."""
+class ProcessState:
+    """The parent's process state that a worker takes over. Plain data."""
 
     environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     directory: str | None = None
@@ -53,9 +54,9 @@ class World:
     parent_pid: int = field(default_factory=os.getpid)
 
     @classmethod
-    def here(cls) -> World:
-        """The surroundings of this process, now."""
-        world = cls(
+    def here(cls) -> ProcessState:
+        """Return the current state of this process."""
+        state = cls(
             directory=_working_directory(),
             umask=_umask(),
             affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
@@ -68,17 +69,17 @@ class World:
         )
         numpy = sys.modules.get("numpy")
         if numpy is not None:
-            world.numpy_errors = dict(numpy.geterr())
-        return world
+            state.numpy_errors = dict(numpy.geterr())
+        return state
 
     def settle(self, worker: int, *, adopted: bool) -> None:
-        """Make this process look like a child of the parent. `adopted`: multiprocessing does not know it yet."""
+        """Make this process look like the parent's child. `adopted`: unknown to multiprocessing."""
         if adopted:
             _become_child(worker, self)
         self.settle_program(f"worker {worker}")
 
     def settle_program(self, who: str = "the template") -> None:
-        """Give this process what the program's code finds around it. It may be done again, with newer surroundings."""
+        """Apply the state that the program's code can see. May be called again with newer state."""
         os.environ.clear()
         os.environ.update(self.environ)
         if self.directory is not None:
@@ -102,27 +103,27 @@ class World:
 
 
 def tracker_fd() -> int | None:
-    """The descriptor of multiprocessing's resource tracker, if one runs.
+    """Return the descriptor of multiprocessing's resource tracker, if one runs.
 
-    A worker that attached to a shared segment with a tracker of its own would see the segment unlinked when it ends.
+    A worker needs the parent's: its own tracker would unlink shared segments when the worker ends.
     """
-    fd: int | None = resource_tracker._resource_tracker._fd  # type: ignore[attr-defined] # noqa: SLF001 - no public way
+    fd: int | None = resource_tracker._resource_tracker._fd  # type: ignore[attr-defined] # noqa: SLF001 - no public access
     return fd
 
 
 def use_tracker(fd: int) -> None:
     """Report to the parent's resource tracker."""
-    resource_tracker._resource_tracker._fd = fd  # type: ignore[attr-defined] # noqa: SLF001 - as multiprocessing's own
+    resource_tracker._resource_tracker._fd = fd  # type: ignore[attr-defined] # noqa: SLF001 - as multiprocessing does
 
 
-def _become_child(worker: int, world: World) -> None:
-    """Let multiprocessing know that this is no main process: much code asks it."""
+def _become_child(worker: int, state: ProcessState) -> None:
+    """Tell multiprocessing that this is not a main process; much code checks that."""
     me = process.BaseProcess(name=f"unjam-worker-{worker}")
-    me._config = {"authkey": process.AuthenticationString(world.authkey), "semprefix": "/mp"}  # type: ignore[attr-defined] # noqa: SLF001
-    me._parent_pid = world.parent_pid  # type: ignore[attr-defined] # noqa: SLF001 - what _bootstrap would do
-    me._parent_name = world.parent_name  # type: ignore[attr-defined] # noqa: SLF001
+    me._config = {"authkey": process.AuthenticationString(state.authkey), "semprefix": "/mp"}  # type: ignore[attr-defined] # noqa: SLF001
+    me._parent_pid = state.parent_pid  # type: ignore[attr-defined] # noqa: SLF001 - as _bootstrap does
+    me._parent_name = state.parent_name  # type: ignore[attr-defined] # noqa: SLF001
     process._current_process = me  # type: ignore[attr-defined] # noqa: SLF001
-    parent = process._ParentProcess(world.parent_name, world.parent_pid, None)  # type: ignore[attr-defined] # noqa: SLF001
+    parent = process._ParentProcess(state.parent_name, state.parent_pid, None)  # type: ignore[attr-defined] # noqa: SLF001
     process._parent_process = parent  # type: ignore[attr-defined] # noqa: SLF001
 
 
@@ -174,7 +175,7 @@ def _log_handlers() -> list[HandlerPlan]:
     return plans
 
 
-# the handlers that were made here: by a template for its own time, by a worker for good
+# Handlers that we made; a worker forked from a template replaces those of the template.
 _handlers: list[logging.Handler] = []
 
 
@@ -213,7 +214,7 @@ def _torch_flags() -> dict[str, Any]:
 
 
 def _settle_torch(flags: dict[str, Any]) -> None:
-    """Set what differs; some of torch's setters import half of torch, whatever they are told."""
+    """Set only flags that differ: some of torch's setters import much of torch."""
     here = _torch_flags()
     changed = {name: value for name, value in flags.items() if here[name] != value}
     if "dtype" in changed:

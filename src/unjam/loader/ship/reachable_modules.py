@@ -1,8 +1,9 @@
-"""Which modules the code of a dataset can reach, starting from the classes and functions that it is made of.
+"""Find the modules that a dataset's code can reach, starting from its classes and functions.
 
-Found by looking, never by importing: a module's variables name the modules, classes and functions it uses, and the code of its
-functions names what they import when they run. Too many is harmless, since a worker takes up the state of a module only
-when it imports that module; one too few would be other data without a word.
+We only inspect and never import. A module's variables name the modules, classes and functions it
+uses, and the code of its functions names what they import when they run. Finding too many modules
+is harmless: a worker applies the state of a module only when it imports that module. Missing one
+could silently give other data.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from unjam.system.file_owner import is_installed, is_ours
 
 MAIN = ("__main__", "__mp_main__")
 _WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL")
-# what wraps a function of a class, and where that has it
+# wrappers of a class's functions -> attribute with the function
 _WRAPPERS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 # a variable with more items holds data, not code
 MOST_ITEMS = 200
@@ -27,14 +28,14 @@ MOST_ITEMS = 200
 
 @dataclass(slots=True)
 class Reached:
-    """The user's modules, and the names of installed ones that they have in their variables."""
+    """The user's modules that were reached, and the names of the installed ones."""
 
     own: dict[str, types.ModuleType] = field(default_factory=dict)
     installed: set[str] = field(default_factory=set)
 
 
 def reach(roots: Iterable[str]) -> Reached:
-    """Everything that can be reached from these modules."""
+    """Return everything that can be reached from these modules."""
     found = Reached()
     queue = sorted(set(roots))
     seen: set[str] = set()
@@ -55,7 +56,10 @@ def reach(roots: Iterable[str]) -> Reached:
 
 
 def installed_in_use() -> dict[str, types.ModuleType]:
-    """The installed modules that any of the program's own has in a variable: whoever sets a flag of one does."""
+    """Return the installed modules that the program's modules have in a variable.
+
+    Code needs such a variable to set a flag of an installed module.
+    """
     found: dict[str, types.ModuleType] = {}
     for name, module in list(sys.modules.items()):
         if name in MAIN or is_users_module(module):
@@ -73,7 +77,7 @@ def _submodules(module: types.ModuleType) -> dict[str, types.ModuleType]:
 
 
 def imports_of(code: types.CodeType, package: str) -> Iterator[str]:
-    """The loaded modules that a piece of code names: what it imports when it runs, and what it may look up by a word."""
+    """Yield the loaded modules that code names: in its imports, or in strings it may look up."""
     words = (*code.co_names, *(c for c in code.co_consts if isinstance(c, str) and len(c) < 100))
     for word in words:
         if word in sys.modules:
@@ -86,14 +90,14 @@ def imports_of(code: types.CodeType, package: str) -> Iterator[str]:
 
 
 def uses_globals(code: types.CodeType, space: Mapping[str, Any]) -> bool:
-    """Whether a piece of code, or one inside of it, reads or writes variables of its module; `space` are those there are."""
+    """Return whether code, or code nested in it, uses variables of its module; `space` has them."""
     for step in dis.get_instructions(code):
         if step.opname in _WRITES or (step.opname == "LOAD_GLOBAL" and step.argval in space):
             return True
     return any(uses_globals(inner, space) for inner in code.co_consts if isinstance(inner, types.CodeType))
 
 
-# what unpickling calls of an object's class
+# methods of an object's class that pickle may call when it rebuilds the object
 _CALLED = (
     "__setstate__",
     "__reduce__",
@@ -109,7 +113,7 @@ _CALLED = (
 
 
 def runs_code(kind: type) -> str:
-    """The name of a class whose own code runs when one of its objects is rebuilt; nothing: none does."""
+    """Return a method of the program's code that runs when an object is rebuilt; empty: none."""
     for base in kind.__mro__:
         if base.__module__ in MAIN or is_users_module(sys.modules.get(base.__module__)):
             for name in _CALLED:
@@ -119,7 +123,7 @@ def runs_code(kind: type) -> str:
 
 
 def is_users_module(module: Any) -> bool:
-    """Whether a module is of the user's program. `__main__` is not: it travels by value, with what uses it."""
+    """Return whether a module is the user's. `__main__` does not count: we send it by value."""
     path = file_of(module)
     if not path or module.__name__ in MAIN:
         return False
@@ -127,7 +131,7 @@ def is_users_module(module: Any) -> bool:
 
 
 def is_installed_module(module: Any) -> bool:
-    """Whether a module belongs to an installed package, Python itself and unjam not among them."""
+    """Return whether a module belongs to an installed package other than the stdlib and unjam."""
     path = file_of(module)
     if not path or is_ours(path) or module.__name__.partition(".")[0] in sys.stdlib_module_names:
         return False
@@ -135,11 +139,11 @@ def is_installed_module(module: Any) -> bool:
 
 
 def file_of(module: Any) -> str:
-    """The file that a module came from, asked without running anything of its own."""
-    # by type and not by isinstance, which asks the object itself: some warn when they are asked anything
+    """Return the file of a module, without running the module's own code."""
+    # Use the type: isinstance reads __class__ of the object, and some objects then warn.
     if not issubclass(type(module), types.ModuleType):
         return ""
-    path = vars(module).get("__file__")  # not getattr: a module's __getattr__ may do anything
+    path = vars(module).get("__file__")  # not getattr: a module's __getattr__ may run code
     return path if isinstance(path, str) else ""
 
 
@@ -175,7 +179,7 @@ def _codes(value: Any) -> Iterator[types.CodeType]:
         yield value.__code__
         return
     for part in list(vars(value).values()):
-        # by type: an object of the user's may do anything when it is asked for an attribute
+        # Use the type: a user object may run code on attribute access.
         name = _WRAPPERS.get(type(part))
         function = part if name is None else getattr(part, name)
         if type(function) is types.FunctionType:

@@ -1,4 +1,4 @@
-"""What memory of this process is: shared with others, or a part of a file."""
+"""Tells whether memory of this process is shared with other processes or maps a file."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class _Map:
     shared_and_writable: bool
     device: tuple[int, int]
     inode: int
-    # where in its file it begins
+    # start of the mapping in its file
     offset: int
 
 
 class SharedMaps:
-    """The mappings of this process, read once, when first asked."""
+    """The memory mappings of this process, read once, on first use."""
 
     def __init__(self) -> None:
         self._maps: list[_Map] | None = None
 
     def writable_shared(self, address: int) -> bool:
-        """Whether `address` lies in memory that other processes may see being written."""
+        """Return whether `address` lies in writable memory shared with other processes."""
         found = self._find(address)
         return found is not None and found.shared_and_writable
 
     def descriptor(self, address: int) -> tuple[int, int] | None:
-        """A descriptor of this process for the memory at `address`, and where in it that is; None: it has kept none."""
+        """Return an open descriptor for the shared memory at `address` and the offset, or None."""
         found = self._find(address)
         if found is None or not found.shared_and_writable or not found.inode:
             return None
@@ -38,14 +38,14 @@ class SharedMaps:
             try:
                 status = os.fstat(int(name))
             except OSError:
-                continue  # the one that listed them
+                continue  # the descriptor that listdir used
             device = (os.major(status.st_dev), os.minor(status.st_dev))
             if status.st_ino == found.inode and device == found.device:
                 return int(name), found.offset + address - found.start
         return None
 
     def is_file(self, address: int, path: str) -> bool:
-        """Whether `address` lies in a mapping of the file that is at `path` now."""
+        """Return whether `address` lies in a mapping of the file that is now at `path`."""
         found = self._find(address)
         try:
             return found is None or found.inode == os.stat(path).st_ino
@@ -67,10 +67,10 @@ def _read() -> list[_Map]:
                 span, permissions, offset, device, inode, *name = line.split(maxsplit=5)
                 major, minor = (int(number, 16) for number in device.split(":"))
                 start, end = (int(number, 16) for number in span.split("-"))
-                # a slot of ours is a batch that the dataset keeps; nobody writes to it while it is leased
+                # Our slot, a batch that the dataset keeps: not written while it is leased.
                 ours = bool(name) and "memfd:unjam-" in name[0]
                 shared = permissions.startswith("rw") and permissions.endswith("s") and not ours
                 found.append(_Map(start, end, shared, (major, minor), int(inode), int(offset, 16)))
     except OSError:
-        pass  # elsewhere than on Linux nobody tells
+        pass  # not on Linux: no such file
     return found

@@ -1,18 +1,21 @@
-"""A dataset by value: pickled once, its arrays placed once in memory that every worker maps.
+"""Send a dataset by value: pickled once, its arrays stored once in memory that every worker maps.
 
 NOTE [ By value ]
 
-A worker of the fork server gets the user's objects by value: cloudpickle, so lambdas, local classes and classes of a
-notebook travel, and a class of `__main__` that comes back in a batch is the parent's own class again. Buffers
-(arrays, tensors) lie out of band in one piece of anonymous memory, mapped private by each worker: they exist once, and a
-worker that writes to one gets its own copy of that page, as after a fork.
+A worker of the fork server gets the user's objects by value. We use cloudpickle, so lambdas, local
+classes and notebook classes work, and a class of `__main__` that comes back in a batch is the
+parent's own class again. Buffers (arrays, tensors) lie out of band in one piece of anonymous
+memory, which each worker maps privately. So they exist once, and a worker that writes to one gets
+its own copy of that page, as after a fork.
 
-Some things mean more than their bytes, and keep their meaning:
-- memory shared between processes (`share_memory_()`, memory maps of files, arrays over a `multiprocessing.Array`, multiprocessing's
-  queues and locks of a spawn context) stays shared; shared memory that this process has no descriptor of makes the
-  object unshippable, because a silent copy would be worse than an error;
-- a `threading.Lock` arrives as a new lock, unlocked, also where a thread holds it now: nobody in the worker could release it;
-- a file open for reading arrives open, at the same position, with an offset of its own.
+Some objects are more than their bytes, and keep their meaning:
+- Memory shared between processes stays shared: `share_memory_()`, memory maps of files, arrays
+  over a `multiprocessing.Array`, multiprocessing's queues and locks of a spawn context. If this
+  process has no descriptor of the shared memory, the object cannot be sent: a silent copy is worse
+  than an error.
+- A `threading.Lock` becomes a new, unlocked lock, even if a thread holds it now: nothing in the
+  worker could release it.
+- A file open for reading is opened again, at the same position, with its own file offset.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import Any
 import cloudpickle
 
 from unjam.loader.ship import module_state, reachable_modules, unpickling
-from unjam.loader.ship.pickler import ALIGNMENT, CannotShip, CrowdPickler, ShippingPickler, as_if_spawning
+from unjam.loader.ship.pickler import ALIGNMENT, CannotPickle, ContainerPickler, ShippingPickler, as_if_spawning
 from unjam.loader.ship.shared_maps import SharedMaps
 from unjam.system import memory
 from unjam.system.logs import log
@@ -41,28 +44,28 @@ class Manifest:
 
     size: int
     stream: tuple[int, int]
-    # the state of the modules that the object's code can reach, see `module_state`
+    # state of the modules that the object's code can reach, see `module_state`
     state: tuple[int, int]
     buffers: tuple[tuple[int, int, bool], ...]
 
 
 @dataclass(slots=True)
 class Payload:
-    """A shipped object in memory: `fd` holds the bytes, `extra_fds` what it shares with this process."""
+    """A pickled object: `fd` holds the bytes, `extra_fds` what it shares with this process."""
 
     fd: OwnedFd
     manifest: Manifest
     mapping: memory.Mapping
     extra_fds: list[OwnedFd] = field(default_factory=list)
-    # installed modules that a worker will need, and the program's own that rebuilding it imports
+    # installed modules that a worker will need; the program's own modules that rebuilding imports
     modules: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
-    # a class of the program's own whose code runs when the object is rebuilt
+    # a method of the program's own code that runs when the object is rebuilt; empty: none
     runs: str = ""
 
 
-class TooLarge(CannotShip):
-    """What would be sent takes more memory than it may; `size` is how much."""
+class TooLarge(CannotPickle):
+    """The payload would exceed the allowed memory; `size` is its size in bytes."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"it takes {size} bytes")
@@ -70,27 +73,28 @@ class TooLarge(CannotShip):
 
 
 def ship(
-    cargo: object,
+    worker_input: object,
     previous: Payload | None = None,
     *,
     within: int | None = None,
     numbers: Mapping[int, int] | None = None,
     with_state: bool = False,
 ) -> Payload:
-    """Pickle `cargo` into memory; give back `previous` itself if it holds the very same bytes.
+    """Pickle `worker_input` into memory; return `previous` if it holds the same bytes.
 
-    Raises `TooLarge`, before any memory is taken, if more than `within` bytes would be.
-    `numbers`: by identity, the containers that the worker has already (`crowds`). `with_state`: the state of the modules that its code can reach goes along, see NOTE [ Module state ].
+    Raises `TooLarge`, before allocating the memory, if it would take more than `within` bytes.
+    `numbers`: by id, the large containers that the worker already has (`large_containers`).
+    `with_state`: include the state of reachable modules, see NOTE [ Module state ].
     """
     _main_by_value()
-    dumped = dump(cargo, numbers)
+    dumped = dump(worker_input, numbers)
     reached = reachable_modules.Reached()
     try:
         reached = reachable_modules.reach(dumped.modules)
         if with_state:
             dumped.state = _dump_state(reached, dumped.buffers)
     except Exception:  # noqa: BLE001 - user code
-        # a help, never a hindrance; buffers of what was taken so far are only ballast
+        # Module state is optional: go on without it. Buffers added so far only take space.
         log.debug("the variables of the program's modules stay behind", exc_info=True)
     manifest = _plan(dumped)
     if previous is not None and _unchanged(dumped, manifest, previous):
@@ -107,19 +111,19 @@ def ship(
 
 
 def _dump_state(reached: reachable_modules.Reached, buffers: list[pickle.PickleBuffer]) -> bytes:
-    """The state of the reached modules; its buffers go behind those of the object itself."""
+    """Pickle the state of the reached modules; append its buffers to those of the object."""
     maps = SharedMaps()
 
-    def pack(value: Any) -> module_state.Packed:
+    def pack(value: Any) -> module_state.PackedModule:
         stream = io.BytesIO()
         pickler = ShippingPickler(stream, maps)
         try:
             pickler.dump(value)
             if pickler.fds:
-                raise CannotShip("it holds a descriptor")
+                raise CannotPickle("it holds a descriptor")
             first = len(buffers)
             buffers.extend(pickler.buffers)
-            return module_state.Packed(stream.getvalue(), first, len(pickler.buffers))
+            return module_state.PackedModule(stream.getvalue(), first, len(pickler.buffers))
         finally:
             pickler.let_go()
 
@@ -127,25 +131,28 @@ def _dump_state(reached: reachable_modules.Reached, buffers: list[pickle.PickleB
 
 
 def _main_by_value() -> None:
-    """The program as multiprocessing's spawn names it in a child, where a rank has its classes: no worker can import that."""
+    """Pickle classes of `__mp_main__` by value: no worker can import it.
+
+    Multiprocessing gives the main program this name in a spawned child, e.g. a training rank.
+    """
     main = sys.modules.get("__mp_main__")
     if main is not None and main.__name__ not in cloudpickle.list_registry_pickle_by_value():
         cloudpickle.register_pickle_by_value(main)
 
 
 def receive(fd: int, manifest: Manifest, fds: list[int], *, here: bool = False) -> Any:
-    """Rebuild what was shipped. `here`: in the process that shipped it, where its classes exist already."""
+    """Rebuild the object. `here`: in the process that pickled it, which has its classes."""
     content = Content(fd, manifest)
     content.expect_state()
     return content.rebuild(fds, here=here)
 
 
-# in a template and its workers: the large containers that are rebuilt already, by their numbers
-crowds: list[Any] = []
+# In a template and its workers: the large containers already rebuilt, by number.
+containers: list[Any] = []
 
 
 class Content:
-    """What a payload holds, its arrays over a private mapping of the shared bytes."""
+    """The content of a payload; its arrays lie over a private mapping of the shared bytes."""
 
     def __init__(self, fd: int, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -156,31 +163,31 @@ class Content:
             self._views.append(view.toreadonly() if readonly else view)
 
     def expect_state(self) -> None:
-        """Before anything is imported: see NOTE [ Module state ]."""
+        """Register the module state; call before importing. See NOTE [ Module state ]."""
         start, length = self._manifest.state
         if length:
             module_state.expect(pickle.loads(self._content[start : start + length]), self._views)
 
     def rebuild(self, fds: list[int], *, here: bool = False) -> Any:
-        """The object."""
+        """Return the object."""
         start, length = self._manifest.stream
         stream = self._content[start : start + length]
         with unpickling.descriptors(fds):
             if here:
                 return _KeepingUnpickler(io.BytesIO(stream), buffers=self._views).load()
-            if crowds:
-                return _CrowdUnpickler(io.BytesIO(stream), buffers=self._views).load()
+            if containers:
+                return _ContainerUnpickler(io.BytesIO(stream), buffers=self._views).load()
             return pickle.loads(stream, buffers=self._views)
 
 
-class _CrowdUnpickler(pickle.Unpickler):
+class _ContainerUnpickler(pickle.Unpickler):
     def persistent_load(self, number: int) -> Any:
-        """A large container that lies in the template."""
-        return crowds[number]
+        """Return a large container that the template has rebuilt."""
+        return containers[number]
 
 
 class _KeepingUnpickler(pickle.Unpickler):
-    """Leaves the program's own classes as they are: cloudpickle would lay copies of their methods over them."""
+    """Keeps the program's own classes: cloudpickle would overwrite their methods with copies."""
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
@@ -192,7 +199,7 @@ class _KeepingUnpickler(pickle.Unpickler):
 
 @dataclass(slots=True)
 class Dumped:
-    """A pickled object before it has a place."""
+    """A pickled object before it is placed in memory."""
 
     stream: memoryview
     buffers: list[pickle.PickleBuffer]
@@ -202,12 +209,12 @@ class Dumped:
     state: bytes = b""
 
 
-def dump(cargo: object, numbers: Mapping[int, int] | None = None) -> Dumped:
-    """Pickle by value; raises what the object's own pickling raises, or `CannotShip`."""
+def dump(worker_input: object, numbers: Mapping[int, int] | None = None) -> Dumped:
+    """Pickle by value; raise what the object's pickling raises, or `CannotPickle`."""
     stream = io.BytesIO()
-    pickler = CrowdPickler(stream, numbers) if numbers else ShippingPickler(stream)
+    pickler = ContainerPickler(stream, numbers) if numbers else ShippingPickler(stream)
     with as_if_spawning(pickler):
-        pickler.dump(cargo)
+        pickler.dump(worker_input)
     dumped = Dumped(stream.getbuffer(), pickler.buffers, pickler.fds, pickler.modules, pickler.runs)
     pickler.let_go()
     return dumped

@@ -1,15 +1,17 @@
-"""Plain objects whose references are no longer counted, so that forked processes can read them without copying them.
+"""Make plain objects immortal, so that forked processes can read them without copying them.
 
-Reading a Python object writes its reference count, and the system copies the page that it lies on into the process that wrote. From Python 3.12
-on an object with the reference count that `None` has is never written to. A template gives that count to every plain object that it holds;
-they are never freed then, which is what a template is for.
+Reading a Python object writes its reference count, so the kernel copies its page into the process
+that reads. Since Python 3.12 the count of an object with the same reference count as `None` never
+changes. A template sets that count on every plain object it holds. These objects are then never
+freed, which is fine in a template.
 
 NOTE [ Reading counts ]
 
-An object's address is its `id`, its count lies at its beginning, its type behind it. Millions of them are read and written with numpy, through
-a view of the address range that a chunk of them spans; nothing in between is touched. The count tells which objects were visited. The number
-to write is read from `None`. Other interpreters, builds with reference tracing, and builds without a global lock (whose counts lie elsewhere)
-are left alone.
+An object's address is its `id`. Its count lies at the start, its type after the count. We read and
+write millions of them with numpy, through a view of the address range that a chunk spans, and touch
+nothing in between. The count tells which objects were visited. We read the number to write from
+`None`. We do nothing on other interpreters, on builds with reference tracing, and on builds without
+a global lock, whose counts lie elsewhere.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ import numpy as np
 
 _CONTAINERS = (list, dict, tuple, set, frozenset)
 _LEAVES = (str, bytes, int, float, complex, bool, type(None), bytearray)
-# objects whose parts are asked for together
+# objects per call of gc.get_referents
 CHUNK = 20_000
 _COUNT_BYTES, _TYPE_AT = 4, 8
 _CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
 def supported() -> bool:
-    """Whether this interpreter has objects that are not counted, in the layout that is known here."""
+    """Return whether this interpreter has immortal objects, in the memory layout we know."""
     return (
         sys.implementation.name == "cpython"
         and sys.version_info >= (3, 12)
@@ -42,15 +44,18 @@ def supported() -> bool:
         and sys.byteorder == "little"
         and not sysconfig.get_config_var("Py_GIL_DISABLED")
         and not hasattr(sys, "gettotalrefcount")
-        and _never_counted_number() >= 1 << 31
+        and _immortal_count() >= 1 << 31
     )
 
 
 def never_count(roots: Iterable[Any]) -> int:
-    """Stop counting every plain object below these; how many there were. Other objects are looked into and go on being counted."""
+    """Make every plain object below `roots` immortal; return how many there were.
+
+    We visit the attributes of other objects too, but leave the objects themselves counted.
+    """
     if not supported():
         return 0
-    number = _never_counted_number()
+    number = _immortal_count()
     containers = np.array(sorted(map(id, _CONTAINERS)), np.uint64)
     plain = np.array(sorted(map(id, _CONTAINERS + _LEAVES)), np.uint64)
     total, opened = 0, set[int]()
@@ -74,19 +79,22 @@ def never_count(roots: Iterable[Any]) -> int:
     return total
 
 
-def _never_counted_number() -> int:
+def _immortal_count() -> int:
     return ctypes.c_uint32.from_address(id(None)).value
 
 
 def _types(words: Any, places: Any) -> Any:
-    """The addresses of the types of the objects at these places."""
+    """Return the addresses of the types of the objects at these places."""
     low = words[places + _TYPE_AT // _COUNT_BYTES].astype(np.uint64)
     high = words[places + _TYPE_AT // _COUNT_BYTES + 1].astype(np.uint64)
     return low | (high << np.uint64(32))
 
 
 def _parts(chunk: list[Any]) -> list[Any]:
-    """What containers hold. A dict with texts as keys does not tell of them, so they are asked for, each equal one once."""
+    """Return what containers hold.
+
+    gc.get_referents omits the keys of a dict with only str keys, so we add dict keys, each once.
+    """
     parts = gc.get_referents(*chunk)
     dicts = [one for one in chunk if type(one) is dict]
     if dicts:
@@ -95,7 +103,7 @@ def _parts(chunk: list[Any]) -> list[Any]:
 
 
 def _attributes(objects: list[Any], opened: set[int]) -> Iterator[tuple[dict[str, Any]]]:
-    """The attributes of objects that are no plain values. Classes, modules and functions are nobody's data."""
+    """Yield the attributes of objects that are not plain. Skip classes, modules and functions."""
     for one in objects:
         if id(one) in opened or isinstance(one, _CODE):
             continue

@@ -1,4 +1,4 @@
-"""The functions that a shipped dataset's stream calls in the worker. See NOTE [ By value ]."""
+"""Functions that the pickle stream of a dataset calls in the worker. See NOTE [ By value ]."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _inherited: list[int] = []
 
 @contextmanager
 def descriptors(fds: list[int]) -> Iterator[None]:
-    """The descriptors that came with the payload, while it is rebuilt."""
+    """Make the payload's descriptors available while the payload is rebuilt."""
     _inherited[:] = fds
     try:
         yield
@@ -27,18 +27,18 @@ def descriptors(fds: list[int]) -> Iterator[None]:
 
 
 class Inherited:
-    """A descriptor by its place among those that came with the payload."""
+    """A descriptor, given by its position among the payload's descriptors."""
 
     def __init__(self, place: int) -> None:
         self.place = place
 
     def detach(self) -> int:
-        """The descriptor in this process."""
+        """Return the descriptor in this process."""
         return _inherited[self.place]
 
 
 def shared_bytes(place: int, offset: int, nbytes: int) -> memoryview:
-    """Memory that the parent shares with other processes, by a descriptor that came with the payload."""
+    """Map memory that the parent shares with other processes, by a payload descriptor."""
     shift = offset % mmap.ALLOCATIONGRANULARITY
     mapping = mmap.mmap(_inherited[place], shift + nbytes, offset=offset - shift)
     os.close(_inherited[place])
@@ -46,12 +46,12 @@ def shared_bytes(place: int, offset: int, nbytes: int) -> memoryview:
 
 
 def namespace_of(module: str) -> dict[str, Any]:
-    """The variables of a module of the program's."""
+    """Return the variables of one of the program's modules."""
     return vars(importlib.import_module(module))
 
 
 def storage_of(memory: Any) -> torch.UntypedStorage:
-    """A storage over memory that lies in the payload."""
+    """Return a storage over memory of the payload."""
     if not memoryview(memory):
         return torch.UntypedStorage(0)
     view = memoryview(memory)
@@ -66,20 +66,20 @@ def tensor_of(
     offset: int,
     requires_grad: bool,  # noqa: FBT001 - called by pickle
 ) -> torch.Tensor:
-    """A plain tensor over a storage that may be others' too."""
+    """Return a plain tensor over a storage that other tensors may share."""
     tensor = torch.empty((0,), dtype=dtype, device="cpu").set_(storage, offset, size, stride)
     return tensor.requires_grad_(requires_grad)
 
 
 def local_of(values: dict[str, Any]) -> threading.local:
-    """A thread-local object with this thread's values."""
+    """Return a thread-local object with the given values in this thread."""
     local = threading.local()
     local.__dict__.update(values)
     return local
 
 
 def reopen(path: str, text: tuple[str, str | None] | None, unbuffered: bool, position: int) -> IO[Any]:  # noqa: FBT001
-    """A file of the parent's, open for reading, with an offset of its own."""
+    """Open for reading a file that the parent has open, with its own file offset."""
     file: IO[Any]
     if text is not None:
         file = open(path, encoding=text[0], errors=text[1])
@@ -92,27 +92,27 @@ def reopen(path: str, text: tuple[str, str | None] | None, unbuffered: bool, pos
 def memmap_of(
     path: str, mode: str, offset: int, kind: type, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> Any:
-    """A memory map of the same part of the same file."""
+    """Map the same part of the same file again."""
     import numpy as np  # noqa: PLC0415 - only where the parent had it
 
     if not all(shape):
         return np.empty(shape, dtype)
     span = dtype.itemsize + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     raw = np.memmap(path, np.uint8, mode, offset, (span,))  # type: ignore[call-overload] # mode is one of numpy's
-    # as_strided keeps `raw`, and with it the mapping, as its base
+    # as_strided keeps `raw`, and so the mapping, alive as its base.
     array = np.lib.stride_tricks.as_strided(raw[: dtype.itemsize].view(dtype), shape, strides, subok=True)
     return array.view(kind)
 
 
 def archive_of(path: str, options: dict[str, Any]) -> Any:
-    """An archive of numpy's, open."""
+    """Open a numpy archive."""
     import numpy as np  # noqa: PLC0415 - only where the parent had it
 
     return np.load(path, **options)
 
 
 def windows_of(memory: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    """An array whose elements share memory with each other."""
+    """Return an array whose elements may share memory with each other."""
     import numpy as np  # noqa: PLC0415 - only where the parent had it
 
     start = np.frombuffer(memory, np.uint8)[: dtype.itemsize].view(dtype)
@@ -120,5 +120,5 @@ def windows_of(memory: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[i
 
 
 def cached_of(function: Any, parameters: dict[str, Any]) -> Any:
-    """A function under an empty lru_cache."""
+    """Wrap a function in a new, empty lru_cache."""
     return functools.lru_cache(**parameters)(function)

@@ -1,8 +1,8 @@
-"""The program's warning filters, in a worker that does not descend from it.
+"""Apply the program's warning filters in a worker that was not forked from it.
 
-A filter names a class of warnings, which may belong to a package that the dataset never needs (importing Lightning leaves such
-filters behind, and importing it takes seconds). Nobody can raise a warning of a class that is not imported, so such a filter
-waits until its module is.
+A filter names a warning class, which may belong to a package that the dataset never needs.
+Lightning, for example, adds such filters and takes seconds to import. Code cannot raise a warning
+whose class is not imported, so we add such a filter only when its module is imported.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from unjam.system.import_hook import after_import
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression, or the plain text that Python's own filters have in its place."""
+    """A regular expression, or the plain text that Python's own filters use."""
 
     text: str
     flags: int | None = None
 
     @classmethod
     def of(cls, found: Any) -> Pattern | None:
-        """What stands in a filter; None: anything matches."""
+        """Return the pattern of a filter field; None: anything matches."""
         if found is None or isinstance(found, str):
             return None if found is None else cls(found)
         return cls(found.pattern, found.flags)
 
     def value(self) -> Any:
-        """For a filter."""
+        """Return the value for a filter field."""
         return self.text if self.flags is None else re.compile(self.text, self.flags)
 
 
@@ -50,7 +50,7 @@ class Filter:
     line: int
 
     def entry(self) -> Any:
-        """As `warnings.filters` has it; raises where the category is not there."""
+        """Return an entry for `warnings.filters`; raise if the category does not exist."""
         found: Any = sys.modules[self.module_of]
         for name in self.category.split("."):
             found = getattr(found, name)
@@ -60,10 +60,10 @@ class Filter:
 
 
 def collect() -> list[Filter]:
-    """The filters of this process, the first to be asked first."""
+    """Return the filters of this process, in the order of their precedence."""
     found = []
     for action, message, category, module, line in warnings.filters:
-        with contextlib.suppress(Exception):  # somebody's own idea of a filter
+        with contextlib.suppress(Exception):  # a non-standard filter entry
             if isinstance(category, type) and category.__module__ not in MAIN:
                 kind = (category.__module__, category.__qualname__)
                 found.append(Filter(action, Pattern.of(message), *kind, Pattern.of(module), line))
@@ -71,7 +71,7 @@ def collect() -> list[Filter]:
 
 
 def use(wanted: list[Filter]) -> None:
-    """Make these the filters of this process, each as soon as its category is imported."""
+    """Set the filters of this process, each as soon as its category is imported."""
     entries: dict[int, Any] = {}
     for place, one in enumerate(wanted):
         with contextlib.suppress(KeyError, AttributeError):
@@ -83,11 +83,11 @@ def use(wanted: list[Filter]) -> None:
 
 
 def _add(_: ModuleType, wanted: list[Filter], entries: dict[int, Any], place: int) -> None:
-    """Put a filter before the next of those that came after it in the program."""
+    """Insert a filter before the first filter that follows it in the program."""
     with contextlib.suppress(KeyError, AttributeError):
         entries[place] = wanted[place].entry()
         rules: Any = warnings.filters
         after = [entries[at] for at in sorted(entries) if at > place]
         next_one = next((at for at, rule in enumerate(rules) if any(rule is one for one in after)), len(rules))
         rules.insert(next_one, entries[place])
-        warnings._filters_mutated()  # type: ignore[attr-defined] # noqa: SLF001 - as every function of that module does
+        warnings._filters_mutated()  # type: ignore[attr-defined] # noqa: SLF001 - as all functions of `warnings` do

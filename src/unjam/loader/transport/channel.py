@@ -1,10 +1,11 @@
 """Messages between two processes: one socket pair, frames of a message and raw bytes.
 
-A message is an instance of a frozen dataclass that both sides know by its number in the channel's language; on the wire
-it is that number and its fields, because naming the class would cost as much as everything else.
+A message is an instance of a frozen dataclass. Both sides know the class by its number in the
+channel's language. We send that number and the fields, because sending the class name would cost as
+much as all the rest.
 
-No method blocks without a bound. A frame is complete or it does not exist: a process killed in the middle of sending
-leaves bytes that the other side throws away.
+No method blocks without a time limit. The reader drops an incomplete frame, which a process leaves
+if it is killed while sending.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from unjam.loader.engine.deadlines import Deadline
 
 _HEADER = struct.Struct("<IQBB")
 _CHUNK = 1 << 16
+# stands for the descriptors of a frame that could not be received
+_LOST = -1
 # data up to this size is sent with its header, in one call
 _SMALL = 1 << 14
 # descriptors that one frame may carry; the kernel's own limit is 253
@@ -51,23 +54,23 @@ class ChannelClosed(ConnectionError):
 
 @dataclass(slots=True)
 class Envelope:
-    """A message with the bytes and descriptors that came with it. `fds_lost`: this process could not take them."""
+    """A message with its bytes and descriptors. `fds_lost`: some could not be received."""
 
     message: Any
     data: bytes
     fds: list[int] = field(default_factory=list)
     fds_lost: bool = False
-    meant: Any = None  # what its reader has made of it
+    meant: Any = None  # the reader's interpretation of the message
 
     def close(self) -> None:
-        """Close descriptors nobody took."""
+        """Close the descriptors that the reader did not take."""
         for fd in self.fds:
             os.close(fd)
         self.fds.clear()
 
 
 class Channel:
-    """One end. Not thread-safe: one thread talks through it at a time."""
+    """One end of a channel. Not thread-safe: only one thread may use it at a time."""
 
     def __init__(self, sock: socket.socket, language: Sequence[type]) -> None:
         sock.setblocking(False)  # noqa: FBT003 - the standard library's signature
@@ -80,18 +83,17 @@ class Channel:
         self._inbox = bytearray()
         self.arrived: deque[Envelope] = deque()
         self._fds: deque[int] = deque()
-        self._fds_lost = False
         self._outbox: deque[tuple[memoryview, array.array[int] | None, list[int]]] = deque()
         self.closed = False
 
     def fileno(self) -> int:
-        """For `poll`; the number stays known after the end, to be unregistered."""
+        """Return the descriptor for `poll`; also valid to unregister after close."""
         return self._fileno
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def post(self, message: object, data: bytes | memoryview = b"", fds: Sequence[int] = ()) -> None:
-        """Queue a message and send what the socket takes now. Descriptors are duplicated until they are sent."""
+        """Queue a message and send what the socket takes now. Duplicates descriptors until sent."""
         number = self._numbers[type(message)]
         body = pickle.dumps(self._fields[number](message), pickle.HIGHEST_PROTOCOL)
         head = _HEADER.pack(len(body), len(data), len(fds), number) + body
@@ -110,7 +112,7 @@ class Channel:
         self.flush()
 
     def flush(self) -> bool:
-        """Send what the socket takes now; return whether everything is gone."""
+        """Send what the socket takes now; return whether everything is sent."""
         while self._outbox:
             view, ancillary, copies = self._outbox[0]
             try:
@@ -134,13 +136,13 @@ class Channel:
 
     @property
     def unsent(self) -> bool:
-        """Whether something waits for the other side to read."""
+        """Whether bytes still wait to be sent."""
         return bool(self._outbox)
 
     def deliver(
         self, message: object, within: Deadline, data: bytes | memoryview = b"", fds: Sequence[int] = ()
     ) -> None:
-        """Send a message whole; raise `ChannelClosed` if the other side does not take it within the bound."""
+        """Send a whole message; raise `ChannelClosed` if it is not read in time."""
         self.post(message, data, fds)
         until = time.monotonic() + within.seconds
         while not self.flush():
@@ -150,7 +152,10 @@ class Channel:
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def receive(self) -> bool:
-        """Add to `arrived` every message that has come whole; return whether anything came. Sets `closed` at the end."""
+        """Add every complete message to `arrived`; return whether anything came.
+
+        Sets `closed` at the end of the stream.
+        """
         came = False
         while not self.closed:
             try:
@@ -172,13 +177,19 @@ class Channel:
         return came
 
     def _collect(self, ancillary: list[tuple[int, int, bytes]], flags: int) -> None:
-        if flags & socket.MSG_CTRUNC:
-            self._fds_lost = True
+        received: list[int] = []
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds = array.array("i")
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-                self._fds.extend(fds)
+                received += fds
+        if flags & socket.MSG_CTRUNC:
+            # This process had no room for all descriptors of a frame: that frame gets none, and the next ones theirs.
+            for fd in received:
+                os.close(fd)
+            self._fds.append(_LOST)
+        else:
+            self._fds.extend(received)
 
     def _parse(self) -> None:
         inbox, at = self._inbox, 0
@@ -191,13 +202,19 @@ class Channel:
             with memoryview(inbox) as view:
                 fields = pickle.loads(view[start : start + body])
                 rest = bytes(view[start + body : end]) if data else b""
-            taken = [self._fds.popleft() for _ in range(min(fds, len(self._fds)))] if fds else []
-            self.arrived.append(Envelope(self._speak(number, fields), rest, taken, fds_lost=len(taken) < fds))
+            taken = self._take(fds) if fds else []
+            self.arrived.append(Envelope(self._message(number, fields), rest, taken, fds_lost=len(taken) < fds))
             at = end
         if at:
             del inbox[:at]
 
-    def _speak(self, number: int, fields: Any) -> Any:
+    def _take(self, count: int) -> list[int]:
+        if self._fds and self._fds[0] == _LOST:
+            self._fds.popleft()
+            return []
+        return [self._fds.popleft() for _ in range(min(count, len(self._fds)))]
+
+    def _message(self, number: int, fields: Any) -> Any:
         kind = self._language[number]
         names = _field_names(kind)
         if len(names) == 1:
@@ -211,27 +228,29 @@ class Channel:
         return bool(poller.poll(max(0, int(seconds * 1000))))
 
     def forget(self) -> None:
-        """Close this process's copy and nothing else: for a process that was forked from the one that owns it."""
+        """Close only this process's copy of the socket, in a process forked from the owner."""
         self.closed = True
         self._socket.close()
 
     def close(self) -> None:
-        """Close this end and every descriptor that waits in it; the other side sees the end of the stream."""
+        """Close this end and every queued descriptor; the other side sees the end of the stream."""
         self.closed = True
         for _, _, copies in self._outbox:
             for copy in copies:
                 os.close(copy)
         self._outbox.clear()
         while self._fds:
-            os.close(self._fds.popleft())
+            fd = self._fds.popleft()
+            if fd != _LOST:
+                os.close(fd)
         while self.arrived:
             self.arrived.popleft().close()
         with contextlib.suppress(OSError):
-            # other processes may hold copies of this socket: shutdown reaches through them, close does not
+            # Other processes may hold copies of this socket: shutdown affects them, close does not.
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """A connected pair of sockets, neither inherited by programs that this process runs."""
+    """Return a connected pair of sockets; programs that this process starts inherit neither."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,8 +1,9 @@
-"""Classes that came to a worker by value go back as the parent's own.
+"""Classes that a worker got by value go back to the parent as a number.
 
-cloudpickle gives a class that it sends by value a number, and knows the class by it when it comes back; but it also sends
-the whole class again, and lays that copy's attributes over the original: a counter that the parent keeps on the class
-would be reset by every batch. So what came from the parent goes back as the number alone.
+cloudpickle gives each class that it sends by value a number, and recognises the class by it when it
+comes back. But it also sends the whole class again and writes the copy's attributes over the
+original. Every batch would then reset a counter that the parent keeps on the class. So for a class
+that came from the parent we send only the number.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ _from_parent: set[str] = set()
 
 
 def remember() -> None:
-    """Everything known by now came from the parent."""
-    _from_parent.update(inner._DYNAMIC_CLASS_TRACKER_BY_ID)  # noqa: SLF001 - cloudpickle offers no other way to ask
+    """Record that all classes cloudpickle knows now came from the parent."""
+    _from_parent.update(inner._DYNAMIC_CLASS_TRACKER_BY_ID)  # noqa: SLF001 - cloudpickle has no public access
 
 
 def by_number(kind: type) -> Any:
-    """How a class goes back, if it came from the parent."""
+    """Return the reduction of a class that came from the parent, else NotImplemented."""
     number = inner._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(kind)  # noqa: SLF001 - as above
     return (known, (number,)) if number in _from_parent else NotImplemented
 
 
 def known(number: str) -> type:
-    """The parent's own class."""
+    """Return the parent's own class."""
     kind: type = inner._DYNAMIC_CLASS_TRACKER_BY_ID[number]  # noqa: SLF001 - as above
     return kind
 
 
-class _Returning(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
+class _ToParentPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
     def reducer_override(self, obj: Any) -> Any:
         reduced = by_number(obj) if isinstance(obj, type) else NotImplemented
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
 
 def dumps(obj: object) -> bytes:
-    """Pickle something by value on its way back to the parent."""
+    """Pickle an object by value, to send it back to the parent."""
     file = io.BytesIO()
-    _Returning(file, pickle.HIGHEST_PROTOCOL).dump(obj)
+    _ToParentPickler(file, pickle.HIGHEST_PROTOCOL).dump(obj)
     return file.getvalue()

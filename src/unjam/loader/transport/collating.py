@@ -1,8 +1,9 @@
-"""torch's default collate, stacking straight into the slot.
+"""torch's default collate, stacking directly into the slot.
 
-torch's own function walks the structure; only what it does with a batch of tensors is replaced, in the worker's process
-alone, through the table torch documents for that purpose. So a user's collate function that calls `default_collate`
-is served as well, and no worker ever opens a segment in /dev/shm.
+torch's own function walks the structure. We replace only how it collates a batch of tensors, only
+in the worker process, through the table that torch documents for this purpose. So it also works
+for a user's collate function that calls `default_collate`, and no worker opens a segment in
+/dev/shm.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ import torch
 from unjam.loader.transport.slots import Arena
 from unjam.system import torch_private as private
 
-# smaller tensors are cheaper to stack in ordinary memory and copy; a batch of this size travels in the message
+# Smaller results are cheaper to stack in ordinary memory; such a batch is sent in the message.
 SMALLEST_STACK = 1 << 13
 
 
 def install(arena: Arena, *, strict: bool) -> Callable[[Any], Any]:
     """Let torch's default collate in this process stack into `arena` while a batch is made.
 
-    `strict`: it is the loader's own, and refuses to mix things up. A function of the user's that calls it gets what torch gives. The
-    answer is the same collate without the refusals.
+    `strict`: default_collate is the loader's collate_fn; raise where torch would silently mix
+    types. A user's collate_fn that calls it gets torch's behaviour.
+    Return the same collate without checks.
     """
     table = private.default_collate_fn_map
     if table.get(torch.Tensor) is not private.collate_tensor_fn:
-        return private.default_collate  # type: ignore[no-any-return] # the user put a function of their own there
+        return private.default_collate  # type: ignore[no-any-return] # the user has replaced it
 
     def stack(batch: Any, *, collate_fn_map: Any = None) -> Any:
         if strict:
@@ -46,12 +48,15 @@ def install(arena: Arena, *, strict: bool) -> Callable[[Any], Any]:
 
 
 def is_default(collate: Any) -> bool:
-    """Whether batches are put together by torch's own function."""
+    """Return whether this is torch's default collate."""
     return collate is private.default_collate
 
 
 def checked(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """For a process whose table is not ours to change: torch's own function with the checks that workers make."""
+    """Return default_collate with the workers' checks, without changing torch's table.
+
+    For the training process, where the table belongs to the user.
+    """
     table = private.default_collate_fn_map
     if not is_default(collate) or table.get(torch.Tensor) is not private.collate_tensor_fn:
         return collate
@@ -67,7 +72,7 @@ def checked(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def additions() -> dict[Any, Callable[..., Any]]:
-    """What the user added to torch's table of collate functions."""
+    """Return what the user added to torch's table of collate functions."""
     return {
         kind: function
         for kind, function in private.default_collate_fn_map.items()
@@ -76,17 +81,17 @@ def additions() -> dict[Any, Callable[..., Any]]:
 
 
 def _same_dtype(batch: Any) -> None:
-    """Stacking would cast all to the first one's dtype, or to the widest, by chance of order and number of workers."""
+    """Raise if dtypes differ: stacking would cast, depending on order and number of workers."""
     if [tensor.dtype for tensor in batch].count(batch[0].dtype) != len(batch):
         raise TypeError("tensors of different dtypes in one batch")
 
 
-# what was found for the table as it was last
+# cached checks, by the content of the table
 _known: dict[tuple[Any, ...], dict[Any, Callable[..., Any]]] = {}
 
 
 def _checks() -> dict[Any, Callable[..., Any]]:
-    """Functions for torch's table that do as torch does, and say so where it would mix things up in silence."""
+    """Return functions for torch's table that raise where torch would silently mix types."""
     table = private.default_collate_fn_map
     now = (*table, *map(id, table.values()))
     if now not in _known:
@@ -97,17 +102,17 @@ def _checks() -> dict[Any, Callable[..., Any]]:
 
 def _find_checks(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     checks = {dict: _collate_dicts, list: _collate_sequences, tuple: _collate_sequences}
-    # a function of the user's for mappings or sequences in general comes first
+    # A user function for mappings or sequences in general takes precedence.
     taken = {kind for kind in checks for known in table if isinstance(known, type) and issubclass(kind, known)}
     found = {kind: function for kind, function in checks.items() if kind not in taken}
     for kind in (str, bytes):
         if table.get(kind) is private.collate_str_fn:
-            found[kind] = _collate_words
+            found[kind] = _collate_strings
     return found
 
 
-def _collate_words(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """As torch does it, but what is no word is not put among words."""
+def _collate_strings(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """Collate as torch does, but raise if strings are mixed with other types."""
     del collate_fn_map
     if not all(issubclass(kind, (str, bytes)) for kind in set(map(type, batch))):
         raise TypeError("words and other things in one batch")
@@ -115,10 +120,10 @@ def _collate_words(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 
 def _collate_sequences(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """As torch does it, but a dict or a word among lists is not taken apart like one."""
+    """Collate as torch does, but raise if lists are mixed with e.g. dicts or strings."""
     first = batch[0]
     if type(first) is not list and type(first) is not tuple:
-        return _by_torch(batch, collate_fn_map)
+        return _collate_subclass(batch, collate_fn_map)
     size = len(first)
     kinds = set(map(type, batch))
     if not (kinds <= {list, tuple} or all(issubclass(kind, (list, tuple)) for kind in kinds)) or set(
@@ -128,17 +133,17 @@ def _collate_sequences(batch: Any, *, collate_fn_map: Any = None) -> Any:
     return [private.collate(parts, collate_fn_map=collate_fn_map) for parts in zip(*batch, strict=True)]
 
 
-def _by_torch(batch: Any, collate_fn_map: Any) -> Any:
-    """A subclass: torch knows how to make another of its kind."""
+def _collate_subclass(batch: Any, collate_fn_map: Any) -> Any:
+    """Collate a subclass with torch, which can make an object of the same class."""
     rest = {kind: function for kind, function in collate_fn_map.items() if kind not in (dict, list, tuple)}
     return private.collate(batch, collate_fn_map=rest)
 
 
 def _collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """As torch does it, but a key that the first sample does not have is not dropped in silence."""
+    """Collate as torch does, but raise for keys that the first sample lacks; torch drops them."""
     first = batch[0]
     if type(first) is not dict:
-        return _by_torch(batch, collate_fn_map)
+        return _collate_subclass(batch, collate_fn_map)
     keys = first.keys()
     if any(sample.keys() != keys for sample in batch):
         raise KeyError("samples with different keys in one batch")
@@ -148,7 +153,7 @@ def _collate_dicts(batch: Any, *, collate_fn_map: Any = None) -> Any:
 def _stack(arena: Arena, batch: Any, collate_fn_map: Any) -> Any:
     first = batch[0]
     if first.is_nested or first.layout is not torch.strided:
-        return private.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # it knows what to say
+        return private.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # raises the right error
     if first.device.type != "cpu" or first.is_quantized:
         return torch.stack(batch, 0)
     size = (len(batch), *first.shape)
@@ -158,7 +163,7 @@ def _stack(arena: Arena, batch: Any, collate_fn_map: Any) -> Any:
     if out is None:
         out = torch.empty(size, dtype=first.dtype)
     if type(first) is not torch.Tensor:
-        # a subclass decides itself what its new tensor over this memory is
+        # The subclass decides which tensor to make over this memory.
         storage = torch.storage.TypedStorage(wrap_storage=out.untyped_storage(), dtype=first.dtype, _internal=True)
         out = first.new(storage).resize_(size)
     return torch.stack(batch, 0, out=out)

@@ -1,4 +1,4 @@
-"""The parent's side of the arena: slots as memory of batches, given back when the last tensor is gone."""
+"""The parent's side of the arena: batches lie in slots, freed when the last tensor is gone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import weakref
 from typing import Any
 
-from unjam.loader.transport.status_page import Page
+from unjam.loader.transport.status_page import StatusPage
 from unjam.system.memory import Mapping
 
 POISON_VARIABLE = "UNJAM_POISON"
@@ -17,7 +17,7 @@ POISON = 0xDB
 class Leases:
     """The slots of one worker as the parent sees them. See NOTE [ The life of a slot ]."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: StatusPage) -> None:
         self._page = page
         self._mappings: dict[int, Mapping] = {}
         self._live: dict[tuple[int, int], weakref.ref[Any]] = {}
@@ -25,11 +25,11 @@ class Leases:
         self._home = os.getpid()
 
     def add(self, slot: int, size: int, fd: int) -> None:
-        """A worker made a slot."""
+        """Map a slot that a worker made."""
         self._mappings[slot] = Mapping(fd, size)
 
     def retire(self, slot: int) -> None:
-        """A worker will not use a slot again; batches that lie in it keep it mapped."""
+        """Forget a slot that the worker will not use again; batches in it keep it mapped."""
         self._mappings.pop(slot, None)
 
     @property
@@ -39,16 +39,16 @@ class Leases:
 
     @property
     def held_bytes(self) -> int:
-        """The size of the slots that the consumer's batches lie in."""
+        """The total size of the slots that hold the consumer's batches."""
         return sum(self._mappings[slot].size for slot, _ in list(self._live) if slot in self._mappings)
 
     @property
     def mapped_bytes(self) -> int:
-        """How much memory the arena spans."""
+        """The total size of all mapped slots."""
         return sum(mapping.size for mapping in self._mappings.values())
 
     def borrow(self, slot: int, generation: int) -> Any:
-        """The owner of a filling: when the last reference to it is gone, the slot is free again."""
+        """Return the owner of a filling; the slot is free when the last reference to it is gone."""
         mapping = self._mappings[slot]
         owner = mapping.owner()
         key = (slot, generation)
@@ -56,7 +56,7 @@ class Leases:
 
         def give_back(_: weakref.ref[Any]) -> None:
             if os.getpid() != home:
-                return  # a forked child dropped its copy; the parent's is still there
+                return  # a forked child dropped its copy; the parent still has it
             if poison:
                 ctypes.memset(mapping.address, POISON, mapping.size)
             live.pop(key, None)
@@ -66,7 +66,7 @@ class Leases:
         return owner
 
     def copy_out(self, slot: int, generation: int, used: int) -> bytearray:
-        """The filling's bytes in ordinary memory; the slot is free at once."""
+        """Copy the filling's bytes into ordinary memory and free the slot."""
         mapping = self._mappings[slot]
         memory = bytearray(used)
         memoryview(memory)[:] = mapping.view()[:used]
@@ -74,7 +74,7 @@ class Leases:
         return memory
 
     def refuse(self, slot: int, generation: int) -> None:
-        """Give a filling back without looking at it."""
+        """Free a slot without reading its filling."""
         if os.getpid() != self._home:
             return
         mapping = self._mappings.get(slot)

@@ -1,9 +1,10 @@
-"""A batch into a slot: one pickler for whatever a collate function returns.
+"""Write a batch into a slot: one pickler for whatever a collate function returns.
 
-Tensors become (offset, dtype, size, stride) and their bytes go into the slot; those that `collating` already put there
-are not copied. Everything else that offers protocol-5 buffers (numpy, pandas, Arrow) has them copied into the slot
-too. What remains is the pickle stream. Quantised, nested, subclassed tensors and parameters go through
-torch's own reductions, which end in storages, and those go into the slot.
+Tensors become (offset, dtype, size, stride) and their bytes go into the slot; those that
+`collating` already put there are not copied. Protocol-5 buffers of other objects (numpy, pandas,
+Arrow) are copied into the slot too. The rest is the pickle stream. Quantised, nested and
+subclassed tensors and parameters use torch's own reductions, which end in storages; those go into
+the slot.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from torch.multiprocessing import reductions
 from unjam.loader.transport import classes, unpacking
 from unjam.loader.transport.slots import Arena, Filling
 
-# below this a buffer is cheaper inside the stream
+# Smaller buffers are cheaper inside the stream.
 SMALLEST_BUFFER = 512
-# above this the stream itself goes into the slot
+# A larger stream goes into the slot.
 LARGEST_STREAM = 1 << 15
-# up to this a tensor is cheaper inside the stream, and has memory of its own on the other side
+# Tensors up to this size are cheaper inside the stream, and get their own memory in the parent.
 SMALL_TENSOR = 1 << 13
-# up to this, a batch's bytes travel in the message: cheaper than a lease
+# Batches up to this size go in the message: cheaper than a lease.
 LARGEST_INLINE = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What the parent needs to rebuild a batch; `data` are the bytes themselves where no slot carries them."""
+    """What the parent needs to rebuild a batch. `data`: the bytes, if they are not in a slot."""
 
     stream: bytes
     stream_at: tuple[int, int] | None
@@ -48,15 +49,16 @@ class Packed:
 
     @property
     def nbytes(self) -> int:
-        """What the batch occupies."""
+        """Size of the batch in bytes."""
         return (self.filling.used if self.filling else len(self.data)) + len(self.stream)
 
 
 class Packer:
     """Packs batches into one worker's arena.
 
-    `by_value` says that this worker has no `__main__` of the user's: classes and functions defined there must travel by
-    value and come back as the parent's own. Otherwise they travel by name first.
+    `by_value`: this worker does not have the user's `__main__`, so classes and functions defined
+    there are pickled by value, and become the parent's own again. Otherwise we try to pickle by
+    name first.
     """
 
     def __init__(self, arena: Arena, *, by_value: bool) -> None:
@@ -64,12 +66,12 @@ class Packer:
         self._by_value = by_value
 
     def pack(self, batch: object) -> Packed:
-        """Pickle `batch`; raises whatever pickling raises, in this thread."""
+        """Pickle `batch`, in this thread; raise whatever pickling raises."""
         used = self._arena.used
         try:
             return self._seal(*self._dump(batch, _CautiousPickler if self._by_value else _ByNamePickler))
         except (pickle.PicklingError, AttributeError, TypeError):
-            # by name it cannot be, or must not be: by value, as the dataset came
+            # Pickling by name failed or is not allowed: pickle by value, as we do for the dataset.
             self._arena.used = used
             return self._seal(*self._dump(batch, _ByValuePickler))
 
@@ -99,13 +101,13 @@ class Packer:
 
 
 class _Sink:
-    """Where the bytes of tensors and storages go."""
+    """Writes the bytes of tensors and storages into the arena or the stream."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._storages: dict[int, tuple[int, torch.UntypedStorage]] = {}
         self._in_stream = 0
-        # bytes of views by the storage they lie in
+        # by storage: total bytes of the tensors over it so far
         self._views: dict[int, int] = {}
 
     def tensor(self, tensor: torch.Tensor) -> Any:
@@ -133,7 +135,7 @@ class _Sink:
         else:
             seen = nbytes
         if seen > storage.nbytes():
-            # overlapping memory (expand, unfold, many views of one tensor): the storage is smaller than the elements
+            # Overlapping memory (expand, unfold, many views): the storage is smaller.
             at, length = self._storage_at(storage)
             return unpacking.rebuild_view, (at, length, dtype, size, tensor.stride(), tensor.storage_offset())
         if nbytes <= SMALL_TENSOR and self._in_stream < LARGEST_INLINE and _is_plain(tensor):
@@ -169,7 +171,7 @@ class _Sink:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's bytes in memory are its elements in order."""
+    """Return whether the tensor's memory holds exactly its elements, in order."""
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
@@ -177,10 +179,10 @@ SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr
 
 
 def reduce_sparse(tensor: torch.Tensor) -> Any:
-    """By its parts; torch's own way keeps every sparse tensor alive until the next torch.load."""
+    """Reduce to its parts; torch's own way keeps sparse tensors alive until the next torch.load."""
     parts: tuple[torch.Tensor, ...]
     if tensor.layout is torch.sparse_coo:
-        parts = tensor._indices(), tensor._values()  # noqa: SLF001 - the public ones refuse what is not coalesced
+        parts = tensor._indices(), tensor._values()  # noqa: SLF001 - the public ones need a coalesced tensor
     elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         parts = tensor.crow_indices(), tensor.col_indices(), tensor.values()
     else:
@@ -191,7 +193,7 @@ def reduce_sparse(tensor: torch.Tensor) -> Any:
 
 
 def _dense_stride(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """The strides of a compact copy that keeps the tensor's memory format; None when that is simply contiguous."""
+    """Return the strides of a compact copy in the same memory format; None if it is contiguous."""
     stride = tuple(torch.empty_like(tensor, device="meta").stride())
     contiguous = tuple(torch.empty(tensor.shape, device="meta").stride())
     return None if stride == contiguous else stride
@@ -207,7 +209,7 @@ class _ByNamePickler(pickle.Pickler):
 
 
 class _CautiousPickler(_ByNamePickler):
-    """By name, but only what the parent will find under that name. Plain batches need no more, and it is faster."""
+    """Pickles by name, but only what the parent finds by that name; faster, and enough for most."""
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = _reduce(self._sink, obj)
@@ -254,7 +256,7 @@ def _reduce(sink: _Sink, obj: Any) -> Any:
 
 
 def _reduce_array(array: Any) -> Any:
-    """As from torch's workers, arrays arrive writeable and in the machine's byte order."""
+    """Send arrays writeable and in native byte order, as torch's workers do."""
     dtype = array.dtype
     if (array.flags.writeable and dtype.isnative) or dtype.hasobject or not array.size:
         return NotImplemented

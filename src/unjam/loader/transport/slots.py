@@ -1,4 +1,4 @@
-"""The worker's side of the arena: which slot is filled next, and where in it the next bytes go."""
+"""The worker's side of the arena: chooses the next slot, and the place of the next bytes in it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from typing import Any
 
 import torch
 
-from unjam.loader.transport.status_page import MOST_SLOTS, Page
+from unjam.loader.transport.channel import ChannelClosed
+from unjam.loader.transport.status_page import MOST_SLOTS, StatusPage
 from unjam.system.memory import Mapping, PrivateMemory, create
 
 ALIGNMENT = 64
 SMALLEST_SLOT = 1 << 20
-# memory beyond the last batch's size, so that a slightly larger one does not need a new slot
+# A new slot is larger than needed by this factor, so that a slightly larger batch still fits.
 HEADROOM = 1.25
 
 
 @dataclass(slots=True)
 class Slot:
-    """One piece of recycled memory. `alias` dies when nothing in this process refers to its last filling."""
+    """One piece of recycled memory.
+
+    `alias` is dead when nothing in this process refers to the last filling.
+    """
 
     number: int
     memory: Mapping | PrivateMemory
@@ -48,12 +52,12 @@ class Filling:
 
 
 class Arena:
-    """Slots of one worker, and the filling under way.
+    """The slots of one worker, and the filling in progress.
 
-    `announce(slot, size, fd)` tells the parent of a new slot. See NOTE [ The life of a slot ].
+    `announce(slot, size, fd)` tells the parent about a new slot. See NOTE [ The life of a slot ].
     """
 
-    def __init__(self, page: Page, announce: Callable[[int, int, int], None]) -> None:
+    def __init__(self, page: StatusPage, announce: Callable[[int, int, int], None]) -> None:
         self._page = page
         self._announce = announce
         self._slots: list[Slot] = []
@@ -75,11 +79,11 @@ class Arena:
 
     @property
     def usable(self) -> bool:
-        """Whether memory may be taken now: a batch is under way and this is the thread that makes it."""
+        """Whether memory may be taken: a batch is in progress and this thread makes it."""
         return self._open and threading.get_ident() == self._thread
 
     def tensor(self, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
-        """An uninitialised tensor in the current slot, or None where it has no room or the tensor is empty."""
+        """Return an uninitialised tensor in the slot; None if it does not fit or is empty."""
         count = math.prod(size)
         if count == 0:
             return None
@@ -89,11 +93,11 @@ class Arena:
         return self.at(offset, count, dtype).resize_(size)
 
     def at(self, offset: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """The memory at `offset` as a flat tensor with a storage of its own."""
+        """Return the memory at `offset` as a flat tensor with its own storage."""
         return torch.frombuffer(self._owner, dtype=dtype, count=count, offset=offset)
 
     def offset_of(self, address: int, nbytes: int) -> int | None:
-        """Where in the current filling these bytes lie, if they do."""
+        """Return the offset of these bytes in the current filling, or None if not in it."""
         for slot in (self._current, *self._outgrown):
             if slot is not None and slot.memory.address <= address < slot.memory.address + slot.memory.size:
                 offset = address - slot.memory.address
@@ -101,7 +105,7 @@ class Arena:
         return None
 
     def place(self, nbytes: int) -> int:
-        """Room for `nbytes`, growing the slot if need be."""
+        """Reserve `nbytes`; move to a larger slot if needed. Return the offset."""
         offset = self._reserve(nbytes)
         if offset is None:
             self._grow(nbytes)
@@ -110,13 +114,13 @@ class Arena:
         return offset
 
     def write(self, data: memoryview) -> int:
-        """Copy bytes into the filling; return where they lie."""
+        """Copy bytes into the filling; return their offset."""
         offset = self.place(data.nbytes)
         memoryview(self._owner).cast("B")[offset : offset + data.nbytes] = data
         return offset
 
     def lift(self) -> bytes:
-        """The filling's bytes, to travel through the channel; the slot stays free."""
+        """Return the filling's bytes, to send through the channel; the slot stays free."""
         if self._current is None:
             self._open = False
             return b""
@@ -125,7 +129,7 @@ class Arena:
         return data
 
     def read_back(self, slot: int) -> bytes:
-        """The bytes of a slot that the parent could not map; it will not be used again."""
+        """Return the bytes of a slot that the parent could not map; do not use the slot again."""
         for known in self._slots:
             if known.number == slot:
                 self._slots.remove(known)
@@ -143,17 +147,17 @@ class Arena:
         assert slot is not None, "no slot was filled"
         self.expected = max(self.expected, self.used)
         filling = Filling(slot.number, self._page.lease(slot.number), self.used)
-        self._let_go()
+        self._reset()
         return filling
 
     def discard(self) -> None:
-        """Forget the filling under way; its slot stays free."""
+        """Drop the filling in progress; its slot stays free."""
         self.expected = max(self.expected, self.used)
-        self._let_go()
+        self._reset()
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
+    def _reset(self) -> None:
         for slot in (self._current, *self._outgrown):
             if slot is not None and self._owner is not None:
                 slot.alias = slot.alias if slot is not self._current else weakref.ref(self._owner)
@@ -178,18 +182,18 @@ class Arena:
         self._owner = slot.memory.owner()
 
     def _grow(self, nbytes: int) -> None:
-        """Go on in a larger slot, the bytes so far at the same offsets."""
+        """Continue in a larger slot; copy the bytes so far to the same offsets."""
         old, owner = self._current, self._owner
         assert old is not None
         bigger = self._acquire(max(2 * old.memory.size, self.used + nbytes + ALIGNMENT))
         bigger.memory.view()[: self.used] = memoryview(owner).cast("B")[: self.used]
-        # tensors may still lie in the outgrown slot: it keeps its owner's alias and is looked at by address
+        # Tensors may still lie in the old slot: keep its alias, and let offset_of search it.
         old.alias = weakref.ref(owner)
         self._outgrown.append(old)
         self._take(bigger)
 
     def _acquire(self, nbytes: int) -> Slot:
-        """A free slot of at least `nbytes`, recycled or new; free slots that are too small are retired."""
+        """Return a free slot of at least `nbytes`, recycled or new; retire smaller free slots."""
         found = None
         for slot in list(self._slots):
             if slot is self._current or slot in self._outgrown or not self._idle(slot):
@@ -218,8 +222,10 @@ class Arena:
                 self._announce(number, size, fd)
             finally:
                 os.close(fd)
+        except ChannelClosed:
+            raise
         except OSError:
-            # no descriptor or no memory to share: this batch travels through the channel
+            # No descriptor or no shared memory left: send this batch through the channel.
             return Slot(-1, PrivateMemory(size))
         slot = Slot(number, memory)
         self._slots.append(slot)

@@ -1,8 +1,8 @@
-"""The page of words that a worker and its parent share.
+"""The status page: words in memory that a worker and its parent share.
 
-Each word has one writer at a time and is read and written whole (aligned, 8 bytes), so no lock is needed. The first
-words are the heartbeat, written by the worker before every sample; the rest are the slots' words, see
-NOTE [ The life of a slot ].
+Each word has one writer at a time, and reads and writes are atomic (aligned, 8 bytes), so no lock
+is needed. The first words are the heartbeat, which the worker writes before every sample. The rest
+are the slots' words, see NOTE [ The life of a slot ].
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Stage(enum.IntEnum):
     RETRYING = 10
 
 
-# where the words of the heartbeat are
+# positions of the heartbeat words
 STAGE, BATCH, POSITION, SINCE, STOP, YIELDED, ARMED = range(7)
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """One reading of a worker's heartbeat."""
 
     stage: Stage
@@ -54,13 +54,15 @@ class Beat:
         return (time.monotonic_ns() - self.since) / 1e9
 
 
-def read_beat(words: memoryview) -> Beat:
-    """The heartbeat in a page's words; ValueError for words that are no heartbeat."""
-    return Beat(Stage(words[STAGE]), words[BATCH], words[POSITION], words[SINCE], words[YIELDED], bool(words[ARMED]))
+def read_heartbeat(words: memoryview) -> Heartbeat:
+    """Read the heartbeat from a page's words; raise ValueError if they hold none."""
+    return Heartbeat(
+        Stage(words[STAGE]), words[BATCH], words[POSITION], words[SINCE], words[YIELDED], bool(words[ARMED])
+    )
 
 
-class Page:
-    """Both sides' view of the shared words."""
+class StatusPage:
+    """The shared words, as both sides use them."""
 
     __slots__ = ("words",)
 
@@ -69,17 +71,17 @@ class Page:
 
     # -- heartbeat: the worker writes, the parent reads --------------------------------------------------------------
 
-    def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
-        """Say what the worker is about to do."""
+    def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
+        """Record what the worker does next."""
         words = self.words
         words[STAGE] = stage
         words[BATCH] = batch
         words[POSITION] = position
         words[SINCE] = time.monotonic_ns()
 
-    def read(self) -> Beat:
-        """The worker's last sign of life."""
-        return read_beat(self.words)
+    def read(self) -> Heartbeat:
+        """Return the worker's last heartbeat."""
+        return read_heartbeat(self.words)
 
     def ask_to_stop(self) -> None:
         """Tell the worker to leave at its next sample."""
@@ -99,12 +101,12 @@ class Page:
         return generation
 
     def free(self, slot: int, generation: int) -> bool:
-        """Give a filling back; False if the slot has moved on, which would be a bug."""
+        """Free a slot; return False, a bug, if it no longer holds this generation."""
         if self.words[_SLOTS_AT + slot] != generation << 1 | 1:
             return False
         self.words[_SLOTS_AT + slot] = generation << 1
         return True
 
     def is_free(self, slot: int) -> bool:
-        """Whether nobody holds the slot's last filling."""
+        """Return whether the slot's last filling is no longer in use."""
         return not self.words[_SLOTS_AT + slot] & 1

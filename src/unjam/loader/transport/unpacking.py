@@ -1,4 +1,4 @@
-"""A batch out of a slot: the functions that a packed stream calls, and the memory they work on."""
+"""Rebuild a batch from a slot: the functions that the pickle stream calls, and their memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class BufferAt:
-    """Where a protocol-5 buffer lies."""
+    """The position of a protocol-5 buffer in the batch's memory."""
 
     offset: int
     nbytes: int
@@ -33,7 +33,7 @@ _memory = _Memory()
 def unpack(
     stream: bytes | memoryview, stream_at: tuple[int, int] | None, buffers: Sequence[BufferAt], owner: Any
 ) -> Any:
-    """Rebuild a batch over `owner`, which stays alive for as long as anything of the batch refers to its memory."""
+    """Rebuild a batch over `owner`, which lives as long as the batch uses its memory."""
     views: list[memoryview] = []
     if buffers or stream_at:
         view = memoryview(owner).cast("B")
@@ -55,18 +55,18 @@ def _window(view: memoryview, buffer: BufferAt) -> memoryview:
 def rebuild_tensor(
     offset: int, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...] | None
 ) -> torch.Tensor:
-    """A tensor over the batch's memory, with a storage of exactly its own bytes."""
+    """Return a tensor over the batch's memory, with a storage of exactly its own bytes."""
     flat = torch.frombuffer(_memory.owner, dtype=dtype, count=math.prod(size), offset=offset)
     return flat.resize_(size) if stride is None else flat.as_strided_(size, stride)
 
 
 def rebuild_leaf(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that requires grad and has no history."""
+    """Return a tensor that requires grad and has no history."""
     return tensor.requires_grad_()
 
 
 def rebuild_small(data: bytes, dtype: torch.dtype, size: tuple[int, ...]) -> torch.Tensor:
-    """A small tensor with memory of its own."""
+    """Return a small tensor with its own memory."""
     flat = torch.frombuffer(bytearray(data), dtype=dtype)
     return flat if len(size) == 1 else flat.resize_(size)
 
@@ -74,13 +74,13 @@ def rebuild_small(data: bytes, dtype: torch.dtype, size: tuple[int, ...]) -> tor
 def rebuild_view(
     offset: int, nbytes: int, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], start: int
 ) -> torch.Tensor:
-    """A tensor whose elements share memory with each other."""
+    """Return a tensor whose elements may share memory with each other."""
     flat = torch.frombuffer(_memory.owner, dtype=dtype, count=nbytes // dtype.itemsize, offset=offset)
     return flat.as_strided_(size, stride, start)
 
 
 def rebuild_empty(dtype: torch.dtype, size: tuple[int, ...]) -> torch.Tensor:
-    """A tensor without elements."""
+    """Return a tensor without elements."""
     return torch.empty(size, dtype=dtype, device="cpu")
 
 
@@ -91,9 +91,9 @@ def rebuild_sparse(
     coalesced: bool | None,  # noqa: FBT001 - called by pickle
     requires_grad: bool,  # noqa: FBT001 - called by pickle
 ) -> torch.Tensor:
-    """A sparse tensor of its parts."""
+    """Return a sparse tensor made from its parts."""
     tensor: torch.Tensor
-    make: Any  # torch's stubs know one of the two functions' forms
+    make: Any  # torch's type stubs are incomplete for these
     if layout is torch.sparse_coo:
         make = torch.sparse_coo_tensor
         tensor = make(*parts, size, is_coalesced=coalesced, check_invariants=False)
@@ -104,15 +104,15 @@ def rebuild_sparse(
 
 
 def rebuild_storage(offset: int, nbytes: int) -> torch.UntypedStorage:
-    """A storage over the batch's memory."""
+    """Return a storage over the batch's memory."""
     return torch.frombuffer(_memory.owner, dtype=torch.uint8, count=nbytes, offset=offset).untyped_storage()
 
 
 def rebuild_empty_storage() -> torch.UntypedStorage:
-    """A storage without bytes."""
+    """Return an empty storage."""
     return torch.UntypedStorage(0)
 
 
 def rebuild_typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
-    """Torch's older storage class over a plain one."""
+    """Return torch's older, typed storage over a plain one."""
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

@@ -1,1 +1,1 @@
-"""The child's program: how it starts, what it is given, how it fetches, how it leaves."""
+"""The worker process: start, input, fetching batches, failure recovery, exit."""

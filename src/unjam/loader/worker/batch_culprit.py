@@ -1,4 +1,7 @@
-"""Who is named when a whole batch failed, without running anything of the user's again: by the traceback, and by looks."""
+"""Name the sample behind a failed batch without running user code again.
+
+We use the traceback, and how each sample differs from the others.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ from unjam.loader.worker.job import Job
 
 
 def named_in_traceback(error: BaseException, dataset: Any, job: Job) -> tuple[int, tuple[str, ...]]:
-    """The sample whose `__getitem__` the error came through: its position, where the dataset asked itself; else -1 and words."""
+    """Find the sample whose `__getitem__` call the error came through.
+
+    Return its position if the call was on `dataset` itself. Otherwise return -1 and a hint in
+    words.
+    """
     indices, words = job.indices(), ""
     trace = error.__traceback__
     while trace is not None:
@@ -27,7 +34,7 @@ def named_in_traceback(error: BaseException, dataset: Any, job: Job) -> tuple[in
 
 
 def looks(job: Job, data: list[Any], *, iterable: bool) -> tuple[str, ...]:
-    """What is unlike the rest of a batch, in words: a hint, no judgement."""
+    """Describe samples that differ from the rest of the batch. A hint, not a proof."""
     from unjam.loader import outlier  # noqa: PLC0415 - only when something fails
 
     names = [f"sample {job.index_at(at)!r}" for at in job.kept(len(data))]
@@ -35,25 +42,25 @@ def looks(job: Job, data: list[Any], *, iterable: bool) -> tuple[str, ...]:
 
 
 def explained(error: BaseException, words: str) -> CannotCollateError:
-    """An error that says who, beside torch's own, which says what."""
+    """Return an error that names the sample, with torch's own error as its cause."""
     better = CannotCollateError(words)
     better.__cause__ = error
     return better.with_traceback(error.__traceback__)
 
 
 def among(index: Any, others: list[Any]) -> bool:
-    """Whether an index is one of these."""
+    """Return whether `index` equals one of `others`."""
     return any(_same(index, other) for other in others)
 
 
 def _same(index: Any, other: Any) -> bool:
     if index is other:
         return True
-    with contextlib.suppress(Exception):  # indices of the user's may not compare
+    with contextlib.suppress(Exception):  # user-defined indices may not support ==
         return bool(index == other)
     return False
 
 
 def type_of(exception: Any) -> str:
-    """The name of an exception's type, also where only its description travels."""
+    """Return the name of an exception's type; `exception` may also be an `ExceptionRecord`."""
     return getattr(exception, "type_name", None) or type_name(type(exception))

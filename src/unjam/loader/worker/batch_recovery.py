@@ -1,4 +1,4 @@
-"""What a worker does about a batch that failed as a whole: its samples do not fit together, or all were to come at once."""
+"""Recovery from a failure of a whole batch: collate failed, or `__getitems__` failed."""
 
 from __future__ import annotations
 
@@ -6,65 +6,64 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from unjam.loader.engine.policy import Decision, Policy
+from unjam.loader.engine.policy import Decision
 from unjam.loader.transport.status_page import Stage
 from unjam.loader.worker.batch_culprit import explained, looks, named_in_traceback, type_of
-from unjam.loader.worker.job import Emptied, Failed, Job, Surrender
-from unjam.loader.worker.sample_recovery import Identity, SampleMender, Surroundings
-from unjam.loader.worker.spec import own_random_numbers
+from unjam.loader.worker.job import Emptied, Failed, Job, RaiseFailure
+from unjam.loader.worker.sample_recovery import RecoveryContext, SampleRecovery
+from unjam.loader.worker.spec import WorkerSpec, isolated_random_state
 
-# how often the samples of one batch are put together anew, with others in the place of those that do not fit
+# how often we collate one batch again after removing or replacing outliers
 MOST_ROUNDS = 64
 
 
-class Mender(SampleMender):
-    """Applies a policy to the failures of one worker.
+class BatchRecovery(SampleRecovery):
+    """Applies the on_error policy to the failures of one worker.
 
-    `tolerant`: where batches are put together by torch's own function, whose rules are known, that function without our checks.
+    `tolerant`: torch's default collate without our checks; None if the user has another collate_fn.
     """
 
     def __init__(
         self,
-        policy: Policy,
-        identity: Identity,
+        spec: WorkerSpec,
         dataset: Any,
-        around: Surroundings,
+        context: RecoveryContext,
         *,
         tolerant: Callable[[Any], Any] | None,
     ) -> None:
-        super().__init__(policy, identity, dataset, around)
+        super().__init__(spec, dataset, context)
         self._plain = tolerant is not None
         self._tolerant = tolerant
 
     def cannot_collate(
         self, job: Job, data: list[Any], error: BaseException, collate: Callable[[list[Any]], Any]
     ) -> Any:
-        """The samples could not be put together: go on with those that can be, if the policy allows."""
+        """Collate failed: go on with the samples that fit, if the policy allows."""
         if self.only_raises and self._tolerant is None:
-            self.whole(job, "collate", error, looks(job, data, iterable=self._me.iterable))
+            self.whole(job, "collate", error, looks(job, data, iterable=self._spec.iterable))
         if self.only_raises and self._tolerant is not None:
-            with contextlib.suppress(Exception):  # then torch cannot do it either
-                self._around.start_over()
+            with contextlib.suppress(Exception):  # torch cannot collate it either
+                self._context.start_over()
                 batch = self._tolerant(data)
-                words = "; ".join(looks(job, data, iterable=self._me.iterable)) or "they are not alike"
+                words = "; ".join(looks(job, data, iterable=self._spec.iterable)) or "they are not alike"
                 said = f"{error.args[0]}: {words}; torch puts them together without a word, and so it was done"
-                self._around.mention(said)
+                self._context.warn_once(said)
                 return batch
-        return self._without_the_odd(job, data, error, collate)
+        return self._without_outliers(job, data, error, collate)
 
-    def _without_the_odd(
+    def _without_outliers(
         self, job: Job, data: list[Any], error: BaseException, collate: Callable[[list[Any]], Any]
     ) -> Any:
-        """The samples do not fit together: find who is different, and go on without."""
+        """Find the samples that do not fit, apply the policy to each, and collate again."""
         from unjam.loader import outlier  # noqa: PLC0415 - only when something fails
 
-        if self._me.inline and not isinstance(error, Exception):
+        if self._spec.inline and not isinstance(error, Exception):
             raise error
         tried: dict[int, Failed] = {}
         for _ in range(MOST_ROUNDS + self._policy.retries):
-            # somebody else's function may have changed the samples before it failed: load them again
-            with own_random_numbers():
-                fresh = self._plain or self._loaded_again(job, data)
+            # A user's collate_fn may have changed the samples before it failed: load them again.
+            with isolated_random_state():
+                fresh = self._plain or self._reload(job, data)
                 odd = outlier.find(data, collate, strict=self._plain, fresh=fresh)
             if not odd:
                 self.whole(job, "collate", error)
@@ -72,27 +71,27 @@ class Mender(SampleMender):
             places = job.kept(len(data))
             for one in reversed(odd):
                 position = places[one.place]
-                words = one.words([f"sample {job.index_at(at)!r}" for at in places], self._me.iterable)
+                words = one.words([f"sample {job.index_at(at)!r}" for at in places], self._spec.iterable)
                 shown = explained(error, words) if self._plain else error
                 index, tries = job.index_at(position), tried[position].tries + 1 if position in tried else 1
                 failed = self._describe(
                     job, "collate", shown, position=position, index=index, tries=tries, extra=(words,)
                 )
                 decision = self._decide(job, failed, error)
-                if decision is Decision.RAISE or (decision is Decision.RETRY and self._me.iterable):
+                if decision is Decision.RAISE or (decision is Decision.RETRY and self._spec.iterable):
                     self._surrender(job, failed)
                 if decision is Decision.RETRY:
                     tried[position] = failed
                     self._pause(job, position, tries)
-                    with contextlib.suppress(Exception):  # as odd as before, then
+                    with contextlib.suppress(Exception):  # it stays an outlier
                         data[one.place] = self._dataset[index]
                     continue
                 tried.pop(position, None)
                 del data[one.place]
-                if decision is Decision.REPLACE and not self._me.iterable:
+                if decision is Decision.REPLACE and not self._spec.iterable:
                     earlier = next((known for known in job.failures if known.position == position), None)
                     if earlier is not None:
-                        # what took its place does not fit either: another one has to
+                        # The replacement does not fit either: try another one.
                         job.failures.remove(earlier)
                         job.rejected.append(failed.index)
                         failed = earlier
@@ -102,8 +101,8 @@ class Mender(SampleMender):
                     job.absent.add(position)
             if not data:
                 raise Emptied
-            self._around.start_over()
-            self._around.beat(Stage.COLLATE, job.batch)
+            self._context.start_over()
+            self._context.heartbeat(Stage.COLLATE, job.batch)
             try:
                 batch = collate(data)
             except BaseException as again:  # noqa: BLE001 - user code; decided above
@@ -115,8 +114,8 @@ class Mender(SampleMender):
         self.whole(job, "collate", error)
         raise Emptied
 
-    def _loaded_again(self, job: Job, data: list[Any]) -> bool:
-        if self._me.iterable:
+    def _reload(self, job: Job, data: list[Any]) -> bool:
+        if self._spec.iterable:
             return False
         try:
             data[:] = [self._dataset[job.index_at(position)] for position in job.kept(len(data))]
@@ -130,7 +129,7 @@ class Mender(SampleMender):
         data[place_in_data:place_in_data] = found
 
     def cannot_load(self, job: Job, error: BaseException) -> None:
-        """The dataset failed to give all samples at once: raise `Surrender`, or note that the batch is left out."""
+        """Handle a failed `__getitems__`: raise `RaiseFailure`, or record the skipped batch."""
         position, words = named_in_traceback(error, self._dataset, job)
         if position < 0 or not self.only_raises:
             self.whole(job, "getitem", error, words)
@@ -138,22 +137,25 @@ class Mender(SampleMender):
         self._surrender(job, self._describe(job, "getitem", error, position=position, index=job.index_at(position)))
 
     def whole(self, job: Job, stage: str, error: BaseException, extra: tuple[str, ...] = ()) -> None:
-        """The batch as a whole failed and no sample can be named: raise `Surrender`, or note that it is left out."""
+        """Handle a failure of a whole batch: raise `RaiseFailure`, or record the skipped batch."""
         failed = self._describe(job, stage, error, extra=extra)
         if self._decide(job, failed, error) in (Decision.RAISE, Decision.RETRY):
             self._surrender(job, failed)
         self._note(job, failed, Decision.SKIP)
 
     def name_one(self, job: Job, error: BaseException) -> NoReturn:
-        """The dataset failed to give all samples at once, and one of them failed alone: the same way?"""
+        """Raise for a failed `__getitems__` when one sample also failed alone.
+
+        Name that sample only if both errors have the same type.
+        """
         culprit = job.failures[-1]
         if culprit.exception is not None and type_of(culprit.exception) != type_of(error):
             job.failures[-1] = self._describe(job, "getitem", error)
             job.failures[-1].decision = Decision.RAISE
-        raise Surrender
+        raise RaiseFailure
 
     def not_alone(self, job: Job, error: BaseException) -> None:
-        """The dataset failed to give all samples at once, but each alone is there or was dealt with."""
+        """Handle a failed `__getitems__` after each sample loaded alone or was handled."""
         if job.failures:
             return
         failed = self._describe(job, "getitem", error)

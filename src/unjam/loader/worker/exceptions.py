@@ -1,8 +1,9 @@
-"""An exception across the process border, with its own type whatever its constructor takes.
+"""Send an exception to another process and keep its type, whatever its constructor takes.
 
-Pickle rebuilds an exception by calling its class with `args`; a constructor that takes something else fails there, in the
-parent, and the user's error is lost. So the worker tries the whole way itself, and where that fails the exception is
-rebuilt without its constructor, and where even its class cannot travel its words do.
+Pickle rebuilds an exception by calling its class with `args`. If the constructor takes something
+else, that fails in the parent and the user's error is lost. So the worker tries the round trip
+itself. If it fails, the parent rebuilds the exception without calling its constructor. If the class
+cannot be sent either, we send the class name and the message.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from unjam.errors import words_of
 from unjam.loader.transport import classes
 
-# in an exception's __dict__: the notes that are unjam's
+# key in an exception's __dict__: the notes that unjam added
 _OWN_NOTES = "__unjam_notes__"
 
 
@@ -33,12 +34,12 @@ class RemoteTraceback(Exception):
 
 
 class RemoteError(RuntimeError):
-    """Stands for an exception whose own class could not travel; its name and words are in the message."""
+    """Stands for an exception whose class could not be sent; the message has its name and text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExceptionRecord:
-    """An exception as plain bytes and words."""
+    """An exception as plain bytes and text."""
 
     pickled: bytes | None
     state: bytes | None
@@ -48,7 +49,7 @@ class ExceptionRecord:
     notes: tuple[str, ...] = ()
 
     def restore(self) -> BaseException:
-        """The exception itself, with the remote traceback as its cause."""
+        """Rebuild the exception, with the remote traceback as its cause."""
         error = self._rebuild()
         with contextlib.suppress(Exception):  # an exception may be frozen
             shown = "" if hasattr(error, "add_note") else "\n" + "\n".join(self.notes)
@@ -57,7 +58,7 @@ class ExceptionRecord:
         return error
 
     def _rebuild(self) -> BaseException:
-        with contextlib.suppress(Exception):  # the class may not be importable here; its words are
+        with contextlib.suppress(Exception):  # the class may not be importable here; then use the text
             if self.pickled is not None:
                 whole: BaseException = pickle.loads(self.pickled)
                 return whole
@@ -68,9 +69,9 @@ class ExceptionRecord:
 
 
 def add_notes(error: BaseException, notes: tuple[str, ...]) -> None:
-    """Add what is known to an exception. Python 3.10 does not show notes, but keeps them where later ones do.
+    """Add notes to an exception. Python 3.10 has no add_note: we set `__notes__` ourselves.
 
-    A dataset may raise one and the same object again and again: what was added before gives way.
+    A dataset may raise the same object many times, so we first remove the notes we added before.
     """
     with contextlib.suppress(Exception):  # an exception may be frozen
         held = vars(error)
@@ -86,8 +87,8 @@ def add_notes(error: BaseException, notes: tuple[str, ...]) -> None:
 
 
 def twin(error: BaseException) -> BaseException:
-    """Another exception like this one, without its frames: for a record that outlives the handling of the first."""
-    other = _alike(error)
+    """Copy an exception without its frames, for a record that outlives the handling."""
+    other = _copy_of(error)
     cause = error.__cause__
     if not isinstance(cause, RemoteTraceback) and error.__traceback__ is not None:
         cause = RemoteTraceback("".join(traceback.format_exception(type(error), error, error.__traceback__)))
@@ -96,9 +97,9 @@ def twin(error: BaseException) -> BaseException:
     return other
 
 
-def _alike(error: BaseException) -> BaseException:
+def _copy_of(error: BaseException) -> BaseException:
     for make in (copy.copy, lambda one: _without_constructor(type(one), one.args, _attributes(one))):
-        with contextlib.suppress(Exception):  # an exception may refuse to be made either way
+        with contextlib.suppress(Exception):  # both ways may fail
             other: BaseException = make(error)
             if type(other) is type(error) and words_of(other) == words_of(error):
                 if "__notes__" in vars(error):
@@ -108,30 +109,30 @@ def _alike(error: BaseException) -> BaseException:
 
 
 def type_name(kind: type) -> str:
-    """A class by its full name; built-in ones by their short one."""
+    """Return the full name of a class; for a built-in one, the short name."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def record(error: BaseException, notes: tuple[str, ...], *, by_value: bool) -> ExceptionRecord:
-    """Take down `error`, which user code raised here."""
+    """Make a record of `error`, which user code raised in this process."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     pickled = state = None
-    for dumps in _ways(by_value=by_value):
+    for dumps in _dump_functions(by_value=by_value):
         pickled = _whole(error, dumps)
         if pickled is not None:
             break
     if pickled is None:
-        for dumps in _ways(by_value=by_value):
+        for dumps in _dump_functions(by_value=by_value):
             state = _state(error, dumps)
             if state is not None:
                 break
     if not isinstance(error, Exception):
-        # SystemExit would end the training without a word, KeyboardInterrupt would look like the user's Ctrl-C
+        # SystemExit would end the training silently. KeyboardInterrupt would look like Ctrl-C.
         pickled = state = None
     return ExceptionRecord(pickled, state, type_name(type(error)), words_of(error), text, notes)
 
 
-def _ways(*, by_value: bool) -> tuple[Any, ...]:
+def _dump_functions(*, by_value: bool) -> tuple[Any, ...]:
     return (classes.dumps,) if by_value else (pickle.dumps, classes.dumps)
 
 
@@ -139,12 +140,13 @@ def _whole(error: BaseException, dumps: Any) -> bytes | None:
     try:
         data: bytes = dumps(error)
         back = pickle.loads(data)
-    except Exception:  # noqa: BLE001 - user classes raise anything from their reductions
+    except Exception:  # noqa: BLE001 - reductions of user classes may raise anything
         return None
     if type(back).__qualname__ != type(error).__qualname__:
         return None
-    # a constructor that takes something else may also succeed and mean another thing; those of Python itself do not, but
-    # somebody may have changed the arguments of one that keeps its words elsewhere
+    # A constructor with other parameters may accept `args` but build a different message: compare
+    # the text. For built-in classes equal args are enough. The args differ if user code changed
+    # them on an exception that keeps its text elsewhere, e.g. OSError.
     pythons_own = type(error).__module__ == "builtins" and back.args == error.args
     return data if pythons_own or words_of(back) == words_of(error) else None
 
@@ -160,7 +162,7 @@ def _state(error: BaseException, dumps: Any) -> bytes | None:
 
 
 def _picklable(parts: Any, dumps: Any) -> Any:
-    """Each part if it can travel, its repr if not."""
+    """Return each part if it can be pickled, else its repr."""
 
     def one(part: Any) -> Any:
         try:
@@ -174,7 +176,7 @@ def _picklable(parts: Any, dumps: Any) -> Any:
 
 def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any]) -> BaseException:
     error = kind.__new__(kind)
-    # not by assignment: an exception may be frozen
+    # Bypass __setattr__: an exception may be frozen.
     object.__setattr__(error, "args", args)
     for name, value in attributes.items():
         if hasattr(error, "__dict__") and name not in _slots(kind):
@@ -185,7 +187,7 @@ def _without_constructor(kind: type[BaseException], args: tuple[Any, ...], attri
 
 
 def _attributes(error: BaseException) -> dict[str, Any]:
-    """What an exception holds, in its `__dict__` and in slots."""
+    """Return an exception's attributes, from its `__dict__` and its slots."""
     held = {name: getattr(error, name) for name in _slots(type(error)) if hasattr(error, name)}
     return {**held, **{name: value for name, value in vars(error).items() if name != _OWN_NOTES}}
 

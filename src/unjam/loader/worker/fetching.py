@@ -1,7 +1,7 @@
-"""From indices to samples to a batch, with a sign of life before each sample.
+"""From indices to samples to a batch, with a heartbeat before each sample.
 
-What torch's own fetchers do, in the same order of calls, so that the results are the same. What happens when a sample
-fails is the mender's; the loops here only know where they are.
+Does what torch's own fetchers do, in the same order of calls, so that the results are the same.
+`BatchRecovery` handles failed samples; the loops here only keep track of the position.
 """
 
 from __future__ import annotations
@@ -13,62 +13,65 @@ from typing import Any, Protocol
 from torch.utils.data import Dataset, Subset
 
 from unjam.loader.transport.status_page import POSITION, SINCE, STOP, YIELDED, Stage
-from unjam.loader.worker.batch_recovery import Mender
-from unjam.loader.worker.job import SINGLY, Emptied, Interrupted, IterableEnded, Job, Surrender
-from unjam.loader.worker.sample_recovery import Convicted
+from unjam.loader.worker.batch_recovery import BatchRecovery
+from unjam.loader.worker.job import SINGLY, Emptied, Interrupted, IterableEnded, Job, RaiseFailure
+from unjam.loader.worker.sample_recovery import FatalSample, RecoveryContext
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec
 
-# nanoseconds: samples quicker than this are timed by the batch, after so many batches of them in a row
+# After ENOUGH_QUICK batches with samples faster than QUICK nanoseconds, we time whole batches.
 QUICK, ENOUGH_QUICK = 10_000, 16
 
 
 class Pulse(Protocol):
-    """Where signs of life go. Before each sample two of its `words` are written and one is read, without a call."""
+    """Receives heartbeats. Hot loops write `words` directly, before each sample, to save a call."""
 
     words: Any
 
-    def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
+    def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
         """Say what is about to be done."""
 
 
 class NoPulse:
-    """Nobody looks: for loading in the training process itself."""
+    """Discards heartbeats, for inline loading in the training process."""
 
     def __init__(self) -> None:
         self.words: Any = [0] * 8
 
-    def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
-        """Nothing."""
+    def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
+        """Do nothing."""
 
 
 class Fetcher(Protocol):
     """Makes batches from indices."""
 
+    recovery: BatchRecovery
+
     def fetch(self, job: Job) -> Any:
-        """The batch; raises `IterableEnded`, `Emptied` or `Surrender` where there is none to give."""
+        """Return the batch; raise `IterableEnded`, `Emptied` or `RaiseFailure` if there is none."""
 
 
 class _Collating:
-    """The second half of every fetch."""
+    """Collates samples: the second half of every fetch."""
 
-    def __init__(self, collate: Callable[[Any], Any], mender: Mender, pulse: Pulse) -> None:
+    def __init__(self, collate: Callable[[Any], Any], recovery: BatchRecovery, pulse: Pulse) -> None:
         self._collate = collate
-        self._mender = mender
+        self.recovery = recovery
         self._pulse = pulse
 
     def _batch_of(self, job: Job, data: list[Any]) -> Any:
         if job.failures and not data:
             raise Emptied
-        self._pulse.beat(Stage.COLLATE, job.batch)
+        self._pulse.heartbeat(Stage.COLLATE, job.batch)
         job.stamps.append(time.monotonic_ns())
         try:
             batch = self._collate(data)
         except BaseException as error:  # noqa: BLE001 - user code; the policy decides
-            batch = self._mender.cannot_collate(job, data, error, self._collate)
+            batch = self.recovery.cannot_collate(job, data, error, self._collate)
         job.samples = len(data)
         return batch
 
     def _batch_of_anything(self, job: Job, data: Any) -> Any:
-        """The dataset gave all samples at once: nearly always a list, but a tensor or a generator if it likes."""
+        """Collate what `__getitems__` returned: usually a list, else a tensor or a generator."""
         if type(data) is list:
             return self._batch_of(job, data)
         batch = self._convert(job, data)
@@ -76,14 +79,14 @@ class _Collating:
         return batch
 
     def _convert(self, job: Job, data: Any) -> Any:
-        """What takes the place of collating where the dataset makes whole batches itself."""
-        self._pulse.beat(Stage.COLLATE, job.batch)
+        """Call collate on one value: a single sample, or a batch that the dataset made."""
+        self._pulse.heartbeat(Stage.COLLATE, job.batch)
         job.stamps.append(time.monotonic_ns())
         job.samples = 1
         try:
             return self._collate(data)
         except BaseException as error:  # noqa: BLE001 - as above
-            self._mender.whole(job, "collate", error)
+            self.recovery.whole(job, "collate", error)
             raise Emptied from None
 
 
@@ -91,45 +94,52 @@ class MapFetcher(_Collating):
     """Batches of a dataset with `__getitem__`."""
 
     def __init__(
-        self, dataset: Any, collate: Callable[[Any], Any], *, batched: bool, pulse: Pulse, mender: Mender, hurries: bool
+        self,
+        dataset: Any,
+        collate: Callable[[Any], Any],
+        *,
+        batched: bool,
+        pulse: Pulse,
+        recovery: BatchRecovery,
+        hurries: bool,
     ) -> None:
-        super().__init__(collate, mender, pulse)
+        super().__init__(collate, recovery, pulse)
         self._dataset = dataset
         self._batched = batched
         self._hurries = hurries
-        self._quick = 0  # batches of quick samples, in a row
+        self._quick = 0  # count of fast batches in a row
         self._at_once = gives_all_at_once(dataset)
-        # torch's own class has a method that only raises
+        # torch's Dataset has a __getitem__ that only raises
         self._indexable = getattr(type(dataset), "__getitem__", Dataset.__getitem__) is not Dataset.__getitem__
 
     def fetch(self, job: Job) -> Any:
         """See `Fetcher`."""
-        self._pulse.beat(Stage.GETITEM, job.batch)
+        self._pulse.heartbeat(Stage.GETITEM, job.batch)
         if not self._batched:
             data: list[Any] = []
             self._each(job, [job.index], data)
             if not data:
                 raise Emptied
             return self._convert(job, data[0])
-        singly = job.verdicts.get(-1) == SINGLY and self._indexable
+        singly = job.decisions.get(-1) == SINGLY and self._indexable
         if self._at_once and not singly:
             return self._batch_of_anything(job, self._all_at_once(job))
         data = []
         if not self._hurries:
             self._each(job, job.index, data)
             return self._batch_of(job, data)
-        left = self._quickly(job, data) if self._quick >= ENOUGH_QUICK else enumerate(job.index)
+        left = self._load_untimed(job, data) if self._quick >= ENOUGH_QUICK else enumerate(job.index)
         if left is not None:
             self._each_of(job, left, data)
         batch = self._batch_of(job, data)
         stamps = job.stamps
         took = (stamps[-1] - stamps[0]) / max(1, job.samples)
-        # a slow one among them would not be known by its index: look at each again for a while
+        # A slow sample has no timestamp of its own here: time each sample again for a while.
         self._quick = self._quick + 1 if took < QUICK else -ENOUGH_QUICK
         return batch
 
-    def _quickly(self, job: Job, data: list[Any]) -> Any:
-        """Load samples without a look at the clock before each; what is left to load after one that failed, or None."""
+    def _load_untimed(self, job: Job, data: list[Any]) -> Any:
+        """Load samples without timing each; after a failure return an iterator over the rest."""
         dataset, places = self._dataset, enumerate(job.index)
         job.stamps.append(time.monotonic_ns())
         position, one = -1, None
@@ -137,7 +147,7 @@ class MapFetcher(_Collating):
             for position, one in places:  # noqa: B007 - used when it fails
                 data.append(dataset[one])
         except BaseException as error:  # noqa: BLE001 - user code; the policy decides
-            self._mender.sample(job, position, one, error, data, self._load)
+            self.recovery.sample(job, position, one, error, data, self._load)
             return places
         return None
 
@@ -146,7 +156,7 @@ class MapFetcher(_Collating):
 
     def _each_of(self, job: Job, places: Any, data: list[Any]) -> None:
         dataset, words, clock = self._dataset, self._pulse.words, time.monotonic_ns
-        stamps, verdicts = job.stamps, job.verdicts
+        stamps, decisions = job.stamps, job.decisions
         position, one = -1, None
         while True:
             try:
@@ -157,16 +167,16 @@ class MapFetcher(_Collating):
                     stamps.append(now)
                     if words[STOP]:
                         raise Interrupted
-                    if verdicts and position in verdicts:
-                        raise Convicted(verdicts[position])
+                    if decisions and position in decisions:
+                        raise FatalSample(decisions[position])
                     data.append(dataset[one])
             except Interrupted:
                 raise
             except BaseException as error:  # noqa: BLE001 - user code; the policy decides
                 failed_at = clock()
-                self._mender.sample(job, position, one, error, data, self._load)
+                self.recovery.sample(job, position, one, error, data, self._load)
                 if stamps:
-                    stamps[-1] += clock() - failed_at  # what mending took is not the sample's time
+                    stamps[-1] += clock() - failed_at  # recovery time does not count as the sample's time
             else:
                 return
 
@@ -178,23 +188,26 @@ class MapFetcher(_Collating):
         try:
             data: Any = self._dataset.__getitems__(job.index)
         except BaseException as error:  # noqa: BLE001 - as above
-            # what is to be raised is raised: nothing of the user's is run a second time for that
-            if not self._indexable or self._mender.only_raises:
-                self._mender.cannot_load(job, error)
+            # If we only raise, do not run user code a second time.
+            if not self._indexable or self.recovery.only_raises:
+                self.recovery.cannot_load(job, error)
                 raise Emptied from None
-            # one of them is to blame: one by one, the same policies find it
+            # Load the samples one by one to find the one that fails; the policy handles it.
             job.stamps.clear()
             data = []
             try:
                 self._each(job, job.index, data)
-            except Surrender:
-                self._mender.name_one(job, error)
-            self._mender.not_alone(job, error)
+            except RaiseFailure:
+                self.recovery.name_one(job, error)
+            self.recovery.not_alone(job, error)
         return data
 
 
 def gives_all_at_once(dataset: Any) -> bool:
-    """Whether a dataset has a way of its own to load a whole batch; torch's Subset only asks for one sample after the other."""
+    """Return whether the dataset can load a whole batch itself.
+
+    An unmodified torch `Subset` only forwards, so we look at the dataset inside it.
+    """
     kind = type(dataset)
     if getattr(kind, "__getitems__", None) is Subset.__getitems__ and kind.__getitem__ is Subset.__getitem__:
         return gives_all_at_once(dataset.dataset)
@@ -212,9 +225,9 @@ class IterableFetcher(_Collating):
         batched: bool,
         drop_last: bool,
         pulse: Pulse,
-        mender: Mender,
+        recovery: BatchRecovery,
     ) -> None:
-        super().__init__(collate, mender, pulse)
+        super().__init__(collate, recovery, pulse)
         self._iterator: Iterator[Any] = iter(dataset)
         self._batched = batched
         self._drop_last = drop_last
@@ -226,7 +239,7 @@ class IterableFetcher(_Collating):
         """See `Fetcher`."""
         if self._ended:
             raise IterableEnded(self._just_failed)
-        self._pulse.beat(Stage.GETITEM, job.batch)
+        self._pulse.heartbeat(Stage.GETITEM, job.batch)
         if self._batched:
             return self._batch_of(job, self._several(job, job.index))
         data = self._several(job, [None])
@@ -252,8 +265,9 @@ class IterableFetcher(_Collating):
                 self._ended = True
                 break
             except BaseException as error:  # noqa: BLE001 - user code; the policy decides
-                self._just_failed = True
-                self._ended = self._mender.stream(job, self._yielded + len(data), error, data, self._iterator)
+                count = len(data)
+                self._ended = self.recovery.stream(job, self._yielded + count, error, data, self._iterator)
+                self._just_failed = len(data) == count  # nothing took its place
                 if self._ended:
                     break
         self._yielded += len(data)
@@ -265,17 +279,30 @@ class IterableFetcher(_Collating):
 
 
 def make_fetcher(
-    dataset: Any,
-    collate: Callable[[Any], Any],
-    *,
-    iterable: bool,
-    batched: bool,
-    drop_last: bool,
+    worker_input: WorkerInput,
+    spec: WorkerSpec,
+    context: RecoveryContext,
     pulse: Pulse,
-    mender: Mender,
-    hurries: bool = False,
+    *,
+    collate: Callable[[Any], Any],
+    tolerant: Callable[[Any], Any] | None,
 ) -> Fetcher:
-    """The fetcher for this kind of dataset. `hurries`: samples that are quick need no sign of life before each."""
-    if iterable:
-        return IterableFetcher(dataset, collate, batched=batched, drop_last=drop_last, pulse=pulse, mender=mender)
-    return MapFetcher(dataset, collate, batched=batched, pulse=pulse, mender=mender, hurries=hurries)
+    """Make the fetcher for this kind of dataset.
+
+    `collate`, `tolerant`: with and without our checks; see `BatchRecovery`.
+    """
+    dataset = worker_input.dataset
+    recovery = BatchRecovery(spec, dataset, context, tolerant=tolerant)
+    if spec.iterable:
+        return IterableFetcher(
+            dataset,
+            collate,
+            batched=spec.auto_collation,
+            drop_last=spec.drop_last,
+            pulse=pulse,
+            recovery=recovery,
+        )
+    # Nothing watches inline loading: fast samples need no heartbeat each.
+    return MapFetcher(
+        dataset, collate, batched=spec.auto_collation, pulse=pulse, recovery=recovery, hurries=spec.inline
+    )

@@ -1,7 +1,7 @@
-"""A process with one thread that forks workers when it is asked to.
+"""A single-threaded process that forks workers on request: the fork server and each template.
 
-It reaps what ends, reports the status through a pipe that it alone holds, and goes when its parent goes; the kernel then takes its
-children along. The fork server is one, and so is each template.
+It reaps its children and reports each exit status through a pipe whose write end only it holds. It
+exits when its parent is gone, and the kernel then kills its children.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from dataclasses import dataclass
 
 from unjam.loader.engine.deadlines import HAND_OVER, LOOK_AROUND
 from unjam.loader.transport.channel import Channel, ChannelClosed, Envelope
-from unjam.loader.worker.parent_death import ParentSight, die_with_parent
+from unjam.loader.worker.parent_death import ParentWatch, die_with_parent
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Fork a worker. Descriptors: its end of the channel, then the parent's standard output and error."""
+    """Fork a worker. Descriptors: its end of the channel, the parent's stdout and stderr."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A process was forked. Descriptors: the pipe its status will come through and, where there are any, its pidfd."""
+    """A process was forked. Descriptors: its exit status pipe and, if supported, its pidfd."""
 
     pid: int
 
@@ -43,16 +43,16 @@ class NotForked:
 
 
 class Forker:
-    """See the module's text. `children`: status pipes by process, of an earlier program of this process."""
+    """See the module docstring. `children`: exit status pipes by pid, kept across an exec."""
 
-    # seconds without a child and without a request after which it ends by itself; None: never
+    # exit after this many seconds without a child or a request; None: never
     idle: float | None = None
 
     def __init__(self, fd: int, language: Sequence[type], children: dict[int, int] | None = None) -> None:
         self._control_fd = fd
         self._channel = Channel(socket.socket(fileno=fd), language)
         self._children = children or {}
-        self._parent = ParentSight(os.getppid())
+        self._parent = ParentWatch(os.getppid())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -63,7 +63,7 @@ class Forker:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
-        """Fork and reap until the parent, or whoever is at the other end of the channel, is gone."""
+        """Fork and reap until the parent or the channel is gone, or we were idle too long."""
         poller = select.poll()
         poller.register(self._channel.fileno(), select.POLLIN)
         poller.register(self._wake, select.POLLIN)
@@ -91,11 +91,11 @@ class Forker:
         os._exit(0)
 
     def _obey(self, envelope: Envelope) -> None:
-        """Do what a message asks for."""
+        """Handle one message."""
         raise NotImplementedError
 
     def _work(self, channel: int) -> None:
-        """Be a worker, in a child, on the parent's channel."""
+        """Run a worker, in a forked child, on its channel."""
         raise NotImplementedError
 
     def _answer(self, message: object, fds: Sequence[int] = ()) -> None:
@@ -117,7 +117,7 @@ class Forker:
                 os.close(pipe)
 
     def _fork(self, envelope: Envelope, name: str, be: Callable[[int], None]) -> None:
-        """Fork a child that calls `be` with the first descriptor of a message, and tell of it."""
+        """Fork a child that calls `be` with the first descriptor; answer with the result."""
         read, write = os.pipe()
         me = os.getpid()
         try:
@@ -156,11 +156,11 @@ class Forker:
                 os.dup2(fd, standard)
                 os.close(fd)
             name_process(name)
-            # what this process holds stays frozen: a collection that looked at it would copy it into every child
+            # No gc.unfreeze(): a gc run over inherited objects would copy their pages into the child.
             be(channel)
             code = 0
         except BaseException:  # noqa: BLE001 - the last frame of this process; the report goes to stderr
-            import traceback  # noqa: PLC0415 - never needed otherwise
+            import traceback  # noqa: PLC0415 - only for this report
 
             traceback.print_exc()
         finally:
@@ -168,11 +168,11 @@ class Forker:
 
 
 def threads() -> int:
-    """How many threads this process has."""
+    """Return how many threads this process has."""
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:
-        import threading  # noqa: PLC0415 - elsewhere than on Linux only Python's own threads can be counted
+        import threading  # noqa: PLC0415 - without /proc we can count only Python threads
 
         return threading.active_count()
 
@@ -184,8 +184,8 @@ def name_process(name: str) -> None:
 
 
 def leave(code: int) -> None:
-    """End as multiprocessing's children do: its finalisers run, streams are flushed, the interpreter is not torn down."""
-    from multiprocessing import util  # noqa: PLC0415 - at the end only
+    """Exit as multiprocessing's children do: run finalisers, flush streams, skip teardown."""
+    from multiprocessing import util  # noqa: PLC0415 - only needed at exit
 
     try:
         util._exit_function()  # type: ignore[attr-defined] # noqa: SLF001 - what BaseProcess._bootstrap calls

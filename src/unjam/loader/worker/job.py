@@ -1,4 +1,4 @@
-"""One batch while it is being made, and what went wrong in it."""
+"""One batch while it is being made, and its failures."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from unjam.loader.engine.policy import Decision
 from unjam.loader.transport import classes
 from unjam.loader.worker.exceptions import ExceptionRecord
 
-# a verdict for the whole batch (its position): load its samples one by one, though the dataset could give all at once
+# decision for a whole batch (position -1): load samples one by one, do not call __getitems__
 SINGLY = "singly"
 
 
 class Interrupted(Exception):
-    """The parent asked this worker to leave while it was making a batch."""
+    """The parent told this worker to leave while it was making a batch."""
 
 
 class IterableEnded(Exception):
-    """The worker's iterable has no more samples; `cut_short`: it ended right after a sample that failed."""
+    """The worker's iterable has ended; `cut_short`: right after a sample that failed."""
 
-    def __init__(self, cut_short: bool) -> None:  # noqa: FBT001 - it has one meaning
+    def __init__(self, cut_short: bool) -> None:  # noqa: FBT001 - the only argument
         super().__init__()
         self.cut_short = cut_short
 
@@ -33,13 +33,13 @@ class Emptied(Exception):
     """Every sample of the batch failed and was skipped: there is nothing to deliver."""
 
 
-class Surrender(Exception):
-    """The policy says that a failure is to be raised; it is the last of the job's failures."""
+class RaiseFailure(Exception):
+    """The policy decided to raise a failure: the last of the job's failures."""
 
 
 @dataclass(slots=True)
 class Failed:
-    """A failure as it crosses the border. `exception` is None for a sample that its parent already knows about."""
+    """A failure as sent to the parent. `exception` is None if the parent knows it already."""
 
     position: int
     index: Any
@@ -58,7 +58,7 @@ class Failed:
     note: str = ""
 
     def as_error(self, exception: BaseException) -> SampleError:
-        """The record that the user sees."""
+        """Return the record that the user sees."""
         return SampleError(
             index=self.index,
             batch=self.batch,
@@ -77,9 +77,9 @@ class Failed:
         )
 
     def dumps(self) -> bytes:
-        """As bytes; an index that cannot travel goes as its words."""
+        """Return it as bytes; an index that cannot be pickled becomes its repr."""
         for dumps in (pickle.dumps, classes.dumps):
-            with contextlib.suppress(Exception):  # an index may be of a class of the user's
+            with contextlib.suppress(Exception):  # an index may be of a user-defined class
                 data: bytes = dumps(self)
                 pickle.loads(data)
                 return data
@@ -91,30 +91,30 @@ class Failed:
 
 @dataclass(slots=True)
 class Job:
-    """A batch to make. `batch` is its number for ever, `number` its number in the epoch.
+    """A batch to make. `batch` is its number over all epochs, `number` its number in the epoch.
 
-    verdicts: by position, what the parent has decided about samples that ended a worker.
-    spares: indices that may stand in for a failed sample when no other of the batch can.
-    stamps: when each sample began, and at the end when collating and packing began; nanoseconds.
+    decisions: by position, the parent's decision about samples that killed a worker.
+    spares: indices that may replace a failed sample when no other index of the batch can.
+    stamps: when each sample began, then when collate and pickling began and ended; nanoseconds.
     """
 
     batch: int
     number: int
     index: Any
     spares: tuple[Any, ...] = ()
-    verdicts: dict[int, str] = field(default_factory=dict)
+    decisions: dict[int, str] = field(default_factory=dict)
     stamps: list[int] = field(default_factory=list)
     failures: list[Failed] = field(default_factory=list)
     absent: set[int] = field(default_factory=set)
     replaced: dict[int, Any] = field(default_factory=dict)
-    # indices whose samples failed or did not fit: none of them takes another one's place
+    # indices whose samples failed or did not fit: not used as replacements
     rejected: list[Any] = field(default_factory=list)
     samples: int = 0
-    # whether the loader makes batches; otherwise the index is one sample's, whatever it looks like
+    # False: the loader does not batch, and `index` is the index of one sample even if it is a list
     batched: bool = True
 
     def indices(self) -> tuple[Any, ...]:
-        """The batch's indices, as far as they can be listed."""
+        """Return the batch's indices; an index that is not iterable counts as one."""
         if not self.batched:
             return (self.index,)
         try:
@@ -123,31 +123,31 @@ class Job:
             return (self.index,)
 
     def remaining(self) -> tuple[Any, ...]:
-        """The indices of the samples that were not left out."""
+        """Return the indices of the samples that were not skipped."""
         return tuple(index for at, index in enumerate(self.indices()) if at not in self.absent)
 
     def kept(self, count: int) -> list[int]:
-        """The positions of the `count` samples that are there, in their order."""
+        """Return the positions of the `count` samples that were not skipped, in order."""
         if not self.absent:
             return list(range(count))
         return [position for position in range(count + len(self.absent)) if position not in self.absent]
 
     def index_at(self, position: int) -> Any:
-        """The index of the sample at a position: its own, or the one that took its place."""
+        """Return the index of the sample at a position: its own, or that of its replacement."""
         if position in self.replaced:
             return self.replaced[position]
         indices = self.indices()
         return indices[position] if 0 <= position < len(indices) else None
 
     def times(self) -> bytes:
-        """The stamps as bytes."""
+        """Return the stamps as bytes."""
         return array.array("q", self.stamps).tobytes()
 
     def told(self) -> bytes:
-        """The failures as bytes; empty when there are none."""
+        """Return the failures as bytes; empty if there are none."""
         return pickle.dumps([failed.dumps() for failed in self.failures]) if self.failures else b""
 
 
 def failures_from(told: bytes) -> list[Failed]:
-    """What `Job.told` wrote."""
+    """Read what `Job.told` wrote."""
     return [pickle.loads(one) for one in pickle.loads(told)] if told else []

@@ -1,9 +1,9 @@
-"""A worker's life: take the start frame, settle, load the dataset, make batches until told to leave.
+"""The worker's main loop: set up, load the dataset, make batches until told to leave.
 
     starting -> loading -> init -> idle <-> (getitem -> collate -> pickle -> send) -> leaving
 
-Everything happens in the main thread. Pickling too: a batch or an exception that cannot be pickled is an answer like
-any other, never a message lost in a background thread.
+Everything runs in the main thread, pickling too. So a batch or an exception that cannot be pickled
+is reported like any other failure and is not lost in a background thread.
 """
 
 from __future__ import annotations
@@ -30,14 +30,12 @@ from unjam.loader.transport import classes, collating
 from unjam.loader.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.loader.transport.packing import Packer
 from unjam.loader.transport.slots import Arena
-from unjam.loader.transport.status_page import ARMED, Page, Stage
+from unjam.loader.transport.status_page import ARMED, Stage, StatusPage
 from unjam.loader.worker import messages, thread_limits
-from unjam.loader.worker.batch_recovery import Mender
 from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.fetching import Fetcher, make_fetcher
-from unjam.loader.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, Surrender
-from unjam.loader.worker.sample_recovery import Identity
-from unjam.loader.worker.spec import Cargo, WorkerSpec, seed_batch
+from unjam.loader.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, RaiseFailure
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec, seed_batch
 from unjam.loader.worker.transforms import Transforms
 from unjam.system import memory
 from unjam.system import torch_private as private
@@ -46,8 +44,8 @@ STACKS_BYTES = 1 << 18
 STACK_SIGNAL = signal.SIGUSR2
 
 
-def run(sock: socket.socket | int, cargo: Cargo | None) -> None:
-    """Be a worker. `cargo` is given where the worker inherited it; otherwise it comes with the start frame."""
+def run(sock: socket.socket | int, worker_input: WorkerInput | None) -> None:
+    """Run a worker. `worker_input` is inherited by fork; if None, it comes with the start frame."""
     channel = Channel(socket.socket(fileno=sock) if isinstance(sock, int) else sock, messages.LANGUAGE)
     fds: list[int] = []
     try:
@@ -61,18 +59,18 @@ def run(sock: socket.socket | int, cargo: Cargo | None) -> None:
     fds += first.fds
     worker = Worker(begin.spec, channel, fds[:2])
     try:
-        worker.prepare(begin, cargo, fds[2:])
+        worker.prepare(begin, worker_input, fds[2:])
         worker.serve()
     except ChannelClosed:
-        pass  # the parent let go of us
+        pass  # the parent closed the channel
 
 
 def _await(channel: Channel) -> Envelope:
-    """The next frame; the waits are bounded and the parent's death ends this process by the lifeline."""
+    """Return the next frame. Each wait is bounded; if the parent dies, `parent_death` kills us."""
     while not channel.arrived:
         if channel.closed:
             raise ChannelClosed("the parent closed the channel")
-        # there is nearly always something: look before waiting
+        # A frame is nearly always there: read before polling.
         channel.receive()
         if not channel.arrived and not channel.closed:
             channel.poll(LOOK_AROUND.seconds)
@@ -86,14 +84,13 @@ class Worker:
         self._spec = spec
         self._channel = channel
         page_fd, self._stacks = fds
-        # it stays open: whoever looks at this process from outside can read the heartbeat by its descriptor
-        self._page = Page(page_fd)
+        # Keep it open: outside observers read the heartbeat through this descriptor.
+        self._page = StatusPage(page_fd)
         self._arena = Arena(self._page, self._announce)
         self._packer = Packer(self._arena, by_value=spec.by_value)
         self._fetcher: Fetcher | None = None
-        self._mender: Mender | None = None
-        self._cargo: Cargo | None = None
-        # what came while the worker waited for a verdict
+        self._worker_input: WorkerInput | None = None
+        # frames that came while we waited for a policy answer
         self._backlog: deque[Envelope] = deque()
         self._shared_rng = torch.Generator()
         self._exhausted = False
@@ -104,84 +101,85 @@ class Worker:
 
     # -- preparing ---------------------------------------------------------------------------------------------------
 
-    def prepare(self, begin: messages.Begin, cargo: Cargo | None, fds: list[int]) -> None:
-        """Settle, load, seed, and say so; a failure is told, and the worker waits to be dismissed."""
+    def prepare(self, begin: messages.Begin, worker_input: WorkerInput | None, fds: list[int]) -> None:
+        """Set up, load, seed, and report it. After a failure, report it and wait for `Leave`."""
         self._arm()
-        self._page.beat(Stage.LOADING, -1)
+        self._page.heartbeat(Stage.LOADING, -1)
         self._modules = set(sys.modules)
         try:
             if begin.has_tracker:
                 use_tracker(fds.pop(1))
             if begin.home is not None:
                 begin.home.settle(self._spec.worker, adopted=begin.adopted)
-            # one that was forked from a template has nothing of the training process's
-            self._settle(adopted=begin.adopted, forked=cargo is not None and not begin.adopted)
-            if cargo is None:
+            # A worker forked from a template inherits nothing from the training process.
+            self._set_up_process(adopted=begin.adopted, forked=worker_input is not None and not begin.adopted)
+            if worker_input is None:
                 assert begin.manifest is not None, "a worker without a cargo needs a manifest"
-                cargo = shipping.receive(fds[0], begin.manifest, fds[1:])
+                worker_input = shipping.receive(fds[0], begin.manifest, fds[1:])
                 os.close(fds[0])
             classes.remember()
-            self._page.beat(Stage.INIT, -1)
+            self._page.heartbeat(Stage.INIT, -1)
             loaded = time.monotonic_ns()
-            self._initialise(cargo)
+            self._initialise(worker_input)
             now = time.monotonic_ns()
-        except BaseException as error:  # noqa: BLE001 - user code runs in here; whatever it raises is the answer
-            self._tell_unready(error, "before its first sample")
+        except BaseException as error:  # noqa: BLE001 - user code runs here; report what it raises
+            self._send_not_ready(error, "before its first sample")
             return
-        self._tell_imports()
-        self._tell(messages.Prepared(now, now - loaded))
+        self._send_imports()
+        self._send(messages.Prepared(now, now - loaded))
 
     def _arm(self) -> None:
-        """Make stacks readable without ptrace, from the first moment on."""
+        """Make stacks readable without ptrace, as early as possible."""
         faulthandler.enable(self._stacks, all_threads=True)
         faulthandler.register(STACK_SIGNAL, self._stacks, all_threads=True)
         self._page.words[ARMED] = 1
         self._handler = signal.getsignal(STACK_SIGNAL)
 
-    def _settle(self, *, adopted: bool, forked: bool) -> None:
-        """Keep Ctrl-C for the parent, cap the threads."""
-        # a handler, not SIG_IGN: programs that the dataset runs keep the default
+    def _set_up_process(self, *, adopted: bool, forked: bool) -> None:
+        """Ignore Ctrl-C, which only the parent handles, and limit threads."""
+        # Not SIG_IGN: programs that the dataset starts would inherit that.
         signal.signal(signal.SIGINT, lambda *_: None)
         if self._spec.threads is not None:
-            # the fork server sets the variables before it loads anything; nobody else does
+            # Only the fork server sets the variables before it loads libraries.
             thread_limits.cap_threads(self._spec.threads, loaded_elsewhere=not adopted, forked=forked)
 
-    def _initialise(self, cargo: Cargo) -> None:
+    def _initialise(self, worker_input: WorkerInput) -> None:
         spec = self._spec
-        self._cargo = cargo
-        for kind, function in cargo.collate_additions.items():
+        self._worker_input = worker_input
+        for kind, function in worker_input.collate_additions.items():
             private.default_collate_fn_map[kind] = function
-        self._tolerant = collating.install(self._arena, strict=collating.is_default(cargo.collate_fn))
+        self._tolerant = collating.install(self._arena, strict=collating.is_default(worker_input.collate_fn))
         seed = spec.seed_everything()
         self._reseed(spec.shared_seed)
-        private.set_worker_info(id=spec.worker, num_workers=spec.workers, seed=seed, dataset=cargo.dataset)
-        if cargo.worker_init_fn is not None:
-            cargo.worker_init_fn(spec.worker)
+        private.set_worker_info(id=spec.worker, num_workers=spec.workers, seed=seed, dataset=worker_input.dataset)
+        if worker_input.worker_init_fn is not None:
+            worker_input.worker_init_fn(spec.worker)
         if spec.profile:
-            roots = {"dataset": cargo.dataset, "collate_fn": cargo.collate_fn}
+            roots = {"dataset": worker_input.dataset, "collate_fn": worker_input.collate_fn}
             self._transforms = Transforms(roots)
         self._fetcher = self._new_fetcher()
 
     def _reseed(self, shared_seed: int | None) -> None:
-        cargo = self._cargo
-        if cargo is not None and isinstance(cargo.dataset, private.IterDataPipe) and shared_seed is not None:
+        worker_input = self._worker_input
+        if (
+            worker_input is not None
+            and isinstance(worker_input.dataset, private.IterDataPipe)
+            and shared_seed is not None
+        ):
             self._shared_rng.manual_seed(shared_seed)
-            cargo.dataset = private.apply_random_seed(cargo.dataset, self._shared_rng)
+            worker_input.dataset = private.apply_random_seed(worker_input.dataset, self._shared_rng)
 
     def _new_fetcher(self) -> Fetcher:
-        cargo, spec = self._cargo, self._spec
-        assert cargo is not None, "not prepared"
-        identity = Identity(spec.worker, spec.base_seed, spec.iterable, spec.auto_collation, spec.by_value)
-        plain = collating.is_default(cargo.collate_fn)
-        self._mender = Mender(spec.policy, identity, cargo.dataset, self, tolerant=self._tolerant if plain else None)
+        worker_input = self._worker_input
+        assert worker_input is not None, "not prepared"
+        plain = collating.is_default(worker_input.collate_fn)
         return make_fetcher(
-            cargo.dataset,
-            cargo.collate_fn,
-            iterable=spec.iterable,
-            batched=spec.auto_collation,
-            drop_last=spec.drop_last,
-            pulse=self._page,
-            mender=self._mender,
+            worker_input,
+            self._spec,
+            self,
+            self._page,
+            collate=worker_input.collate_fn,
+            tolerant=self._tolerant if plain else None,
         )
 
     # -- serving -----------------------------------------------------------------------------------------------------
@@ -189,7 +187,7 @@ class Worker:
     def serve(self) -> None:
         """Make batches until told to leave."""
         while not self._page.stop_asked:
-            self._page.beat(Stage.IDLE, -1)
+            self._page.heartbeat(Stage.IDLE, -1)
             envelope = self._backlog.popleft() if self._backlog else _await(self._channel)
             message = envelope.message
             if isinstance(message, messages.Task):
@@ -203,45 +201,49 @@ class Worker:
                 self._carry(message)
             elif isinstance(message, messages.Leave):
                 break
-        self._page.beat(Stage.LEAVING, -1)
-        self._tell(messages.Farewell())
+        self._page.heartbeat(Stage.LEAVING, -1)
+        self._send(messages.Leaving())
 
     def _make(self, job: Job) -> None:
         assert self._fetcher is not None, "not prepared"
-        assert self._mender is not None, "not prepared"
         if signal.getsignal(STACK_SIGNAL) is not self._handler:
-            self._page.words[ARMED] = 0  # user code has the signal now: it must not be sent
+            self._page.words[ARMED] = 0  # user code took over the signal: do not send it
         self._arena.open()
         try:
             batch = self._fetcher.fetch(job)
-            self._page.beat(Stage.PICKLE, job.batch)
+            self._page.heartbeat(Stage.PICKLE, job.batch)
             job.stamps.append(time.monotonic_ns())
             try:
                 packed = self._packer.pack(batch)
-            except BaseException as error:  # noqa: BLE001 - the user's own reductions run in here
-                self._mender.whole(job, "pickle", error)
+            except BaseException as error:  # noqa: BLE001 - user-defined reductions run here
+                self._fetcher.recovery.whole(job, "pickle", error)
                 raise Emptied from None
         except Interrupted:
             return
         except IterableEnded as end:
             self._exhausted = True
-            self._tell(messages.Drained(job.batch, end.cut_short), job.told())
+            self._send(messages.Drained(job.batch, end.cut_short), job.told())
             return
-        except (Surrender, Emptied) as outcome:
+        except (RaiseFailure, Emptied) as outcome:
             self._arena.discard()
-            lost = isinstance(outcome, Surrender)
-            self._tell(messages.Raised(job.batch, loading=False) if lost else messages.Emptied(job.batch), job.told())
+            lost = isinstance(outcome, RaiseFailure)
+            self._send(
+                messages.BatchRaised(job.batch, loading=False) if lost else messages.BatchEmpty(job.batch), job.told()
+            )
             return
-        except BaseException as error:  # noqa: BLE001 - a failure that could not even be described is still told
+        except BaseException as error:  # noqa: BLE001 - describing the failure failed; report it anyway
             self._arena.discard()
-            self._tell(messages.Raised(job.batch, loading=False), pickle.dumps([self._bare(error, job.number).dumps()]))
+            self._send(
+                messages.BatchRaised(job.batch, loading=False),
+                pickle.dumps([self._failure_without_sample(error, job.number).dumps()]),
+            )
             return
         finally:
             batch = None
         retired, self._arena.retired = tuple(self._arena.retired), []
         job.stamps.append(time.monotonic_ns())
-        self._page.beat(Stage.SEND, job.batch)
-        made = messages.Made(
+        self._page.heartbeat(Stage.SEND, job.batch)
+        made = messages.BatchMade(
             job.batch,
             packed.stream,
             packed.stream_at,
@@ -254,51 +256,51 @@ class Worker:
             b"" if self._transforms is None else self._transforms.take(),
         )
         if len(sys.modules) != len(self._modules):
-            self._tell_imports()  # before the batch, which may be the last
-        self._tell(made, packed.data)
+            self._send_imports()  # before the batch, which may be the last message
+        self._send(made, packed.data)
 
     def _resume(self, message: messages.Resume) -> None:
         self._exhausted = False
-        self._page.beat(Stage.INIT, -1)  # the dataset's __iter__ may take its time: this is no waiting for work
+        self._page.heartbeat(Stage.INIT, -1)  # the dataset's __iter__ may be slow; this is not idle time
         try:
             self._reseed(message.shared_seed)
             self._fetcher = self._new_fetcher()
-        except BaseException as error:  # noqa: BLE001 - the dataset's __iter__ runs in here
+        except BaseException as error:  # noqa: BLE001 - the dataset's __iter__ runs here
             self._fetcher = None
-            self._tell_unready(error, "at the beginning of an epoch")
+            self._send_not_ready(error, "at the beginning of an epoch")
 
-    # -- what the mender needs ---------------------------------------------------------------------------------------
+    # -- RecoveryContext ---------------------------------------------------------------------------------------------
 
     @property
     def words(self) -> Any:
-        """See `Surroundings`."""
+        """See `RecoveryContext`."""
         return self._page.words
 
-    def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
-        """See `Surroundings`."""
-        self._page.beat(stage, batch, position)
+    def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
+        """See `RecoveryContext`."""
+        self._page.heartbeat(stage, batch, position)
 
-    def mention(self, text: str) -> None:
-        """See `Surroundings`."""
-        self._tell(messages.Mentions(), text.encode())
+    def warn_once(self, text: str) -> None:
+        """See `RecoveryContext`."""
+        self._send(messages.WarnOnce(), text.encode())
 
     def start_over(self) -> None:
-        """See `Surroundings`."""
+        """See `RecoveryContext`."""
         self._arena.discard()
         self._arena.open()
 
     def ask(self, job: Job, failed: Failed) -> Decision:
-        """See `Surroundings`. The user's function lives in the parent, which may be busy training."""
+        """See `RecoveryContext`. The parent runs the user's function and may be busy training."""
         was = self._page.read()
-        self._page.beat(Stage.ASKING, job.batch, failed.position)
-        self._tell(messages.Asks(job.batch), failed.dumps())
+        self._page.heartbeat(Stage.ASKING, job.batch, failed.position)
+        self._send(messages.PolicyQuestion(job.batch), failed.dumps())
         while True:
             if self._page.stop_asked:
                 raise Interrupted
             envelope = _await(self._channel)
             match envelope.message:
-                case messages.Verdict(decision):
-                    self._page.beat(was.stage, was.batch, was.position)
+                case messages.PolicyAnswer(decision):
+                    self._page.heartbeat(was.stage, was.batch, was.position)
                     return Decision(decision)
                 case messages.Carry() as carry:
                     self._carry(carry)
@@ -308,31 +310,31 @@ class Worker:
                 case _:
                     self._backlog.append(envelope)
 
-    # -- telling -----------------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------------------------
 
-    def _tell(self, message: object, data: bytes | memoryview = b"", fds: tuple[int, ...] = ()) -> None:
-        """Send, for as long as the parent needs to read; it may be busy training."""
+    def _send(self, message: object, data: bytes | memoryview = b"", fds: tuple[int, ...] = ()) -> None:
+        """Send; wait until the parent has read, since it may be busy training."""
         self._channel.post(message, data, fds)
         while not self._channel.flush():
             if self._page.stop_asked:
                 raise ChannelClosed("asked to stop")
             self._channel.poll(LOOK_AROUND.seconds, write=True)
 
-    def _tell_imports(self) -> None:
-        """Name the installed modules that were imported since the last time, so that the fork server can do it next time."""
+    def _send_imports(self) -> None:
+        """Report newly imported installed modules; the fork server imports them next time."""
         loaded = list(sys.modules.items())
         names = [name for name, module in loaded if name not in self._modules and is_installed_module(module)]
         self._modules = {name for name, _ in loaded}
         if names:
-            self._tell(messages.Imported(), "\n".join(names).encode())
+            self._send(messages.Imported(), "\n".join(names).encode())
 
-    def _tell_unready(self, error: BaseException, when: str) -> None:
+    def _send_not_ready(self, error: BaseException, when: str) -> None:
         loading = self._page.read().stage is Stage.LOADING
-        failed = self._bare(error, None, f"raised {when}")
-        self._tell(messages.Raised(None, loading=loading), pickle.dumps([failed.dumps()]))
+        failed = self._failure_without_sample(error, None, f"raised {when}")
+        self._send(messages.BatchRaised(None, loading=loading), pickle.dumps([failed.dumps()]))
 
-    def _bare(self, error: BaseException, batch: int | None, *notes: str) -> Failed:
-        """A failure of no sample in particular."""
+    def _failure_without_sample(self, error: BaseException, batch: int | None, *notes: str) -> Failed:
+        """Describe a failure that belongs to no single sample."""
         worker = self._spec.worker
         taken = record(error, (place(None, batch, worker), *notes), by_value=self._spec.by_value)
         seconds = self._page.read().seconds()
@@ -341,25 +343,25 @@ class Worker:
 
     def _carry(self, message: messages.Carry) -> None:
         data = self._arena.read_back(message.slot)
-        self._tell(messages.Carried(message.slot, message.generation), data)
+        self._send(messages.Carried(message.slot, message.generation), data)
 
     def _announce(self, slot: int, size: int, fd: int) -> None:
-        self._tell(messages.NewSlot(slot, size), fds=(fd,))
+        self._send(messages.NewSlot(slot, size), fds=(fd,))
 
 
 def _job(task: messages.Task, data: bytes, *, batched: bool) -> Job:
     index, spares = pickle.loads(data) if task.with_spares else (pickle.loads(data), ())
-    return Job(task.batch, task.number, index, spares, task.verdicts or {}, batched=batched)
+    return Job(task.batch, task.number, index, spares, task.decisions or {}, batched=batched)
 
 
 def warm_up() -> None:
-    """Import and touch, once in the fork server, what every worker would import and touch in its first milliseconds."""
-    WorkerSpec(0, 1, False, True, False, 0, None, 1, True).seed_everything()  # noqa: FBT003 - all of it is thrown away
+    """Do once, in the fork server, the imports and first calls that every worker needs."""
+    WorkerSpec(0, 1, False, True, False, 0, None, 1, True).seed_everything()  # noqa: FBT003 - only to warm up
     collating.additions()
 
 
 def make_start_memory() -> tuple[int, int]:
-    """Descriptors of a new worker's page and of the memory for its stacks."""
+    """Create a new worker's status page and the memory for its stacks; return their descriptors."""
     page = memory.create(4096, "page")
     try:
         return page, memory.create(STACKS_BYTES, "stacks")

@@ -1,10 +1,13 @@
-"""What a parent and its worker say to each other. Small frozen classes; what the user made travels beside them."""
+"""Messages between a parent and its worker: small frozen classes.
+
+User data is sent beside them, as the frame's raw data.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from unjam.loader.ship.process_state import World
+from unjam.loader.ship.process_state import ProcessState
 from unjam.loader.ship.shipping import Manifest
 from unjam.loader.transport.slots import Filling
 from unjam.loader.transport.unpacking import BufferAt
@@ -15,14 +18,15 @@ from unjam.loader.worker.spec import WorkerSpec
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The first frame: who the worker is. `home` and `manifest` are None for a worker forked from the parent.
+    """The first frame. `home` and `manifest` are None for a worker forked from the parent.
 
-    Descriptors: the shared page, the memory for stacks, then, where there is a manifest, the payload, and the parent's
-    resource tracker if `has_tracker`, then those that the payload refers to. `adopted`: born of unjam's own fork server.
+    Descriptors: the status page and the memory for stacks. With a manifest: the payload, then the
+    parent's resource tracker if `has_tracker`, then the descriptors that the payload refers to.
+    `adopted`: forked by unjam's own fork server or a template.
     """
 
     spec: WorkerSpec
-    home: World | None
+    home: ProcessState | None
     manifest: Manifest | None
     has_tracker: bool
     adopted: bool
@@ -30,20 +34,21 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """More descriptors than one frame can carry; those of the next frame belong to them."""
+    """Descriptors that do not fit into one frame; the next frame carries the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Make `batch`, which is number `number` of its epoch; its indices are the frame's data, with spares if it says so.
+    """Make `batch`, which has number `number` in its epoch.
 
-    `verdicts`: by position, what was decided about samples that ended a worker; see `Job`. `seed`: the batch's own.
+    The frame's data holds its indices, and the spares if `with_spares`. `decisions`: by position,
+    the decision about samples that killed a worker; see `Job`. `seed`: seed of this batch.
     """
 
     batch: int
     number: int
     with_spares: bool = False
-    verdicts: dict[int, str] | None = None
+    decisions: dict[int, str] | None = None
     seed: int | None = None
 
 
@@ -55,8 +60,8 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer to `Asks`."""
+class PolicyAnswer:
+    """The answer to `PolicyQuestion`."""
 
     decision: str
 
@@ -71,7 +76,7 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """End."""
+    """Tell the worker to exit."""
 
 
 # -- worker to parent --------------------------------------------------------------------------------------------------
@@ -79,7 +84,10 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The worker has its dataset. `at`: when, on the machine's clock; `initialised`: what user code took of it; nanoseconds."""
+    """The worker has its dataset.
+
+    `at`: when, on the monotonic clock. `initialised`: how long initialisation took. Nanoseconds.
+    """
 
     at: int
     initialised: int
@@ -87,7 +95,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The worker had to import installed modules itself; their names, in order, are the frame's data."""
+    """Installed modules that the worker had to import; the frame's data has their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +107,11 @@ class NewSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A batch, packed. Where no slot carries its bytes they are the frame's data.
+class BatchMade:
+    """A packed batch. If it has no slot, its bytes are the frame's data.
 
-    `times` are the job's stamps, `failures` what failed on the way; both as bytes, read when somebody wants to know.
+    `times`: the job's stamps. `failures`: the job's failures. Both are bytes, decoded only on
+    demand.
     """
 
     batch: int
@@ -118,11 +127,11 @@ class Made:
 
     @property
     def nbytes(self) -> int:
-        """What the batch occupies in its slot."""
+        """Bytes in the slot plus the length of the pickle stream."""
         return (self.filling.used if self.filling else 0) + len(self.stream)
 
-    def without_slot(self) -> Made:
-        """The same for bytes that came through the channel."""
+    def without_slot(self) -> BatchMade:
+        """Return a copy for bytes that came through the channel."""
         return replace(self, filling=None, retired=())
 
 
@@ -135,11 +144,12 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
-    """User code raised while making `batch` (None: while preparing), and the policy says that it is to be raised.
+class BatchRaised:
+    """User code raised while making `batch` (None: while preparing); the policy is to raise.
 
-    The failures are the frame's data, the one to be raised last. `loading`: the dataset could be pickled over there but
-    not unpickled here.
+    The frame's data holds the failures; the last one is raised. `loading`: the failure came while
+    the worker was loading, e.g. the parent could pickle the dataset but the worker cannot unpickle
+    it.
     """
 
     batch: int | None
@@ -147,24 +157,25 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class Emptied:
+class BatchEmpty:
     """Every sample of `batch` failed and was skipped; the failures are the frame's data."""
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
-    """What is to be done about a failure, which is the frame's data? The worker waits for a `Verdict`."""
+class PolicyQuestion:
+    """Ask what to do about the failure in the frame's data; wait for a `PolicyAnswer`."""
 
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """The worker's iterable ended before `batch`; failures since the last batch are the frame's data.
+    """The worker's iterable ended before `batch`.
 
-    `cut_short`: it ended right after a sample that failed, as a generator does.
+    The frame's data holds failures since the last batch. `cut_short`: it ended right after a sample
+    that failed, as a generator does.
     """
 
     batch: int
@@ -172,13 +183,13 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
-class Mentions:
-    """Something that the user should know and that is no failure; the text is the frame's data."""
+class WarnOnce:
+    """A warning for the user that is not a failure; the text is the frame's data."""
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
-    """The worker ends because it was asked to."""
+class Leaving:
+    """The worker exits because it was told to."""
 
 
 # every message between a parent and its worker
@@ -187,18 +198,18 @@ LANGUAGE = (
     Descriptors,
     Task,
     Resume,
-    Verdict,
+    PolicyAnswer,
     Carry,
     Leave,
     Prepared,
     Imported,
-    Mentions,
+    WarnOnce,
     NewSlot,
-    Made,
+    BatchMade,
     Carried,
-    Raised,
-    Emptied,
-    Asks,
+    BatchRaised,
+    BatchEmpty,
+    PolicyQuestion,
     Drained,
-    Farewell,
+    Leaving,
 )

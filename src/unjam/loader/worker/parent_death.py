@@ -1,9 +1,9 @@
-"""A worker dies with its parent, whatever it is doing.
+"""End a worker when its parent dies, even if the worker is stuck.
 
-On Linux the kernel does it: a parent-death signal reaches a process that is stuck in C code with the interpreter locked.
-The kernel ties that signal to the *thread* that forked, so it is used only where that thread lives as long as its
-process: in the fork server, which has one thread, and for a fork from the main thread. Elsewhere a small thread watches
-the parent.
+On Linux the kernel sends a parent-death signal. It also kills a process that is stuck in C code
+while holding the interpreter lock. The kernel ties the signal to the *thread* that forked, so we
+use it only if that thread lives as long as its process: in the fork server, which has one thread,
+and for a fork from the main thread. Otherwise a small thread watches the parent.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent`, whose only or main thread forked it, is gone."""
+    """Have the kernel kill this process when `parent` dies; its only or main thread forked us."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
-            os._exit(1)  # it was gone before the signal was arranged
+            os._exit(1)  # the parent died before we set the signal
     else:
         die_with(parent)
 
 
 def die_with(process: int) -> None:
-    """Have a thread of this process watch another one, which need not be its parent, and end with it."""
+    """Start a thread that kills this process when `process` (parent or not) is gone."""
     threading.Thread(target=_watch, args=(process,), name="unjam-lifeline", daemon=True).start()
 
 
 def _watch(parent: int) -> None:
-    sight = ParentSight(parent)
-    while sight.alive(LOOK_AROUND.milliseconds):
+    watch = ParentWatch(parent)
+    while watch.alive(LOOK_AROUND.milliseconds):
         pass
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class ParentSight:
-    """Sees whether a process still lives, at once where the kernel has pidfds, by looking otherwise."""
+class ParentWatch:
+    """Tells whether a process is alive: at once with a pidfd, otherwise by polling."""
 
     def __init__(self, parent: int) -> None:
         self._parent = parent
@@ -54,7 +54,7 @@ class ParentSight:
         self._is_parent = os.getppid() == parent
 
     def alive(self, milliseconds: int) -> bool:
-        """Wait at most `milliseconds` for the process to end; return whether it still lives."""
+        """Wait at most `milliseconds` for the process to end; return whether it is still alive."""
         if self.fd is not None:
             poller = select.poll()
             poller.register(self.fd, select.POLLIN)

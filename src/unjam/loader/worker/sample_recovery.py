@@ -1,12 +1,11 @@
-"""What a worker does about a sample that failed: raise, skip, replace or retry, as the policy says.
+"""Recovery from a failed sample: raise, skip, replace or retry, as the on_error policy decides.
 
-A failure is described where it happened, with the exception as it is, and travels with its batch: a batch that has to
-be made again because its worker died does not report anything twice.
+The worker describes a failure where it happens and sends it with its batch. So a batch that is made
+again because its worker died reports nothing twice.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import random
 import threading
@@ -16,77 +15,62 @@ from typing import Any, NoReturn, Protocol
 
 from unjam.errors import place
 from unjam.loader.engine.deadlines import RETRY_FIRST, RETRY_MOST
-from unjam.loader.engine.policy import Decision, Policy
+from unjam.loader.engine.policy import Decision
 from unjam.loader.transport.status_page import SINCE, STOP, Stage
 from unjam.loader.worker.batch_culprit import among
 from unjam.loader.worker.exceptions import add_notes, record, twin
-from unjam.loader.worker.job import Failed, Interrupted, Job, Surrender
+from unjam.loader.worker.job import Failed, Interrupted, Job, RaiseFailure
+from unjam.loader.worker.spec import WorkerSpec
 
-# other samples that are tried in the place of one that failed
+# replacements to try for one failed sample
 MOST_REPLACEMENTS = 8
-# failures of an iterator without a sample between them, after which it is not asked again
+# raise after this many failures of an iterator in a row, without a sample between them
 MOST_IN_A_ROW = 100
 
 
-class Convicted(Exception):
-    """The parent has decided about this sample already: it ended its worker."""
+class FatalSample(Exception):
+    """This sample killed a worker before, and the parent has already decided what to do."""
 
-    def __init__(self, verdict: str) -> None:
-        super().__init__(verdict)
-        self.verdict = verdict
+    def __init__(self, decision: str) -> None:
+        super().__init__(decision)
+        self.decision = decision
 
 
-class Surroundings(Protocol):
-    """What a mender needs of the process that it works in."""
+class RecoveryContext(Protocol):
+    """What recovery needs from its process."""
 
     @property
     def words(self) -> Any:
-        """The heartbeat."""
+        """The words of the status page."""
 
-    def beat(self, stage: Stage, batch: int, position: int = -1) -> None:
-        """Say what is about to be done."""
+    def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
+        """Record what we do next."""
 
     def ask(self, job: Job, failed: Failed) -> Decision:
-        """What the user's own function says."""
+        """Ask the user's on_error function."""
 
-    def mention(self, text: str) -> None:
-        """Tell the user, once, what is no failure."""
+    def warn_once(self, text: str) -> None:
+        """Warn the user, once, about something that is not a failure."""
 
     def start_over(self) -> None:
-        """Throw away what was made of the batch so far."""
+        """Discard what was written of the batch so far."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Identity:
-    """Who the failures belong to. `inline`: the training process itself, where Ctrl-C and sys.exit() are the user's."""
+class SampleRecovery:
+    """Applies the on_error policy to failed samples; `BatchRecovery` adds whole batches."""
 
-    worker: int | None
-    seed: int
-    iterable: bool
-    batched: bool
-    by_value: bool
-
-    @property
-    def inline(self) -> bool:
-        """Whether this is no worker."""
-        return self.worker is None
-
-
-class SampleMender:
-    """Applies a policy to the samples of one worker that fail; `Mender` adds what is done about whole batches."""
-
-    def __init__(self, policy: Policy, identity: Identity, dataset: Any, around: Surroundings) -> None:
-        self._policy = policy
-        self._me = identity
+    def __init__(self, spec: WorkerSpec, dataset: Any, context: RecoveryContext) -> None:
+        self._policy = spec.policy
+        self._spec = spec
         self._dataset = dataset
-        self._around = around
+        self._context = context
         self._in_a_row, self._stuck_at = 0, -1
-        # never set: only its bounded waiting is used
+        # never set: used for its wait() with a timeout
         self._pauses = threading.Event()
 
     @property
     def only_raises(self) -> bool:
-        """Whether every failure is raised, whatever it is."""
+        """Whether the policy raises every failure."""
         return self._policy.always is Decision.RAISE
 
     # -- one sample --------------------------------------------------------------------------------------------------
@@ -94,9 +78,9 @@ class SampleMender:
     def sample(
         self, job: Job, position: int, index: Any, error: BaseException, data: list[Any], load: Callable[[Any], Any]
     ) -> None:
-        """A sample failed: add what takes its place to `data`, or nothing, or raise `Surrender`."""
+        """Handle a failed sample: append one or nothing to `data`, or raise `RaiseFailure`."""
         if position < 0 or len(data) + len(job.absent) > position:
-            raise error  # no sample: the indices themselves raised, after the last one they gave
+            raise error  # not a sample: iterating over the indices raised
         tries = 1
         while True:
             failed = self._describe(job, "getitem", error, position=position, index=index, tries=tries)
@@ -122,13 +106,13 @@ class SampleMender:
                     return
 
     def _replace(self, job: Job, failed: Failed, data: list[Any], load: Callable[[Any], Any]) -> None:
-        """Another sample of the batch, or else a recent one: never one that the sampler would not give."""
+        """Replace with a sample of this batch or a recent one: only indices from the sampler."""
         position = failed.position
         for candidate in self._candidates(job, position):
-            self._around.beat(Stage.GETITEM, job.batch, position)
+            self._context.heartbeat(Stage.GETITEM, job.batch, position)
             try:
                 data.append(load(candidate))
-            except Exception:  # noqa: BLE001 - it fails too; it is reported where it is due itself
+            except Exception:  # noqa: BLE001 - it is reported at its own position
                 job.rejected.append(candidate)
                 continue
             failed.replacement = job.replaced[position] = candidate
@@ -139,23 +123,23 @@ class SampleMender:
         job.absent.add(position)
 
     def _candidates(self, job: Job, position: int) -> list[Any]:
-        """In an order that depends only on the seed and the place, so that a second run replaces alike."""
-        dice = random.Random(f"{self._me.seed} {job.number} {position}")  # noqa: S311 - no secret
-        mates = [index for at, index in enumerate(job.indices()) if at != position and at not in job.verdicts]
+        """Return replacements; the order depends only on seed, batch and position: repeatable."""
+        rng = random.Random(f"{self._spec.base_seed} {job.number} {position}")  # noqa: S311 - not for security
+        others = [index for at, index in enumerate(job.indices()) if at != position and at not in job.decisions]
         spares = list(job.spares)
-        dice.shuffle(mates)
-        dice.shuffle(spares)
-        return [index for index in mates + spares if not among(index, job.rejected)][:MOST_REPLACEMENTS]
+        rng.shuffle(others)
+        rng.shuffle(spares)
+        return [index for index in others + spares if not among(index, job.rejected)][:MOST_REPLACEMENTS]
 
     # -- a stream ----------------------------------------------------------------------------------------------------
 
     def stream(self, job: Job, yielded: int, error: BaseException, data: list[Any], iterator: Iterator[Any]) -> bool:
-        """An iterable raised; return whether it has ended with that."""
+        """Handle a failure of an iterable; return whether it has ended."""
         tries = 1
         while True:
-            if self._around.words[STOP]:
+            if self._context.words[STOP]:
                 raise Interrupted
-            # an iterator may raise for ever: a connection that is gone
+            # An iterator may raise for ever, e.g. after a lost connection.
             self._in_a_row = self._in_a_row + 1 if yielded == self._stuck_at else 1
             self._stuck_at = yielded
             failed = self._describe(job, "iter", error, yielded=yielded, tries=tries)
@@ -190,13 +174,13 @@ class SampleMender:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _decide(self, job: Job, failed: Failed, error: BaseException) -> Decision:
-        if isinstance(error, Convicted):
-            return Decision(error.verdict)
-        if self._me.inline and not isinstance(error, Exception):
-            raise error  # Ctrl-C, sys.exit() and their like are the user's own
+        if isinstance(error, FatalSample):
+            return Decision(error.decision)
+        if self._spec.inline and not isinstance(error, Exception):
+            raise error  # Ctrl-C, sys.exit(): not ours to handle
         decision = self._policy.decide(failed.tries)
         if decision is None:
-            decision = self._policy.bounded(self._around.ask(job, failed), failed.tries)
+            decision = self._policy.bounded(self._context.ask(job, failed), failed.tries)
         return decision
 
     def _describe(
@@ -212,13 +196,13 @@ class SampleMender:
         extra: tuple[str, ...] = (),
     ) -> Failed:
         alone = position >= 0 or yielded is not None
-        indices = () if alone or self._me.iterable else job.remaining()
-        since = self._around.words[SINCE]
+        indices = () if alone or self._spec.iterable else job.remaining()
+        since = self._context.words[SINCE]
         failed = Failed(
             position=position,
-            index=None if self._me.iterable else index,
+            index=None if self._spec.iterable else index,
             batch=job.number,
-            worker=self._me.worker,
+            worker=self._spec.number,
             stage=stage,
             seconds=(time.monotonic_ns() - since) / 1e9 if since else 0.0,
             exception=None,
@@ -227,23 +211,23 @@ class SampleMender:
             indices=indices,
             pid=os.getpid(),
         )
-        if isinstance(error, Convicted):
+        if isinstance(error, FatalSample):
             return failed
         failed.key = self._key_of(failed)
-        where = place(failed.index, job.number, self._me.worker, yielded=yielded, indices=indices)
+        where = place(failed.index, job.number, self._spec.number, yielded=yielded, indices=indices)
         how = f"in {stage}, {failed.seconds:.2f} s after it began" + (f", try {tries}" if tries > 1 else "")
         notes = (where, *extra, *((f"the dataset calls it {failed.key}",) if failed.key else ()), how)
         failed.exception = self._keep(error, notes)
         return failed
 
     def _keep(self, error: BaseException, notes: tuple[str, ...]) -> Any:
-        if self._me.inline:
+        if self._spec.inline:
             add_notes(error, notes)
             return error
-        return record(error, notes, by_value=self._me.by_value)
+        return record(error, notes, by_value=self._spec.by_value)
 
     def _key_of(self, failed: Failed) -> str | None:
-        if self._me.iterable or failed.index is None:
+        if self._spec.iterable or failed.index is None:
             return None
         from unjam.loader import sample_key  # noqa: PLC0415 - only when something fails
 
@@ -252,7 +236,7 @@ class SampleMender:
     def _note(self, job: Job, failed: Failed, decision: Decision) -> None:
         failed.decision = decision
         if decision is not Decision.RAISE and isinstance(failed.exception, BaseException):
-            # the frames of the first hold everything that the failed call held
+            # The frames of the original keep alive everything that the failed call held.
             failed.exception = twin(failed.exception)
         if failed.index is not None and decision is not Decision.RETRY:
             job.rejected.append(failed.index)
@@ -260,15 +244,15 @@ class SampleMender:
 
     def _surrender(self, job: Job, failed: Failed) -> NoReturn:
         self._note(job, failed, Decision.RAISE)
-        raise Surrender
+        raise RaiseFailure
 
     def _pause(self, job: Job, position: int, tries: int) -> None:
-        """Before another try, longer each time; the parent can end it."""
-        around = self._around
-        around.beat(Stage.RETRYING, job.batch, position)
+        """Wait before another try, longer each time; the parent can interrupt it."""
+        context = self._context
+        context.heartbeat(Stage.RETRYING, job.batch, position)
         until = time.monotonic() + min(RETRY_FIRST.seconds * 2 ** (tries - 1), RETRY_MOST.seconds)
         while (left := until - time.monotonic()) > 0:
-            if around.words[STOP]:
+            if context.words[STOP]:
                 raise Interrupted
             self._pauses.wait(min(left, RETRY_FIRST.seconds))
-        around.beat(Stage.GETITEM, job.batch, position)
+        context.heartbeat(Stage.GETITEM, job.batch, position)

@@ -1,12 +1,12 @@
 """The fork server: a small process with one thread, from which templates and workers are forked.
 
-It is started once per training process, by a fresh interpreter, so it has none of the training process's threads,
-locks and handles; and it has torch imported, so a worker starts in milliseconds. It knows nothing of datasets: those are
-rebuilt in templates (`template`), or by each worker for itself.
+It is started once per training process, in a fresh interpreter, so it has none of the training
+process's threads, locks and handles. It has imported torch, so a worker starts in milliseconds. It
+holds no dataset: templates (`template`) or the workers themselves rebuild those.
 
-Libraries that a dataset needs are imported here before the next fork, so that they are imported once. A library that starts a
-thread when it is imported would make forking unsafe: then the server replaces its own program by a fresh one that leaves that
-library to the workers. Its children stay its children.
+The server imports libraries that a dataset needs before the next fork, so that they are imported
+once. A library that starts a thread on import makes forking unsafe. Then the server replaces itself
+(exec) with a fresh program that leaves that library to the workers. Its children stay its children.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from unjam.loader.transport.channel import Envelope
 from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, threads
 
 _STATE_VARIABLE = "UNJAM_SERVER_STATE"
-# variables that keep libraries from starting a thread when they are imported; each worker has the program's own again
-NO_THREADS = {
-    "JE_ARROW_MALLOC_CONF": "background_thread:false"
-}  # Arrow's allocator: pandas, scikit-learn, datasets import it
-# how often the server starts over because an import started a thread, before it imports nothing more
+# Variables that keep libraries from starting a thread on import; workers get the program's own
+# values back. This one is for Arrow's allocator: pandas, scikit-learn and datasets import Arrow.
+NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+# after this many restarts because an import started a thread, the server imports nothing more
 MOST_STARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Preload:
-    """Import these modules, if that is safe, so that workers need not."""
+    """Import these modules, if that is safe, so that workers do not have to."""
 
     modules: tuple[str, ...]
     path: tuple[str, ...]
@@ -44,26 +43,26 @@ class Preload:
 
 @dataclass(frozen=True, slots=True)
 class Preloaded:
-    """The server is ready to fork, with the modules or, for those in `refused`, without."""
+    """The server is ready to fork. It did not import the modules in `refused`."""
 
     refused: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NewTemplate:
-    """Fork a template. Descriptors: its end of the channel, then the parent's standard output and error."""
+    """Fork a template. Descriptors: its end of the channel, the parent's stdout and stderr."""
 
 
 LANGUAGE = (Preload, Preloaded, NewTemplate, Fork, Forked, NotForked)
 
 
 def main(fd: int) -> None:
-    """Be the fork server, on an inherited socket."""
+    """Run the fork server, on an inherited socket."""
     Server(fd).serve()
 
 
 class Server(Forker):
-    """See the module's text."""
+    """See the module docstring."""
 
     def __init__(self, fd: int) -> None:
         state = json.loads(os.environ.pop(_STATE_VARIABLE, "{}"))
@@ -71,13 +70,13 @@ class Server(Forker):
         self._tried: set[str] = set(state.get("refused", ()))
         self._refused: set[str] = set(state.get("refused", ()))
         with _in_the_background():
-            from unjam.loader.worker import main as program  # noqa: PLC0415 - torch; the socket must be held before that long import
+            from unjam.loader.worker import main as program  # noqa: PLC0415 - slow: take the socket first
 
             self._program = program
             program.warm_up()
         gc.freeze()
         if state:
-            # this program replaced one that was answering a request
+            # We replaced a program that had not answered its request: answer it.
             self._answer(Preloaded(tuple(sorted(self._refused))))
 
     def _obey(self, envelope: Envelope) -> None:
@@ -90,7 +89,7 @@ class Server(Forker):
                 self._fork(envelope, f"unjam-worker-{worker}", self._work)
 
     def _be_template(self, channel: int) -> None:
-        from unjam.loader.worker.template import Template  # noqa: PLC0415 - only where there is one
+        from unjam.loader.worker.template import Template  # noqa: PLC0415 - only needed in a template
 
         Template(channel, self._program).serve()
 
@@ -102,7 +101,7 @@ class Server(Forker):
     def _preload(self, request: Preload) -> None:
         before = list(sys.path)
         sys.path[:] = request.path
-        # libraries read it when they are imported, as they did in the parent
+        # Libraries read it on import, as they did in the parent.
         os.environ.update(request.environ)
         os.environ.update(NO_THREADS)
         try:
@@ -110,9 +109,8 @@ class Server(Forker):
                 if name in self._tried or name in sys.modules or self._is_refused(name):
                     continue
                 self._tried.add(name)
-                with contextlib.suppress(
-                    BaseException
-                ):  # what cannot be imported here fails in the worker, and is told
+                # An import that fails here also fails in the worker, which reports it.
+                with contextlib.suppress(BaseException):
                     importlib.import_module(name)
                 if threads() > 1:
                     self._start_over(name)
@@ -122,23 +120,23 @@ class Server(Forker):
         self._answer(Preloaded(tuple(sorted(self._refused))))
 
     def _is_refused(self, name: str) -> bool:
-        """Whether a module starts threads, or lies in one that does."""
+        """Return whether a module, or a package around it, starts threads on import."""
         if len(self._refused) >= MOST_STARTS:
-            return True  # each time costs seconds: whoever imports them all ends with the same threads
+            return True  # each restart takes seconds
         return any(name == one or name.startswith(one + ".") for one in self._refused)
 
     def _start_over(self, culprit: str) -> None:
-        """Replace this program by a fresh one that will not import `culprit`; it answers the request."""
+        """Exec a fresh program that does not import `culprit`; it answers the request."""
         state = {"children": self._children, "refused": sorted(self._refused | {culprit})}
         os.environ[_STATE_VARIABLE] = json.dumps(state)
         for fd in (self._control_fd, *self._children.values()):
             os.set_inheritable(fd, True)  # noqa: FBT003 - the standard library's signature
-        os.execv(sys.executable, [sys.executable, *command_line(self._control_fd)])  # noqa: S606 - no shell is the point
+        os.execv(sys.executable, [sys.executable, *command_line(self._control_fd)])  # noqa: S606 - no shell needed
 
 
 @contextlib.contextmanager
 def _in_the_background() -> Iterator[None]:
-    """Let others have the processor first: the program that started the server goes on meanwhile."""
+    """Lower our scheduling priority: the program that started the server goes on meanwhile."""
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except (AttributeError, OSError):
@@ -151,6 +149,6 @@ def _in_the_background() -> Iterator[None]:
 
 
 def command_line(fd: int) -> list[str]:
-    """What a fresh server is started with, after the interpreter's name."""
+    """Return the interpreter's arguments that start a fresh server."""
     text = f"import sys; sys.path[:] = {list(sys.path)!r}; from unjam.loader.worker.server import main; main({fd})"
     return [*subprocess._args_from_interpreter_flags(), "-c", text]  # type: ignore[attr-defined] # noqa: SLF001

@@ -1,4 +1,4 @@
-"""What one worker is told about itself."""
+"""Settings and input of one worker, and its seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unjam.system import torch_private as private
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """The loader's settings as a worker needs them. Plain data: it travels by plain pickle."""
+    """The loader's settings that a worker needs. Plain data, sent with plain pickle."""
 
     worker: int
     workers: int
@@ -31,26 +31,33 @@ class WorkerSpec:
     by_value: bool
     policy: Policy = Policy()  # noqa: RUF009 - frozen
     profile: bool = False
+    # in the training process itself, where we must not catch Ctrl-C and sys.exit()
+    inline: bool = False
+
+    @property
+    def number(self) -> int | None:
+        """The worker's number; None for the training process."""
+        return None if self.inline else self.worker
 
     def by_name(self) -> WorkerSpec:
-        """The same for a worker that has the user's `__main__`."""
+        """Return a copy for a worker that has the user's `__main__`."""
         return dataclasses.replace(self, by_value=False)
 
     def seed_everything(self) -> int:
-        """Seed as torch does in its workers, so that the random numbers are the same; return the seed."""
+        """Seed as torch seeds its workers, to get the same random numbers; return the seed."""
         seed = self.base_seed + self.worker
         random.seed(seed)
         torch.manual_seed(seed)
         if private.HAS_NUMPY:
             import numpy as np  # noqa: PLC0415 - optional, as in torch
 
-            np.random.seed(private.generate_state(self.base_seed, self.worker))  # noqa: NPY002 - parity
+            np.random.seed(private.generate_state(self.base_seed, self.worker))  # noqa: NPY002 - same as torch
         return seed
 
 
 @contextlib.contextmanager
-def own_random_numbers() -> Iterator[None]:
-    """Whatever is drawn inside is not drawn: the generators that torch seeds go on where they were."""
+def isolated_random_state() -> Iterator[None]:
+    """Restore, on exit, the random generators that torch seeds."""
     python, own = random.getstate(), torch.default_generator.get_state()
     numpy = sys.modules.get("numpy")
     theirs = None if numpy is None else numpy.random.get_state()
@@ -64,7 +71,7 @@ def own_random_numbers() -> Iterator[None]:
 
 
 def seed_batch(seed: int) -> None:
-    """Seed for one batch, where its random numbers must not depend on who makes it."""
+    """Seed for one batch, so that its random numbers do not depend on which worker makes it."""
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
     loaded = sys.modules.get("numpy")
@@ -73,15 +80,15 @@ def seed_batch(seed: int) -> None:
 
 
 def batch_seed(base: int, epoch: int, number: int) -> int:
-    """A seed for each batch, far from its neighbours'."""
+    """Return a batch's seed, well mixed so that neighbours differ strongly."""
     mixed = (base + epoch * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9) & (1 << 64) - 1
     mixed = (mixed ^ mixed >> 31) * 0x94D049BB133111EB & (1 << 64) - 1
     return mixed >> 1
 
 
 @dataclass(slots=True)
-class Cargo:
-    """The user's objects that a worker works with; they travel by `shipping`."""
+class WorkerInput:
+    """The user's objects that a worker needs; `shipping` sends them."""
 
     dataset: Any
     collate_fn: Any

@@ -1,20 +1,23 @@
-"""A template: a process that has what a dataset is made of, and forks the workers of every epoch.
+"""A template: a process with a dataset's modules and data that forks the workers of every epoch.
 
 NOTE [ Template ]
 
-Forking is the quickest way to start a worker and the cheapest way to give it a dataset; forking the training process is what deadlocks. So
-the dataset's modules are imported and its data rebuilt once, in a child of the fork server with one thread and nothing of the training
-process's, and workers are forked from there.
+Forking is the fastest way to start a worker and the cheapest way to give it a dataset. But forking
+the training process can deadlock. So a child of the fork server, which has one thread and inherits
+nothing from the training process, imports the dataset's modules and rebuilds its data once. Workers
+are forked from that child.
 
-What is rebuilt here:
-- *crowds*: the large containers of plain values (`crowds`). They hold no code, so rebuilding them can do nothing else.
-- *modules*: the program's own, and what they import, with the state that travels (`module_state`).
-- *the whole cargo*, where the rest of it is large too, and only if none of the program's own code has to run for that: what a `__setstate__`
-  opens or draws must be each worker's own. Where the rest is small, each worker rebuilds it for itself.
+A template rebuilds:
+- the large containers of plain values (`large_containers`). They hold no code, so rebuilding them
+  has no side effects.
+- the program's own modules and what they import, with the state that we send (`module_state`).
+- the whole worker input, if the rest of it is large too, and only if that runs none of the
+  program's own code: each worker needs its own of what a `__setstate__` opens or draws. If the
+  rest is small, each worker rebuilds it.
 
-Afterwards there must be one thread, no child, and no descriptor that was not there before; otherwise the template says why it is unfit and
-ends, and the parent asks for another that does less. What it holds is then made never to be counted (`uncounted`), so that workers that
-read it do not copy it.
+Afterwards there must be one thread, no child and no new descriptor. Otherwise the template reports
+why it is unfit and exits, and the parent asks for another one that does less. Finally the template
+makes its objects immortal (`uncounted`), so that workers can read them without copying pages.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from typing import Any
 
 from unjam.loader.engine.deadlines import TEMPLATE_IDLE
 from unjam.loader.ship import shipping, uncounted
-from unjam.loader.ship.process_state import World, use_tracker
+from unjam.loader.ship.process_state import ProcessState, use_tracker
 from unjam.loader.ship.reachable_modules import is_installed_module
 from unjam.loader.transport.channel import Envelope
 from unjam.loader.worker import thread_limits
@@ -47,14 +50,17 @@ class More:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """What to become. Descriptors: the crowds' memory if there are any, the resource tracker's if there is one, the payload's, its others.
+    """What to rebuild.
 
-    crowds: where each one's stream lies. modules: to be imported. whole: rebuild the cargo too.
+    Descriptors: the large containers' memory if there are any, the resource tracker's if
+    `has_tracker`, the payload's, then those that the payload refers to.
+    containers: offset and length of each large container's stream. modules: to import.
+    whole: rebuild the worker input too.
     """
 
-    home: World
+    home: ProcessState
     manifest: shipping.Manifest
-    crowds: tuple[tuple[int, int], ...]
+    containers: tuple[tuple[int, int], ...]
     modules: tuple[str, ...]
     whole: bool
     has_tracker: bool
@@ -63,14 +69,17 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """Import these too: workers had to."""
+    """Import these too, because workers had to import them."""
 
     modules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """It can fork now; or it is unfit, and why. imported: installed modules that it had to import. seconds: that it took."""
+    """The template can fork now, or `unfit` says why not.
+
+    imported: installed modules that it had to import. seconds: how long it took.
+    """
 
     unfit: str
     imported: tuple[str, ...]
@@ -88,7 +97,7 @@ class Template(Forker):
     def __init__(self, fd: int, program: Any) -> None:
         super().__init__(fd, LANGUAGE)
         self._program = program
-        self._cargo: Any = None
+        self._worker_input: Any = None
         self._fds: list[int] = []
 
     def _obey(self, envelope: Envelope) -> None:
@@ -106,22 +115,22 @@ class Template(Forker):
                 self._fork(envelope, f"unjam-worker-{worker}", self._work)
 
     def _work(self, channel: int) -> None:
-        self._program.run(channel, self._cargo)
+        self._program.run(channel, self._worker_input)
 
     def _rebuild(self, request: Rebuild) -> None:
         began, before, modules = time.monotonic(), _descriptors(), set(sys.modules)
         unfit = ""
-        gc.disable()  # nothing of what is being rebuilt is garbage, and looking for some would take longer than the rebuilding
+        gc.disable()  # rebuilding makes no garbage, and collections would take longer than the rebuilding
         try:
-            self._become(request, self._fds)
-        except BaseException as error:  # noqa: BLE001 - the program's own modules are imported in here
-            # it will be raised again, and told, where a worker does the same
+            self._load(request, self._fds)
+        except BaseException as error:  # noqa: BLE001 - imports the program's own modules
+            # The same error is raised again, and reported, in a worker.
             unfit = f"rebuilding it raised {type(error).__name__}: {error}"[:500]
         unfit = unfit or _unfit(before)
         gc.enable()
         if not unfit:
             gc.freeze()
-            uncounted.never_count([*shipping.crowds, self._cargo])
+            uncounted.never_count([*shipping.containers, self._worker_input])
         loaded = list(sys.modules.items())
         imported = tuple(name for name, module in loaded if name not in modules and is_installed_module(module))
         self._answer(Rebuilt(unfit, imported, time.monotonic() - began))
@@ -133,9 +142,8 @@ class Template(Forker):
         os.environ.update(NO_THREADS)
         for name in modules:
             if name not in sys.modules:
-                with contextlib.suppress(
-                    BaseException
-                ):  # what cannot be imported here fails in the worker, and is told
+                # An import that fails here also fails in the worker, which reports it.
+                with contextlib.suppress(BaseException):
                     importlib.import_module(name)
         gc.freeze()
         unfit = _unfit(before, children=bool(self._children))
@@ -143,9 +151,9 @@ class Template(Forker):
         if unfit:
             os._exit(0)
 
-    def _become(self, request: Rebuild, fds: list[int]) -> None:
-        if request.crowds:
-            shipping.crowds[:] = _crowds(fds.pop(0), request.crowds)
+    def _load(self, request: Rebuild, fds: list[int]) -> None:
+        if request.containers:
+            shipping.containers[:] = _containers(fds.pop(0), request.containers)
         if request.has_tracker:
             use_tracker(fds.pop(0))
         request.home.settle_program()
@@ -158,13 +166,13 @@ class Template(Forker):
             if name not in sys.modules:
                 importlib.import_module(name)
         if request.whole:
-            self._cargo = content.rebuild(fds[1:])
+            self._worker_input = content.rebuild(fds[1:])
         os.close(fds[0])
         fds.clear()
 
 
-def _crowds(fd: int, places: tuple[tuple[int, int], ...]) -> list[Any]:
-    """Rebuilt from streams that hold plain values only; what they lay in is let go of."""
+def _containers(fd: int, places: tuple[tuple[int, int], ...]) -> list[Any]:
+    """Rebuild containers from streams that hold only plain values; close their memory."""
     content = memory.Mapping(fd, max(at + length for at, length in places) or 1, private=True).view()
     try:
         return [pickle.loads(content[at : at + length]) for at, length in places]
@@ -173,26 +181,26 @@ def _crowds(fd: int, places: tuple[tuple[int, int], ...]) -> list[Any]:
 
 
 def _descriptors() -> set[tuple[int, int, int]]:
-    """Everything open, by number and by what it is: a number may be used again."""
+    """Return all open descriptors, with device and inode, because a number may be reused."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
             status = os.fstat(int(name))
-        except OSError:  # the one that the list was read with
+        except OSError:  # the descriptor that listdir used
             continue
         found.add((int(name), status.st_dev, status.st_ino))
     return found
 
 
 def _unfit(before: set[tuple[int, int, int]], *, children: bool = False) -> str:
-    """Why workers must not be forked from this process; nothing: they can be."""
+    """Return why workers must not be forked from this process; empty if they may."""
     if threads() > 1:
         return "its modules, or rebuilding it, started a thread"
     new = _descriptors() - before
     if new:
         number = min(new)[0]
         return f"its modules, or rebuilding it, opened something: {_name(number)}"
-    if children:  # it has workers: whether one more child is theirs cannot be told
+    if children:  # our workers are children too; we cannot tell them apart
         return ""
     try:
         os.waitpid(-1, os.WNOHANG)

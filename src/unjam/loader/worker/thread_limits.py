@@ -1,18 +1,22 @@
-"""What keeps one worker from disturbing the others: compute threads.
+"""Limit the compute threads of a worker, so that workers do not slow each other down.
 
 NOTE [ One compute thread ]
 
-N workers that each start a pool of as many threads as the machine has cores are slower than N workers with one thread
-each, and a pool that was started before a fork is dead after it: calling into it may hang for ever. So a worker caps
-every pool it can reach: torch's by API, BLAS and OpenMP through threadpoolctl, OpenCV by API as soon as it is imported,
-and libraries not loaded yet by the variables that they read when they are loaded. Only variables that a library really
-reads are listed; OpenCV reads no variable with OPENMP in its name.
+N workers that each start one thread per core are slower than N workers with one thread each. Also,
+the threads of a pool do not survive a fork: calling into the pool afterwards may hang for ever. So
+a worker limits every pool it can reach: torch by API, BLAS and OpenMP through threadpoolctl,
+OpenCV by API as soon as it is imported, and libraries not loaded yet by the variables that they
+read when they are loaded. We list only variables that a library really reads; OpenCV reads no
+variable with OPENMP in its name.
 
-In a child of a process that has used its pools, a call that resizes a pool may join threads that are not there. Tried in such
-children, library by library: `torch.set_num_threads(1)` is safe (torch's own workers call it); to lower the number of OpenMP's and
-OpenBLAS's threads is safe, and without it scikit-learn's and torch's OpenMP wait for ever; `cv2.setNumThreads(1)` crashes
-or waits for ever (OpenCV 5.0), also after the parent has set 0; `cv2.setNumThreads(0)` is safe, and so is using OpenCV as it is. So a
-forked worker leaves an OpenCV that its parent had imported alone, as torch's does.
+In a child of a process that has used its pools, a call that resizes a pool may join threads that no
+longer exist. We tested such children, library by library:
+- `torch.set_num_threads(1)` is safe (torch's own workers call it).
+- Lowering the thread count of OpenMP and OpenBLAS is safe. Without it, OpenMP in scikit-learn and
+  torch waits for ever.
+- `cv2.setNumThreads(1)` crashes or waits for ever (OpenCV 5.0), even if the parent has set 0.
+- `cv2.setNumThreads(0)` is safe, and so is using OpenCV unchanged.
+So, like a torch worker, a forked worker does not touch an OpenCV that its parent had imported.
 """
 
 from __future__ import annotations
@@ -39,16 +43,17 @@ THREAD_VARIABLES = (
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """The variables that cap pools of libraries loaded later."""
+    """Return the variables that limit the pools of libraries loaded later."""
     return dict.fromkeys(THREAD_VARIABLES, str(threads))
 
 
 def cap_threads(threads: int, *, loaded_elsewhere: bool, forked: bool) -> None:
-    """Cap every pool in this process.
+    """Limit every thread pool in this process.
 
-    `loaded_elsewhere`: libraries were loaded before the variables were set. `forked`: from a process that may have used their pools.
+    `loaded_elsewhere`: libraries were loaded before the variables were set.
+    `forked`: we were forked from a process that may have used its pools.
     """
-    import torch  # noqa: PLC0415 - not for whoever wants the variables only
+    import torch  # noqa: PLC0415 - thread_environment() does not need torch
 
     torch.set_num_threads(threads)
     os.environ.update(thread_environment(threads))
@@ -59,13 +64,16 @@ def cap_threads(threads: int, *, loaded_elsewhere: bool, forked: bool) -> None:
 
 
 def switch_off_opencv_threads() -> None:
-    """The one call of OpenCV's that was seen to do no harm in a forked child; see NOTE [ One compute thread ]."""
+    """Switch off OpenCV's threads with a call that is safe in forked children.
+
+    See NOTE [ One compute thread ].
+    """
     after_import("cv2", lambda cv2: cv2.setNumThreads(0))
 
 
 def _lower_pools(threads: int) -> None:
-    import threadpoolctl  # noqa: PLC0415 - milliseconds, and only needed where libraries are loaded already
+    import threadpoolctl  # noqa: PLC0415 - takes milliseconds and is rarely needed
 
     for library in threadpoolctl.ThreadpoolController().lib_controllers:
-        if library.num_threads > threads:  # to raise the number may start threads
+        if library.num_threads > threads:  # raising the number may start threads
             library.set_num_threads(threads)

@@ -1,14 +1,15 @@
-"""Times of each transform, where a dataset or a collate function is made of callable parts.
+"""Time each transform of a dataset or a collate function that is made of callable parts.
 
 NOTE [ Which parts are transforms ]
 
-No library is known by name. A transform is a callable object that is reachable from the dataset: an attribute, or an element
-of a list, tuple or dict that is one; and so on inside of it. That is how compositions are made everywhere. An object is
-timed by its class, whose `__call__` is wrapped once and looks up the object's identity; so the object itself, and whoever
-asks for its type, sees nothing new. Nothing is replaced: what has no class of its own to wrap (a function, a lambda, a
-partial) is not timed, and shows among the lines.
+We know no library by name. A transform is a callable object that is reachable from the dataset or
+the collate function: through attributes and through elements of lists, tuples and dicts, also
+inside other transforms. All libraries compose transforms this way. To time an object we wrap
+`__call__` of its class, once; the wrapper looks up the object by its identity. So the object and
+its type stay the same. We do not time a callable without a Python class to wrap (a function, a
+lambda, a partial); the profile by line covers those.
 
-Times are inclusive and, separately, without what transforms inside of it took.
+For each transform we record the inclusive time, and the time without nested transforms.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import itertools
 import pickle
 import threading
 import time
@@ -24,17 +24,19 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from unjam.system.object_graph import attributes, items
+
 MOST_FOUND = 200
-# objects that are looked at, and elements of one container
+# limits: objects visited in all, elements visited per container
 MOST_SEEN, MOST_ELEMENTS = 2000, 200
 DEEPEST = 6
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), types.ModuleType, type)
 
-# path and name, then how often, nanoseconds in all, and without those inside
+# (path, name) -> (calls, inclusive nanoseconds, nanoseconds without nested transforms)
 Taken = dict[tuple[str, str], tuple[int, int, int]]
 
 
-class Clock:
+class TransformClock:
     """The times of one transform."""
 
     __slots__ = ("count", "name", "own", "path", "total")
@@ -45,30 +47,30 @@ class Clock:
 
 
 class _Running(threading.local):
-    """In each thread: nanoseconds of transforms inside the one that runs, by depth; and whose clocks run."""
+    """Per thread: nanoseconds of nested transforms at each depth, and the clocks now running."""
 
     def __init__(self) -> None:
         self.inside = [0]
-        self.clocks: list[Clock] = []
+        self.clocks: list[TransformClock] = []
 
 
-# by class: its own `__call__` (None: inherited) and who wants it wrapped; several loaders may, at once
+# class -> (its own `__call__`, or None if inherited; the loaders that time it)
 _wrapped: dict[type, tuple[Any, list[Transforms]]] = {}
 
 
 class Transforms:
-    """Every transform that is reachable from some objects. `remove` leaves their classes as they were."""
+    """Times every transform reachable from `roots`. `remove` restores the classes."""
 
     def __init__(self, roots: dict[str, Any]) -> None:
-        self.clocks: dict[int, Clock] = {}
-        self._kept: list[Any] = []  # an identity is one only while its object is there
+        self.clocks: dict[int, TransformClock] = {}
+        self._kept: list[Any] = []  # keeps the objects alive, so that each id stays unique
         self._running = _Running()
         self._seen: set[int] = set()
         for name, root in roots.items():
             self._walk(root, name, 0)
 
     def take(self) -> bytes:
-        """What was measured since the last time; empty if nothing."""
+        """Return the times since the last call, pickled; empty if there are none."""
         found: Taken = {}
         for clock in self.clocks.values():
             if clock.count:
@@ -77,7 +79,7 @@ class Transforms:
         return pickle.dumps(found) if found else b""
 
     def remove(self) -> None:
-        """Give the classes their own `__call__` back, where nobody else times them."""
+        """Restore `__call__` of each class that no other instance still times."""
         for kind in list(_wrapped):
             original, users = _wrapped[kind]
             if self not in users:
@@ -86,18 +88,18 @@ class Transforms:
             if users:
                 continue
             del _wrapped[kind]
-            with contextlib.suppress(Exception):  # a user's metaclass
+            with contextlib.suppress(Exception):  # a user's metaclass may raise
                 if original is None:
                     delattr(kind, "__call__")
                 else:
                     setattr(kind, "__call__", original)  # noqa: B010 - a class of the user's
         self.clocks.clear()
 
-    def measure(self, clock: Clock, call: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call, and count the time."""
+    def measure(self, clock: TransformClock, call: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call, and add the time to `clock`."""
         running = self._running
         if clock in running.clocks:
-            return call(*args, **kwargs)  # the class above it, called by this one
+            return call(*args, **kwargs)  # super().__call__(): its time is already counted
         running.clocks.append(clock)
         running.inside.append(0)
         began = time.perf_counter_ns()
@@ -112,14 +114,14 @@ class Transforms:
             clock.total += took
             clock.own += took - within
 
-    # -- finding -----------------------------------------------------------------------------------------------------------
+    # -- finding -----------------------------------------------------------------------------------------------------
 
     def _walk(self, holder: Any, path: str, depth: int) -> None:
         full = len(self._seen) >= MOST_SEEN or len(self.clocks) >= MOST_FOUND
         if depth > DEEPEST or id(holder) in self._seen or full:
             return
         self._seen.add(id(holder))
-        # whatever an object of the user's does when it is looked at: it is left alone then
+        # A user object may raise when we inspect it; then we skip it.
         with contextlib.suppress(Exception):
             for name, one in _children(holder):
                 with contextlib.suppress(Exception):
@@ -129,10 +131,10 @@ class Transforms:
         kind = type(one)
         if issubclass(kind, _PLAIN):
             return
-        if hasattr(kind, "__call__") and not _is_data(kind):  # noqa: B004 - of the class: the object may answer anything
+        if hasattr(kind, "__call__") and not _is_data(kind):  # noqa: B004 - the class: an object may fake attributes
             if id(one) not in self.clocks and self._wrap(kind):
                 self._kept.append(one)
-                self.clocks[id(one)] = Clock(path, kind.__name__)
+                self.clocks[id(one)] = TransformClock(path, kind.__name__)
             self._walk(one, path, depth + 1)
         elif _is_data(kind) or issubclass(kind, (list, tuple, dict)):
             self._walk(one, path, depth + 1)
@@ -145,12 +147,12 @@ class Transforms:
             return True
         call = inspect.getattr_static(kind, "__call__", None)
         if not isinstance(call, types.FunctionType):
-            return False  # a function, a partial, a class of C, a static method
+            return False  # a function, a partial, a C class, a static method
         own = vars(kind).get("__call__")
         users = [self]
         try:
             setattr(kind, "__call__", _timed(call, users))  # noqa: B010 - a class of the user's
-        except Exception:  # noqa: BLE001 - a user's metaclass
+        except Exception:  # noqa: BLE001 - a user's metaclass may raise
             return False
         _wrapped[kind] = (own, users)
         return True
@@ -169,26 +171,20 @@ def _timed(call: Any, users: list[Transforms]) -> Callable[..., Any]:
 
 
 def _children(holder: Any) -> Iterator[tuple[str, Any]]:
-    """What an object holds, and how to write it."""
-    if isinstance(holder, dict):
-        for key, value in itertools.islice(dict.items(holder), MOST_ELEMENTS):
-            yield f"[{key!r}]" if isinstance(key, (str, int)) else "[…]", value
+    """Yield what an object holds, each with the text that leads to it."""
+    if not isinstance(holder, (dict, list, tuple)):
+        for step, value, *_ in attributes(holder, MOST_ELEMENTS, slots=False):
+            # torch keeps submodules in the dict `_modules`; leave that name out of the path.
+            yield "" if step == "._modules" else step, value
         return
-    if isinstance(holder, (list, tuple)):
-        # a list of a million file names holds no transforms; its first elements tell
-        whole: Any = list if isinstance(holder, list) else tuple
-        for at, value in enumerate(itertools.islice(whole.__iter__(holder), MOST_ELEMENTS)):
-            if at >= 8 and isinstance(value, _PLAIN):
-                return
-            yield f"[{at}]", value
-        return
-    known = object.__getattribute__(holder, "__dict__")
-    for name, value in itertools.islice(known.items(), MOST_ELEMENTS):
-        # torch keeps modules in a dict, and calls them by their names
-        yield "" if name == "_modules" else f".{name}", value
+    for at, (step, value, *_) in enumerate(items(holder, MOST_ELEMENTS)):
+        # A list of a million file names holds no transforms: stop early at a plain value.
+        if at >= 8 and isinstance(value, _PLAIN) and not isinstance(holder, dict):
+            return
+        yield step[:80], value
 
 
 def _is_data(kind: type) -> bool:
-    """Whether objects of a class give samples, as a dataset inside a dataset does."""
+    """Return whether objects of a class give samples, e.g. a dataset inside a dataset."""
     container = issubclass(kind, (list, tuple, dict))
     return hasattr(kind, "__getitem__") and not container and not hasattr(kind, "__call__")  # noqa: B004 - as above

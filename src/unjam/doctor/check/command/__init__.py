@@ -1,1 +1,1 @@
-"""The process of the command: starts the program and the trials, watches them, and collects what they wrote."""
+"""The command's process: starts the program and trials, watches them, collects their results."""

@@ -1,4 +1,4 @@
-"""From what the processes wrote down, and what was seen from outside, to a Trial."""
+"""Builds a Trial from the event logs of its processes and from what was seen from outside."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from unjam.doctor.check.command.trial_watch import Seen
 from unjam.doctor.check.trial.event_log import read
-from unjam.doctor.facts.trial import Batch, End, Memory, Place, Plan, Raised, Sample, Stuck, Sync, Trial
+from unjam.doctor.facts.trial import Batch, Memory, Place, Plan, ProcessEnd, Raised, Sample, Stuck, Sync, Trial
 from unjam.system import stacks
 from unjam.system.exits import decode
 from unjam.system.stacks import Frame
@@ -17,15 +17,15 @@ MOST_OUTPUT = 6000
 
 
 def assemble(plan: Plan, folder: str, seen: Seen) -> Trial:
-    """All that one trial showed."""
+    """The Trial that the files in a folder describe."""
     records = read(folder)
-    story = _Story(plan, folder, seen)
+    builder = _TrialBuilder(plan, folder, seen)
     for pid, events in records.items():
-        story.tell(pid, events)
-    return story.trial()
+        builder.add_events(pid, events)
+    return builder.trial()
 
 
-class _Story:
+class _TrialBuilder:
     def __init__(self, plan: Plan, folder: str, seen: Seen) -> None:
         self._plan, self._folder, self._seen = plan, folder, seen
         self._samples: list[Sample] = []
@@ -37,15 +37,15 @@ class _Story:
         self._starts: list[float] = []
         self._facts: dict[str, Any] = {}
         self._workers: dict[int, int] = {}
-        self._open: dict[int, tuple[str, str]] = {}  # pid -> (stage, sample) that it was in last
+        self._open: dict[int, tuple[str, str]] = {}  # pid -> its last (stage, sample)
         self._left: set[int] = set()
         self._last: Raised | None = None
         self._end = ""
         self._note = ""
         self._codes: dict[int, int] = {}
 
-    def tell(self, pid: int, events: list[dict[str, Any]]) -> None:  # noqa: PLR0915 - a match over every event
-        """One process's events, in their order."""
+    def add_events(self, pid: int, events: list[dict[str, Any]]) -> None:  # noqa: PLR0915 - a match over every event
+        """Add the events of one process, in order."""
         worker, epoch, index = -1, 0, ""
         self._open[pid] = ("start", "")
         changed: set[str] = set()
@@ -116,7 +116,9 @@ class _Story:
                 case "unsent" | "moved" | "dropped" | "state":
                     self._facts.setdefault(event["k"], []).append({k: v for k, v in event.items() if k not in "kt"})
         if changed:
-            self._samples = [_with_change(s) if s.worker == worker and s.index in changed else s for s in self._samples]
+            self._samples = [
+                _marked_changed(s) if s.worker == worker and s.index in changed else s for s in self._samples
+            ]
 
     def _sample(self, event: dict[str, Any], worker: int) -> Sample:
         return Sample(
@@ -134,7 +136,7 @@ class _Story:
         )  # fmt: skip
 
     def trial(self) -> Trial:
-        """All of it."""
+        """The result, after all events were added."""
         seen = self._seen
         ends = self._ends()
         stuck = tuple(self._stuck(look) for look in seen.looks)
@@ -162,8 +164,8 @@ class _Story:
     def _said_goodbye(self) -> bool:
         return any(self._workers.get(pid) == -1 for pid in self._left)
 
-    def _ends(self) -> tuple[End, ...]:
-        """Processes that went without a goodbye: the trial's own, or a worker of whose end torch speaks."""
+    def _ends(self) -> tuple[ProcessEnd, ...]:
+        """The trial's process if it ended without a goodbye, and workers with a bad exit code."""
         found = []
         code = self._seen.code
         main = next((pid for pid, worker in self._workers.items() if worker == -1), 0)
@@ -172,12 +174,12 @@ class _Story:
         found += [self._end_of(pid, code) for pid, code in self._codes.items() if pid in self._workers]
         return tuple(found)
 
-    def _end_of(self, pid: int, code: int) -> End:
+    def _end_of(self, pid: int, code: int) -> ProcessEnd:
         stack = stacks.main_stack(self._file(f"{pid}.stack"))
         decoded = decode(code)
         stage, index = self._open.get(pid, ("", ""))
         killed = decoded.signal == "SIGKILL" and self._seen.killed > 0
-        return End(
+        return ProcessEnd(
             pid, self._workers.get(pid, -1), code, decoded.signal or "", index if stage == "sample" else "",
             _inside(stack.frames) if stack else (), killed,
         )  # fmt: skip
@@ -203,17 +205,17 @@ class _Story:
             return file.read()
 
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_TRIALS_OWN = {os.path.join(_HERE, name) for name in ("sandbox.py", "tracking.py", "instrument.py", "subject.py")}
+_CHECK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_TRIALS_OWN = (os.path.join(_CHECK, "trial", ""), os.path.join(_CHECK, "target", ""))
 
 
 def _inside(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The calls inside the trial: what called the doctor is not part of it."""
+    """The frames inside of the trial, without the doctor's frames and those that called them."""
     for place, frame in enumerate(frames):
-        if frame.file in _TRIALS_OWN:
+        if frame.file.startswith(_TRIALS_OWN):
             return frames[:place]
     return frames
 
 
-def _with_change(sample: Sample) -> Sample:
+def _marked_changed(sample: Sample) -> Sample:
     return replace(sample, changed=True)

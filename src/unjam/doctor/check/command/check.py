@@ -1,4 +1,4 @@
-"""`unjam check`: from a target to a Diagnosis."""
+"""`unjam check`: examines a target and returns a Diagnosis."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from unjam.doctor.check.command.examination import Examination, table
-from unjam.doctor.check.command.target_process import CannotExamine, Patient
-from unjam.doctor.facts.tune_measurements import Measured, Rung
+from unjam.doctor.check.command.target_process import CannotExamine, TargetProcess
+from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
 from unjam.doctor.report.diagnosis import Diagnosis, TrialRow
 from unjam.doctor.rules.rule import Finding, by_harm
 from unjam.system.masking import without_secrets
@@ -18,10 +18,10 @@ BUDGET = 60.0
 PROFILE_SECONDS = 4.0
 
 
-def open_patient(target: str, arguments: list[str], *, module: bool = False) -> Patient:
-    """The process for a target as it is written on the command line."""
+def open_target(target: str, arguments: list[str], *, module: bool = False) -> TargetProcess:
+    """Start the process for a target as written on the command line."""
     if module:
-        return Patient.from_command(["module", target, *arguments])
+        return TargetProcess.from_command(["module", target, *arguments])
     if target.endswith(".ipynb"):
         kind = "notebook"
     elif ":" in target and not os.path.exists(target):
@@ -31,11 +31,11 @@ def open_patient(target: str, arguments: list[str], *, module: bool = False) -> 
     path = target.rpartition(":")[0] if kind == "object" and ".py:" in target else target
     if (kind != "object" or ".py:" in target) and not os.path.isfile(path):
         raise CannotExamine(f"there is no file {path}")
-    return Patient.from_command([kind, target, *arguments])
+    return TargetProcess.from_command([kind, target, *arguments])
 
 
 def check(
-    patient: Patient,
+    process: TargetProcess,
     target: str,
     budget: float = BUDGET,
     say: Callable[[str], None] = lambda _: None,
@@ -44,7 +44,7 @@ def check(
     *,
     profile: bool = False,
 ) -> Diagnosis:
-    """Examine a program. A KeyboardInterrupt ends it early; what is known by then is in the Diagnosis."""
+    """Examine a program. After a KeyboardInterrupt, the Diagnosis has what is known by then."""
     began = time.monotonic()
     findings: list[Finding] = []
     seen: list[Examination] = []
@@ -52,16 +52,16 @@ def check(
     stopped = False
     try:
         say(f"running {target} until its first iter(loader)")
-        loaders = patient.wait(tick)
+        loaders = process.wait(tick)
         until = time.monotonic() + budget
         for number in range(loaders):
             left = until - time.monotonic()
-            if left < 3 or patient.gone:
+            if left < 3 or process.gone:
                 break
             say("looking at the loader")
-            case, tries = patient.gather(number)
+            case, tries = process.gather(number)
             examination = Examination(
-                patient, number, case, tries, left / (loaders - number), say, hurry, last=number == loaders - 1
+                process, number, case, tries, left / (loaders - number), say, hurry, last=number == loaders - 1
             )
             seen.append(examination)
             try:
@@ -73,11 +73,11 @@ def check(
                 break
             if profile and not case.drains:
                 say("looking where the time goes")
-                measured += _profiled(patient, number)
+                measured += _profiled(process, number)
     except KeyboardInterrupt:
         stopped = True
     finally:
-        patient.end()
+        process.end()
     rows = [TrialRow(place, *row) for place, one in enumerate(seen) for row in table(one.case)]
     diagnosis = Diagnosis(
         target=target,
@@ -93,15 +93,15 @@ def check(
     return without_secrets(diagnosis)
 
 
-def _profiled(patient: Patient, number: int) -> list[Measured]:
-    """The loader with one of unjam's workers, for a few seconds."""
-    if patient.gone:
+def _profiled(process: TargetProcess, number: int) -> list[Measured]:
+    """Measure the loader with one unjam worker for a few seconds."""
+    if process.gone:
         return []
-    measurer = patient.measurer(number)
+    measuring = process.measuring(number)
     try:
-        return [measurer.measure(Rung("unjam", 1), PROFILE_SECONDS, lambda: None, profile=True)]
+        return [measuring.measure(TuneSetting("unjam", 1), PROFILE_SECONDS, lambda: None, profile=True)]
     finally:
-        measurer.end()
+        measuring.end()
 
 
 def _same(one: Finding, other: Finding) -> bool:

@@ -1,13 +1,15 @@
-"""The examination of one loader: which trials, in which order, and when to stop.
+"""The examination of one loader: which trials to run, in which order, and when to stop.
 
 NOTE [ How a cause is proven ]
 
-First the loader runs alone, without workers, and then as the program made it. What the rules see in those two they may
-suspect; a rule that suspects names the one change that would remove its cause, and that trial is made. The failure gone
-with the change, and back in another run without it: proven. A failure that does not come back is only likely.
+First the loader runs as the program made it, then inline, without workers. The rules form their
+suspicions from these two trials. A rule with a suspicion names the one change that would remove
+its cause, and we run that trial. The cause is proven if the failure disappears with the change and
+returns in another run without it. If the failure does not return, the cause is only likely.
 
-What cannot be toggled is said to be likely or possible, however plausible. Time is a budget for all trials together: the
-two first ones come out of it, then the changes in order of harm; what was not tried is said.
+A cause that we cannot switch off and on is called likely or possible, however plausible it is. All
+trials share one time budget. The first two trials use it first, then the changes, worst harm first.
+The report lists the trials that were left out.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from unjam.doctor.check.command.target_process import CannotExamine, Interrupted, Patient, Tries
+from unjam.doctor.check.command.target_process import CannotExamine, CheckInterrupted, TargetProcess, Tries
 from unjam.doctor.check.command.trial_watch import Patience
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
@@ -28,11 +30,11 @@ SPARE = 512 << 20
 
 
 class Examination:
-    """One loader on the table."""
+    """Runs the trials of one loader, and asks the rules."""
 
     def __init__(
         self,
-        patient: Patient,
+        process: TargetProcess,
         number: int,
         case: Case,
         tries: Tries,
@@ -43,27 +45,27 @@ class Examination:
         last: bool = True,
     ) -> None:
         self.case = case
-        self._patient, self._number, self._tries, self._say = patient, number, tries, say
+        self._target_process, self._number, self._tries, self._say = process, number, tries, say
         self._until = time.monotonic() + budget
         self._budget = budget
-        self._hurry = hurry  # a part of the usual patience
-        self._last = last  # no other loader needs the program afterwards
+        self._hurry = hurry  # factor for the usual patience
+        self._last = last  # no other loader needs the program later
         self.untried: list[Plan] = []
 
     def run(self) -> list[Finding]:
-        """The first two trials, then whatever the rules want to see."""
+        """Run the first two trials, then those that the rules want."""
         try:
             self._first()
             self._prove()
-            if self._see_further():
+            if self._look_past_freeze():
                 self._prove()
-            self._once_more()
+            self._repeat_as_is()
         except CannotExamine as error:
             self._say(f"stopped: {error}")
         return self.findings()
 
     def _prove(self) -> None:
-        """Whatever the rules want to see, the worst first, while there is time."""
+        """Run the trials that the rules want, worst findings first, while there is time."""
         for _ in range(MOST_ROUNDS):
             wanted = self._wanted()
             for plan in wanted:
@@ -74,10 +76,13 @@ class Examination:
                 break
         self.untried = self._wanted()
 
-    def _see_further(self) -> bool:
-        """Behind a freeze other things may be wrong: with the change that lets the loader go on they can be seen."""
+    def _look_past_freeze(self) -> bool:
+        """Look for problems that a freeze hides; returns whether there are new trials.
+
+        Needs a trial whose change lets the frozen loader go on.
+        """
         case, as_is = self.case, self.case.as_is
-        if as_is is None or as_is.outcome != "hung" or self._left() < 4 or self._patient.gone:
+        if as_is is None or as_is.outcome != "hung" or self._left() < 4 or self._target_process.gone:
             return False
         for trial in case.trials:
             eased = {name: value for name in ("release", "threads") if (value := getattr(trial.plan, name))}
@@ -91,51 +96,51 @@ class Examination:
         return False
 
     def findings(self) -> list[Finding]:
-        """What the rules say of all that is known now."""
+        """What the rules find in all that is known now."""
         found = [said for rule in RULES if isinstance(said := rule.detect(self.case), Finding)]
         return [fit_to_show(finding) for finding in by_harm(without_echoes(found))]
 
-    # -- trials ------------------------------------------------------------------------------------------------------------
+    # -- trials ------------------------------------------------------------------------------------
 
     def _first(self) -> None:
         loader, share = self.case.loader, self._budget
-        alone = Plan(0, epochs=2 if loader.iterable else 1, seconds=min(8.0, share * 0.13), tolerant=True)
+        without_workers = Plan(0, epochs=2 if loader.iterable else 1, seconds=min(8.0, share * 0.13), tolerant=True)
         if not loader.num_workers:
-            trial = self._attempt(alone)
-            # a loader without workers forks nothing: what a fork breaks must not be held against it
+            trial = self._attempt(without_workers)
+            # the loader itself never forks, so a freeze caused by our fork must not count
             if trial.outcome == "hung" and self._last and self._left() > 5:
-                trial = replace(self._attempt(replace(alone, in_place=True)), plan=alone)
+                trial = replace(self._attempt(replace(without_workers, in_place=True)), plan=without_workers)
             elif trial.outcome == "hung":
                 trial = replace(trial, outcome="refused", note="it freezes in a fork, which says nothing here")
             self.case.trials.append(trial)
             return
-        # a new interpreter for each worker and epoch takes its time before anything is loaded
+        # without fork, every worker of every epoch starts a new interpreter, which takes time
         seconds = min(10.0, share * 0.17) if loader.start_method == "fork" else min(25.0, share * 0.4)
         as_is = Plan(
             loader.num_workers, loader.start_method, epochs=1 if self.case.reading.once else 2, seconds=seconds
         )
         trial = self._try(as_is)
         if (self.case.drains and trial.samples) or self._left() < 2:
-            return  # what it took from a queue or pipe is gone; another trial would find it empty
-        self._try(alone)
+            return  # the trial has emptied the queue or pipe; another would find no data
+        self._try(without_workers)
         if trial.outcome == "raised" and trial.bad and self._left() > 5:
             self._try(replace(as_is, tolerant=True))
 
     def _wanted(self) -> list[Plan]:
         found: list[Plan] = []
         suspicions = [said for rule in RULES if isinstance(said := rule.detect(self.case), Suspicion)]
-        told: list[Finding | Suspicion] = [*self.findings(), *suspicions]
-        for one in told:
+        results: list[Finding | Suspicion] = [*self.findings(), *suspicions]
+        for one in results:
             for plan in one.wants:
                 if plan not in found and self.case.tried(plan) is None:
                     found.append(plan)
-        # the program's own process is used up by a trial in it
+        # a trial in the program's own process ends it, so such trials come last
         return sorted((p for p in found if self._last or not p.in_place), key=lambda plan: plan.in_place)
 
-    def _once_more(self) -> None:
-        """Whether the failure comes back without the change."""
+    def _repeat_as_is(self) -> None:
+        """Check that the failure returns without the change."""
         as_is = self.case.as_is
-        if as_is is None or as_is.fine or self._left() < 4 or self._patient.gone:
+        if as_is is None or as_is.fine or self._left() < 4 or self._target_process.gone:
             return
         found = [f for f in self.findings() if f.weight is not Severity.NOTE]
         if any(f.confidence is Confidence.PROVEN for f in found):
@@ -147,15 +152,15 @@ class Examination:
         return trial
 
     def _attempt(self, plan: Plan) -> Trial:
-        if self._patient.gone:
+        if self._target_process.gone:
             return Trial(plan, "refused", 0.0, note="the program is gone")
         self._say(f"trying {plan}")
         seconds = plan.seconds * min(1.0, max(0.4, self._budget / 60)) if plan.measured else plan.seconds
         plan_now = replace(plan, seconds=min(seconds, max(1.0, self._left() - 1)))
-        reserve = min(SPARE, (self.case.world.memory or SPARE * 10) // 10)
+        reserve = min(SPARE, (self.case.process_facts.memory or SPARE * 10) // 10)
         try:
-            trial = self._patient.attempt(self._number, plan_now, self._tries, self._patience(plan_now), reserve)
-        except Interrupted as stop:
+            trial = self._target_process.attempt(self._number, plan_now, self._tries, self._patience(plan_now), reserve)
+        except CheckInterrupted as stop:
             self.case.trials.append(replace(stop.trial, plan=plan))
             raise
         return replace(trial, plan=plan)
@@ -180,7 +185,7 @@ class Examination:
 
 
 def table(case: Case) -> list[tuple[str, str, float]]:
-    """What was tried and what came of it, in words."""
+    """Each trial: its plan, its outcome and its seconds."""
     rows = [(str(trial.plan), outcome_words(trial), trial.seconds) for trial in case.trials]
     if case.again is not None:
         rows.append((f"{case.again.plan}, once more", outcome_words(case.again), case.again.seconds))
@@ -188,7 +193,7 @@ def table(case: Case) -> list[tuple[str, str, float]]:
 
 
 def outcome_words(trial: Trial) -> str:
-    """What came of a trial, in a few words."""
+    """The outcome of a trial, in a few words."""
     done = len(trial.samples)
     match trial.outcome:
         case "finished" | "cut":

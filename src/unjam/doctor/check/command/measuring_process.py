@@ -1,4 +1,4 @@
-"""The process that measures settings, seen from outside: it is told what to measure, watched, and ended."""
+"""The doctor's side of the process that measures settings: sends orders, watches it, ends it."""
 
 from __future__ import annotations
 
@@ -11,35 +11,47 @@ from dataclasses import asdict
 from typing import Any
 
 from unjam.doctor.check.processes import end_session, reap, session, sweep_shared_memory
-from unjam.doctor.facts.tune_measurements import Measured, Rung
+from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
 from unjam.loader.engine.deadlines import WATCH_TRIAL
 from unjam.system.exits import decode
 from unjam.system.memory_limits import available_memory
 
-# memory that must stay free, as a part of what there was
+# this share of the memory that was free at the start must stay free
 RESERVE = 0.1
-# a setting whose first batch does not come within this time is not waited for; and the longest that it may take after that
+# most seconds until the first batch, and most time after it, in multiples of the measured seconds
 FIRST, MOST_TIMES = 30.0, 5.0
-# seconds for the batch that is under way when its time is over
+# extra seconds to finish the current batch when the time is over
 GRACE = 3.0
 
 
-class Measurer:
-    """`gone`: it died, hung or was ended; another one is needed for the next setting."""
+class MeasuringProcess:
+    """A process that measures one setting after another.
+
+    `gone`: it died, hung or was ended; the next setting needs another process.
+    """
 
     def __init__(self, leader: int, folder: str) -> None:
         self._leader, self._folder = leader, folder
         self._orders = os.open(f"{folder}/orders", os.O_RDWR | os.O_NONBLOCK)
         self._read = 0
-        self._room = available_memory() or 0
+        self._free_at_start = available_memory() or 0
         self.gone = False
 
     def measure(
-        self, rung: Rung, seconds: float, tick: Callable[[], None], *, profile: bool = False, most: float = FIRST
+        self,
+        setting: TuneSetting,
+        seconds: float,
+        tick: Callable[[], None],
+        *,
+        profile: bool = False,
+        most: float = FIRST,
     ) -> Measured:
-        """One setting, which may take `most` seconds; a KeyboardInterrupt passes through, and ends the process."""
+        """Measure one setting, in at most about `most` seconds.
+
+        A KeyboardInterrupt ends the process and is raised again.
+        """
         allowed = min(FIRST + seconds * MOST_TIMES, max(most, seconds + 2.0))
-        order = {"rung": asdict(rung), "seconds": seconds, "profile": profile, "most": allowed}
+        order = {"setting": asdict(setting), "seconds": seconds, "profile": profile, "most": allowed}
         os.write(self._orders, json.dumps(order).encode() + b"\n")
         until = time.monotonic() + allowed + GRACE
         try:
@@ -51,20 +63,20 @@ class Measurer:
                 tick()
                 if code is not None:
                     return self._ended(
-                        rung, "died", f"the process ended ({decode(code).signal or f'exit code {code}'})"
+                        setting, "died", f"the process ended ({decode(code).signal or f'exit code {code}'})"
                     )
                 if time.monotonic() > until:
-                    return self._ended(rung, "hung", f"no end within {allowed + GRACE:.0f} s")
+                    return self._ended(setting, "hung", f"no end within {allowed + GRACE:.0f} s")
                 left = available_memory()
-                if left is not None and left < self._room * RESERVE:
-                    return self._ended(rung, "memory", f"only {left / 1e9:.1f} GB of memory were left")
+                if left is not None and left < self._free_at_start * RESERVE:
+                    return self._ended(setting, "memory", f"only {left / 1e9:.1f} GB of memory were left")
         except BaseException:
             self.end()
             raise
 
-    def _ended(self, rung: Rung, outcome: str, note: str) -> Measured:
+    def _ended(self, setting: TuneSetting, outcome: str, note: str) -> Measured:
         self.end()
-        return Measured(rung, outcome, note)
+        return Measured(setting, outcome, note)
 
     def _answers(self) -> list[dict[str, Any]]:
         try:
@@ -78,7 +90,7 @@ class Measurer:
         return [json.loads(line) for line in whole.splitlines()]
 
     def end(self) -> None:
-        """Leave nothing of it."""
+        """Kill the process and remove its files."""
         if self.gone:
             return
         self.gone = True
@@ -96,4 +108,4 @@ def _measured(answer: dict[str, Any]) -> Measured:
         "slowest": tuple(map(tuple, answer["slowest"])),
     }
     bars = tuple(map(tuple, answer["timeline"]))
-    return Measured(**{**answer, "rung": Rung(**answer["rung"]), **tuples, "timeline": bars})
+    return Measured(**{**answer, "setting": TuneSetting(**answer["setting"]), **tuples, "timeline": bars})

@@ -1,4 +1,4 @@
-"""Starting the program under examination, and talking to it."""
+"""Starts the program under examination, and sends requests to it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
-from unjam.doctor.check.cleanup_process import Warden
+from unjam.doctor.check.cleanup_process import CleanupProcess
 from unjam.doctor.check.command.assemble import assemble
-from unjam.doctor.check.command.measuring_process import Measurer
+from unjam.doctor.check.command.measuring_process import MeasuringProcess
 from unjam.doctor.check.command.trial_watch import Patience, watch
 from unjam.doctor.check.processes import adopt_orphans, child_command, end_session, kill_session, reap
-from unjam.doctor.check.target.capture_agent import Caught, Done, Ended, Gather, Measure, Started, Subject, Try
+from unjam.doctor.check.target.capture_agent import CaptureAgent, Caught, Done, Ended, Gather, Measure, Started, Try
 from unjam.doctor.check.trial.tracking import Setup
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
@@ -30,65 +30,68 @@ Tries = tuple[tuple[str, int, int, int, str], ...]
 
 
 class CannotExamine(Exception):
-    """The program did not get to where it could be examined. The text says why."""
+    """The program cannot be examined. The text says why."""
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in the middle of a trial; what it showed until then comes along."""
+class CheckInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a trial. `trial` has what it showed until then."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
         self.trial = trial
 
 
-class Patient:
+class TargetProcess:
     """A program under examination."""
 
     def __init__(self, begin: Callable[[Connection, Connection, str], int]) -> None:
         adopt_orphans()
         sweep()
         self.folder = tempfile.mkdtemp(prefix=prefix("check"))
-        self._warden = Warden(self.folder)
-        self._control, theirs = Pipe()
-        self._twin, twins = Pipe()
+        self._cleanup = CleanupProcess(self.folder)
+        self._control, agents_end = Pipe()
+        self._twin, twins_end = Pipe()
         self._trials = 0
         self._tried = False
         self._gone = self._caught = False
         try:
-            self.pid = begin(theirs, twins, self.folder)
+            self.pid = begin(agents_end, twins_end, self.folder)
         finally:
-            theirs.close()
-            twins.close()
-        self._warden.note(self.pid)
+            agents_end.close()
+            twins_end.close()
+        self._cleanup.note(self.pid)
 
-    # -- beginnings --------------------------------------------------------------------------------------------------------
+    # -- starting ----------------------------------------------------------------------------------
 
     @classmethod
-    def from_command(cls, arguments: list[str]) -> Patient:
-        """A program in a new interpreter: `unjam.doctor.check.target.program` with these arguments."""
+    def from_command(cls, arguments: list[str]) -> TargetProcess:
+        """Start a program in a new interpreter. The arguments are those of `target.program`."""
 
-        def begin(theirs: Connection, twins: Connection, folder: str) -> int:
+        def begin(agents_end: Connection, twins_end: Connection, folder: str) -> int:
             with open(f"{folder}/program.output", "wb") as output:
                 process = subprocess.Popen(
                     child_command(
-                        "unjam.doctor.check.target.program", str(theirs.fileno()), str(twins.fileno()), *arguments
+                        "unjam.doctor.check.target.program",
+                        str(agents_end.fileno()),
+                        str(twins_end.fileno()),
+                        *arguments,
                     ),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(theirs.fileno(), twins.fileno()),
+                    pass_fds=(agents_end.fileno(), twins_end.fileno()),
                     start_new_session=True,
                 )
-            process.returncode = 0  # its end is taken by `reap`, not by subprocess
+            process.returncode = 0  # `reap` waits for it, not subprocess
             return process.pid
 
         return cls(begin)
 
     @classmethod
-    def from_function(cls, program: Callable[[], Any]) -> Patient:
-        """A function, in a fork of this process."""
+    def from_function(cls, program: Callable[[], Any]) -> TargetProcess:
+        """Start a function in a fork of this process."""
 
-        def begin(theirs: Connection, twins: Connection, folder: str) -> int:
+        def begin(agents_end: Connection, twins_end: Connection, folder: str) -> int:
             pid = os.fork()
             if pid:
                 return pid
@@ -98,17 +101,17 @@ class Patient:
                 output = os.open(f"{folder}/program.output", os.O_WRONLY | os.O_CREAT, 0o600)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
-                Subject(theirs, twins).run(program)
+                CaptureAgent(agents_end, twins_end).run(program)
                 code = 0
             finally:
                 os._exit(code)
 
         return cls(begin)
 
-    # -- the talk ----------------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def wait(self, tick: Callable[[], None]) -> int:
-        """Until the program reaches its first iter(); how many loaders it has there."""
+        """Wait until the program reaches its first iter(). Returns how many loaders it has then."""
         while not self._control.poll(ASK_AGAIN.seconds / 4):
             tick()
             code = reap(self.pid, 0)
@@ -128,7 +131,7 @@ class Patient:
                 raise CannotExamine(f"the program said something strange: {other!r}")
 
     def gather(self, number: int) -> tuple[Case, Tries]:
-        """The facts of one loader."""
+        """Gather the facts of one loader."""
         folder = self._new_folder()
         leader = self._start(Gather(number, folder))
         code = reap(leader, GATHER.seconds)
@@ -142,7 +145,7 @@ class Patient:
         return case, tries
 
     def attempt(self, number: int, plan: Plan, tries: Tries, patience: Patience, reserve: int) -> Trial:
-        """One trial."""
+        """Run one trial."""
         folder = self._new_folder()
         setup = Setup(folder, plan, first=not self._tried, tries=tries)
         self._tried = True
@@ -165,14 +168,14 @@ class Patient:
         if plan.in_place:
             self._gone = True
         if seen.interrupted:
-            raise Interrupted(trial)
+            raise CheckInterrupted(trial)
         return trial
 
-    def measurer(self, number: int) -> Measurer:
-        """A process that measures settings of a loader, one after another."""
+    def measuring(self, number: int) -> MeasuringProcess:
+        """Start a process that measures settings of a loader, one after another."""
         folder = self._new_folder()
         os.mkfifo(f"{folder}/orders", 0o600)
-        return Measurer(self._start(Measure(number, folder)), folder)
+        return MeasuringProcess(self._start(Measure(number, folder)), folder)
 
     def _start_fresh(self, setup: Setup) -> int:
         with open(f"{setup.folder}/setup", "wb") as file:
@@ -185,7 +188,7 @@ class Patient:
             start_new_session=True,
         )
         process.returncode = 0
-        self._warden.note(process.pid)
+        self._cleanup.note(process.pid)
         until = time.monotonic() + START_FRESH.seconds
         while (
             not os.path.exists(f"{setup.folder}/begun")
@@ -208,7 +211,7 @@ class Patient:
             raise CannotExamine("the program is gone") from error
         if not isinstance(answer, Started):
             raise CannotExamine(f"the program said something strange: {answer!r}")
-        self._warden.note(answer.pid)
+        self._cleanup.note(answer.pid)
         return answer.pid
 
     def _new_folder(self) -> str:
@@ -223,20 +226,20 @@ class Patient:
         return self._gone
 
     def output(self) -> str:
-        """The last that the program printed."""
+        """The end of the program's output."""
         return _tail(f"{self.folder}/program.output")
 
     def end(self) -> None:
-        """Let the program go, politely first, and leave nothing of it."""
+        """Ask the program to exit, then kill what is left and remove its files."""
         for channel in (self._twin, self._control):
             with contextlib.suppress(OSError):
                 channel.send(Done())
             channel.close()
-        if not self._gone and self._caught:  # before that it is in code of its own, and does not listen
+        if not self._gone and self._caught:  # before that it reads no requests
             reap(self.pid, LET_GO.seconds)
         kill_session(self.pid)
         shutil.rmtree(self.folder, ignore_errors=True)
-        reap(self._warden.dismiss(), LET_GO.seconds)
+        reap(self._cleanup.dismiss(), LET_GO.seconds)
 
 
 def _tail(path: str, most: int = 4000) -> str:

@@ -1,7 +1,7 @@
-"""Watching a trial from outside: is it getting on, is it stuck, what does it use; and the last look before it is ended.
+"""Watches a trial from outside: its progress, its memory and CPU, and a last look before its end.
 
-A trial counts as hung when nothing was written down for longer than its patience. Patience is short for processes that
-all wait, longer for ones that compute, and grows with the slowest sample known.
+A trial counts as hung if it records no event for longer than its patience. The patience is short if
+all processes wait, longer if they compute, and grows with the slowest known sample.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from unjam.system import stacks, waiting
 from unjam.system.memory_limits import Kills, available_memory, oom_kills
 from unjam.system.native_stacks import libraries_on_stack
 
-# seconds without progress after which an interrupted trial counts as frozen
+# an interrupted trial counts as hung after so many seconds without progress
 QUIET = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a trial may write nothing down."""
+    """How many seconds a trial may take without recording an event."""
 
     waiting: float
     computing: float
-    whole: float  # the longest that a trial may take in all
+    whole: float  # most seconds for the whole trial
 
 
 @dataclass
 class Seen:
     """What was seen of a trial from outside."""
 
-    outcome: str = ""  # "hung", "memory", "late" or nothing: it ended by itself
+    outcome: str = ""  # "hung", "memory" or "late"; "" if it ended by itself
     code: int | None = None
     seconds: float = 0.0
     looks: list[dict[str, Any]] = field(default_factory=list)
@@ -54,12 +54,12 @@ class Seen:
 
 
 def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
-    """Stay with a trial to its end, and leave nothing of it."""
+    """Watch a trial until it ends or must be ended, then clean up after it."""
     seen = Seen()
     began = last_change = time.monotonic()
     size, kills = -1, oom_kills()
     cpu_then, cpu_at = 0.0, began
-    turn = 0
+    iteration = 0
     try:
         while True:
             seen.code = reap(leader, WATCH_TRIAL.seconds)
@@ -70,8 +70,8 @@ def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
                 break
             for one in alive:
                 seen.peak[one.pid] = max(seen.peak.get(one.pid, 0), one.rss)
-            _sample_waits(seen, alive, leader, turn)
-            turn += 1
+            _sample_waits(seen, alive, leader, iteration)
+            iteration += 1
             grown = progress(folder)
             if grown != size:
                 size, last_change = grown, now
@@ -83,7 +83,9 @@ def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
             quiet = now - last_change
             used = sum(one.cpu for one in alive) - cpu_then
             computing = quiet > 0.5 and used > 0.3 * (now - cpu_at)
-            enough = patience.computing if computing else patience.waiting * _longer(alive, quiet, patience.waiting)
+            enough = (
+                patience.computing if computing else patience.waiting * _patience_factor(alive, quiet, patience.waiting)
+            )
             if quiet > enough:
                 seen.outcome = "hung"
                 break
@@ -105,8 +107,8 @@ def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
     return seen
 
 
-def _longer(alive: list[Usage], quiet: float, waits: float) -> float:
-    """How many times the usual patience a trial deserves: a sleep or a child process may end by itself, an answer may come."""
+def _patience_factor(alive: list[Usage], quiet: float, waits: float) -> float:
+    """Factor for the patience: a sleep or child may end by itself, an answer may come."""
     if quiet < waits:
         return 1.0
     kinds = {waiting.look(one.pid).kind for one in alive}
@@ -118,8 +120,8 @@ def _kills_since(before: Kills | None) -> int:
     return now.count - before.count if now is not None and before is not None else 0
 
 
-def _sample_waits(seen: Seen, alive: list[Usage], leader: int, turn: int) -> None:
-    """What the workers wait for, a few times a second."""
+def _sample_waits(seen: Seen, alive: list[Usage], leader: int, iteration: int) -> None:
+    """Count what each worker waits for at this moment."""
     for one in alive:
         if one.pid == leader:
             continue
@@ -129,16 +131,16 @@ def _sample_waits(seen: Seen, alive: list[Usage], leader: int, turn: int) -> Non
         seen.waits["file lock" if on_file else look.kind] += 1
         if look.kind == "lock":
             seen.lock_looks += 1
-        if turn % 10 == 3:
+        if iteration % 10 == 3:
             with contextlib.suppress(OSError):
                 seen.crowd = max(seen.crowd, len(os.listdir(f"/proc/{one.pid}/task")))
 
 
 def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
-    """Every process of a trial that does not get on, before it is ended."""
+    """Describe the processes of a trial before they are killed."""
     alive = session(leader)
     armed = [one for one in alive if os.path.exists(f"{folder}/{one.pid}.stack")]
-    # before it is disturbed: what it waits for, and whether it computes
+    # before our signals disturb them: what they wait for, and whether they compute
     waits = {one.pid: waiting.look(one.pid) for one in armed}
     before, began = {one.pid: one.cpu for one in alive}, time.monotonic()
     pause(0.4)
@@ -148,14 +150,14 @@ def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
         with contextlib.suppress(OSError):
             os.unlink(f"{folder}/{one.pid}.look")
         _signal(one.pid, self_inspection.LOOK)
-    _until(lambda: all(os.path.exists(f"{folder}/{one.pid}.look") for one in armed))
+    _wait_until(lambda: all(os.path.exists(f"{folder}/{one.pid}.look") for one in armed))
     found = []
     for one in armed:
         wait = waits[one.pid]
         _signal(one.pid, self_inspection.STACK)
-        _until(lambda: waiting.read_text(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called before the next turn
+        _wait_until(lambda: waiting.read_text(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called at once
         pause(0.05)
-        own = _own_words(f"{folder}/{one.pid}.look")
+        own = _read_report(f"{folder}/{one.pid}.look")
         stack = stacks.main_stack(waiting.read_text(f"{folder}/{one.pid}.stack"))
         found.append({
             "pid": one.pid,
@@ -176,7 +178,7 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _own_words(path: str) -> dict[str, Any] | None:
+def _read_report(path: str) -> dict[str, Any] | None:
     text = waiting.read_text(path)
     try:
         words = json.loads(text)
@@ -185,7 +187,7 @@ def _own_words(path: str) -> dict[str, Any] | None:
     return words if isinstance(words, dict) else None
 
 
-def _until(done: Any) -> None:
+def _wait_until(done: Any) -> None:
     until = time.monotonic() + TAKE_STACK.seconds
     while not done() and time.monotonic() < until:
         pause(0.02)

@@ -1,1 +1,1 @@
-"""The process of the program under examination: it runs until its first iter(loader), and waits there for requests."""
+"""The target process: runs the program until its first iter(loader), then waits for requests."""

@@ -1,8 +1,8 @@
-"""The program under examination, in a process of its own: it runs until its first iter(loader), and waits there.
+"""Runs the program under examination, in its own process, until its first iter(loader).
 
-At that moment it forks a twin, and every sandbox is a fork of the twin. The program's own threads run on; the twin has
-none, so that in it a lock that was held stays held, and all trials start from the very moment at which the program's own
-workers would have been started, however late they are made.
+There it forks a twin, and every sandbox is a fork of the twin. The program's threads keep running,
+but the twin has none: a lock that was held at that moment stays held in the twin. So every trial,
+however late, starts from the state in which the program would have started its workers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Try:
 
 @dataclass(frozen=True)
 class Measure:
-    """Asks for a process that measures what is ordered through the folder."""
+    """Asks for a process that measures the settings sent through the folder."""
 
     number: int
     folder: str
@@ -61,19 +61,19 @@ class Measure:
 
 @dataclass(frozen=True)
 class Done:
-    """Lets the program go."""
+    """Says that no request follows: the program may exit."""
 
 
 @dataclass(frozen=True)
 class Caught:
-    """The program reached iter(); it has this many loaders."""
+    """The program reached iter() with this many loaders."""
 
     loaders: int
 
 
 @dataclass(frozen=True)
 class Started:
-    """A sandbox runs."""
+    """A sandbox was started."""
 
     pid: int
 
@@ -86,21 +86,21 @@ class Ended:
     trace: str = ""
 
 
-class Subject:
-    """This process, seen from inside."""
+class CaptureAgent:
+    """The doctor's code inside of the target process."""
 
     def __init__(self, control: Connection, twins: Connection) -> None:
         self._control = control
         self._twins = twins
         self._environment = dict(os.environ)
-        self._hook = Hook(self._caught)
+        self._hook = Hook(self._on_first_iter)
 
     def watch(self) -> None:
-        """From now on the first iter() is caught."""
+        """Catch the first iter() from now on."""
         self._hook.install()
 
     def run(self, program: Callable[[], Any]) -> None:
-        """Run a program to its first iter(), and say so if it does not get there."""
+        """Run a program to its first iter(); send `Ended` if it ends before that."""
         self.watch()
         trace, code = "", 0
         try:
@@ -110,18 +110,18 @@ class Subject:
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1 if end.code else 0
             trace = str(end.code) if isinstance(end.code, str) else ""
-        except BaseException as error:  # noqa: BLE001 - whatever the program raises is told
-            code, trace = 1, _of_program(error)
+        except BaseException as error:  # noqa: BLE001 - reported, whatever it is
+            code, trace = 1, _program_traceback(error)
         if self._hook.open:
             with contextlib.suppress(OSError):
                 self._control.send(Ended(code, trace[-6000:]))
 
     def examine(self, loaders: list[Any]) -> None:
-        """Loaders that are at hand without a program that iterates them."""
-        frame = sys._getframe(1)  # noqa: SLF001 - the caller's
+        """Serve requests for loaders that no program iterates."""
+        frame = sys._getframe(1)  # noqa: SLF001 - the caller's frame
         self._serve(loaders, frame)
 
-    def _caught(self, loader: Any, frame: FrameType) -> None:
+    def _on_first_iter(self, loader: Any, frame: FrameType) -> None:
         loaders = [loader]
         for other in list(self._hook.made):
             if len(loaders) < MOST_LOADERS and not any(_alike(other, known) for known in loaders):
@@ -135,7 +135,7 @@ class Subject:
         sandbox.captured, sandbox.memory = sandbox.offsets(), shared_memory.snapshot()
         if os.fork() == 0:
             try:
-                self._be_the_twin(loaders, frame, moments)
+                self._serve_as_twin(loaders, frame, moments)
             finally:
                 os._exit(0)
         self._control.send(Caught(len(loaders)))
@@ -145,7 +145,7 @@ class Subject:
                 sandbox.run_trial(loaders[wanted.number], wanted.setup, facts.roots_of(loaders[wanted.number]))
             return
 
-    def _be_the_twin(self, loaders: list[Any], frame: FrameType, moments: list[facts.Moment]) -> None:
+    def _serve_as_twin(self, loaders: list[Any], frame: FrameType, moments: list[facts.Moment]) -> None:
         for wanted in _requests(self._twins):
             loader = loaders[wanted.number]
             match wanted:
@@ -161,14 +161,17 @@ class Subject:
                     self._fork(trial, setup.folder)
 
     def _fork(self, action: Callable[[], None], folder: str) -> None:
-        """A sandbox: the grandchild, so that whoever watches it can also wait for it."""
+        """Run an action in a sandbox, which is a grandchild.
+
+        Its parent exits at once, so the doctor adopts the sandbox and can wait for it.
+        """
         read, write = os.pipe()
         pid = os.fork()
         if pid:
             os.close(write)
             with open(read, "rb") as pipe:
                 child = int(pipe.read() or b"0")
-            reap(pid, OBEY_KILL.seconds)  # it ends at once
+            reap(pid, OBEY_KILL.seconds)  # it exits at once
             self._twins.send(Started(child))
             return
         os.close(read)
@@ -182,7 +185,7 @@ class Subject:
             sandbox.confine(folder)
             action()
             code = sandbox.GOODBYE
-        except BaseException:  # noqa: BLE001 - the folder's output tells
+        except BaseException:  # noqa: BLE001 - printed into the folder's output
             traceback.print_exc()
         finally:
             with contextlib.suppress(Exception):
@@ -195,10 +198,10 @@ class Subject:
         self_inspection.names = inventory.names
         case = Case(
             facts.loader_facts(loader, self._hook.made.get(loader), users_place(frame)),
-            facts.world(moment, self._environment),
+            facts.process_facts(moment, self._environment),
             inventory.parts(),
             facts.crossings(roots),
-            source_reading.read(loader, _frames(_outside(frame)), roots),
+            source_reading.read(loader, _frames(_outside_doctor(frame)), roots),
         )
         tries = source_reading.tries_in(source_reading.loading_functions(roots))
         with open(f"{folder}/case", "wb") as file:
@@ -206,11 +209,12 @@ class Subject:
 
 
 def _is_doctors(file: str) -> bool:
-    return file.startswith(os.path.dirname(os.path.abspath(__file__)) + os.sep)
+    """Whether a file belongs to `unjam check` itself."""
+    return file.startswith(os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep)
 
 
-def _of_program(error: BaseException) -> str:
-    """A traceback without the calls that run the program."""
+def _program_traceback(error: BaseException) -> str:
+    """The traceback of an error, without the doctor's frames that ran the program."""
     trace = error.__traceback__
     while trace is not None and _is_doctors(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
@@ -218,7 +222,7 @@ def _of_program(error: BaseException) -> str:
 
 
 def _requests(control: Connection) -> Iterator[Any]:
-    """What the doctor asks for, until it asks for nothing more or is gone."""
+    """The doctor's requests, until it sends `Done` or is gone."""
     while True:
         if not control.poll(ASK_AGAIN.seconds):
             continue
@@ -231,15 +235,15 @@ def _requests(control: Connection) -> Iterator[Any]:
         yield wanted
 
 
-def _outside(frame: FrameType | None) -> FrameType | None:
-    """The first call that is not of the catch itself."""
+def _outside_doctor(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not the doctor's."""
     while frame is not None and _is_doctors(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def _frames(frame: FrameType | None) -> list[FrameType]:
-    """The calls of the program, innermost first; what runs the program is none of it."""
+    """The frames of the program, innermost first, without those that run the program."""
     found = []
     while frame is not None and frame.f_code.co_filename != __file__:
         found.append(frame)
@@ -248,14 +252,14 @@ def _frames(frame: FrameType | None) -> list[FrameType]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether a second examination would show the same."""
+    """Whether examining both loaders would show the same."""
     return one is other or (
         one.dataset is other.dataset and one.num_workers == other.num_workers and one.collate_fn is other.collate_fn
     )
 
 
 def _pack(loader: Any, folder: str) -> None:
-    """The loader for a process that inherits nothing."""
+    """Pickle the loader's parts for a process that inherits nothing."""
     import cloudpickle  # noqa: PLC0415 - only here
 
     order = None

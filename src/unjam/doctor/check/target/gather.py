@@ -1,4 +1,4 @@
-"""The facts of a captured loader and its process, gathered in a fork of it so that nothing there is disturbed."""
+"""Gathers facts about a captured loader and its process, in a fork so that nothing is disturbed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from unjam.doctor.check.inventory import Inventory
-from unjam.doctor.facts.case import Crossing, LoaderFacts, ThreadFacts, World
+from unjam.doctor.facts.case import Crossing, LoaderFacts, ProcessFacts, ThreadFacts
 from unjam.doctor.facts.source import class_place, where_set
 from unjam.doctor.facts.trial import Place
 from unjam.loader.ship.pickle_culprit import Culprit, find_culprit
@@ -28,7 +28,7 @@ LIBRARY_OF = {"OPENCV": "cv2"}
 
 
 def roots_of(loader: Any) -> dict[str, Any]:
-    """The objects that a worker is given, and the sampler, which stays."""
+    """The objects that a worker gets, and the sampler, which stays in the main process."""
     return {
         "dataset": loader.dataset,
         "collate_fn": loader.collate_fn,
@@ -64,7 +64,7 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
         start_method=method,
         prefetch_factor=loader.prefetch_factor or 2,
         timeout=loader.timeout,
-        pins_for_nobody=bool(loader.pin_memory) and not _accelerated(),
+        pins_for_nobody=bool(loader.pin_memory) and not _has_accelerator(),
         persistent_workers=bool(loader.persistent_workers),
         drop_last=bool(loader.drop_last) or bool(getattr(loader.batch_sampler, "drop_last", False)),
         sampler=type(inner).__name__,
@@ -82,7 +82,7 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
     )
 
 
-def _accelerated() -> bool:
+def _has_accelerator() -> bool:
     import torch  # noqa: PLC0415 - imported by the program
 
     known = getattr(torch, "accelerator", None)
@@ -90,21 +90,24 @@ def _accelerated() -> bool:
 
 
 def _order_repeats(*samplers: Any) -> bool:
-    """Whether a sampler gives the same order until somebody calls its set_epoch. Tried on a copy of the process."""
+    """Whether a sampler repeats its order until set_epoch is called.
+
+    We call set_epoch to find out; this changes only the fork.
+    """
     for sampler in samplers:
         if hasattr(sampler, "set_epoch"):
             try:
-                once, twice = _some(sampler), _some(sampler)
+                once, twice = _first_items(sampler), _first_items(sampler)
                 sampler.set_epoch(1)
-                first = _some(sampler)
+                first = _first_items(sampler)
                 sampler.set_epoch(2)
-                return once == twice and first != _some(sampler)
-            except Exception:  # noqa: BLE001 - a sampler that cannot be asked here
+                return once == twice and first != _first_items(sampler)
+            except Exception:  # noqa: BLE001 - a sampler that fails here
                 return False
     return False
 
 
-def _some(sampler: Any) -> list[str]:
+def _first_items(sampler: Any) -> list[str]:
     return [str(one) for _, one in zip(range(200), sampler, strict=False)]
 
 
@@ -134,7 +137,7 @@ def _function_place(function: Any) -> Place | None:
 def _length(obj: Any) -> int | None:
     try:
         return len(obj)
-    except Exception:  # noqa: BLE001 - no length, or one that cannot be told
+    except Exception:  # noqa: BLE001 - no length, or computing it fails
         return None
 
 
@@ -145,7 +148,7 @@ def _sharing() -> str:
 
 
 def threads_now(inventory: Inventory) -> tuple[ThreadFacts, ...]:
-    """The Python threads besides this one, their calls, and which of the locks their code knows."""
+    """The other Python threads, their stacks, and the loader's locks that their code can reach."""
     frames = sys._current_frames()  # noqa: SLF001 - the only way
     locks = {id(found.obj): path for path, found in inventory.found.items() if hasattr(found.obj, "acquire")}
     found = []
@@ -173,28 +176,28 @@ def _reachable(frame: FrameType) -> list[Any]:
 
 @dataclass(frozen=True)
 class Moment:
-    """What only the program's own process can tell, at the captured moment: a fork of it has no threads."""
+    """Facts that only the program's process has at the moment of capture; a fork has no threads."""
 
     threads: tuple[ThreadFacts, ...]
     native_threads: int
     pools: tuple[Mapping[str, Any], ...]
-    accelerator: str | None  # in a fork of a process that uses one torch says that nobody does
+    accelerator: str | None  # in a fork, torch denies that the program uses one
 
 
 def moment(loader: Any) -> Moment:
-    """Now, in the program's own process."""
+    """Read these facts now; call it in the program's process."""
     facts = fork_safety.look()
     return Moment(threads_now(Inventory(roots_of(loader))), facts.native_threads, _pools(), facts.accelerator)
 
 
-def world(moment: Moment, environment: Mapping[str, str]) -> World:
-    """The process and the machine."""
+def process_facts(moment: Moment, environment: Mapping[str, str]) -> ProcessFacts:
+    """Facts about the process and the machine."""
     import torch  # noqa: PLC0415 - imported by the program
 
     free, _ = limits.shared_memory()
     most, used = limits.descriptors()
     main = sys.modules["__main__"]
-    return World(
+    return ProcessFacts(
         cpus=limits.processors(),
         python=platform.python_version(),
         torch=str(torch.__version__),
@@ -209,7 +212,7 @@ def world(moment: Moment, environment: Mapping[str, str]) -> World:
         temporary=tempfile.gettempdir(),
         interactive=not os.path.isfile(getattr(main, "__file__", "") or ""),
         idle_variables=thread_variables.read_by_nobody(_suspects(environment)),
-        late_variables=_late(environment, moment.pools),
+        late_variables=_late_variables(environment, moment.pools),
     )
 
 
@@ -223,7 +226,7 @@ def _suspects(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pools() -> tuple[Mapping[str, Any], ...]:
-    import threadpoolctl  # noqa: PLC0415 - milliseconds
+    import threadpoolctl  # noqa: PLC0415 - takes milliseconds
 
     found = [
         {"api": pool["user_api"], "library": os.path.basename(pool["filepath"]), "threads": pool["num_threads"]}
@@ -243,8 +246,8 @@ _READERS = {
 }
 
 
-def _late(environment: Mapping[str, str], pools: tuple[Mapping[str, Any], ...]) -> dict[str, str]:
-    """Variables that the program set after the library that reads them was loaded: the pool has another size."""
+def _late_variables(environment: Mapping[str, str], pools: tuple[Mapping[str, Any], ...]) -> dict[str, str]:
+    """Variables that had no effect because the program set them after the library was loaded."""
     found = {}
     for name, value in thread_variables.set_by_program(environment).items():
         for pool in pools:
@@ -253,30 +256,30 @@ def _late(environment: Mapping[str, str], pools: tuple[Mapping[str, Any], ...]) 
     return found
 
 
-# -- the border --------------------------------------------------------------------------------------------------------
+# -- pickling for workers --------------------------------------------------------------------------
 
 
 def crossings(roots: Mapping[str, Any]) -> tuple[Crossing, ...]:
-    """How each argument of a worker takes being pickled by the pickler that spawn and forkserver use."""
-    from multiprocessing import context, reduction  # noqa: PLC0415 - registers torch's ways of reducing
+    """Whether each argument of a worker can be pickled with spawn's and forkserver's pickler."""
+    from multiprocessing import context, reduction  # noqa: PLC0415 - registers torch's reducers
 
     import torch.multiprocessing  # noqa: F401, PLC0415 - as above
 
     found = []
-    # locks and queues may only be pickled while a process is being started, as they would be
+    # locks and queues can be pickled only while a process is being started
     context.set_spawning_popen(_Starting())  # type: ignore[arg-type]
     try:
         for name, root in roots.items():
             if name == "sampler" or root is None:
                 continue
-            found.append(_cross(name, root, reduction.ForkingPickler))
+            found.append(_try_to_pickle(name, root, reduction.ForkingPickler))
     finally:
         context.set_spawning_popen(None)
     return tuple(found)
 
 
 class _Starting:
-    """Stands for a process that is being started, which may be given descriptors."""
+    """Stands for a process that is being started and can receive descriptors."""
 
     sentinel = -1
 
@@ -284,39 +287,39 @@ class _Starting:
         return fd
 
     @staticmethod
-    def DupFd(fd: int) -> Any:  # noqa: N802 - multiprocessing's name for it
+    def DupFd(fd: int) -> Any:  # noqa: N802 - multiprocessing's name
         from multiprocessing.popen_spawn_posix import _DupFd  # noqa: PLC0415 - only here
 
         return _DupFd(fd)
 
 
-def _cross(name: str, root: Any, pickler: Any) -> Crossing:
+def _try_to_pickle(name: str, root: Any, pickler: Any) -> Crossing:
     def attempt(part: object) -> None:
         pickler.dumps(part)
 
     try:
         data = bytes(pickler.dumps(root))
-    except Exception:  # noqa: BLE001 - whatever pickling raises is the answer
+    except Exception:  # noqa: BLE001 - any error is the answer
         culprit = find_culprit(name, root, attempt, by_name=True) or Culprit(
             name, type(root).__name__, "it cannot be pickled"
         )
-        return Crossing(name, culprit.path, culprit.type_name, culprit.reason, _where(name, root, culprit.path))
-    # storages travel as descriptors that only a started process has
-    back = "" if b"rebuild_storage" in data else _comes_back(data)
+        return Crossing(name, culprit.path, culprit.type_name, culprit.reason, _place_of(name, root, culprit.path))
+    # storages are sent as descriptors, which only a started process has
+    back = "" if b"rebuild_storage" in data else _unpickle_error(data)
     return Crossing(name, nbytes=len(data), back=back)
 
 
-def _comes_back(data: bytes) -> str:
+def _unpickle_error(data: bytes) -> str:
     try:
         pickle.loads(data)
     except Exception as error:  # noqa: BLE001 - as above
         if "main__" in str(error) or isinstance(error, (EOFError, OSError)):
-            return ""  # known in another way, or a descriptor that only a started process has
+            return ""  # found by another check, or a descriptor that only a started process has
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-def _where(name: str, root: Any, path: str) -> Place | None:
+def _place_of(name: str, root: Any, path: str) -> Place | None:
     """The line that set the last attribute of a path."""
     owner, place = root, None
     for step in path.removeprefix(name).replace("[", ".[").split(".")[1:]:

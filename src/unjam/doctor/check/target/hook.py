@@ -1,4 +1,4 @@
-"""The catch: the moment at which a program first iterates a torch DataLoader, and every loader it made until then."""
+"""Catches a program's first iter() of a torch DataLoader, and every loader made until then."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from unjam.system.import_hook import after_import
 
 
 class Enough(SystemExit):
-    """Raised out of iter() when the doctor has seen what it needs: the program goes home as on Ctrl-C."""
+    """Raised from iter() when the doctor is done, so that the program exits as after sys.exit()."""
 
 
 @dataclass
 class Hook:
-    """Watches torch's DataLoader in this process."""
+    """Patches torch's DataLoader in this process."""
 
     catch: Callable[[Any, FrameType], None]
     pid: int = field(default_factory=os.getpid)
     made: weakref.WeakKeyDictionary[Any, Place | None] = field(default_factory=weakref.WeakKeyDictionary)
-    open: bool = True  # once caught, nothing is caught again
+    open: bool = True  # False after the first catch: later iter() calls pass
 
     def install(self) -> None:
-        """Now if torch is there, otherwise as soon as the program imports it."""
+        """Patch torch now if it is imported, otherwise when the program imports it."""
         after_import("torch.utils.data.dataloader", self._patch)
 
     def _patch(self, module: ModuleType) -> None:
@@ -39,24 +39,24 @@ class Hook:
         @functools.wraps(init)
         def made(this: Any, *args: Any, **kwargs: Any) -> None:
             init(this, *args, **kwargs)
-            if self._here():
+            if self._is_active():
                 self.made[this] = users_place(sys._getframe(1))  # noqa: SLF001
 
         @functools.wraps(iterate)
         def iterated(this: Any) -> Any:
-            self._seen(this)
+            self._catch_once(this)
             return iterate(this)
 
         @functools.wraps(begin)
         def begun(this: Any, its_loader: Any, *args: Any, **kwargs: Any) -> None:
-            self._seen(its_loader)  # some frameworks make torch's iterators themselves
+            self._catch_once(its_loader)  # some frameworks create torch's iterators directly
             begin(this, its_loader, *args, **kwargs)
 
         loader.__init__, loader.__iter__, base.__init__ = made, iterated, begun
 
-    def _here(self) -> bool:
+    def _is_active(self) -> bool:
         return self.open and os.getpid() == self.pid
 
-    def _seen(self, loader: Any) -> None:
-        if self._here():
+    def _catch_once(self, loader: Any) -> None:
+        if self._is_active():
             self.catch(loader, sys._getframe(2))  # noqa: SLF001

@@ -1,6 +1,8 @@
-"""The process of a program under examination: `main([fd, fd, kind, target, *arguments])` in a new interpreter.
+"""Runs the program under examination, in a new interpreter.
 
-The first entry of `sys.path` is made what it would be without us: the folder of the script, or the current one for `-m`.
+Arguments of `main`: two descriptors of connections to the doctor, kind, target, program arguments.
+The first entry of `sys.path` is the same as without unjam: the folder of the script, or the current
+folder for `-m`.
 """
 
 from __future__ import annotations
@@ -16,23 +18,23 @@ import types
 from multiprocessing.connection import Connection
 from typing import Any
 
-from unjam.doctor.check.target.capture_agent import Subject
+from unjam.doctor.check.target.capture_agent import CaptureAgent
 
 
 def main(arguments: list[str]) -> None:
-    """Begin."""
+    """Run the target that the arguments name."""
     control, twins, kind, target, *rest = arguments
     for fd in (control, twins):
         os.set_inheritable(int(fd), False)  # noqa: FBT003 - its signature
-    subject = Subject(Connection(int(control)), Connection(int(twins)))
+    agent = CaptureAgent(Connection(int(control)), Connection(int(twins)))
     if kind == "script":
-        subject.run(lambda: run_script(target, rest))
+        agent.run(lambda: run_script(target, rest))
     elif kind == "notebook":
-        subject.run(lambda: run_notebook(target))
+        agent.run(lambda: run_notebook(target))
     elif kind == "module":
-        subject.run(lambda: run_module(target, rest))
+        agent.run(lambda: run_module(target, rest))
     else:
-        subject.run(lambda: examine_object(subject, target))
+        agent.run(lambda: examine_object(agent, target))
 
 
 def _main_module(**values: Any) -> types.ModuleType:
@@ -43,17 +45,17 @@ def _main_module(**values: Any) -> types.ModuleType:
 
 
 def run_script(path: str, arguments: list[str]) -> None:
-    """A script, as `python path arguments` would run it."""
+    """Run a script like `python path arguments`."""
     sys.argv = [path, *arguments]
     full = os.path.abspath(path)
     sys.path.insert(0, os.path.dirname(full))
     with open(full, "rb") as file:
         code = compile(file.read(), full, "exec")
-    exec(code, vars(_main_module(__file__=full, __spec__=None)))  # noqa: S102 - running it is what was asked for
+    exec(code, vars(_main_module(__file__=full, __spec__=None)))  # noqa: S102 - the user's program
 
 
 def run_module(name: str, arguments: list[str]) -> None:
-    """A module, as `python -m name arguments` would run it."""
+    """Run a module like `python -m name arguments`."""
     sys.path.insert(0, os.getcwd())
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
@@ -61,12 +63,12 @@ def run_module(name: str, arguments: list[str]) -> None:
     if spec is None or spec.origin is None or spec.loader is None:
         raise SystemExit(f"there is no module {name}")
     sys.argv = [spec.origin, *arguments]
-    code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]  # every loader of source has it
+    code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]  # source loaders have it
     exec(code, vars(_main_module(__file__=spec.origin, __spec__=spec, __package__=spec.parent)))  # noqa: S102
 
 
 def run_notebook(path: str) -> None:
-    """The code cells of a notebook, in one namespace that no other process can import."""
+    """Run a notebook's code cells in one namespace, which no other process can import."""
     with open(path, encoding="utf-8") as file:
         cells = [cell for cell in json.load(file)["cells"] if cell["cell_type"] == "code"]
     sys.argv = [path]
@@ -81,20 +83,23 @@ def run_notebook(path: str) -> None:
         exec(compile(source, name, "exec"), space)  # noqa: S102 - as above
 
 
-def examine_object(subject: Subject, target: str) -> None:
-    """`package.module:thing`: a DataLoader, a Dataset, or a function that returns either or several."""
+def examine_object(agent: CaptureAgent, target: str) -> None:
+    """Examine `package.module:thing`.
+
+    It is a DataLoader, a Dataset, or a function that returns one or several of them.
+    """
     module_name, _, name = target.partition(":")
-    beside = os.path.dirname(os.path.abspath(module_name)) if module_name.endswith(".py") else os.getcwd()
-    sys.path.insert(0, beside)
+    import_folder = os.path.dirname(os.path.abspath(module_name)) if module_name.endswith(".py") else os.getcwd()
+    sys.path.insert(0, import_folder)
     if module_name.endswith(".py"):
         module_name = os.path.basename(module_name).removesuffix(".py")
-    subject.watch()
+    agent.watch()
     found: Any = importlib.import_module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
             raise SystemExit(f"{module_name} has no {name}")
         found = getattr(found, part)
-    from torch.utils.data import DataLoader, Dataset  # noqa: PLC0415 - seconds
+    from torch.utils.data import DataLoader, Dataset  # noqa: PLC0415 - takes seconds
 
     if not isinstance(found, (DataLoader, Dataset)) and callable(found):
         needed = [
@@ -110,7 +115,7 @@ def examine_object(subject: Subject, target: str) -> None:
     loaders = [_loader(one) for one in _several(found)]
     if not loaders:
         raise SystemExit(f"{target} is a {type(found).__name__}: neither a DataLoader nor a Dataset")
-    subject.examine(loaders)
+    agent.examine(loaders)
 
 
 def _several(found: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The source around a captured loader, read: the code that loads, and the loop that consumes."""
+"""Reads the source around a captured loader: the code that loads, and the loop that consumes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ MOST_FUNCTIONS = 400
 
 
 def loading_functions(roots: dict[str, Any]) -> list[types.FunctionType]:
-    """The user's functions that loading may run: methods of what the dataset holds, and what they call by name."""
+    """The user's functions that loading may run.
+
+    These are the methods of the objects in the dataset, and the functions and classes whose global
+    names they use.
+    """
     found: dict[types.CodeType, types.FunctionType] = {}
     waiting = [one.obj for one in walk({name: root for name, root in roots.items() if name != "sampler"})]
     while waiting and len(found) < MOST_FUNCTIONS:
@@ -51,7 +55,11 @@ def _functions_of(obj: Any) -> Iterator[types.FunctionType]:
 
 
 def tries_in(functions: list[types.FunctionType]) -> list[tuple[str, int, int, int, str, str]]:
-    """Handlers that hide failures: file, first and last line of the try, line of the handler, what it catches and does."""
+    """The handlers that hide failures.
+
+    Each is (file, first line of the try, last line of the try, line of the handler, what it
+    catches, what it does).
+    """
     found = []
     for function in functions:
         for place, (first, last), caught, done in source.swallowing(function):
@@ -60,7 +68,7 @@ def tries_in(functions: list[types.FunctionType]) -> list[tuple[str, int, int, i
 
 
 def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
-    """Everything that the source says about one loader. `calls`: those that led to it, innermost first."""
+    """What the source says about one loader. `calls`: the frames at its iter(), innermost first."""
     frames = [one for one in calls if is_users(one.f_code.co_filename)]
     functions = loading_functions(roots)
     excepts = tuple((Place(file, at), caught, done) for file, _, _, at, caught, done in tries_in(functions))
@@ -91,7 +99,10 @@ def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
 
 
 def _rounds(frame: FrameType) -> int | None:
-    """How often the loop around a call goes round: a number, or a variable or attribute that is one now."""
+    """The number of iterations of the loop around a call.
+
+    Known if the source has a number there, or a variable or attribute that is now an int.
+    """
     wanted = source.rounds(frame.f_code.co_filename, frame.f_lineno)
     if isinstance(wanted, ast.Constant):
         return wanted.value if isinstance(wanted.value, int) else None
@@ -117,7 +128,7 @@ def _guarded(frames: list[FrameType]) -> bool:
 
 
 def _set_by_methods(dataset: Any, called: dict[str, Place]) -> dict[str, Place]:
-    """Attributes that a method of the dataset sets, where the program calls that method inside a loop."""
+    """Attributes set by those methods of the dataset that the program calls inside a loop."""
     found: dict[str, Place] = {}
     for name, place in called.items():
         function = getattr(type(dataset), name, None)

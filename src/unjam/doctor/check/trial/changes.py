@@ -1,4 +1,4 @@
-"""The changes of a trial, carried out: what would remove one suspected cause, and nothing else."""
+"""Makes the changes of a trial's plan: each removes one suspected cause, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ FILE_LOCKS = "file locks"
 
 
 def _no_file_locks() -> None:
-    import fcntl  # noqa: PLC0415 - Linux and its like
+    import fcntl  # noqa: PLC0415 - POSIX only
 
     fcntl.flock = lambda *_: None
     fcntl.lockf = lambda *_: None
 
 
 def ease(plan: Plan, inventory: Inventory) -> str:
-    """Before the workers start. Returns why it cannot be done, or nothing."""
+    """Make the plan's changes before the workers start. Returns why it is impossible, or ""."""
     for path in plan.release:
         found = inventory.found.get(path)
-        if found is None or not _set_free(found.obj):
+        if found is None or not _force_release(found.obj):
             return f"{path} cannot be released"
     for path in plan.unlock:
         if path == FILE_LOCKS:
             _no_file_locks()
             continue
         found = inventory.found.get(path)
-        if found is None:
+        if found is None or found.replace is None:
             return f"{path} cannot be replaced"
         found.replace(_NoLock())
     for path in plan.pack:
         found = inventory.found.get(path)
-        if found is None:
+        if found is None or found.replace is None:
             return f"{path} cannot be shared"
         try:
             found.replace(SharedDict(found.obj) if isinstance(found.obj, dict) else SharedList(found.obj))
-        except Exception as error:  # noqa: BLE001 - whatever cannot be pickled cannot be shared
+        except Exception as error:  # noqa: BLE001 - any error is the reason
             return f"{path} cannot be shared: {error}"
     return ""
 
 
 def ease_worker(plan: Plan, inventory: Inventory) -> None:
-    """In a worker, before its first sample."""
+    """Make the plan's changes in a worker, before its first sample."""
     if plan.threads:
         from unjam.loader.worker import thread_limits  # noqa: PLC0415 - imports torch
 
@@ -59,16 +59,16 @@ def ease_worker(plan: Plan, inventory: Inventory) -> None:
 
 
 def release_mine(plan: Plan, inventory: Inventory) -> None:
-    """After each sample: what the sample took and did not give back."""
+    """After a sample, release the plan's locks that it acquired and did not release."""
     for path in plan.release:
         found = inventory.found.get(path)
         if found is not None:
             facts = lock_facts(found.obj)
-            if facts.get("mine", True) and facts.get("locked"):  # never what another worker holds
-                _set_free(found.obj)
+            if facts.get("mine", True) and facts.get("locked"):  # not one that another worker holds
+                _force_release(found.obj)
 
 
-def _set_free(lock: Any) -> bool:
+def _force_release(lock: Any) -> bool:
     inner = getattr(lock, "_semlock", None) or getattr(getattr(lock, "_lock", None), "_semlock", None)
     if inner is not None:
         with contextlib.suppress(Exception):
@@ -82,7 +82,7 @@ def _set_free(lock: Any) -> bool:
             return True
     try:
         lock.release()
-    except Exception:  # noqa: BLE001 - held by somebody who must release it himself
+    except Exception:  # noqa: BLE001 - only its owner can release it
         return False
     return True
 
@@ -107,13 +107,13 @@ class _NoLock:
 
 
 def reopen(inventory: Inventory) -> None:
-    """Give this process files of its own behind the same descriptor numbers: same place, nobody else moves them."""
+    """Reopen the data files of this process, so that no other process moves their offsets."""
     for fd in sorted(_descriptors(inventory)):
         own_file(fd)
 
 
 def own_file(fd: int, place: int | None = None) -> None:
-    """Put an open file of this process's own behind a descriptor, at the same place or another."""
+    """Reopen the file of a descriptor for this process only, at the same offset or at `place`."""
     with contextlib.suppress(OSError):
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return

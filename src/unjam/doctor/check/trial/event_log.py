@@ -1,4 +1,4 @@
-"""What the processes of a trial write down: one file each, a line per event, whole even if the process is killed."""
+"""The event logs of a trial: one file per process, one line per event. They survive a kill."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 SUFFIX = ".rec"
 
 
-class Recorder:
-    """This process's file in the trial's folder."""
+class EventLog:
+    """The log file of this process in the trial's folder."""
 
     def __init__(self, folder: str, worker: int) -> None:
         self.folder = folder
@@ -23,16 +23,16 @@ class Recorder:
         self.write("hello", worker=worker)
 
     def write(self, kind: str, **fields: Any) -> None:
-        """One event."""
+        """Append one event."""
         fields["k"] = kind
         fields["t"] = time.monotonic()
         line = json.dumps(fields, default=str) + "\n"
-        with contextlib.suppress(OSError):  # closed by the user's code, or the folder is gone: the trial is over
+        with contextlib.suppress(OSError):  # user code closed it, or the trial is over
             os.write(self._fd, line.encode("utf-8", "replace"))
 
 
 def read(folder: str) -> dict[int, list[dict[str, Any]]]:
-    """Every process's events, by pid."""
+    """The events of every process, by pid."""
     found: dict[int, list[dict[str, Any]]] = {}
     for name in sorted(os.listdir(folder)):
         if not re.fullmatch(rf"\d{{1,10}}{re.escape(SUFFIX)}", name, re.ASCII):
@@ -43,7 +43,7 @@ def read(folder: str) -> dict[int, list[dict[str, Any]]]:
                 try:
                     event = json.loads(line)
                 except (ValueError, RecursionError):
-                    continue  # the process was killed while it wrote
+                    continue  # the process was killed during the write
                 if isinstance(event, dict):
                     events.append(event)
         found[int(name.removesuffix(SUFFIX))] = events
@@ -51,7 +51,7 @@ def read(folder: str) -> dict[int, list[dict[str, Any]]]:
 
 
 def progress(folder: str) -> int:
-    """Bytes written by all of them: grows while something happens."""
+    """The size of all logs in bytes; it grows as long as the trial makes progress."""
     total = 0
     try:
         with os.scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""A trial in a process that inherits nothing: `main([folder])` in a new interpreter."""
+"""Runs a trial in a new interpreter that inherits nothing: `main([folder])`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def main(arguments: list[str]) -> None:
-    """Rebuild the loader from what was packed, and run the trial."""
+    """Rebuild the loader from its pickled parts, and run the trial."""
     (folder,) = arguments
-    from unjam.doctor.check.trial import sandbox  # noqa: PLC0415 - after the arguments are known to be right
+    from unjam.doctor.check.trial import sandbox  # noqa: PLC0415 - after the arguments are checked
 
     out = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(out, 1)
@@ -20,10 +20,10 @@ def main(arguments: list[str]) -> None:
     with open(f"{folder}/setup", "rb") as file:
         setup = pickle.load(file)
     with open(f"{folder}/path", encoding="utf-8") as file:
-        sys.path[:] = json.load(file)  # the modules of the program are where it found them
+        sys.path[:] = json.load(file)  # find the same modules as the program
     with open(f"{folder}/packed", "rb") as file:
         parts: dict[str, Any] = pickle.load(file)
-    from torch.utils.data import DataLoader  # noqa: PLC0415 - seconds
+    from torch.utils.data import DataLoader  # noqa: PLC0415 - takes seconds
 
     options: dict[str, Any] = {"collate_fn": parts["collate_fn"], "worker_init_fn": parts["worker_init_fn"]}
     if parts["order"] is not None:
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
 
 
 class _Order:
-    """The order that the program's sampler had."""
+    """A batch sampler with the order of the program's sampler."""
 
     def __init__(self, batches: list[list[Any]]) -> None:
         self._batches = batches

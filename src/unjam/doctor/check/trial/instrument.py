@@ -1,7 +1,7 @@
-"""What is put around torch's own fetching inside a trial: every sample is announced, timed and named by its content.
+"""Patches torch's fetchers inside a trial, to record, time and hash every sample.
 
-The dataset, the collate function and torch's processes are the program's own; only the two small classes that call
-`dataset[i]` are replaced. A worker that was not forked is reached through its init function.
+The dataset, the collate function and torch's processes stay as they are. We patch only the two
+small classes that call `dataset[i]`. In a worker that was not forked, its init function does that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import ease_worker
-from unjam.doctor.check.trial.event_log import Recorder
+from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import described
 from unjam.doctor.check.trial.tracking import (
     AGAIN,
@@ -41,30 +41,30 @@ _here: Here | None = None
 
 
 def install(setup: Setup) -> None:
-    """Replace torch's fetchers in this process, and so in those forked from it."""
-    global _setup  # noqa: PLW0603 - one trial a process
-    from torch.utils.data._utils import fetch  # noqa: PLC0415 - the program imports torch when it wants to
+    """Patch torch's fetchers in this process and in its later forks."""
+    global _setup  # noqa: PLW0603 - one trial per process
+    from torch.utils.data._utils import fetch  # noqa: PLC0415 - imports torch
 
     _setup = setup
     fetch._MapDatasetFetcher.fetch = _fetch_map  # type: ignore[method-assign]  # noqa: SLF001
     fetch._IterableDatasetFetcher.fetch = _fetch_iterable  # type: ignore[method-assign]  # noqa: SLF001
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):  # noqa: SLF001
         if not getattr(kind, "_unjam", False):
-            kind.__init__ = functools.partialmethod(_made, kind.__init__)  # type: ignore[method-assign, assignment]
+            kind.__init__ = functools.partialmethod(_init_fetcher, kind.__init__)  # type: ignore[method-assign, assignment]
             setattr(kind, "_unjam", True)  # noqa: B010 - torch does not declare it
 
 
 @dataclass
 class Hello:
-    """Stands before the program's own worker_init_fn."""
+    """A worker_init_fn that prepares the trial, then calls the program's worker_init_fn."""
 
     setup: Setup
     inner: Callable[[int], Any] | None
 
     def __call__(self, worker: int) -> None:
-        """As torch calls it."""
+        """Prepare this worker."""
         install(self.setup)
-        here = _arrive(worker, None)
+        here = _process_state(worker, None)
         if self.setup.plan.plain or self.inner is None:
             return
         here.recorder.write("init")
@@ -76,12 +76,12 @@ class Hello:
         here.recorder.write("ready")
 
 
-def _arrive(worker: int, fetcher: Any) -> Here:
-    """The first thing in a process: open its file, arm the signals."""
+def _process_state(worker: int, fetcher: Any) -> Here:
+    """The state of this process. The first call opens its event log and arms the signals."""
     global _here  # noqa: PLW0603 - as above
     assert _setup is not None
     if _here is None or _here.recorder.pid != os.getpid():
-        recorder = Recorder(_setup.folder, worker)
+        recorder = EventLog(_setup.folder, worker)
         arm(_setup.folder)
         _here = Here(_setup, recorder, Randomness({}), Inventory({}))
     if fetcher is not None:
@@ -93,21 +93,21 @@ def _arrive(worker: int, fetcher: Any) -> Here:
 
 
 def arm(folder: str) -> None:
-    """Stacks on a signal and at a crash, without anybody's permission."""
+    """Write stacks to a file on a signal and at a crash; this needs no ptrace permission."""
     file = open(f"{folder}/{os.getpid()}.stack", "w", encoding="utf-8")
-    faulthandler.disable()  # torch has put its own handlers over it
+    faulthandler.disable()  # torch may have replaced its handlers
     faulthandler.enable(file=file, all_threads=True)
     faulthandler.register(self_inspection.STACK, file=file, all_threads=True, chain=False)
-    with contextlib.suppress(ValueError):  # not in the main thread: the stack alone must do
+    with contextlib.suppress(ValueError):  # not in the main thread: stacks only
         signal.signal(self_inspection.LOOK, functools.partial(self_inspection.look, folder))
 
 
-def _made(self: Any, torchs: Callable[..., None], *args: Any) -> None:
-    """A fetcher is made once in each worker and epoch; an iterable's iter() is called here."""
+def _init_fetcher(self: Any, original_init: Callable[..., None], *args: Any) -> None:
+    """Patched __init__ of a fetcher: once per worker and epoch; an iterable's iter() runs in it."""
     worker = _worker()
-    _arrive(worker, None).recorder.write("made")
-    torchs(self, *args)
-    here = _arrive(worker, self)
+    _process_state(worker, None).recorder.write("made")
+    original_init(self, *args)
+    here = _process_state(worker, self)
     if worker >= 0:
         ease_worker(here.setup.plan, here.inventory)
     if hasattr(self, "dataset_iter") and here.setup.plan.shard and worker >= 0:
@@ -118,18 +118,18 @@ def _made(self: Any, torchs: Callable[..., None], *args: Any) -> None:
         _keep_initial_seed()
     if here.setup.plan.reseed:
         here.randomness.seed_own(seed_number(f"{here.setup.epoch + here.fetchers}/{worker}"))
-    if here.fetchers == 1:  # later ones of a worker that persists have seen our seeds
+    if here.fetchers == 1:  # later states come from our seeds
         here.recorder.write("states", epoch=epoch_of(here), states=here.randomness.states())
 
 
 def once_more(dataset: Any) -> None:
-    """At the end of a trial without workers."""
+    """Load some samples again, at the end of a trial without workers."""
     if _here is not None and _here.recorder.pid == os.getpid():
         load_again(_here, dataset)
 
 
 def _keep_initial_seed() -> None:
-    """torch.initial_seed() goes on saying what torch gave this worker, whatever seeds its samples get from us."""
+    """Make torch.initial_seed() keep the worker's seed; our seeds for samples would change it."""
     import torch  # noqa: PLC0415 - imported by the program
 
     given = torch.initial_seed()
@@ -144,7 +144,7 @@ def _worker() -> int:
 
 
 def _fetch_map(self: Any, wanted: Any) -> Any:
-    here = _arrive(_worker(), None)
+    here = _process_state(_worker(), None)
     here.fresh = []
     if not self.auto_collation:
         return collate(here, self.collate_fn, sample_of(here, str(wanted), lambda: self.dataset[wanted]))
@@ -163,7 +163,7 @@ def _fetch_map(self: Any, wanted: Any) -> Any:
 
 
 def _fetch_iterable(self: Any, wanted: Any) -> Any:
-    here = _arrive(_worker(), None)
+    here = _process_state(_worker(), None)
     here.fresh = []
     if self.ended:
         raise StopIteration

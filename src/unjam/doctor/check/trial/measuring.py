@@ -1,9 +1,10 @@
-"""One setting after another, inside a fork of the captured program: only the data loading runs, as quickly as it can."""
+"""Measures tune settings one after another, in a fork of the program. Only loading runs."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -24,22 +25,22 @@ from unjam.doctor.check.trial.changes import own_file
 from unjam.doctor.check.trial.exception_words import described
 from unjam.doctor.facts.digest import weigh
 from unjam.doctor.facts.run import batch_name, size_of
-from unjam.doctor.facts.tune_measurements import Measured, Rung
+from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
 from unjam.loader.driver.auto_size import divides_itself
 from unjam.loader.engine.deadlines import ASK_AGAIN
-from unjam.loader.options import DEFAULTS
 from unjam.loader.transport.status_page import Stage
 from unjam.system import limits, waiting
 
-# a stretch is divided into so many parts, whose rates tell how much they differ
+# the measured time is divided into so many parts, to see how much their rates differ
 PARTS = 5
-# seconds between two looks at what the workers wait for, on average: regular ones would fall into step with the batches
+# average seconds between two looks at the workers; random, because a fixed interval could match the
+# rhythm of the batches
 LOOK = 0.03
 MOST_BARS = 2000
 
 
 def serve(loader: Any, folder: str) -> None:
-    """Measure what is ordered through the folder, until nothing is ordered any more."""
+    """Measure the settings sent through the folder, until an empty order comes."""
     orders = os.open(f"{folder}/orders", os.O_RDWR | os.O_NONBLOCK)
     poller = select.poll()
     poller.register(orders, select.POLLIN)
@@ -54,7 +55,7 @@ def serve(loader: Any, folder: str) -> None:
             return
         _say(folder, "began", {})
         until = time.monotonic() + order["most"]
-        found = measure(loader, Rung(**order["rung"]), order["seconds"], until, profile=order["profile"])
+        found = measure(loader, TuneSetting(**order["setting"]), order["seconds"], until, profile=order["profile"])
         _say(folder, "done", asdict(found))
 
 
@@ -63,35 +64,35 @@ def _say(folder: str, what: str, facts: dict[str, Any]) -> None:
         file.write(json.dumps({"what": what, **facts}, default=str) + "\n")
 
 
-def measure(loader: Any, rung: Rung, seconds: float, until: float, *, profile: bool) -> Measured:
-    """One setting, for so many seconds after its first batch, but not longer than `until`."""
-    if rung.workers > 1 and isinstance(loader.dataset, IterableDataset) and not divides_itself(loader.dataset):
+def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, profile: bool) -> Measured:
+    """Measure one setting for `seconds` after its first batch, but not longer than `until`."""
+    if setting.workers > 1 and isinstance(loader.dataset, IterableDataset) and not divides_itself(loader.dataset):
         note = "the iterable does not ask which worker it is in: every worker would give every sample"
-        return Measured(rung, "refused", note)
+        return Measured(setting, "refused", note)
     for fd, place in sandbox.captured.items():
         own_file(fd, place)
     made = copy.copy(loader)
-    _set(made, rung)
-    if not rung.workers:
-        from unjam.loader.worker.thread_limits import cap_threads  # noqa: PLC0415 - a pool of threads does not survive a fork
+    _set(made, setting)
+    if not setting.workers:
+        from unjam.loader.worker.thread_limits import cap_threads  # noqa: PLC0415 - imports torch
 
-        cap_threads(1, loaded_elsewhere=True, forked=True)
-    if rung.driver == "unjam" and rung.workers and not _warm:
-        # the fork server starts once for a program, not for each setting
+        cap_threads(1, loaded_elsewhere=True, forked=True)  # thread pools don't survive a fork
+    if setting.driver == "unjam" and setting.workers and not _warm:
+        # start the fork server before we measure: a program starts it once, not for each setting
         _warm.append(True)
         first = copy.copy(made)
         vars(first)["num_workers"] = 1
         with contextlib.suppress(Exception):
-            _Stretch(first, rung.changed(workers=1), profile=False).warm_up()
-    stretch = _Stretch(made, rung, profile=profile)
+            _MeasuredStretch(first, setting.changed(workers=1), profile=False).warm_up()
+    stretch = _MeasuredStretch(made, setting, profile=profile)
     try:
         stretch.run(seconds, until)
-    except Exception as error:  # noqa: BLE001 - what the dataset raises is what this setting shows
+    except Exception as error:  # noqa: BLE001 - an error is a result of this setting
         told = described(error)
-        # torch puts a worker's whole traceback into the message: its last line is what was raised
+        # torch puts a worker's whole traceback into the message; the last line has the error
         last = next((line for line in reversed(told["message"].splitlines()) if line.strip()), "").strip()
         named = last if told["message"].startswith("Caught ") else f"{told['type']}: {last}"
-        return Measured(rung, "raised", note=named[:300])
+        return Measured(setting, "raised", note=named[:300])
     finally:
         stretch.close()
     return stretch.measured()
@@ -100,30 +101,30 @@ def measure(loader: Any, rung: Rung, seconds: float, until: float, *, profile: b
 _warm: list[bool] = []
 
 
-def _set(loader: Any, rung: Rung) -> None:
+def _set(loader: Any, setting: TuneSetting) -> None:
     values = vars(loader)
-    values.update(num_workers=rung.workers, _iterator=None, pin_memory=False)
-    context = multiprocessing.get_context(rung.start) if rung.workers and rung.start else None
+    values.update(num_workers=setting.workers, _iterator=None, pin_memory=False)
+    context = multiprocessing.get_context(setting.start) if setting.workers and setting.start else None
     values["_DataLoader__multiprocessing_context"] = context
-    values["prefetch_factor"] = rung.prefetch if rung.workers else None
-    if not rung.workers:
+    values["prefetch_factor"] = setting.prefetch if setting.workers else None
+    if not setting.workers:
         values.update(persistent_workers=False, timeout=0)
 
 
-class _Stretch:
-    def __init__(self, loader: Any, rung: Rung, *, profile: bool) -> None:
-        self._loader, self._rung = loader, rung
-        self._own: Any = None
-        if rung.driver == "unjam":
-            from unjam.loader import attached  # noqa: PLC0415 - the program imported torch already
-            from unjam.loader.dataloader import DataLoader, adopt  # noqa: PLC0415 - as above
+class _MeasuredStretch:
+    def __init__(self, loader: Any, setting: TuneSetting, *, profile: bool) -> None:
+        self._loader, self._setting = loader, setting
+        self._recorder: Any = None
+        if setting.driver == "unjam":
+            from unjam.loader.dataloader import DataLoader, take_over  # noqa: PLC0415 - imports torch
+            from unjam.loader.options import LoaderOptions  # noqa: PLC0415 - as above
 
-            # a loader of unjam's own keeps its policies
-            given = {name: getattr(loader, name) for name in DEFAULTS} if isinstance(loader, DataLoader) else {}
-            given |= {"worker_threads": rung.threads or None, "profile": profile, "warn_after": None, "error_log": None}
-            adopt(loader, **given)
-            self._own = attached.find(loader)
-            self._own._recorder.tap = self._made  # noqa: SLF001 - made for this
+            # an unjam loader keeps its options
+            given = LoaderOptions.of(loader) if isinstance(loader, DataLoader) else LoaderOptions()
+            threads = setting.threads or None
+            given = dataclasses.replace(given, worker_threads=threads, profile=profile, warn_after=None, error_log=None)
+            self._recorder = take_over(loader, given).recorder
+            self._recorder.tap = self._record_bar
         self._iterator: Any = None
         self._times = array("d")
         self._sizes = array("q")
@@ -134,15 +135,15 @@ class _Stretch:
         self.turn: float | None = None
         self.batches = self.samples = self.bytes = 0
         self._since = self._until = 0.0
-        # of a loader that makes no batches each thing is a sample; of a batch sampler's the batches tell
+        # without batching each item is one sample; with a batch sampler we look at each batch
         self._size = loader.batch_size or (None if loader.batch_sampler is not None else 1)
         self._cpu, self._cpu_at = (0.0, 0.0), 0.0
         self._latest = ((0.0, 0.0), 0.0)
-        self._used = [0.0, 0.0, 0.0]  # of the workers, of this process, in how many seconds
+        self._used = [0.0, 0.0, 0.0]  # CPU seconds of workers, of this process; in how many seconds
         self._counted = [0, 0.0]
         self._memory = 0
 
-    def _made(self, work: Any, facts: Any) -> None:
+    def _record_bar(self, work: Any, facts: Any) -> None:
         if len(self._bars) >= MOST_BARS:
             return
         stamps = array("q")
@@ -155,14 +156,14 @@ class _Stretch:
             self._bars.append((work.sent_to or 0, stamps[0], stamps[-3], stamps[-1], len(took), slow, longest, name))
 
     def warm_up(self) -> None:
-        """One batch, and nothing measured."""
+        """Load one batch without measuring."""
         try:
             next(iter(self._iterate()))
         finally:
             self.close()
 
     def run(self, seconds: float, until: float) -> None:
-        """Iterate, epoch after epoch, until the time is over; a batch that takes long gets its time, within reason."""
+        """Iterate epochs until the time is over. Slow batches may exceed it up to a limit."""
         ended, self._until = None, until
         while self._elapsed() < seconds:
             begun = time.monotonic()
@@ -171,19 +172,19 @@ class _Stretch:
                 done = self._epoch(begun, ended, seconds, stack)
             ended = time.monotonic()
             in_time = self._elapsed() < seconds * 3 and ended + 2 * self.first < until
-            if not done and self.turn is None and in_time and self._rung.workers:
-                self._turn_around(ended)
+            if not done and self.turn is None and in_time and self._setting.workers:
+                self._measure_turn(ended)
             if not done or not self.batches:
                 break
 
     def _elapsed(self) -> float:
-        """Since the first batch of all."""
+        """Seconds since the first batch of the first epoch."""
         return time.monotonic() - self._since if self._since else 0.0
 
     def _epoch(self, begun: float, ended: float | None, seconds: float, stack: contextlib.ExitStack) -> bool:
-        """Whether the epoch came to its end by itself."""
+        """Iterate one epoch; returns False if the time was over before its end."""
         times, sizes = array("d"), array("q")
-        rounds = 2 * self._rung.workers + 1  # batches come in rounds, one from each worker
+        rounds = 2 * self._setting.workers + 1  # batches come in rounds, one from each worker
         for batch in self._iterator:
             now = time.monotonic()
             if not times:
@@ -192,9 +193,9 @@ class _Stretch:
                 self.first = self.first or now - begun
                 if not self.batches:
                     self.bytes, self._since = weigh(batch)[0], now
-                self._cpu, self._cpu_at = self._use(), now
-                # not before: no thread of ours may be there when workers are forked
-                stack.enter_context(self._looking())
+                self._cpu, self._cpu_at = self._cpu_seconds(), now
+                # only now: we must have no thread while workers are forked
+                stack.enter_context(self._observing_workers())
             times.append(now)
             sizes.append(self._size or size_of(batch))
             self.batches += 1
@@ -215,40 +216,40 @@ class _Stretch:
             self._used[0] += workers - self._cpu[0]
             self._used[1] += main - self._cpu[1]
             self._used[2] += at - self._cpu_at
-        each = max(1, self._rung.workers)
-        ahead = self._rung.workers * self._rung.prefetch
-        # what was made ahead before the first batch was asked for does not count
+        each = max(1, self._setting.workers)
+        ahead = self._setting.workers * self._setting.prefetch
+        # skip the batches that were prefetched before the first one was requested
         kept, weights = times[ahead:], sizes[ahead:]
         rounds = (len(kept) - 1) // each
         if rounds < 2 or (whole and len(times) < 3 * ahead):
-            # too few to see a steady rate: the epoch as a whole, its beginning included
+            # too few batches for a steady rate: take the whole epoch, including its start
             took = (time.monotonic() if whole else times[-1]) - begun
-            self._note(sum(sizes), took)
+            self._add_rate(sum(sizes), took)
             return
         step = max(1, rounds // PARTS) * each
         for at_batch in range(0, rounds * each - step + 1, step):
             took = kept[at_batch + step] - kept[at_batch]
-            self._note(sum(weights[at_batch + 1 : at_batch + step + 1]), took)
+            self._add_rate(sum(weights[at_batch + 1 : at_batch + step + 1]), took)
 
-    def _note(self, samples: int, took: float) -> None:
+    def _add_rate(self, samples: int, took: float) -> None:
         if took > 0:
             self._counted[0] += samples
             self._counted[1] += took
             self._rates.append(samples / took)
 
-    def _turn_around(self, ended: float) -> None:
-        """An epoch that is too long to wait for its end is left, and another begun."""
-        if self._own is not None:
-            self._own._recorder.tap = None  # noqa: SLF001 - the picture is of the stretch, not of this
+    def _measure_turn(self, ended: float) -> None:
+        """Measure `turn` for an epoch that is too long: leave it and start another."""
+        if self._recorder is not None:
+            self._recorder.tap = None  # keep these batches out of the timeline
         if not self._loader.persistent_workers:
-            self._drop()
+            self._shut_down_iterator()
         iterator = self._iterate()
         if next(iter(iterator), None) is not None:
             self.turn = time.monotonic() - ended
         self._iterator = iterator
 
     def _iterate(self) -> Any:
-        if self._own is None:
+        if self._recorder is None:
             return sandbox.iterator_of(self._loader)
         from unjam.loader.dataloader import open_iterator  # noqa: PLC0415 - as above
 
@@ -257,7 +258,7 @@ class _Stretch:
             kept._reset(self._loader)  # noqa: SLF001 - as above
             return kept
         made = open_iterator(self._loader)
-        if self._loader.persistent_workers and self._rung.workers:
+        if self._loader.persistent_workers and self._setting.workers:
             vars(self._loader)["_iterator"] = made
         return made
 
@@ -265,24 +266,25 @@ class _Stretch:
         workers = getattr(self._iterator, "_workers", None) or []
         return [worker.pid for worker in workers if worker.pid]
 
-    def _use(self) -> tuple[float, float]:
+    def _cpu_seconds(self) -> tuple[float, float]:
         own = time.process_time()
         return sum(map(limits.processor_seconds, self._pids())), own
 
     @contextlib.contextmanager
-    def _looking(self) -> Iterator[None]:
-        """Look at the workers at moments of no meaning, for as long as this lasts."""
+    def _observing_workers(self) -> Iterator[None]:
+        """Look at the workers at random moments while the context is open."""
         over = threading.Event()
-        dice = random.Random(0)  # noqa: S311 - no secret
+        rng = random.Random(0)  # noqa: S311 - no secret
         pids = self._pids()
 
         def look() -> None:
-            while not over.wait(LOOK * dice.uniform(0.3, 1.7)):
-                used = self._use()
+            while not over.wait(LOOK * rng.uniform(0.3, 1.7)):
+                used = self._cpu_seconds()
+                # the workers' sum drops when they end: keep the reading from before that
                 if used[0] >= self._latest[0][0] or self._latest[1] < self._cpu_at:
-                    self._latest = (used, time.monotonic())  # at the end of an epoch they are gone
+                    self._latest = (used, time.monotonic())
                 for number, pid in enumerate(pids):
-                    if self._works(number):
+                    if self._is_loading(number):
                         self._waits[waiting.look(pid).kind] += 1
 
         thread = threading.Thread(target=look, daemon=True)
@@ -293,13 +295,13 @@ class _Stretch:
             over.set()
             thread.join(1)
 
-    def _works(self, number: int) -> bool:
-        """Whether a worker of unjam's makes something at this moment; what an idle one waits for is work."""
-        feed = getattr(self._iterator, "_feed", None)
-        beat = feed.pool.beat(number) if feed is not None and hasattr(feed, "pool") else None
+    def _is_loading(self, number: int) -> bool:
+        """Whether an unjam worker is loading now. An idle one waits only for work."""
+        driver = getattr(self._iterator, "_driver", None)
+        beat = driver.pool.heartbeat(number) if driver is not None and hasattr(driver, "pool") else None
         return beat is not None and beat.stage in (Stage.GETITEM, Stage.COLLATE)
 
-    def _drop(self) -> None:
+    def _shut_down_iterator(self) -> None:
         iterator, self._iterator = self._iterator, None
         shut = getattr(iterator, "_shutdown_workers", None)
         if callable(shut):
@@ -307,8 +309,8 @@ class _Stretch:
                 shut()
 
     def close(self) -> None:
-        """Let the workers go."""
-        self._drop()
+        """Shut down the workers."""
+        self._shut_down_iterator()
         kept = getattr(self._loader, "_iterator", None)
         vars(self._loader)["_iterator"] = None
         shut = getattr(kept, "_shutdown_workers", None)
@@ -317,22 +319,22 @@ class _Stretch:
                 shut()
 
     def measured(self) -> Measured:
-        """All of it."""
+        """The result."""
         stages: dict[str, float] = {}
         slowest: tuple[tuple[str, float], ...] = ()
         stalled, failed, profile, busy = 0.0, 0, None, 0.0
-        if self._own is not None:
-            done = self._own._recorder.statistics()  # noqa: SLF001 - made for this
+        if self._recorder is not None:
+            done = self._recorder.statistics()
             made = max(1, done.samples)
             stages = {name: times.total / made for name, times in done.stages.items()}
             slowest = tuple((one.index, one.seconds) for one in done.slowest[:10])
             stalled = done.stalls.seconds / max(1e-6, self._elapsed())
             failed = done.failed
             spent = sum(times.total for times in done.stages.values()) * (self.samples / made)
-            busy = min(1.0, spent / max(1e-6, self._elapsed() * max(1, self._rung.workers)))
+            busy = min(1.0, spent / max(1e-6, self._elapsed() * max(1, self._setting.workers)))
             profile = asdict(done.profile) if done.profile is not None else None
         return Measured(
-            self._rung,
+            self._setting,
             "fine" if self.batches else "refused",
             "" if self.batches else "the epoch has no batch",
             self._elapsed(),

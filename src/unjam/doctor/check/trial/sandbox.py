@@ -1,4 +1,4 @@
-"""One trial, inside the process that carries it out: a fork of the program at its first iter(), or the program itself."""
+"""Runs one trial: in a fork of the program, in a new interpreter, or in the program itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unjam.doctor.check.cleanup_process import note
 from unjam.doctor.check.inventory import Inventory, open_files, sizes
 from unjam.doctor.check.trial import instrument, self_inspection, shared_memory
 from unjam.doctor.check.trial.changes import ease, own_file
-from unjam.doctor.check.trial.event_log import Recorder
+from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import described
 from unjam.doctor.check.trial.instrument import Hello
 from unjam.doctor.check.trial.tracking import Setup
@@ -26,30 +26,33 @@ from unjam.doctor.facts.trial import Plan
 from unjam.loader.engine.deadlines import SETTLE
 
 GOODBYE = 0
-captured: dict[int, int] = {}  # the places of the program's open files at the captured moment
-memory: list[shared_memory.Region] = []  # and what lay in the memory that it shares with others
+captured: dict[int, int] = {}  # offsets of the program's open files at the moment of capture
+memory: list[shared_memory.Region] = []  # contents of its shared memory at that moment
 IDLE_STEP = 0.02
 
 
 def confine(folder: str) -> None:
-    """A session of its own, output into the folder, no core files, and the first to go when memory runs out."""
+    """Isolate this process: own session, output to the folder, no core files.
+
+    If memory runs out, the kernel kills it before other processes.
+    """
     os.setsid()
-    note(os.path.dirname(folder), os.getpid())  # not only the doctor does: it may be killed before it can
+    note(os.path.dirname(folder), os.getpid())  # the doctor may be killed before it notes it
     out = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     for old, new in ((null, 0), (out, 1), (out, 2)):
         os.dup2(old, new)
     for stream, fd in (("stdout", 1), ("stderr", 2)):
-        # a notebook's or a test's streams write elsewhere
+        # in notebooks and tests these streams don't write to 1 and 2
         setattr(sys, stream, io.TextIOWrapper(os.fdopen(os.dup(fd), "wb", 0), write_through=True, errors="replace"))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _own_temporary_folder(folder)
     server = sys.modules.get("multiprocessing.forkserver")
     if server is not None:
-        vars(server._forkserver).update(vars(server.ForkServer()))  # noqa: SLF001 - the program's own is no child of this one
+        vars(server._forkserver).update(vars(server.ForkServer()))  # noqa: SLF001 - not our child
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(1)  # the program's own pool did not survive the fork into here
+        torch.set_num_threads(1)  # its thread pool did not survive the fork
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("900")
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -57,7 +60,7 @@ def confine(folder: str) -> None:
 
 
 def _own_temporary_folder(folder: str) -> None:
-    """Where multiprocessing puts its sockets: beside where it would, and known to whoever cleans up."""
+    """Give multiprocessing a folder of its own for sockets, and record it for the cleanup."""
     with contextlib.suppress(OSError):
         path = tempfile.mkdtemp(prefix="pymp-")
         multiprocessing.process.current_process()._config["tempdir"] = path  # type: ignore[attr-defined]  # noqa: SLF001
@@ -66,14 +69,14 @@ def _own_temporary_folder(folder: str) -> None:
 
 
 def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
-    """Iterate the loader under a plan, writing down what happens."""
+    """Iterate the loader under a plan, and record what happens."""
     plan = setup.plan
     instrument.install(setup)
-    recorder = Recorder(setup.folder, -1)
+    recorder = EventLog(setup.folder, -1)
     instrument.arm(setup.folder)
     if not plan.in_place:
         for fd, place in captured.items():
-            own_file(fd, place)  # the trials before this one have moved it
+            own_file(fd, place)  # earlier trials may have moved its offset
         if not setup.first:
             shared_memory.make_own(memory)
     inventory = Inventory(roots)
@@ -83,9 +86,9 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
         recorder.write("refused", note=refused)
         return
     if not plan.workers and not plan.in_place:
-        from unjam.loader.worker.thread_limits import cap_threads  # noqa: PLC0415 - as above
+        from unjam.loader.worker.thread_limits import cap_threads  # noqa: PLC0415 - imports torch
 
-        cap_threads(1, loaded_elsewhere=True, forked=True)  # as in confine(), for everybody else's pools
+        cap_threads(1, loaded_elsewhere=True, forked=True)  # as in confine(), for all libraries
     kept: list[Any] = []
     places = offsets()
     until = time.monotonic() + plan.seconds
@@ -94,10 +97,10 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
         for epoch in range(plan.epochs):
             setup.epoch = epoch
             if plan.workers:
-                loader.worker_init_fn = Hello(setup, _inner(loader.worker_init_fn))
+                loader.worker_init_fn = Hello(setup, _unwrapped(loader.worker_init_fn))
             if not _epoch(loader, epoch, plan, recorder, until, kept):
                 break
-    except BaseException as error:  # noqa: BLE001 - the end of a trial is what it is for
+    except BaseException as error:  # noqa: BLE001 - any error is a result
         recorder.write("raised", stage="consumer", **described(error))
         recorder.write("codes", codes=_exit_codes())
     else:
@@ -117,17 +120,17 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
     recorder.write("goodbye")
 
 
-def _inner(function: Any) -> Any:
+def _unwrapped(function: Any) -> Any:
     return function.inner if isinstance(function, Hello) else function
 
 
 def _set(loader: Any, plan: Plan) -> str:
-    """The loader as the plan wants it. It is a copy in a forked process, so it may be changed."""
+    """Set the loader's options as planned. We may change it: this process only runs the trial."""
     values = vars(loader)
     values["num_workers"] = plan.workers
     values["_iterator"] = None
     if not plan.in_place:
-        values["pin_memory"] = False  # the consumer's affair, and an accelerator does not survive the fork into here
+        values["pin_memory"] = False  # accelerators don't survive a fork
     if plan.workers == 0:
         values["persistent_workers"] = False
         values["prefetch_factor"] = None
@@ -146,7 +149,7 @@ def _set(loader: Any, plan: Plan) -> str:
     return ""
 
 
-def _epoch(loader: Any, epoch: int, plan: Plan, recorder: Recorder, until: float, kept: list[Any]) -> bool:
+def _epoch(loader: Any, epoch: int, plan: Plan, recorder: EventLog, until: float, kept: list[Any]) -> bool:
     began = time.monotonic()
     recorder.write("epoch", e=epoch)
     iterator = iterator_of(loader)
@@ -159,7 +162,7 @@ def _epoch(loader: Any, epoch: int, plan: Plan, recorder: Recorder, until: float
         nbytes, tensors, storage = weigh(batch)
         recorder.write("got", e=epoch, n=number, wait=now - asked, bytes=nbytes, tensors=tensors, storage=storage)
         if number < 2 and not plan.measured:
-            _crosses(batch, recorder)
+            _check_sendable(batch, recorder)
         if plan.keep:
             kept.append(batch)
         if plan.idle and number == 0:
@@ -174,11 +177,11 @@ def _epoch(loader: Any, epoch: int, plan: Plan, recorder: Recorder, until: float
     return True
 
 
-_iterators: list[Any] = []  # of this process, the newest last
+_iterators: list[Any] = []  # of this process, newest last
 
 
 def _exit_codes() -> dict[int, int]:
-    """How the workers ended that have ended, from the processes themselves: torch's message is not always right."""
+    """Exit codes of failed workers, read from the processes: torch's message may be wrong."""
     found = {}
     for worker in getattr(_iterators[-1], "_workers", []) if _iterators else []:
         worker.join(0.2)
@@ -188,7 +191,7 @@ def _exit_codes() -> dict[int, int]:
 
 
 def iterator_of(loader: Any) -> Any:
-    """Torch's own iterator, whatever the loader's class makes of iter()."""
+    """Torch's iterator for a loader, also if the loader's class overrides __iter__()."""
     from torch.utils.data import dataloader as torchs  # noqa: PLC0415 - imported by the program
 
     if not loader.num_workers:
@@ -202,8 +205,8 @@ def iterator_of(loader: Any) -> Any:
     return iterator
 
 
-def _crosses(batch: Any, recorder: Recorder) -> None:
-    """Whether a batch could be sent by torch's own pickler, tried here where a failure is seen."""
+def _check_sendable(batch: Any, recorder: EventLog) -> None:
+    """Record if torch's pickler cannot send a batch; we try it here, where we see the error."""
     from unjam.loader.ship.pickle_culprit import find_culprit  # noqa: PLC0415 - as above
 
     culprit = find_culprit("batch", batch, _try_to_send, by_name=True)
@@ -212,8 +215,8 @@ def _crosses(batch: Any, recorder: Recorder) -> None:
 
 
 def _try_to_send(part: object) -> None:
-    """Pickle as a queue would, but leave the tensors' memory where it is: whether that fits is another question."""
-    import io as memory  # noqa: PLC0415 - a name of its own
+    """Pickle like a queue, but don't copy tensors: shared memory may be too small for them."""
+    import io as memory  # noqa: PLC0415 - only here
     from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - as above
 
     class Pickler(ForkingPickler):
@@ -228,7 +231,7 @@ def _try_to_send(part: object) -> None:
 
 
 def _wait_until_idle(folder: str) -> None:
-    """A consumer that takes its time: until the workers have made all that they may make ahead."""
+    """Act like a slow consumer: wait until the workers have prefetched all that they may."""
     from unjam.doctor.check.trial.event_log import progress  # noqa: PLC0415 - only here
 
     until, last, quiet = time.monotonic() + SETTLE.seconds, -1, 0
@@ -240,7 +243,7 @@ def _wait_until_idle(folder: str) -> None:
 
 
 def offsets() -> dict[int, int]:
-    """The places of this process's open files."""
+    """The offsets of this process's open files."""
     return {fd: _offset(fd) for fd in open_files()}
 
 
@@ -252,7 +255,7 @@ def _offset(fd: int) -> int:
 
 
 def _attributes(dataset: Any) -> dict[str, tuple[int, str]]:
-    """A short name for each of the dataset's attributes, to see which of them loading changes."""
+    """The size and digest of each dataset attribute, to see which of them loading changes."""
     from unjam.doctor.facts.digest import digest  # noqa: PLC0415 - only here
 
     found = {}
@@ -267,7 +270,7 @@ def _attributes(dataset: Any) -> dict[str, tuple[int, str]]:
 
 
 def _close(loader: Any) -> None:
-    """Let the workers go the way torch lets them go."""
+    """Shut down the workers like torch does."""
     iterator = getattr(loader, "_iterator", None)
     shut = getattr(iterator, "_shutdown_workers", None)
     if callable(shut):

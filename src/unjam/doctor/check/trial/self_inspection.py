@@ -1,7 +1,7 @@
-"""A stuck process looks at itself, on a signal: which line, which lock, who is there to release it.
+"""Self inspection: on a signal, a stuck process reports its lines, its locks and its threads.
 
-A Python-level handler runs whenever the main thread waits in Python's own ways, for locks, sockets, children, time. That
-it does not run is a fact too: the main thread is inside native code.
+The handler is Python code. It runs while the main thread waits in Python for a lock, a socket, a
+child or time. If it does not run, that tells something too: the main thread is in native code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ names: dict[int, str] = {}
 
 
 def look(folder: str, _number: int, frame: Any) -> None:
-    """Write down what this process waits for."""
+    """Write a report about what this process waits for."""
     report = {
         "frames": _frames(frame),
         "syncs": _syncs(frame),
@@ -48,7 +48,7 @@ def _frames(frame: Any) -> list[tuple[str, int, str]]:
 
 
 def _syncs(frame: Any) -> list[dict[str, Any]]:
-    """The locks, queues and futures that the innermost lines name."""
+    """The locks, queues and futures that the lines of the innermost frames use."""
     found: list[dict[str, Any]] = []
     seen: set[int] = set()
     for _ in range(8):
@@ -73,7 +73,7 @@ def _syncs(frame: Any) -> list[dict[str, Any]]:
 
 
 def _named(frame: Any) -> list[tuple[str, Any]]:
-    """What the expressions of a frame's present line stand for, without calling anything."""
+    """The expressions in a frame's current line and their values, without calling functions."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     found = []
     for text in _expressions(line):
@@ -86,9 +86,6 @@ def _named(frame: Any) -> list[tuple[str, Any]]:
 def _expressions(line: str) -> list[str]:
     if line.endswith(":"):
         line += " pass"
-    for head in ("with ", "for ", "if ", "while "):
-        if line.startswith(head):
-            break
     try:
         tree = ast.parse(line)
     except SyntaxError:
@@ -108,13 +105,13 @@ def _value(text: str, frame: Any) -> Any:
             return None
         try:
             value = getattr(value, name)
-        except Exception:  # noqa: BLE001 - somebody's property
+        except Exception:  # noqa: BLE001 - a property of the user's
             return None
     return value
 
 
 def facts_of(obj: Any) -> dict[str, Any]:
-    """What a lock, queue, event or future says of itself, or nothing for other things."""
+    """The state of a lock, queue, event or future; empty for other objects."""
     kind = kind_of(obj)
     try:
         if kind == "lock":
@@ -141,6 +138,6 @@ def facts_of(obj: Any) -> dict[str, Any]:
             return {"kind": "barrier", "waiting": obj.n_waiting, "parties": obj.parties}
         if can(obj, "wait", "notify"):
             return {"kind": "condition"}
-    except Exception:  # noqa: BLE001 - an object that cannot be asked
+    except Exception:  # noqa: BLE001 - the object's own code failed
         return {}
     return {}

@@ -1,8 +1,9 @@
-"""Memory that processes share, at the captured moment: semaphores, shared values, shared tensors.
+"""Shared memory at the moment of capture: semaphores, shared values, shared tensors.
 
-Every trial is a fork, so all trials would work on one and the same shared memory, and a worker that one of them kills inside a
-lock would leave the lock held for the next. So the twin keeps a copy of each shared region, and a trial begins by laying memory of
-its own, with that content, over the same addresses: what the trial's processes share, they share among themselves only.
+Every trial is a fork, so all trials would use the same shared memory. A worker killed while it
+holds a lock would leave the lock held for the next trial. So the twin keeps a copy of each shared
+region. A trial starts by mapping new memory with that content at the same addresses. Only the
+processes of this trial share it.
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ import ctypes
 import mmap
 from dataclasses import dataclass
 
-# more than this is somebody's data set in shared memory: it is read, not written
+# a larger region is probably a dataset in shared memory, which is only read
 LARGEST = 64 << 20
-_OURS = ("/dev/shm/", "/dev/zero", "/memfd:")
+_SHARED_PATHS = ("/dev/shm/", "/dev/zero", "/memfd:")
 _FIXED = 0x10
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A piece of shared memory and what lay in it."""
+    """A region of shared memory and its content."""
 
     address: int
     content: bytes
 
 
 def snapshot() -> list[Region]:
-    """The writable shared regions of this process."""
+    """Copy the writable shared regions of this process."""
     found = []
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
@@ -36,7 +37,7 @@ def snapshot() -> list[Region]:
     for line in lines:
         fields = line.split(maxsplit=5)
         path = fields[5] if len(fields) > 5 else ""
-        if fields[1].startswith("rw-s") and path.startswith(_OURS):
+        if fields[1].startswith("rw-s") and path.startswith(_SHARED_PATHS):
             low, high = (int(part, 16) for part in fields[0].split("-"))
             if high - low <= LARGEST:
                 found.append(Region(low, ctypes.string_at(low, high - low)))
@@ -44,7 +45,7 @@ def snapshot() -> list[Region]:
 
 
 def make_own(regions: list[Region]) -> None:
-    """Lay memory of this process's own over each region, with what lay in it then."""
+    """Map new memory over each region, with the copied content."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]

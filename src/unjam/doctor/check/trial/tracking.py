@@ -1,4 +1,4 @@
-"""One process's account of its samples: each is announced, timed, named by its content, and looked at again."""
+"""Records the samples of one process: start, time, digest of the content, later changes."""
 
 from __future__ import annotations
 
@@ -14,47 +14,48 @@ from unjam.doctor.check.inventory import Inventory, walk
 from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import release_mine
-from unjam.doctor.check.trial.event_log import Recorder
+from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import described
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.trial import Plan
 from unjam.loader.outlier import read as read_shape
 
 MEMORY_EVERY = 0.2  # seconds between two readings of a worker's memory
-AGAIN = 6  # samples that are loaded twice, to see whether the same index gives the same sample
+AGAIN = 6  # load so many samples twice, to see whether an index always gives the same sample
 
 
 @dataclass
 class Setup:
-    """What a process of a trial must know. It travels to workers that are not forked."""
+    """What a process of a trial needs to know. It is pickled for workers that are not forked."""
 
     folder: str
     plan: Plan
     epoch: int = 0
-    first: bool = False  # nothing was tried before: the program's shared memory is as it was
-    tries: tuple[tuple[str, int, int, int, str], ...] = ()  # handlers that swallow: file, first, last, at, what is done
+    first: bool = False  # the first trial: shared memory is still unchanged
+    # handlers that hide errors: file, first and last line of try, line of handler, what it does
+    tries: tuple[tuple[str, int, int, int, str], ...] = ()
 
 
 @dataclass
 class Here:
-    """This process's own side of a trial."""
+    """The state of a trial in this process."""
 
     setup: Setup
-    recorder: Recorder
+    recorder: EventLog
     randomness: Randomness
     inventory: Inventory
     fetchers: int = 0
     samples: int = 0
-    firsts: list[Any] = field(default_factory=list)  # indices to be loaded twice
+    firsts: list[Any] = field(default_factory=list)  # indices to load twice
     weighed: float = 0.0
     shapes: set[str] = field(default_factory=set)
     good: Any = None
     roots: dict[str, Any] = field(default_factory=dict)
-    fresh: list[tuple[str, Any, str]] = field(default_factory=list)  # samples of the batch that is being made
+    fresh: list[tuple[str, Any, str]] = field(default_factory=list)  # samples of the current batch
 
 
 def epoch_of(here: Here) -> int:
-    """Which epoch of the trial this is."""
+    """The number of the current epoch of the trial."""
     return here.setup.epoch + (here.fetchers - 1 if here.recorder.worker >= 0 else 0)
 
 
@@ -62,11 +63,11 @@ LEFT_OUT = object()
 
 
 def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
-    """Load one sample, and write down all that can be seen of it."""
+    """Load one sample, and record all that we can see of it."""
     plan, recorder = here.setup.plan, here.recorder
     recorder.write("start", i=index)
     iterable = index.startswith("#")
-    # a worker's first sample is loaded as it would be: it may make generators from the seeds that torch gave the worker
+    # don't seed a worker's first sample: it may create generators from torch's seed of the worker
     natural = here.samples == 0 and here.recorder.worker >= 0 and here.fetchers <= 1
     before: dict[str, str] = {}
     if not plan.measured:
@@ -84,7 +85,7 @@ def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
             raise
         recorder.write("raised", stage="sample", i=index, s=time.perf_counter() - began, **described(error))
         if plan.tolerant and isinstance(error, Exception):
-            # one that was good stands in, so that the batch keeps its size
+            # use a good sample instead, so that the batch keeps its size
             return here.good if here.good is not None else LEFT_OUT
         raise
     seconds = time.perf_counter() - began
@@ -97,7 +98,7 @@ def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
             after = here.randomness.states()
             fields["drew"] = [name for name in after if after[name] != before.get(name)]
         if natural:
-            fields["n"] = True  # not to be compared
+            fields["n"] = True  # don't compare it
         shape = _shape(sample)
         if shape not in here.shapes and len(here.shapes) < 20:
             here.shapes.add(shape)
@@ -107,7 +108,7 @@ def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
         if swallowed:
             fields["swallowed"] = swallowed[0]
     recorder.write("done", **fields)
-    _weigh_myself(here)
+    _record_memory(here)
     _after_first(here)
     release_mine(plan, here.inventory)
     if sample is not None and plan.tolerant:
@@ -116,7 +117,7 @@ def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
 
 
 def _after_first(here: Here) -> None:
-    """Generators that the first sample made: two workers that make them alike draw alike."""
+    """Record the generators that the first sample created; workers may have seeded them equally."""
     if here.samples != 1 or here.recorder.worker < 0 or here.setup.plan.measured or here.fetchers > 1:
         return
     known = here.inventory.generators()
@@ -124,19 +125,19 @@ def _after_first(here: Here) -> None:
     self_inspection.names = here.inventory.names
     own = here.inventory.generators()
     here.randomness = Randomness(own)
-    # made by the first sample, or put in the place of the one that was there
+    # created or replaced by the first sample
     late = {name: state for name, state in here.randomness.states().items() if own.get(name) is not known.get(name)}
     if late:
         here.recorder.write("states", epoch=epoch_of(here), states=late)
 
 
 def seed_number(index: str) -> int:
-    """A seed made of a name."""
+    """A seed made from a name."""
     return zlib.crc32(index.encode())
 
 
 def listed(wanted: Any) -> str:
-    """The indices of a batch that is loaded at once."""
+    """The name of a batch that is loaded with one call: its first indices."""
     return ",".join(str(index) for index in list(wanted)[:8])
 
 
@@ -146,7 +147,7 @@ def _shape(sample: Any) -> str:
 
 
 def look_again(here: Here, samples: list[Any]) -> None:
-    """Whether a sample changed after it was returned: a buffer that the next sample was written into."""
+    """Record samples that changed after they were returned: later samples reused their buffer."""
     fresh, here.fresh = here.fresh, []
     if here.setup.plan.measured or len(samples) < 2 or here.samples > 400:
         return
@@ -156,7 +157,7 @@ def look_again(here: Here, samples: list[Any]) -> None:
 
 
 def _alias(here: Here, sample: Any) -> str:
-    """The attribute whose memory a sample lies in."""
+    """The path of the attribute that shares memory with a sample."""
     own = set(_addresses(sample))
     for found in walk(here.roots):
         if found.path not in here.roots and (_address(found.obj) in own or found.obj is sample):
@@ -182,9 +183,9 @@ def _address(obj: Any) -> int:
 
 
 def load_again(here: Here, dataset: Any) -> None:
-    """The first indices once more, in another order: equal samples mean that an index determines its sample.
+    """Load the first indices again in another order: does an index determine its sample?
 
-    After everything else, because a dataset that reads on and on is changed by it.
+    This comes last because it moves on a dataset that reads sequentially.
     """
     for index in reversed(here.firsts):
         here.recorder.write("start", i=str(index))
@@ -197,7 +198,7 @@ def load_again(here: Here, dataset: Any) -> None:
 
 
 def collate(here: Here, function: Callable[[Any], Any], samples: Any) -> Any:
-    """Put a batch together, as the program would."""
+    """Collate a batch like the program does, and record it."""
     if samples is LEFT_OUT:
         raise RuntimeError("the sample was left out")
     if here.setup.plan.tolerant and isinstance(samples, list) and not samples:
@@ -218,7 +219,10 @@ def collate(here: Here, function: Callable[[Any], Any], samples: Any) -> Any:
 
 @contextlib.contextmanager
 def _tracing(here: Here, swallowed: list[str]) -> Iterator[None]:
-    """Notice exceptions that a known handler hides. Only where the source has such handlers, and not for ever."""
+    """Record exceptions that a known handler hides.
+
+    Tracing is slow: it runs only if the source has such handlers, and only for the first samples.
+    """
     tries = here.setup.tries
     if not tries or here.samples > 3000 or here.setup.plan.measured or here.setup.plan.workers:
         yield
@@ -247,7 +251,7 @@ def _tracing(here: Here, swallowed: list[str]) -> Iterator[None]:
         sys.settrace(old)
 
 
-def _weigh_myself(here: Here) -> None:
+def _record_memory(here: Here) -> None:
     now = time.monotonic()
     if here.recorder.worker < 0 or (now - here.weighed < MEMORY_EVERY and here.samples != 1):
         return

@@ -1,6 +1,6 @@
-"""Runs when an interpreter starts with this folder on its path: begins, then lets the machine's own sitecustomize have its turn.
+"""Runs when an interpreter starts with this folder on its path; then runs the next sitecustomize.
 
-Only the standard library is used here, and nothing may fail: this file also reaches interpreters that have never heard of unjam.
+It uses only the standard library and must not fail: it also runs in interpreters without unjam.
 """
 
 import os
@@ -13,15 +13,15 @@ def _begin() -> None:
     try:
         from unjam.doctor.run.begin import begin
     except ImportError:
-        return  # another environment's interpreter
+        return  # the interpreter of another environment
     try:
         begin()
-    except Exception as error:  # the program is worth more than the watching of it
+    except Exception as error:  # the program must run even if unjam cannot
         sys.stderr.write(ascii(f"unjam: the program runs without it: {type(error).__name__}: {error}")[1:-1] + "\n")
 
 
 def _next() -> None:
-    """The sitecustomize that this one stands in front of, if there is one."""
+    """Import the sitecustomize that this one hides, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))
     mine = sys.modules.pop("sitecustomize", None)
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
@@ -32,7 +32,7 @@ def _next() -> None:
         if error.name != "sitecustomize":
             raise
     finally:
-        sys.modules.setdefault("sitecustomize", mine)  # type: ignore[arg-type]  # it is there: this is it
+        sys.modules.setdefault("sitecustomize", mine)  # type: ignore[arg-type]  # never None here
 
 
 _begin()

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import unjam.doctor.rules.programs
-from unjam.doctor.facts.trial import End
+from unjam.doctor.facts.trial import ProcessEnd
 from unjam.system import file_owner
 from unjam.system.file_owner import is_installed, is_ours, is_pythons, is_users
 from unjam.system.stacks import Frame
@@ -80,9 +80,9 @@ def test_a_death_in_our_own_code_is_nobodys_sample():
     ours = Frame(file_owner.__file__, 3, "cap_threads")
     library = Frame(torch.__file__, 3, "set_num_threads")
     users = Frame("/home/me/unjam/data.py", 3, "__getitem__")
-    assert End(1, 0, -11, "SIGSEGV", "3", (library, ours, users)).by_our_own
-    assert not End(1, 0, -11, "SIGSEGV", "3", (library, users, ours)).by_our_own
-    assert not End(1, 0, -11, "SIGSEGV", "3", ()).by_our_own
+    assert ProcessEnd(1, 0, -11, "SIGSEGV", "3", (library, ours, users)).by_our_own
+    assert not ProcessEnd(1, 0, -11, "SIGSEGV", "3", (library, users, ours)).by_our_own
+    assert not ProcessEnd(1, 0, -11, "SIGSEGV", "3", ()).by_our_own
 
 
 def test_checked_in_a_folder_with_such_a_name(tmp_path):

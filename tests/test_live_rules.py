@@ -33,8 +33,8 @@ def said() -> dict[tuple[str, str], list[dict]]:
     }
     try:
         time.sleep(16)
-        with ThreadPoolExecutor(3) as hands:
-            seen = list(hands.map(lambda pair: look("", running[pair].pid), pairs))
+        with ThreadPoolExecutor(3) as handles:
+            seen = list(handles.map(lambda pair: look("", running[pair].pid), pairs))
         return {pair: one.serious for pair, one in zip(pairs, seen, strict=True)}
     finally:
         for process in running.values():

@@ -10,9 +10,9 @@ import subprocess
 
 import pytest
 
-from unjam.doctor.facts.run import Failure, LoaderRun, Made, RunFacts, Wait
+from unjam.doctor.facts.run import LoaderRun, RunFacts, RunFailure, TimedBatch, Wait
 from unjam.doctor.facts.timeline import MOST_BARS, fewer, of_run
-from unjam.doctor.facts.tune_measurements import Climb, Measured, Rung
+from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
 from unjam.doctor.report import page, run
 from unjam.doctor.rules.advice import advise
 from unjam.doctor.rules.tuning import judge
@@ -30,7 +30,7 @@ def a_run(batches=400, workers=4, samples=32, evil=""):
         begun = (number // workers) * 20_000_000
         slow = 50_000_000 if number == 77 else 1_000_000
         made.append(
-            Made(
+            TimedBatch(
                 number % workers,
                 begun,
                 begun + 15_000_000,
@@ -60,7 +60,7 @@ def a_run(batches=400, workers=4, samples=32, evil=""):
         memory=tuple(
             (at * 10_000_000, worker, 50_000_000 + at * 1000) for at in range(100) for worker in range(workers)
         ),
-        failures=(Failure(f"ValueError: bad{evil}", 3, "1, 2, 3", "skip"),),
+        failures=(RunFailure(f"ValueError: bad{evil}", 3, "1, 2, 3", "skip"),),
     )
 
 
@@ -75,7 +75,7 @@ def a_climb(evil=""):
     rates = {0: 200, 1: 190, 2: 380, 4: 700, 8: 720}
     found = [
         Measured(
-            Rung("unjam", workers), "fine", "", 2.0, 100, 3200, (3200, 3200 / rate), (rate * 0.98, rate, rate * 1.02), 0.2, 0.3,
+            TuneSetting("unjam", workers), "fine", "", 2.0, 100, 3200, (3200, 3200 / rate), (rate * 0.98, rate, rate * 1.02), 0.2, 0.3,
             min(workers, 2) * 0.95, 0.1, 200_000_000 + workers * 50_000_000, 1000, 0.9, 0.0, 0,
             {"getitem": 0.004 * max(1, workers / 4), "collate": 0.0001, "pickle": 0.00005}, {"nothing": 50, "sleep": 3},
             ((f"7{evil}", 0.05), ("9", 0.01)), None,
@@ -83,10 +83,10 @@ def a_climb(evil=""):
         )
         for workers, rate in rates.items()
     ]  # fmt: skip
-    found.append(Measured(Rung("torch", 4), "raised", f"ValueError: no{evil}"))
-    as_is = Rung("torch", 2)
+    found.append(Measured(TuneSetting("torch", 4), "raised", f"ValueError: no{evil}"))
+    as_is = TuneSetting("torch", 2)
     return judge(
-        Climb(
+        TuneResult(
             (*found, Measured(as_is, "fine", "", 1.0, 50, 1600, (1600, 5.0), (318, 320, 322), 0.5)),
             32,
             2,
@@ -122,7 +122,7 @@ def test_nothing_is_lost_when_bars_are_put_together():
 
 @pytest.mark.parametrize(
     "make",
-    [lambda evil: run_page(evil=evil), lambda evil: page.of_climb(a_climb(evil), "1", evil)],
+    [lambda evil: run_page(evil=evil), lambda evil: page.of_tune(a_climb(evil), "1", evil)],
     ids=["run", "tune"],
 )
 def test_what_the_program_says_cannot_break_out(make):
@@ -136,7 +136,7 @@ def test_what_the_program_says_cannot_break_out(make):
 
 
 def test_it_says_everything_without_its_script():
-    text = page.of_climb(a_climb(), "1", "unjam tune train.py")
+    text = page.of_tune(a_climb(), "1", "unjam tune train.py")
     visible = re.sub(r"<(script|style).*?</\1>", "", text, flags=re.DOTALL)
     for words in (
         "num_workers=4",
@@ -260,7 +260,7 @@ def test_clicking_through(tmp_path, size):
 
 @NEEDS
 def test_the_page_of_tune_in_a_browser(tmp_path):
-    said = click_through(page.of_climb(a_climb(EVIL), "1", "unjam tune train.py"), tmp_path)
+    said = click_through(page.of_tune(a_climb(EVIL), "1", "unjam tune train.py"), tmp_path)
     assert said["painted"]
     assert said["title"] == "unjam tune train.py"
 

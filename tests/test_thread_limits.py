@@ -231,25 +231,25 @@ def test_the_parent_knows_which_sample_a_worker_is_on_and_can_read_its_stack(how
     iterator = iter(unjam.DataLoader(Stuck(how), batch_size=5, num_workers=1))
     next(iterator), next(iterator)
     deadline = time.monotonic() + 10
-    beat = None
+    heartbeat = None
     while time.monotonic() < deadline:
-        beat = iterator._pool.beat(0)
-        if beat.batch == 2 and beat.position == 3 and beat.seconds() > 0.2:
+        heartbeat = iterator._pool.heartbeat(0)
+        if heartbeat.batch == 2 and heartbeat.position == 3 and heartbeat.seconds() > 0.2:
             break
         time.sleep(0.02)
-    assert beat.stage is Stage.GETITEM
-    assert (beat.batch, beat.position) == (2, 3), "batch 2, its fourth sample: index 13"
-    hand = iterator._pool._hands[0]
-    os.kill(hand.process.pid, signal.SIGUSR2)
+    assert heartbeat.stage is Stage.GETITEM
+    assert (heartbeat.batch, heartbeat.position) == (2, 3), "batch 2, its fourth sample: index 13"
+    handle = iterator._pool._handles[0]
+    os.kill(handle.process.pid, signal.SIGUSR2)
     text = b""
     while time.monotonic() < deadline and b"__getitem__" not in text:
-        text = bytes(hand.stacks.view()[:4000]).rstrip(b"\0")
+        text = bytes(handle.stacks.view()[:4000]).rstrip(b"\0")
         time.sleep(0.02)
-    assert b"test_hygiene.py" in text
+    assert b"test_thread_limits.py" in text
     assert b"in __getitem__" in text
     # the worker is stuck in C for a minute; stopping it takes less than two seconds
     start = time.monotonic()
-    del hand, iterator
+    del handle, iterator
     assert time.monotonic() - start < 2
 
 
@@ -264,14 +264,14 @@ def test_the_stack_of_a_fatal_signal_is_kept():
             return ctypes.string_at(0)
 
     iterator = iter(unjam.DataLoader(Crashes(), num_workers=1))
-    hand = iterator._pool._hands[0]
+    handle = iterator._pool._handles[0]
     with pytest.raises(
         RuntimeError, match=r"Segmentation fault \(SIGSEGV\), on sample 0 \(batch 0, worker 0\)"
     ) as caught:
         next(iterator)
     assert "in __getitem__" in str(caught.value)
-    assert b"Segmentation fault" in bytes(hand.stacks.view()[:200])
-    del hand
+    assert b"Segmentation fault" in bytes(handle.stacks.view()[:200])
+    del handle
 
 
 def test_ctrl_c_does_not_reach_user_code_in_workers():

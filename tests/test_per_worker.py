@@ -288,7 +288,7 @@ def test_the_kernel_releases_what_a_dead_process_held(end, method):
     process.start()
     assert ready.wait(30)
     with pytest.raises(
-        unjam.LockTimeoutError, match=rf"waited 0.3 s .* held by process {process.pid} \(.*test_handles.py:\d+"
+        unjam.LockTimeoutError, match=rf"waited 0.3 s .* held by process {process.pid} \(.*test_per_worker.py:\d+"
     ):
         lock.acquire()
     assert not lock.acquire(block=False)
@@ -313,7 +313,7 @@ def test_one_at_a_time(tmp_path):
     path.write_text("0")
     lock = unjam.interprocess_lock(path, timeout=30)
     program = (
-        "import pathlib, sys, unjam\nfrom test_handles import count_up\n"
+        "import pathlib, sys, unjam\nfrom test_per_worker import count_up\n"
         f"count_up(unjam.interprocess_lock({str(path)!r}), pathlib.Path({str(path)!r}), 50)"
     )
     stranger = subprocess.Popen([sys.executable, "-c", program], cwd=os.path.dirname(__file__))

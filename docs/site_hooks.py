@@ -1,0 +1,34 @@
+"""What mkdocs.yml cannot say: the rules' pages in the navigation, by group. A new rule needs no line there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "rules"
+# the first digit of a code
+GROUPS = {
+    "1": "Cannot start or send",
+    "2": "Hangs",
+    "3": "Crashes and errors",
+    "4": "Memory and limits",
+    "5": "Wrong data",
+    "6": "Slow",
+    "7": "Environment",
+}
+
+
+def on_config(config: Any) -> Any:
+    """Put the groups in the place of the entry that names the index of the rules alone."""
+    reference = next(entry["Reference"] for entry in config.nav if "Reference" in entry)
+    rules = next(entry for entry in reference if "Rules" in entry)
+    pages = sorted(page.name for page in FOLDER.glob("UJ*.md"))
+    rules["Rules"] = [
+        "rules/README.md",
+        *(
+            {title: [f"rules/{page}" for page in pages if page[2] == digit]}
+            for digit, title in GROUPS.items()
+            if any(page[2] == digit for page in pages)
+        ),
+    ]
+    return config

@@ -1,0 +1,64 @@
+"""Three small programs as people write them: first on plain torch, then under `unjam check`. About a minute."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from running import last_words
+
+PROGRAMS = Path(__file__).parent / "broken"
+LIMIT = 6  # seconds for plain torch; two of them are its import
+ROWS = [
+    ("a lock that a thread holds when the workers are forked", "lock_held_by_thread"),
+    ("one sample fails, and a handler makes it None", "swallowed_exception"),
+    ("a file that is opened once, for all workers: torch alone fails now and then", "shared_file"),
+]
+
+
+def say(text: str = "") -> None:
+    print(text, flush=True)
+
+
+def plain(program: str) -> str:
+    """What torch prints in the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=10)
+        return f"(nothing; it still waits after {LIMIT} s, and would for ever)"
+    return out.strip().splitlines()[-1] if process.returncode == 0 else last_words(err, process.returncode)
+
+
+def main() -> None:
+    begun = time.monotonic()
+    line = "-" * min(100, shutil.get_terminal_size((100, 24)).columns)
+    say(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    for number, (title, name) in enumerate(ROWS, 1):
+        program = os.path.relpath(PROGRAMS / f"{name}.py")
+        say(f"\n{line}\n{number} of {len(ROWS)}: {title}\n{line}\n")
+        say(f"$ python {program}")
+        say(plain(program))
+        say(f"\n$ unjam check {program}")
+        subprocess.run([sys.executable, "-m", "unjam", "check", program], check=False)
+    say(f"\n{line}\n{time.monotonic() - begun:.0f} s")
+    say("try it on your own program:  .venv/bin/unjam check train.py")
+    say("all ten programs, `unjam run` and `unjam tune`:  make demo-all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,349 @@
+"""What users see besides the loader itself: `install`, the command line, `env`, old pickles, names."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+from typer.testing import CliRunner
+
+import unjam
+from unjam import moved_modules
+from unjam.cli import app
+from unjam.loader.iterator import InlineIterator, WorkersIterator
+from unjam.loader.options import DEFAULTS, LoaderOptions
+
+SOURCE = Path(unjam.__file__).parent
+TORCH = torch.utils.data.DataLoader
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        if index == 5:
+            raise ValueError("five")
+        return torch.tensor(index)
+
+
+@pytest.fixture
+def uninstalled():
+    yield
+    unjam.uninstall()
+
+
+# -- install ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_installed_and_undone(workers, uninstalled, capfd):
+    before = {name: vars(TORCH).get(name) for name in ("_get_iterator", "__iter__")}
+    unjam.install(on_error="skip")
+    loader = TORCH(Numbers(), batch_size=4, num_workers=workers)
+    assert sorted(int(x) for batch in loader for x in batch) == [n for n in range(16) if n != 5]
+    assert type(loader) is TORCH
+    assert isinstance(iter(loader), WorkersIterator if workers else InlineIterator)
+    unjam.uninstall()
+    assert {name: vars(TORCH).get(name) for name in before} == before
+    assert "1 ValueError: five" in capfd.readouterr().err
+    with pytest.raises(ValueError, match="five"):
+        list(TORCH(Numbers()))
+
+
+def test_installed_before_torch_is_imported(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import unjam\n"
+        "unjam.install(on_error='skip', summary=False)\n"
+        "import torch.utils.data\n"
+        "class Numbers(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, i): return 1 // (i - 3)\n"
+        "print(sum(len(b) for b in torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1)))\n"
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=110, check=False)
+    assert done.stdout == "7\n", done.stderr
+    assert "-- unjam:" not in done.stderr
+
+
+def test_installed_with_what_makes_no_sense():
+    with pytest.raises(TypeError, match="did you mean 'retries'"):
+        unjam.install(retrys=3)
+    with pytest.raises(ValueError, match="observe"):
+        unjam.install(observe=True, on_error="skip")
+    with pytest.raises(ValueError, match="on_error should be"):
+        unjam.install(on_error="drop")
+    assert "unjam" not in inspect.getmodule(TORCH._get_iterator).__name__
+
+
+def test_a_patch_of_somebody_else_stays(uninstalled, monkeypatch):
+    unjam.install(summary=False)
+    ours = TORCH.__iter__
+
+    def theirs(self):
+        return ours(self)
+
+    monkeypatch.setattr(TORCH, "__iter__", theirs)
+    with pytest.warns(unjam.UnjamWarning, match="DataLoader.__iter__"):
+        unjam.uninstall()
+    assert TORCH.__iter__ is theirs
+
+
+@pytest.mark.frameworks
+def test_accelerate_says_that_it_made_another_loader(uninstalled):
+    accelerate = pytest.importorskip("accelerate", reason="pip install unjam[frameworks]")
+    accelerator = accelerate.Accelerator(cpu=True)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        accelerator.prepare(unjam.DataLoader(Numbers(), batch_size=4))
+        line = inspect.currentframe().f_lineno - 1
+    (mine,) = [one for one in said if one.category is unjam.UnjamWarning]
+    assert (mine.filename, mine.lineno) == (__file__, line)
+    unjam.install(summary=False, on_error="skip")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", unjam.UnjamWarning)
+        prepared = accelerator.prepare(unjam.DataLoader(Numbers(), batch_size=4))
+    assert sum(len(batch) for batch in prepared) == 15
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def test_commands_come_in_their_order():
+    said = CliRunner().invoke(app, ["--help"]).output
+    places = [said.index(f" {name} ") for name in ("check", "why", "run", "tune", "errors", "explain", "rules", "env")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("command", ["check", "tune", "run"])
+def test_a_mistyped_option_is_an_error_with_a_suggestion(command):
+    done = CliRunner().invoke(app, [command, "--jsn", "x", "train.py"])
+    assert done.exit_code == 2
+    assert "--json" in done.output
+
+
+def test_every_option_of_the_loader_is_a_flag_of_run():
+    said = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
+    assert all(f"--{name.replace('_', '-')}" in said for name in DEFAULTS)
+
+
+def test_the_programs_own_options_reach_it(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import sys, torch.utils.data\n"
+        "assert sys.argv[1:] == ['--profile', '--json', 'x', '--budget=3', '-m', 'y'], sys.argv\n"
+        "for batch in torch.utils.data.DataLoader(list(range(8)), batch_size=4): pass\n"
+    )
+    words = ["--profile", "--json", "x", "--budget=3", "-m", "y"]
+    done = subprocess.run(
+        [sys.executable, "-m", "unjam", "check", "--budget", "8", "--json", "-", str(program), *words],
+        capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["findings"] == [], done.stderr
+
+
+def test_env(tmp_path):
+    out = tmp_path / "env.json"
+    done = CliRunner().invoke(app, ["env", "--json", str(out)])
+    assert done.exit_code == 0
+    found = json.loads(out.read_text())
+    assert found["schema"] == 1
+    assert found["unjam"] == unjam.__version__
+    for name in ("shared_memory", "open_files", "memory_available", "processors", "start_method", "thread_pools"):
+        assert found[name]
+        assert name.replace("_", " ") in done.output
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def test_everything_public_is_there():
+    assert set(dir(unjam)) == set(unjam.__all__)
+    for name in unjam.__all__:
+        assert getattr(unjam, name) is not None
+    assert issubclass(unjam.UnjamWarning, UserWarning)
+
+
+def test_the_options_are_written_down_once():
+    parameters = inspect.signature(unjam.DataLoader.__init__).parameters
+    assert {name: parameters[name].default for name in DEFAULTS} == DEFAULTS
+    assert all(f"{name}: " in unjam.DataLoader.__doc__ for name in DEFAULTS)
+    assert LoaderOptions().as_dict() == DEFAULTS
+
+
+def test_old_names_of_modules_lead_to_the_new_ones():
+    import importlib
+
+    for old, new in moved_modules.MOVED.items():
+        here, there = importlib.import_module(old), importlib.import_module(new)
+        names = [name for name, one in vars(there).items() if getattr(one, "__module__", "") == new]
+        assert names, new
+        assert all(getattr(here, name) is getattr(there, name) for name in names)
+    assert (
+        importlib.import_module("unjam.drive.pacing").Pacer
+        is importlib.import_module("unjam.loader.driver.auto_size").AutoSizer
+    )
+    with pytest.raises(AttributeError):
+        importlib.import_module("unjam.sharing.lists").NoSuchName
+
+
+def test_a_loader_that_was_pickled_before_the_modules_moved():
+    old = unjam.DataLoader.__new__(unjam.DataLoader)
+    new = unjam.DataLoader(list(range(8)), batch_size=2, on_error="skip")
+    state = {name: value for name, value in vars(new).items() if name != "_state"}
+    old.__setstate__({**state, "_recorder": new._state.recorder, "_pacer": None, "_ship_cache": object()})
+    assert [batch.tolist() for batch in old] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert old.statistics().batches == 4
+
+
+def test_files_that_the_source_names_exist():
+    """`unjam why` knows our own calls by their files."""
+    for path in SOURCE.rglob("*.py"):
+        for name in re.findall(r"[\"'](unjam/[\w/]+\.py)[\"']", path.read_text()):
+            assert (SOURCE.parent / name).is_file(), f"{path}: {name}"
+
+
+# -- epochs after something went wrong -------------------------------------------------------------
+
+
+def test_a_batch_that_was_due_when_the_sampler_failed_is_not_delivered_in_the_next_epoch():
+    class Sampler:
+        epoch = 0
+
+        def __iter__(self):
+            first = self.epoch * 100
+            Sampler.epoch += 1
+            for n in range(8):
+                if first == 0 and n == 6:
+                    raise KeyError("sampler")
+                yield first + n
+
+        def __len__(self):
+            return 8
+
+    class Plain(Dataset):
+        def __len__(self):
+            return 1000
+
+        def __getitem__(self, index):
+            if index == 104:
+                raise ValueError("bad")
+            return index
+
+    loader = unjam.DataLoader(Plain(), batch_size=None, sampler=Sampler(), num_workers=1, persistent_workers=True)
+    with pytest.raises(KeyError, match="sampler"):
+        list(loader)
+    found, iterator = [], iter(loader)
+    while True:
+        try:
+            found.append(next(iterator))
+        except ValueError:
+            found.append("failed")
+        except StopIteration:
+            break
+    assert found == [100, 101, 102, 103, "failed", 105, 106, 107]
+    iterator._shutdown_workers()
+
+
+def test_a_replacement_that_was_interrupted_is_started_in_the_next_epoch(monkeypatch):
+    import os
+    import signal
+
+    from unjam.loader.pool.process_pool import ProcessPool
+
+    loader = unjam.DataLoader(list(range(64)), batch_size=4, num_workers=1, persistent_workers=True)
+    iterator = iter(loader)
+    next(iterator)
+    launcher = iterator._pool._launcher
+    launch = launcher.launch
+
+    def interrupted(numbers):
+        monkeypatch.setattr(launcher, "launch", launch)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launcher, "launch", interrupted)
+    os.kill(iterator._workers[0].pid, signal.SIGKILL)
+    with pytest.raises(KeyboardInterrupt):
+        list(iterator)
+    assert isinstance(iterator._pool, ProcessPool)
+    assert sum(len(batch) for batch in loader) == 64
+    iterator._shutdown_workers()
+
+
+def test_the_folder_of_the_error_log_is_looked_for_once(tmp_path, monkeypatch):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    loader = unjam.DataLoader(Numbers(), batch_size=4, error_log="logs/errors.jsonl", on_error="skip")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert sum(len(batch) for batch in loader) == 15
+    assert (tmp_path / "logs" / "errors.jsonl").exists()
+    with pytest.raises(FileNotFoundError, match="no such"):
+        unjam.DataLoader(Numbers(), error_log="no such/errors.jsonl")
+
+
+def test_a_sampler_that_closes_its_loader_ends_the_epoch():
+    class Closes:
+        def __iter__(self):
+            yield from range(6)
+            iterator._shutdown_workers()
+            yield from range(6, 64)
+
+        def __len__(self):
+            return 64
+
+    loader = unjam.DataLoader(list(range(64)), batch_size=2, sampler=Closes(), num_workers=1)
+    iterator = iter(loader)
+    assert len(list(iterator)) <= 3
+
+
+# -- workers that become more between two epochs ---------------------------------------------------
+
+
+def test_a_size_that_was_chosen_at_the_end_of_an_epoch_is_started_in_the_next():
+    from unjam.loader.engine.size_search import Setting
+
+    loader = unjam.DataLoader(list(range(64)), batch_size=4, num_workers="auto", persistent_workers=True)
+    assert sum(len(batch) for batch in loader) == 64
+    iterator = loader._iterator
+    search = loader._state.sizer.pace
+    search.setting = Setting(min(search.limits.workers, search.setting.workers + 2), search.setting.depth)
+    assert sum(len(batch) for batch in loader) == 64
+    assert sum(iterator._driver.pool.pid(n) is not None for n in range(search.limits.workers)) >= search.setting.workers
+    iterator._shutdown_workers()
+
+
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_one(tmp_path):
+    """Ctrl-C while the fork server imports something."""
+    program = tmp_path / "program.py"
+    (tmp_path / "slow_library.py").write_text("import time; time.sleep(1.5)")
+    program.write_text(
+        "import signal, socket, sys\n"
+        "from unjam.loader.pool import fork_server\n"
+        "server = fork_server.shared()\n"
+        "server.preload(['json'])\n"
+        "def ring(*_): raise KeyboardInterrupt\n"
+        "signal.signal(signal.SIGALRM, ring)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.4)\n"
+        "try:\n"
+        "    server.preload(['slow_library'])\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+        "ends = [socket.socketpair() for _ in range(3)]\n"
+        "for number, (_, theirs) in enumerate(ends):\n"
+        "    (worker,) = server.fork([(number, theirs.fileno())])\n"
+        "    with open(f'/proc/{worker.pid}/stat') as stat:\n"
+        "        print(int(stat.read().rpartition(')')[2].split()[1]) == server.pid, len(server._channel.arrived))\n"
+        "fork_server.shut_down()\n"
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=110, check=False)
+    assert done.stdout.splitlines() == ["interrupted", *["True 0"] * 3], done.stderr
