@@ -325,10 +325,15 @@ class ProcessPool:
         """Poll a channel for what it can still do; stop polling it once it is closed."""
         fd = handle.channel.fileno()
         if handle.channel.closed:
-            if self._by_fd.pop(fd, None) is not None:
-                self._poller.unregister(fd)
+            self._stop_polling(fd, handle)
         else:
             self._poller.modify(fd, select.POLLIN | (select.POLLOUT if handle.channel.unsent else 0))
+
+    def _stop_polling(self, fd: int, handle: WorkerHandle) -> None:
+        # The descriptor of a channel that broke may belong to another worker by now.
+        if self._by_fd.get(fd) is handle:
+            del self._by_fd[fd]
+            self._poller.unregister(fd)
 
     # -- exits -------------------------------------------------------------------------------------
 
@@ -342,8 +347,7 @@ class ProcessPool:
         self._exits[handle.number] = last_exit
         if self._handles.get(handle.number) is handle:
             del self._handles[handle.number]
-        self._by_fd.pop(handle.sentinel, None)
-        self._poller.unregister(handle.sentinel)
+        self._stop_polling(handle.sentinel, handle)
         self._release(handle)
         self._listen(handle)
         self.arrivals.append(Arrival(death_of(handle, last_exit)))
