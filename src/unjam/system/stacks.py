@@ -53,7 +53,7 @@ def parse(text: str) -> list[Stack]:
         frame = _FRAME.match(line)
         if frame and threads:
             number = None if frame["line"] == "???" else int(frame["line"])
-            threads[-1][1].append(Frame(frame["file"], number, frame["function"]))
+            threads[-1][1].append(Frame(_readable(frame["file"]), number, frame["function"]))
     return [Stack(tuple(frames), current) for current, frames in threads]
 
 
@@ -71,3 +71,13 @@ def user_part(stack: Stack) -> Stack:
     fetching = os.path.join(HERE, "loader", "worker", "fetching.py")
     cut = next((at for at, frame in enumerate(frames) if frame.file == fetching), len(frames))
     return Stack(tuple(frames[:cut]) or stack.frames, stack.current)
+
+
+def _readable(path: str) -> str:
+    """The path of a file; faulthandler writes other letters than ASCII as numbers."""
+    letters = re.sub(
+        r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U(000[0-9a-f]{5}|0010[0-9a-f]{4}))",
+        lambda m: chr(int(m[1] or m[2] or m[3], 16)),
+        path,
+    )
+    return letters if letters != path and os.path.exists(letters) else path
