@@ -313,7 +313,7 @@ def test_what_modules_do_when_they_are_imported(module, case, capfd):
         one.close()
 
 
-def test_crowds_stay_where_modules_are_unfit(module):
+def test_large_containers_stay_where_modules_are_unfit(module):
     code = (
         HEAD
         + "kept = open(__file__)\nclass Crowd(Data):\n    def __init__(self, items):\n        self.items = items\n    def __getitem__(self, index):\n        return {'id': id(self.items), 'pid': os.getpid(), 'item': self.items[index], 'parent': os.getppid()}\n"

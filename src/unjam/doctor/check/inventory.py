@@ -31,7 +31,7 @@ from unjam.system.object_graph import Held
 DEEPEST = 7
 MOST_OBJECTS = 20_000
 LOOKED_AT = 24  # items looked at in one container
-CROWD = 20_000  # containers with at least this many Python objects are reported
+MANY_OBJECTS = 20_000  # containers with at least this many Python objects are reported
 LARGE_ARRAY = 1 << 20
 NUMBER_NAMES = ("fd", "fileno", "desc", "handle", "file")
 _PLAIN = (str, bytes, int, float, bool, complex, type(None), types.ModuleType, type, types.CodeType, range, slice)
@@ -146,7 +146,7 @@ def kind_of(obj: Any) -> str:
     """The kind of a part, as in `Part.kind`; "" for any other object."""
     try:
         if isinstance(obj, (list, dict, set, frozenset, tuple)):
-            return "objects" if len(obj) >= CROWD and _holds_objects(obj) else ""
+            return "objects" if len(obj) >= MANY_OBJECTS and _holds_objects(obj) else ""
         if is_generator(obj):
             return "generator"
         if isinstance(obj, threading.Thread):
@@ -162,7 +162,7 @@ def kind_of(obj: Any) -> str:
         if descriptor(obj) is not None:
             return "handle"
         if hasattr(type(obj), "nbytes") and hasattr(type(obj), "dtype"):
-            if str(obj.dtype) == "object" and obj.size >= CROWD:
+            if str(obj.dtype) == "object" and obj.size >= MANY_OBJECTS:
                 return "objects"
             return "array" if int(obj.nbytes) >= LARGE_ARRAY else ""
     except Exception:  # noqa: BLE001 - an object that fails when asked is no part

@@ -111,8 +111,8 @@ class TemplateCache:
         self._containers: list[LargeContainer] = []
         self._streams: dict[int, bytes] = {}
         self._template: TemplateProcess | None = None
-        # By task, why a template cannot do it: rebuild the input ("cargo"), import the program's
-        # modules ("modules"), hold the large containers ("crowds").
+        # By task, why a template cannot do it: rebuild the input ("input"), import the program's
+        # modules ("modules"), hold the large containers ("containers").
         self._unfit: dict[str, str] = {}
         # installed modules that the last template had to import: the server preloads them next time
         self.imported: dict[str, None] = {}
@@ -123,7 +123,7 @@ class TemplateCache:
 
     def find_containers(self, dataset: Any) -> dict[int, int]:
         """Return the number of each large container of the dataset, by `id`."""
-        if "crowds" in self._unfit:
+        if "containers" in self._unfit:
             self._containers = []
             return {}
         known = {id(one.container): one for one in self._containers}
@@ -205,8 +205,8 @@ class TemplateCache:
                 self._template = made
                 return made
             # try another one that does less
-            self._unfit["cargo" if whole else "modules" if modules else "crowds"] = self.reason = unfit
-            if "crowds" in self._unfit:
+            self._unfit["input" if whole else "modules" if modules else "containers"] = self.reason = unfit
+            if "containers" in self._unfit:
                 return None
 
     def _whole(self, payload: Payload) -> bool:
@@ -216,7 +216,7 @@ class TemplateCache:
         if payload.runs:
             self.reason = f"{payload.runs} is code of the program's own, which every worker has to call for itself"
         else:
-            self.reason = self._unfit.get("cargo", "") or self._unfit.get("modules", "")
+            self.reason = self._unfit.get("input", "") or self._unfit.get("modules", "")
         return not self.reason
 
     def _make(
@@ -260,7 +260,7 @@ class TemplateCache:
         for stream in streams:
             places.append((at, len(stream)))
             at += len(stream)
-        fd = memory.create(max(at, 1), "crowds")
+        fd = memory.create(max(at, 1), "containers")
         for stream in streams:
             view = memoryview(stream)
             while view:

@@ -1,6 +1,6 @@
 """Large containers of plain values that a dataset holds.
 
-NOTE [ Crowds ]
+NOTE [ Large containers ]
 
 Millions of strings, numbers and dicts take seconds to pickle. Between two epochs they are nearly
 always unchanged, and we can prove that without reading every value. A dict has a version that
@@ -66,7 +66,7 @@ class _ContainerPickler(pickle.Pickler):
 
 @dataclass(slots=True, eq=False)
 class LargeContainer:
-    """One container as it was when it was sent. See NOTE [ Crowds ]."""
+    """One container as it was when it was sent. See NOTE [ Large containers ]."""
 
     container: Any
     dicts: list[dict[Any, Any]] = field(default_factory=list)

@@ -114,7 +114,7 @@ class Worker:
             # A worker forked from a template inherits nothing from the training process.
             self._set_up_process(adopted=begin.adopted, forked=worker_input is not None and not begin.adopted)
             if worker_input is None:
-                assert begin.manifest is not None, "a worker without a cargo needs a manifest"
+                assert begin.manifest is not None, "a worker without its input needs a manifest"
                 worker_input = shipping.receive(fds[0], begin.manifest, fds[1:])
                 os.close(fds[0])
             classes.remember()

@@ -152,7 +152,7 @@ class _TrialBuilder:
                 outcome = "died"
         self._facts["waits"] = dict(seen.waits)
         self._facts["peak"] = {self._workers.get(pid, -2): size for pid, size in seen.peak.items()}
-        self._facts["threads"] = seen.crowd
+        self._facts["threads"] = seen.native_threads
         self._facts["oom_kills"] = seen.killed
         self._facts["workers"] = {worker: pid for pid, worker in self._workers.items()}
         return Trial(

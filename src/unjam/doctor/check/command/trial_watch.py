@@ -49,7 +49,7 @@ class Seen:
     busy_looks: int = 0
     peak: dict[int, int] = field(default_factory=dict)
     killed: int = 0
-    crowd: int = 0  # most native threads of one worker
+    native_threads: int = 0  # most native threads of one worker
     interrupted: bool = False
 
 
@@ -133,7 +133,7 @@ def _sample_waits(seen: Seen, alive: list[Usage], leader: int, iteration: int) -
             seen.lock_looks += 1
         if iteration % 10 == 3:
             with contextlib.suppress(OSError):
-                seen.crowd = max(seen.crowd, len(os.listdir(f"/proc/{one.pid}/task")))
+                seen.native_threads = max(seen.native_threads, len(os.listdir(f"/proc/{one.pid}/task")))
 
 
 def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
