@@ -71,12 +71,14 @@ bench: $(STAMP)  ## torch and unjam interleaved; prints ratios
 	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/never_worse.py
+	$(BIN)/python benchmarks/resume.py
 
 simulate: $(STAMP)  ## 100,000 schedules through the engine
 	UNJAM_SCHEDULES=100000 $(BIN)/python -m pytest tests/test_engine_simulation.py --timeout=3600 -q
 
-chaos: $(STAMP)  ## three minutes of workers killed at random
+chaos: $(STAMP)  ## three minutes of workers, and two of whole trainings, killed at random
 	$(BIN)/python tests/chaos.py
+	$(BIN)/python tests/chaos_resume.py
 
 soak: $(STAMP)  ## 200,000 batches and 20,000 epochs: memory and descriptors stay flat
 	$(BIN)/python tests/soak.py

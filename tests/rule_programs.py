@@ -22,7 +22,7 @@ HURRY = 0.4  # their samples take no time
 SHORT = {
     "UJ404": 12.0,
     "UJ408": 12.0,
-    "UJ601": 14.0,
+    "UJ601": 25.0,
     "UJ602": 12.0,
     "UJ605": 14.0,
     "UJ606": 14.0,
@@ -34,11 +34,11 @@ def diagnose(function, folder: Path, budget: float = BUDGET) -> dict:
     if not catalogue.is_script(function):
         import torch.utils.data
 
-        from unjam.doctor.check.command.check import check
+        from unjam.doctor.check.command.check import Wishes, check
         from unjam.doctor.check.command.target_process import TargetProcess
 
         process = TargetProcess.from_function(lambda: function(torch.utils.data.DataLoader))
-        return json.loads(as_json(check(process, function.__module__, budget=budget, hurry=HURRY), ""))
+        return json.loads(as_json(check(process, function.__module__, Wishes(budget, hurry=HURRY)), ""))
     code = function(None)
     path = folder / "program.py"
     path.write_text(code)
@@ -47,9 +47,9 @@ def diagnose(function, folder: Path, budget: float = BUDGET) -> dict:
         path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": code}]}))
     if code.startswith("# shm="):
         return _with_small_shm(path, code.splitlines()[0].partition("=")[2])
-    from unjam.doctor.check.command.check import check, open_target
+    from unjam.doctor.check.command.check import Wishes, check_program
 
-    return json.loads(as_json(check(open_target(str(path), []), str(path), budget=BUDGET, hurry=HURRY), ""))
+    return json.loads(as_json(check_program(str(path), [], Wishes(BUDGET, hurry=HURRY)), ""))
 
 
 def _with_small_shm(program: Path, size: str) -> dict:

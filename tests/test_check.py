@@ -155,6 +155,17 @@ def test_a_program_that_cannot_be_examined(folder, program, said):
     assert said in done.stderr
 
 
+def test_a_program_that_fails_outside_its_loaders(folder):
+    (folder / "program.py").write_text(
+        "import torch\nfrom torch.utils.data import DataLoader\n"
+        "for batch in DataLoader(list(range(8)), batch_size=4):\n    torch.zeros(3, 3) @ batch.float()\n"
+    )
+    done = run("program.py", cwd=folder)
+    assert done.returncode == 0, done.stdout
+    assert "the program failed: RuntimeError: " in done.stdout
+    assert "at program.py:4; nothing found in its loaders" in done.stdout
+
+
 def test_interrupted(folder):
     (folder / "stuck.py").write_text(STUCK)
     command = [sys.executable, "-m", "unjam", "check", "--json", "o.json", "stuck.py"]
@@ -165,6 +176,7 @@ def test_interrupted(folder):
     out, err = process.communicate(timeout=20)
     assert process.returncode in (0, 1), out + err
     assert "stopped early" in out
+    assert "stuck.py:" in out, out  # the line where the program stands
     assert json.loads((folder / "o.json").read_text())["stopped"]
 
 

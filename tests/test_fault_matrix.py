@@ -223,7 +223,7 @@ def test_a_worker_killed_while_it_is_stopped(number):
     killer.join(5)
 
 
-def test_an_iterable_cannot_be_taken_up_in_the_middle(tmp_path):
+def test_a_sample_of_an_iterable_that_always_kills_ends_the_epoch(tmp_path):
     from faulty import BadStream
 
     class Dies(BadStream):
@@ -233,7 +233,7 @@ def test_an_iterable_cannot_be_taken_up_in_the_middle(tmp_path):
                     os._exit(0)
                 yield number
 
-    with pytest.raises(WorkerDiedError, match=r"on sample 3 of its iterable .*cannot be taken up") as caught:
+    with pytest.raises(WorkerDiedError, match=r"on sample 3 of its iterable .*died twice on the same batch") as caught:
         list(DataLoader(Dies(99, goes_on=False), batch_size=2, num_workers=2, on_error="skip"))
     assert "help: " in str(caught.value)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from unjam.doctor.run.install import install, uninstall
     from unjam.errors import (
         CannotCollateError,
+        CannotResumeError,
         CannotShipError,
         CannotStartError,
         LoaderTimeoutError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         WorkerDiedError,
     )
     from unjam.loader.dataloader import DataLoader
+    from unjam.loader.elastic_sampler import ElasticSampler
     from unjam.loader.incident import Incident
     from unjam.loader.options import OnError
     from unjam.shared.arrays import SharedArray
@@ -51,9 +53,10 @@ __version__ = "0.1.0"
 # where each name is defined; imported on first use, so that `import unjam` itself costs and starts nothing
 _HOMES = {
     "unjam.doctor.run.install": ("install", "uninstall"),
+    "unjam.loader.elastic_sampler": ("ElasticSampler",),
     "unjam.errors": (
-        "CannotCollateError", "CannotShipError", "CannotStartError", "LoaderTimeoutError", "LockTimeoutError", "SampleError",
-        "SampleTimeoutError", "TooManyErrorsError", "UnjamError", "UnjamWarning", "WorkerDiedError",
+        "CannotCollateError", "CannotResumeError", "CannotShipError", "CannotStartError", "LoaderTimeoutError", "LockTimeoutError",
+        "SampleError", "SampleTimeoutError", "TooManyErrorsError", "UnjamError", "UnjamWarning", "WorkerDiedError",
     ),
     "unjam.loader.dataloader": ("DataLoader",),
     "unjam.loader.incident": ("Incident",),
@@ -74,9 +77,11 @@ __all__ = [
     "Auto",
     "AutoStep",
     "CannotCollateError",
+    "CannotResumeError",
     "CannotShipError",
     "CannotStartError",
     "DataLoader",
+    "ElasticSampler",
     "GoneError",
     "Incident",
     "InterprocessLock",

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 try:
     import typer
-    from typer.core import TyperCommand, TyperGroup
+    from typer.core import TyperGroup
 
+    from unjam.cli_parsing import ProgramCommand, with_loader_options
     from unjam.doctor.report.terminal import console, escape, progress
 except ImportError as missing:
     raise SystemExit(f"the command needs {missing.name}: pip install {missing.name}") from missing
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from unjam.doctor.report.diagnosis import Diagnosis
     from unjam.doctor.why.families import Family
 
-_ORDER = ("check", "why", "run", "tune", "errors", "explain", "rules", "env", "site")
+_ORDER = ("check", "why", "run", "tune", "errors", "replay", "explain", "rules", "env", "site")
 
 
 class _InOrder(TyperGroup):
@@ -46,45 +45,6 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     help="A DataLoader that cannot freeze silently.",
 )
-
-
-class _Program(TyperCommand):
-    """A command followed by another program.
-
-    Our options come before the program's name; all words after it belong to the program.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Mark where the program's words begin: at its name, or after `-m module`."""
-        takes_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
-        at = 0
-        while at < len(args) and args[at].startswith("-") and args[at] not in ("--", "-"):
-            module = args[at] in ("-m", "--module")
-            at += 2 if args[at] in takes_value else 1
-            if module:
-                args = [*args[:at], "--", *args[at:]]
-                break
-        ctx.meta["own_flags"] = {name for one in self.params for name in one.opts if name.startswith("--")}
-        return super().parse_args(ctx, args)
-
-
-def _with_loader_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace `**options` by a flag for each of the loader's own options."""
-    from unjam.loader.options import DEFAULTS, option_help  # noqa: PLC0415 - a command imports what it needs
-
-    plain = inspect.signature(command, eval_str=True)
-    flags = []
-    for name, default in DEFAULTS.items():
-        wanted = typer.Option(
-            "--" + name.replace("_", "-"), help=option_help(name), rich_help_panel="The loader's options"
-        )
-        is_flag = isinstance(default, bool)
-        kind: Any = Annotated[bool, wanted] if is_flag else Annotated[str | None, wanted]
-        unset = False if is_flag else None
-        flags.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=unset, annotation=kind))
-    named = [one for one in plain.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    command.__signature__ = plain.replace(parameters=[*named, *flags])  # type: ignore[attr-defined] # functions may have one
-    return command
 
 
 _BEFORE = {"allow_interspersed_args": False}
@@ -140,7 +100,29 @@ def errors(
     raise typer.Exit(1 if found.incidents else 0)
 
 
-@app.command(cls=_Program, context_settings=_BEFORE)
+@app.command()
+def replay(
+    log: Annotated[Path, typer.Argument(help="The file given as error_log=.")],
+    line: Annotated[int, typer.Argument(help="A line of it, from 1; -1 for the last.")],
+    target: Annotated[str, typer.Argument(help="The dataset: package.module:thing or file.py:thing.")],
+    pdb: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where it fails.")] = False,  # noqa: FBT002
+) -> None:
+    """Load a sample that failed again, here, with the random numbers that it had under rng="sample"."""
+    from unjam.doctor import replay as again  # noqa: PLC0415 - a command imports what it needs
+
+    try:
+        incident = again.incident_at(str(log), line)
+        if ":" not in target:
+            _stop(f"{target} names no object: write package.module:thing or file.py:thing")
+        failed = again.replay(incident, again.dataset_of(target), typer.echo, debug=pdb)
+    except OSError as error:
+        _stop(f"{log} cannot be read: {error.strerror}")
+    except again.CannotReplay as problem:
+        _stop(str(problem))
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command(cls=ProgramCommand, context_settings=_BEFORE)
 def check(
     ctx: typer.Context,
     program: _ProgramWords = None,
@@ -149,13 +131,24 @@ def check(
     json: _Json = None,
     html: _Html = None,
     sarif: Annotated[Path | None, typer.Option(help="Write SARIF for code-review tools.")] = None,
+    watch: Annotated[
+        bool | None,
+        typer.Option(
+            "--watch/--no-watch",
+            help="Run the program as it is first, even where what it writes would last; or stop it at its first iter().",
+            show_default=False,
+        ),
+    ] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Edit the program where an edit is proven to help.")] = False,  # noqa: FBT002 - typer's way
+    diff: Annotated[bool, typer.Option("--diff", help="Print what --fix would change.")] = False,  # noqa: FBT002 - as above
+    whole: Annotated[bool, typer.Option("--all", help="Watch the program to its end.")] = False,  # noqa: FBT002 - typer's way
     profile: Annotated[  # noqa: FBT002 - typer's way
         bool, typer.Option("--profile", help="Also: which transform and which line the time goes to.")
     ] = False,
 ) -> None:
     """Find what is wrong with a program's data loading, and prove it."""
     from unjam.doctor.check.command import check as doctor  # noqa: PLC0415 - a command imports what it needs
-    from unjam.doctor.check.command.target_process import CannotExamine  # noqa: PLC0415 - as above
+    from unjam.doctor.check.command.captured_program import CannotExamine  # noqa: PLC0415 - as above
     from unjam.doctor.report import machine, text  # noqa: PLC0415 - as above
 
     target, arguments = _target(program, module)
@@ -173,8 +166,8 @@ def check(
                 said.print(words, soft_wrap=True)
 
         try:
-            process = doctor.open_target(target, arguments, module=bool(module))
-            diagnosis = doctor.check(process, target, budget, say, profile=profile)
+            wishes = doctor.Wishes(budget, say, profile=profile, watch=watch, whole=whole)
+            diagnosis = doctor.check_program(target, arguments, wishes, module=bool(module))
         except CannotExamine as error:
             _stop(str(error) + _misplaced(ctx, arguments))
     _write(json, machine.as_json(diagnosis, __version__))
@@ -185,10 +178,17 @@ def check(
         _write(html, page.render(diagnosis, __version__))
     if not quiet:
         text.show(diagnosis, console(with_markup=True))
+    if fix or diff:
+        from unjam.doctor.fix.command import CannotFix, fix_and_show  # noqa: PLC0415 - as above
+
+        try:
+            fix_and_show(diagnosis, arguments, wishes, module=bool(module), write=fix, quiet=quiet)
+        except CannotFix as error:
+            _stop(str(error))
     raise typer.Exit(diagnosis.exit_code)
 
 
-@app.command(cls=_Program, context_settings=_BEFORE)
+@app.command(cls=ProgramCommand, context_settings=_BEFORE)
 def tune(
     ctx: typer.Context,
     program: _ProgramWords = None,
@@ -275,8 +275,8 @@ def why(
     raise typer.Exit(diagnosis.exit_code)
 
 
-@app.command(cls=_Program, context_settings=_BEFORE)
-@_with_loader_options
+@app.command(cls=ProgramCommand, context_settings=_BEFORE)
+@with_loader_options
 def run(
     program: Annotated[
         list[str] | None,

@@ -68,6 +68,10 @@ class SampleTimeoutError(UnjamError, RuntimeError, TimeoutError):
     """
 
 
+class CannotResumeError(UnjamError, RuntimeError):
+    """A state cannot be taken, or a loader cannot go on from it."""
+
+
 class LoaderTimeoutError(UnjamError, RuntimeError):
     """No batch arrived within the loader's `timeout`."""
 

@@ -167,6 +167,8 @@ class Statistics:
     arena_bytes: the size of the workers' recycled memory now.
     arena_held: the part of it that belongs to batches which the consumer still holds.
     auto: what `num_workers="auto"` chose. profile: what `profile=True` measured.
+    passed_over: samples of streams without `state_dict()` that were read again to go on where they were.
+    passing_over: the seconds that this took, of all workers together.
     rebuilt: why each worker rebuilds the dataset itself. Empty: the dataset is rebuilt once and
         workers are forked from that process, or the fork server starts no workers.
     """
@@ -192,6 +194,8 @@ class Statistics:
     arena_held: int = 0
     auto: Auto | None = None
     profile: Profile | None = None
+    passed_over: int = 0
+    passing_over: float = 0.0
     rebuilt: str = ""
 
     def as_dict(self) -> dict[str, Any]:

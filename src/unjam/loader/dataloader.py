@@ -7,18 +7,20 @@ import dataclasses
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
-from unjam.errors import SampleError
+from unjam.errors import CannotResumeError, SampleError
 from unjam.loader import options as own_options
+from unjam.loader import resume
 from unjam.loader.driver.auto_size import AutoSizer, divides_itself, first_size
 from unjam.loader.options import AutoWorkers, LoaderOptions
 from unjam.loader.pool import fork_server
 from unjam.loader.state import LoaderState, attach, own_of
+from unjam.loader.worker.sample_random import replay_sample
 from unjam.statistics import Statistics
 from unjam.system import torch_private
 from unjam.system.logs import log
@@ -116,7 +118,40 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def statistics(self) -> Statistics:
         """Return what this loader has done so far, in all epochs; readable when printed."""
-        return dataclasses.replace(self._state.recorder.statistics(), rebuilt=self._state.payloads.rebuilt)
+        payloads = self._state.payloads
+        return dataclasses.replace(
+            self._state.recorder.statistics(),
+            rebuilt=payloads.rebuilt,
+            passed_over=payloads.reports.skipped_samples,
+            passing_over=payloads.reports.skipped_seconds,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this loader stands, to go on exactly there in another run; see `load_state_dict`.
+
+        What counts is what the program has got, not what was prefetched. Plain data, some kilobytes.
+        """
+        if not can_open(self):
+            raise CannotResumeError("torch's own iterator is used here, and nobody knows what it has delivered")
+        return resume.state_dict(self, self._state)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state of `state_dict()`: the next `iter()` gives the batches that were not delivered yet.
+
+        A map-style dataset may have another number of workers now. An iterable must have the same number.
+        """
+        resume.load_state_dict(self, self._state, state_dict)
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None and state_dict:
+            getattr(iterator, "_shutdown_workers", lambda: None)()
+
+    def replay(self, index: Any, epoch: int | None = None) -> Any:
+        """Load one sample again, in this process, without `collate_fn`; the failing one under a debugger, for example.
+
+        With `rng="sample"` it gets the random numbers that it had in that epoch (from 1; the present one if None).
+        """
+        seed = self._state.sample_seed if own_of(self)[0].rng == "sample" else None
+        return replay_sample(self.dataset, index, seed, self._state.epoch if epoch is None else epoch)
 
     def _get_iterator(self) -> Any:
         if not can_open(self):

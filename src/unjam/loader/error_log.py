@@ -108,19 +108,24 @@ def summary(incidents: Iterable[Incident]) -> list[str]:
 def read(path: str) -> Groups:
     """Read an error log. Any line may be invalid, e.g. the last one half written."""
     found = Groups()
+    for incident in incidents(path):
+        if incident is None:
+            found.strange += 1
+        else:
+            found.add(without_secrets(incident))
+    return found
+
+
+def incidents(path: str) -> Iterator[Incident | None]:
+    """Yield the incident in each line of an error log; None for a line that is none."""
     with open(path, "rb") as file:
         if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is a device", path)
         for line in _lines(file):
             try:
-                incident = Incident.from_json(line.decode("utf-8", "replace")) if line is not None else None
+                yield Incident.from_json(line.decode("utf-8", "replace")) if line is not None else None
             except ValueError:
-                incident = None
-            if incident is None:
-                found.strange += 1
-            else:
-                found.add(without_secrets(incident))
-    return found
+                yield None
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes | None]:

@@ -58,6 +58,9 @@ class Incident:
     waits_for: str = ""
     note: str = ""
     dataset: str = ""
+    # of the loader: its epoch, and with rng="sample" the seed of the samples' random numbers
+    epoch: int | None = None
+    seed: int | None = None
     rank: str | None = field(default_factory=lambda: os.environ.get("RANK"))
     parent: int = field(default_factory=os.getpid)
     version: int = VERSION
@@ -119,7 +122,7 @@ class Incident:
 
 
 MOST_TEXT, MOST_SAMPLES = 20_000, 4096
-_WHOLE = {"batch", "yielded", "worker", "pid", "tries", "exit_code", "parent", "version"}
+_WHOLE = {"batch", "epoch", "seed", "yielded", "worker", "pid", "tries", "exit_code", "parent", "version"}
 _ANY = {"sample", "replacement"}
 
 

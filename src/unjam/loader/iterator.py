@@ -15,6 +15,7 @@ sampler and `on_error` for each batch and does not keep them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import time
@@ -23,7 +24,8 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
-from unjam.loader.driver.driver import CannotLoad, Driver
+from unjam.loader.driver.delivered import CannotLoad
+from unjam.loader.driver.driver import Driver
 from unjam.loader.driver.inline import InlineDriver
 from unjam.loader.driver.pinning import Pinner
 from unjam.loader.driver.settings import DriverSettings
@@ -33,7 +35,8 @@ from unjam.loader.engine.machine import Machine
 from unjam.loader.options import LoaderOptions
 from unjam.loader.pool.process_pool import ProcessPool
 from unjam.loader.pool.start import fork_instead, open_pool
-from unjam.loader.state import own_of
+from unjam.loader.resume import Resumption, StatefulDraw, stateful_sampler
+from unjam.loader.state import LoaderState, own_of
 from unjam.loader.transport.collating import additions
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec
 from unjam.system import torch_private as private
@@ -47,20 +50,31 @@ class InlineIterator(private.InlineIterator):  # type: ignore[misc] # torch's cl
     """`num_workers=0`."""
 
     def __init__(self, loader: Any) -> None:
+        options, state = own_of(loader)
+        resumption = Resumption(loader, state)
         private.BaseIterator.__init__(self, loader)
         if self._timeout != 0:
             raise AssertionError("timeout needs num_workers > 0")
         if isinstance(self._dataset, (private.IterDataPipe, private.MapDataPipe)):
             private.apply_sharding(self._dataset, self._world_size, self._rank)
-        options, state = own_of(loader)
+        self._base_seed: int = resumption.seed(int(self._base_seed), 0, by_batch=False)
+        progress = resumption.start(self, seed=self._base_seed, begun=1, keeps_workers=False)
+        spec = _spec(self, 0, 0, options, state, inline=True)
         self._driver = InlineDriver(
             WorkerInput(self._dataset, self._collate_fn, None, {}),
-            _spec(self, 0, 0, options, inline=True),
+            dataclasses.replace(spec, mark=progress.marks.get(0)),
             _settings(loader, options),
             state.recorder,
             state.payloads.reports.warn_once,
             (self._pin_memory_device,) if self._pin_memory else None,
+            progress,
         )
+        self._sampler = stateful_sampler(loader)
+        if self._driver.skipped:
+            state.payloads.reports.skipped(*self._driver.skipped)
+        _name_epoch(state, options)
+        state.progress = progress
+        resumption.finish()
         self._function = options.function
 
     def __next__(self) -> Any:
@@ -72,7 +86,7 @@ class InlineIterator(private.InlineIterator):  # type: ignore[misc] # torch's cl
         return data
 
     def _next_data(self) -> Any:
-        return self._driver.next(self._next_index, self._function)
+        return self._driver.next(_draw(self), self._function)
 
 
 class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
@@ -80,6 +94,8 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
 
     def __init__(self, loader: Any, begun: int) -> None:
         self._begun = begun
+        self._sampler = stateful_sampler(loader)
+        resumption = Resumption(loader, own_of(loader)[1])
         private.BaseIterator.__init__(self, loader)
         self._prefetch_factor = loader.prefetch_factor
         self._in_order = getattr(loader, "in_order", True)
@@ -98,6 +114,10 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
             # places for the most workers possible; iterables use the best size so far
             size = self._sizer.limits if self._elastic else self._sizer.setting
             self._num_workers, self._prefetch_factor = size.workers, size.depth
+            if self._iterable:
+                self._num_workers = resumption.workers(size.workers)
+        self._base_seed: int = resumption.seed(int(self._base_seed), self._num_workers, by_batch=self._elastic)
+        self._resumption: Resumption | None = resumption
         self._open(loader)
         self._reset(loader, first_iter=True)
 
@@ -105,7 +125,7 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         """Make a pool and its driver; again if an error closed the previous ones."""
         options, state = own_of(loader)
         worker_input = WorkerInput(self._dataset, self._collate_fn, self._worker_init_fn, additions())
-        specs = [_spec(self, number, self._num_workers, options) for number in range(self._num_workers)]
+        specs = [_spec(self, number, self._num_workers, options, state) for number in range(self._num_workers)]
         # kept for a second start: see `_fall_back`
         self._start = (worker_input, specs, loader.multiprocessing_context, state.payloads)
         self._config = Config(
@@ -143,13 +163,25 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
     def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's signature
         if not first_iter:
             self._driver.lock.check_idle()
+        options, state = own_of(loader)
+        resumption, self._resumption = self._resumption, None
+        if resumption is None:
+            resumption = Resumption(loader, state)
+            resumption.seed(int(self._base_seed), self._num_workers, by_batch=self._elastic)
         private.BaseIterator._reset(self, loader, first_iter)  # noqa: SLF001 - the part that does not concern processes
+        progress = resumption.start(
+            self, seed=int(self._base_seed), begun=1 + first_iter, keeps_workers=self._persistent_workers
+        )
+        progress.seeded = progress.seeded and (first_iter or progress.position > 0)
         if self._driver.closed:
             self._begun = time.monotonic_ns()
             # after an error closed the workers: with persistent workers, the next epoch needs new
             # ones
             self._open(loader)
-        self._driver.begin(self._next_index, self._shared_seed)
+        _name_epoch(state, options)
+        self._driver.begin(_draw(self), self._shared_seed, progress)
+        state.progress = progress
+        resumption.finish()
 
     def __next__(self) -> Any:
         if self._iterable or private.profiler_enabled():
@@ -160,10 +192,10 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
 
     def _next_data(self) -> Any:
         try:
-            return self._driver.next(self._next_index, self._function)
+            return self._driver.next(_draw(self), self._function)
         except CannotLoad as problem:
             self._fall_back(problem)
-            return self._driver.next(self._next_index, self._function)
+            return self._driver.next(_draw(self), self._function)
         except StopIteration:
             if not self._persistent_workers:
                 self._shutdown_workers()
@@ -173,7 +205,7 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         """A worker could not rebuild the dataset: start again with forked workers, if possible."""
         self._use(fork_instead(*self._start, problem.error))
         self._sampler_iter: Any = itertools.chain(problem.drawn, self._sampler_iter)
-        self._driver.begin(self._next_index, self._shared_seed)
+        self._driver.begin(_draw(self), self._shared_seed, problem.progress)
 
     def _shutdown_workers(self) -> None:
         driver = getattr(self, "_driver", None)  # __init__ may have failed early
@@ -184,8 +216,23 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         """Replace torch's; see NOTE [ The end of an iterator ]."""
 
 
-def _spec(iterator: Any, number: int, workers: int, options: LoaderOptions, *, inline: bool = False) -> WorkerSpec:
+def _draw(iterator: Any) -> Any:
+    """Return what draws the next indices of an iterator."""
+    draw, sampler = iterator._next_index, iterator._sampler  # noqa: SLF001 - one of ours
+    return draw if sampler is None else StatefulDraw(draw, sampler)
+
+
+def _name_epoch(state: LoaderState, options: LoaderOptions) -> None:
+    """Tell the recorder what a failed sample needs to be loaded again."""
+    state.recorder.epoch = state.epoch
+    state.recorder.seed = state.sample_seed if options.rng == "sample" else None
+
+
+def _spec(
+    iterator: Any, number: int, workers: int, options: LoaderOptions, state: LoaderState, *, inline: bool = False
+) -> WorkerSpec:
     """Return the settings of one worker, or of this process if it loads inline."""
+    by_sample = options.rng == "sample"
     return WorkerSpec(
         worker=number,
         workers=workers,
@@ -198,6 +245,10 @@ def _spec(iterator: Any, number: int, workers: int, options: LoaderOptions, *, i
         by_value=not inline,
         policy=options.policy,
         profile=options.profile,
+        sample_seed=state.sample_seed if by_sample else None,
+        epoch=state.epoch,
+        tells_random=not inline and not by_sample and not getattr(iterator, "_elastic", False),
+        state_every=options.snapshot_every_n_steps,
         inline=inline,
     )
 

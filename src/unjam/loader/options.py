@@ -96,6 +96,20 @@ class LoaderOptions:
         "the most bytes of batches between sampler and consumer; by default a quarter of what is free. It can lower how far "
         "workers run ahead, never which worker makes which batch.",
     )
+    rng: Literal["worker", "sample"] = _option(
+        "worker",
+        str,
+        'what random numbers belong to: "worker" (default, torch\'s to the byte) or "sample": before each sample the generators of '
+        "Python, numpy and torch are seeded from the seed, the epoch and the index, so that the samples do not depend on the number "
+        "of workers.",
+        "What random numbers belong to: worker (as torch) or sample (the same with any number of workers).",
+    )
+    snapshot_every_n_steps: int = _option(
+        1,
+        int,
+        "how often a dataset with `state_dict()` is asked for its state: at every n-th batch of a worker. A resumed run reads the "
+        "samples since then again.",
+    )
     profile: bool = _option(
         False,  # noqa: FBT003 - the default
         _yes_or_no,
@@ -122,6 +136,9 @@ class LoaderOptions:
             )
         if self.worker_threads is not None:
             _whole("worker_threads", self.worker_threads, least=1)
+        if self.rng not in ("worker", "sample"):
+            raise ValueError(f"rng should be 'worker' or 'sample', but got rng={self.rng!r}")
+        _whole("snapshot_every_n_steps", self.snapshot_every_n_steps, least=0)
         if self.memory_budget is not None:
             _whole("memory_budget", self.memory_budget, least=1)
         if not isinstance(self.profile, bool):

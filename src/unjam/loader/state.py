@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.loader.driver.auto_size import AutoSizer
+from unjam.loader.driver.delivered import Delivered
 from unjam.loader.driver.recorder import Recorder
 from unjam.loader.options import LoaderOptions
 from unjam.loader.pool.start import PayloadCache
@@ -18,11 +19,19 @@ from unjam.system.by_identity import ByIdentity
 
 @dataclass(slots=True)
 class LoaderState:
-    """A loader's state. `sizer`: chooses the number of workers if that is "auto"."""
+    """A loader's state. `sizer`: chooses the number of workers if that is "auto".
+
+    progress: what the latest iterator has delivered. pending: a state that the next one goes on from. epoch: how many
+    epochs were begun. sample_seed: the seed of the samples' random numbers, with `rng="sample"`.
+    """
 
     recorder: Recorder
     sizer: AutoSizer | None = None
     payloads: PayloadCache = field(default_factory=PayloadCache)
+    progress: Delivered | None = None
+    pending: dict[str, Any] | None = None
+    epoch: int = 0
+    sample_seed: int | None = None
 
     @classmethod
     def new(cls, options: LoaderOptions, dataset: Any, sizer: AutoSizer | None) -> LoaderState:

@@ -151,6 +151,8 @@ def kind_of(obj: Any) -> str:
             return "generator"
         if isinstance(obj, threading.Thread):
             return "thread"
+        if can(obj, "wait", "abort", "reset"):
+            return "barrier"
         if can(obj, "acquire", "release"):
             return "lock"
         if can(obj, "submit", "shutdown"):
@@ -311,6 +313,8 @@ def _part(path: str, found: Found, shown: Found) -> Part:
         facts = {"nbytes": int(obj.nbytes), "mapped": type(obj).__name__ == "memmap"}
     elif kind == "queue":
         facts = {"between_processes": type(obj).__module__.startswith("multiprocessing")}
+    elif kind == "barrier":
+        facts = {"parties": int(getattr(obj, "parties", 0))}
     elif kind == "thread":
         facts = {"alive": obj.is_alive()}
     place = where_set(shown.owner, shown.name)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from unjam.system.file_owner import HERE
@@ -72,6 +72,7 @@ class Usage:
     state: str
     cpu: float
     rss: int
+    session: int = 0
 
 
 def _all() -> Iterator[tuple[int, list[str]]]:
@@ -92,16 +93,45 @@ def session(leader: int) -> list[Usage]:
     for pid, fields in _all():
         # user and system time are at 11 and 12, resident pages at 21
         if int(fields[3]) == leader and fields[0] != "Z":
-            cpu = (int(fields[11]) + int(fields[12])) / _TICK
-            found.append(Usage(pid, int(fields[1]), fields[0], cpu, int(fields[21]) * _PAGE))
+            found.append(_usage(pid, fields))
     return found
+
+
+def _usage(pid: int, fields: list[str]) -> Usage:
+    cpu = (int(fields[11]) + int(fields[12])) / _TICK
+    return Usage(pid, int(fields[1]), fields[0], cpu, int(fields[21]) * _PAGE, int(fields[3]))
+
+
+def marked(variable: str) -> list[Usage]:
+    """Every living process that was started with this environment variable, and its forks."""
+    wanted, found = variable.encode(), []
+    for pid, fields in _all():
+        if fields[0] == "Z":
+            continue
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    found.append(_usage(pid, fields))
+        except OSError:
+            continue
+    return found
+
+
+def kill_all(variable: str) -> None:
+    """Kill every process that was started with this environment variable."""
+    _kill_until_gone(lambda: marked(variable))
 
 
 def kill_session(leader: int) -> None:
     """Kill and reap every process of a session, also those that start meanwhile."""
+    _kill_until_gone(lambda: session(leader))
+    _reap(leader)
+
+
+def _kill_until_gone(find: Callable[[], list[Usage]]) -> None:
     until = time.monotonic() + 2
     while time.monotonic() < until:
-        alive = session(leader)
+        alive = find()
         if not alive:
             break
         for one in alive:
@@ -109,7 +139,6 @@ def kill_session(leader: int) -> None:
                 os.kill(one.pid, signal.SIGKILL)
         for one in alive:
             reap(one.pid, 0.2)
-    _reap(leader)
 
 
 def end_session(leader: int, folder: str) -> None:

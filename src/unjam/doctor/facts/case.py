@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unjam.doctor.facts.trial import Place, Plan, Trial
+from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.system.stacks import Frame
 
 
@@ -41,6 +42,7 @@ class Crossing:
     place: Place | None = None
     nbytes: int = 0
     back: str = ""  # why unpickling failed after pickling worked
+    from_main: tuple[str, ...] = ()  # classes and functions of __main__ in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class LoaderFacts:
     list_reused: bool = False  # the batch sampler yields the same list object each time
     driver: str = "torch"  # "torch" or "unjam": which DataLoader class it is
     main_class: bool = False  # the dataset's class is defined in __main__
+    # class of the __getitem__ that an inherited __getitems__ by-passes, class of that, and the line
+    bypassed: tuple[str, str, Place | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,9 @@ class Case:
     again: Trial | None = None
     # the change that unfroze the loader; further trials use it to find problems behind the freeze
     eased: Mapping[str, Any] = field(default_factory=dict)
+    # the same loader in the program as it ran, where it was watched
+    seen: WatchedLoader | None = None
+    program: Watched | None = None
 
     def tried(self, plan: Plan) -> Trial | None:
         """Return the trial of this plan, if there was one."""

@@ -45,9 +45,10 @@ def _held_in(frame: Frame) -> Iterator[tuple[str, int]]:
     if function is None:
         return
     for node in _own_nodes(function):
-        if isinstance(node, (ast.With, ast.AsyncWith)) and node.body[0].lineno <= line <= (node.end_lineno or line):
+        if isinstance(node, (ast.With, ast.AsyncWith)) and node.lineno <= line <= (node.end_lineno or line):
             for item in node.items:
-                yield _lock_text(item.context_expr), node.lineno
+                if (item.context_expr.end_lineno or 0) < line:  # on one line, the thread may still wait for it
+                    yield _lock_text(item.context_expr), node.lineno
     taken: dict[str, int] = {}
     calls = [node for node in _own_nodes(function) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda one: (one.lineno, one.col_offset)):

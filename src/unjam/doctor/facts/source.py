@@ -279,7 +279,8 @@ def _length(arguments: list[ast.expr]) -> ast.expr | None:
 def remade(place: Place) -> bool:
     """Whether a line creates an iterator for one batch only: next(iter(loader))."""
     for node in enclosing(place.file, place.line)[-1:]:
-        for inner in ast.walk(node):
+        # of a loop, only its header is at this line
+        for inner in ast.walk(node.iter if isinstance(node, ast.For) else node):
             if isinstance(inner, ast.Call) and ast.unparse(inner.func) == "next" and inner.args:
                 first = inner.args[0]
                 if isinstance(first, ast.Call) and ast.unparse(first.func) == "iter":

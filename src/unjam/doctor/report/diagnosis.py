@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.tune_measurements import Measured
+from unjam.doctor.facts.watched import Watched
 from unjam.doctor.rules.rule import Finding, Severity
 
 SCHEMA = 1
@@ -36,6 +37,7 @@ class Diagnosis:
     environment: dict[str, str] = field(default_factory=dict)
     measured: list[Measured] = field(default_factory=list)  # one per loader, with --profile
     scene: Scene | None = None  # the running program, with `unjam why`
+    watched: Watched | None = None  # the program as it ran, where it was watched
 
     @property
     def serious(self) -> list[Finding]:

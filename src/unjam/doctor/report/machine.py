@@ -27,6 +27,9 @@ def as_json(diagnosis: Diagnosis, version: str) -> str:
             "seconds": round(diagnosis.seconds, 2),
             "findings": [finding.as_dict() for finding in diagnosis.findings],
             "loaders": [loader_line(case) for case in diagnosis.cases],
+            "watched": {"outcome": seen.outcome, "seconds": round(seen.seconds, 2), "processes": len(seen.processes)}
+            if (seen := diagnosis.watched) is not None
+            else None,
             "trials": [
                 {"loader": row.loader, "tried": row.changed, "outcome": row.outcome, "seconds": round(row.seconds, 2)}
                 for row in diagnosis.trials

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.report.terminal import escape
@@ -20,6 +21,8 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     """Print the findings, the worst first; then the trials."""
     for case in diagnosis.cases:
         console.print(f"[dim]{escape(loader_line(case))}[/dim]")
+    if diagnosis.watched is not None:
+        console.print(f"[dim]{escape(watched_line(diagnosis.watched))}[/dim]")
     console.print()
     for finding in diagnosis.findings:
         show_finding(finding, console)
@@ -39,16 +42,40 @@ def loader_line(case: Case) -> str:
     return f"{loader.kind} over {loader.dataset} ({length}), batch_size={loader.batch_size}, {how}{made}"
 
 
+def watched_line(watched: Watched) -> str:
+    """Return what was seen of the program as it ran, in one line."""
+    how = {"ended": "to its end", "failed": "until it failed", "frozen": "until it froze"}.get(watched.outcome, "")
+    loaders = len(watched.loaders)
+    epochs = sum(len(one.epochs) for one in watched.loaders)
+    many = f", {len(watched.processes)} processes" if len(watched.processes) > 1 else ""
+    kept = "; what it wrote is kept" if watched.files_kept else ""
+    seen = f"{loaders} loader{'' if loaders == 1 else 's'}, {epochs} epoch{'' if epochs == 1 else 's'}"
+    return f"watched {how or 'for a while'} ({watched.seconds:.0f} s{many}): {seen}{kept}"
+
+
 def verdict(diagnosis: Diagnosis) -> str:
     """Return the conclusion as one line."""
     serious, notes = len(diagnosis.serious), len(diagnosis.findings) - len(diagnosis.serious)
     also = f"; {notes} {'note' if notes == 1 else 'notes'}" if notes else ""
     stopped = ", stopped early" if diagnosis.stopped else ""
-    if not diagnosis.cases:
+    if not diagnosis.cases and diagnosis.watched is None:
         return f"nothing was examined{stopped}"
     if serious:
         return f"{serious} {'problem' if serious == 1 else 'problems'} found{also} ({diagnosis.seconds:.0f} s{stopped})"
-    return f"nothing found{also} ({diagnosis.seconds:.0f} s{stopped})"
+    failed = _failed_elsewhere(diagnosis.watched)
+    return f"{failed}nothing found{' in its loaders' if failed else ''}{also} ({diagnosis.seconds:.0f} s{stopped})"
+
+
+def _failed_elsewhere(watched: Watched | None) -> str:
+    """What ended a program whose loaders have no fault."""
+    if watched is None or watched.outcome != "failed":
+        return ""
+    last = next((one for one in reversed(watched.failures) if one.stage == "end"), None)
+    if last is None:
+        return f"the program failed (exit code {watched.code}); "
+    message = last.message.strip().splitlines()
+    what = f"{last.type_name}: {message[0]}" if message else last.type_name
+    return f"the program failed: {what}{f' at {near(last.place.file)}:{last.place.line}' if last.place else ''}; "
 
 
 def near(file: str) -> str:
@@ -86,6 +113,12 @@ def _tried(diagnosis: Diagnosis, console: Console) -> None:
     for row in diagnosis.trials:
         table.add_row(escape(row.changed), escape(row.outcome), f"{row.seconds:.1f}")
     console.print(table)
-    console.print("[dim]loaders that are made after the first one is iterated are not seen[/dim]")
+    if diagnosis.watched is None:
+        why = diagnosis.environment.get("not watched", "")
+        console.print("[dim]not watched: what the program does after its first iter(loader) is not seen[/dim]")
+        if why:
+            console.print(
+                f"[dim]a view of the files in which nothing lasts cannot be had ({escape(why)}); --watch does without[/dim]"
+            )
     if diagnosis.untried:
         console.print(f"[dim]no time left for: {escape('; '.join(diagnosis.untried[:4]))}; a larger --budget has[/dim]")

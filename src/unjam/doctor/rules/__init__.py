@@ -22,6 +22,7 @@ class RuleFile(Protocol):
     broken: Callable[[Any], str | None]
     fixed: Callable[[Any], str | None]
     # optional, for causes that a running program shows: detect_live(scene) -> Finding | None
+    # optional, for what a watched program does: detect_program(watched, cases) -> list[Finding]
 
 
 def _files() -> list[RuleFile]:

@@ -76,7 +76,9 @@ def blocked_lock(case: Case, stuck: Stuck) -> Sync | None:
         return None
     locks = [sync for sync in stuck.syncs if sync.facts.get("kind") == "lock" and sync.facts.get("locked")]
     others = [
-        s for s in stuck.syncs if s.facts.get("kind") in ("queue", "future", "executor", "event", "thread", "condition")
+        s
+        for s in stuck.syncs
+        if s.facts.get("kind") in ("queue", "future", "executor", "event", "thread", "condition", "barrier")
     ]
     known = [lock for lock in locks if case.part(lock.path) is not None]
     return (known or locks)[0] if locks and not others else None

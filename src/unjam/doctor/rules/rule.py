@@ -3,6 +3,8 @@
 A rule is one file. Its docstring is the only text about it, under fixed headings. `detect` gets a
 Case (what the doctor's trials showed) and returns a Finding, a Suspicion or None. `detect_live`,
 which is optional, gets a Scene (a running program seen from outside) and returns a Finding or None.
+`detect_program`, optional as well, gets a Watched (the program as it ran) and the Cases of its
+loaders, and returns a list of Findings.
 `broken` and `fixed` are the smallest real programs with and without the problem.
 """
 
@@ -44,6 +46,7 @@ class Rule:
     fallback: bool = False
     yields_to: tuple[str, ...] = ()  # further symptoms whose cause also explains this one
     explains: tuple[str, ...] = ()  # further symptoms that this cause produces
+    replaces: tuple[str, ...] = ()  # codes of rules that name the same less exactly
     live: bool = False  # found by `unjam why` in a running program, never by `unjam check`
 
 
@@ -132,6 +135,8 @@ def without_echoes(findings: list[Finding]) -> list[Finding]:
         for symptom in (f.rule.symptom, *f.rule.explains)
         if symptom
     }
+    replaced = {code for f in findings for code in f.rule.replaces if f.weight is not Severity.NOTE}
+    findings = [f for f in findings if f.rule.code not in replaced]
     accused = [f.culprit for f in findings if f.weight is not Severity.NOTE]
     findings = [f for f in findings if f.weight is not Severity.NOTE or f.culprit not in accused]
     return [f for f in findings if not (f.rule.fallback and explained & {f.rule.symptom, *f.rule.yields_to})]

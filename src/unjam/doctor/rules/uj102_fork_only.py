@@ -35,7 +35,7 @@ def detect(case: Case) -> Finding | None:
     # the doctor pickled in a fork, where an accelerator fails: ignore reasons that name it
     device = case.process_facts.accelerator or "no accelerator"
     failed = [crossing for crossing in case.crossings if crossing.reason and device not in crossing.reason]
-    if not case.forked or not failed:
+    if not case.forked or not failed or (case.as_is is not None and not case.as_is.fine):
         return None
     first = failed[0]
     return Finding(

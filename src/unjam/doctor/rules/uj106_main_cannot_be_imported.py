@@ -29,12 +29,10 @@ RULE = Rule("UJ106", "main-cannot-be-imported", symptom="start")
 def detect(case: Case) -> Finding | None:
     """Find a class of a main module without a file, under a start method that must import it."""
     loader, as_is = case.loader, case.as_is
-    if (
-        not loader.num_workers
-        or loader.start_method == "fork"
-        or not case.process_facts.interactive
-        or not loader.main_class
-    ):
+    names = (
+        [loader.dataset] if loader.main_class else [one for crossing in case.crossings for one in crossing.from_main]
+    )
+    if not loader.num_workers or loader.start_method == "fork" or not case.process_facts.interactive or not names:
         return None
     if as_is is not None and as_is.fine:
         return None
@@ -43,15 +41,15 @@ def detect(case: Case) -> Finding | None:
     said = as_is is not None and "__main__" in as_is.output
     return Finding(
         RULE,
-        f"{loader.dataset} is a class of the notebook, and {loader.start_method} cannot import it in a worker",
-        loader.dataset,
+        f"{names[0]} is a class of the notebook, and {loader.start_method} cannot import it in a worker",
+        names[0],
         (
-            f"{loader.dataset} belongs to __main__, which has no file",
+            f"{names[0]} belongs to __main__, which has no file",
             *(("the workers could not find it in __main__",) if said else ()),
             *((f"{trial.plan}: all is well",) if trial and trial.fine else ()),
         ),
         PROVEN if trial and trial.fine else LIKELY,
-        f"move {loader.dataset} into a .py file and import it, or pass multiprocessing_context='fork'",
+        f"move {names[0]} into a .py file and import it, or pass multiprocessing_context='fork'",
         loader.dataset_place or loader.iterated_at,
         wants=(forked,) if forked else (),
     )

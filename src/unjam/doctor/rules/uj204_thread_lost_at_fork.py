@@ -50,10 +50,13 @@ def detect(case: Case) -> Finding | None:
         # prefer the object that the user's own line names to the lock inside it
         named = next((s for s in stuck.syncs if case.part(s.path)), sync)
         part = case.part(named.path)
+        made = [one for one in case.parts if one.kind in ("executor", "loop")]
+        path = made[0].path if named.path in ("self", "") and made else named.path
+        part = part or case.part(path)
         return Finding(
             RULE,
-            f"{worker_words(stuck)} waits for {named.path}, which a thread of the program serves; the worker has no such thread",
-            named.path,
+            f"{worker_words(stuck)} waits for {path}, which a thread of the program serves; the worker has no such thread",
+            path,
             (
                 f"waits at {quoted(stuck.place)}",
                 f"threads of the program: {', '.join(repr(t.name) for t in case.process_facts.threads[:4])}; in the worker: "
@@ -62,7 +65,7 @@ def detect(case: Case) -> Finding | None:
                 *_shown(trial),
             ),
             PROVEN if trial is not None and trial.moved_on else LIKELY if _unserved(stuck) else POSSIBLE,
-            f"make {named.path} and its thread in the worker: on first use, or in worker_init_fn",
+            f"make {path} and its thread in the worker: on first use, or in worker_init_fn",
             stuck.place,
             wants=(plan,),
         )

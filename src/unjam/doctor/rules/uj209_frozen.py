@@ -53,7 +53,7 @@ def detect(case: Case) -> Finding | None:
         POSSIBLE,
         "pass multiprocessing_context='forkserver'"
         if inherited
-        else f"look at {stuck.place if stuck else 'the dataset'}"
+        else f"look at {stuck.place if stuck and stuck.place else 'what the processes wait for'}"
         + ("; timeout=60 turns the freeze into an error" if case.loader.num_workers else ""),
         stuck.place if stuck else None,
         wants=(fresh,) if case.forked else (),

@@ -89,7 +89,7 @@ def _waits_for_own_thread(blocked: watching.BlockedProcess) -> bool:
 
 def _cannot_exit(scene: Scene, main: Process) -> Finding | None:
     """Find a program that has ended and cannot exit, because Python waits for its threads."""
-    if not main.threads or roles.at(main.thread.frames, "/threading.py", "_shutdown") < 0:
+    if not main.threads or roles.at(main.thread.frames, "threading.py", "_shutdown") < 0:
         return None
     stuck = watching.stuck_threads(scene, main)
     if not stuck:

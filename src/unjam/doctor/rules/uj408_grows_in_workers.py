@@ -17,9 +17,12 @@ the beginning.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import function_line
+from unjam.doctor.facts.watched import Watched
 from unjam.doctor.rules.judging import LIKELY, POSSIBLE, quoted, size
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 from unjam.doctor.rules.uj404_objects_copied_on_read import growth
@@ -57,6 +60,38 @@ def detect(case: Case) -> Finding | None:
         f"put a limit on {name}, or do without it: each worker fills its own",
         place,
     )
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find an lru_cache without a limit that grows in each epoch of workers that persist."""
+    for loader in watched.loaders:
+        for worker in range(max(1, loader.workers)):
+            held = [one.worker_held.get(worker if loader.workers else -1, {}) for one in loader.epochs]
+            for path in held[0] if held else ():
+                sizes = [one[path] for one in held if path in one]
+                numbers = [int(one.partition(":")[0]) for one in sizes if one.endswith(":None")]
+                if not path.endswith("(lru_cache)") or len(numbers) < 3 or not _always_grows(numbers):
+                    continue
+                name = path.partition(" ")[0]
+                case = next((one for one in cases if one.seen is loader), None)
+                home = case.loader.dataset_place if case is not None else None
+                place = function_line(home.file, name) if home is not None else None
+                return [
+                    Finding(
+                        RULE,
+                        f"{name} keeps every result: its lru_cache has no limit and grows in each epoch of {loader.name}",
+                        name,
+                        (f"entries at the start of each epoch, in one worker: {', '.join(map(str, numbers[:6]))}",),
+                        LIKELY,
+                        f"give the lru_cache of {name} a maxsize, or cache what repeats",
+                        place or home or loader.made,
+                    )
+                ]
+    return []
+
+
+def _always_grows(numbers: list[int]) -> bool:
+    return all(after > before + 3 for before, after in itertools.pairwise(numbers))
 
 
 def broken(DataLoader: Any) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
+from unjam.doctor.rules.epochs import is_one_of_ranks
 from unjam.doctor.rules.judging import LIKELY, PROVEN, stable_counts
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -28,6 +29,8 @@ RULE = Rule("UJ502", "iterable-repeated", symptom="lost")
 
 def detect(case: Case) -> Finding | None:
     """Find samples that come more often with workers than without."""
+    if is_one_of_ranks(case) or case.loader.batch_size is None:
+        return None  # the share of a rank, and batches that the stream makes itself, may depend on the workers
     trial, alone = case.compared, case.alone
     if not case.loader.iterable or trial is None or alone is None or case.loader.num_workers < 2:
         return None

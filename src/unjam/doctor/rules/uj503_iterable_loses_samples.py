@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.epochs import is_one_of_ranks
 from unjam.doctor.rules.judging import PROVEN, count, stable_counts
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -27,6 +28,8 @@ RULE = Rule("UJ503", "iterable-loses-samples", symptom="lost")
 
 def detect(case: Case) -> Finding | None:
     """Find samples that come without workers and not with them."""
+    if is_one_of_ranks(case) or case.loader.batch_size is None:
+        return None  # the share of a rank, and batches that the stream makes itself, may depend on the workers
     trial, alone = case.compared, case.alone
     if not case.loader.iterable or trial is None or alone is None or not alone.epochs or not trial.epochs or trial.bad:
         return None

@@ -15,15 +15,21 @@ Limits: two epochs are compared.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.trial import Trial
+from unjam.doctor.facts.source_places import attribute_calls, function_at
+from unjam.doctor.facts.trial import Place, Trial
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import by_index, trainers
 from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj505_same_random_numbers import GLOBAL, made_anew, repeated
 
-RULE = Rule("UJ506", "random-repeats-each-epoch")
+RULE = Rule("UJ506", "random-repeats-each-epoch", symptom="repeats")
+ENOUGH = 12
+SEEDS = ("manual_seed", "seed", "seed_everything", "set_seed")
 
 
 def detect(case: Case) -> Finding | None:
@@ -54,6 +60,47 @@ def detect(case: Case) -> Finding | None:
         else f"in {init or 'worker_init_fn'} make the seed from torch.initial_seed(), which changes with every epoch",
         (part.place if part else None) or (None if own else case.loader.worker_init_place) or case.loader.dataset_place,
         wants=(plan,) if own or init else (),
+    )
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find samples that draw random numbers and are the same in two epochs of a training."""
+    for loader in trainers(watched):
+        for before, after in itertools.pairwise(loader.epochs):
+            old, new = by_index(before), by_index(after)
+            both = [(old[i], new[i]) for i in old if i in new and old[i].drew and new[i].drew]
+            same = [a for a, b in both if a.digest == b.digest]
+            if len(both) < ENOUGH or len(same) < 0.98 * len(both):
+                continue
+            drawn = sorted({name for sample in same for name in sample.drew})
+            case = next((one for one in cases if one.seen is loader), None)
+            seeds = _seeds(loader, case, again=before.seed == after.seed)
+            return [
+                Finding(
+                    RULE,
+                    f"every epoch of {loader.name} draws the same random numbers: sample {same[0].index} is always the same",
+                    drawn[0],
+                    (
+                        f"{len(same)} of {len(both)} samples that draw from {', '.join(drawn)} are the same in two epochs",
+                        *((f"seeded at {quoted(seeds[0])}",) if seeds else ()),
+                    ),
+                    PROVEN,
+                    "seed once, before the first epoch; a seed made from the index needs the epoch in it, too",
+                    seeds[0] if seeds else loader.place or loader.made,
+                )
+            ]
+    return []
+
+
+def _seeds(loader: WatchedLoader, case: Case | None, *, again: bool) -> list[Place]:
+    """The lines that seed: around the loop if torch's own seed repeats, otherwise in the dataset."""
+    home = case.loader.dataset_place if case is not None else None
+    outer = [place.file for place in (loader.place, loader.made) if place is not None]
+    files = outer if again or home is None else [home.file, *outer]
+    found = [place for file in dict.fromkeys(files) for place in attribute_calls(file, SEEDS)]
+    around = function_at(loader.place) if again else ""
+    return sorted(
+        found, key=lambda place: (function_at(place) != around) if again else function_at(place) in ("", "__init__")
     )
 
 

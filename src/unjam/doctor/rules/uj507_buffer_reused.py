@@ -29,7 +29,7 @@ def detect(case: Case) -> Finding | None:
     """Find samples that changed after they were returned."""
     trial = next((t for t in (case.alone, case.compared) if t is not None and any(s.changed for s in t.samples)), None)
     if trial is None:
-        return None
+        return _batches(case)
     changed = [s for s in trial.samples if s.changed]
     alias = trial.facts.get("alias", "")
     place = case.loader.dataset_place
@@ -44,6 +44,30 @@ def detect(case: Case) -> Finding | None:
         ),
         PROVEN,
         f"return a copy of {alias or 'the buffer'} (.copy() or .clone()) from {case.loader.dataset}",
+        place,
+    )
+
+
+def _batches(case: Case) -> Finding | None:
+    """Find batches that changed when the next one was collated."""
+    trial = next((t for t in (case.alone, case.compared) if t is not None and "overwritten" in t.facts), None)
+    if trial is None:
+        return None
+    alias = str(trial.facts["overwritten"])
+    part = case.part(alias)
+    name = alias.rpartition(".")[2]
+    place = (part.place if part is not None else None) or case.loader.dataset_place
+    return Finding(
+        RULE,
+        f"a batch changes when the next one is made: {case.loader.collate} returns the same memory each time",
+        alias or case.loader.collate,
+        (
+            "the content of a batch was compared before and after the next one was made",
+            *((f"it lies in {alias}",) if alias else ()),
+            *((f"set at {quoted(place)}",) if part is not None and part.place else ()),
+        ),
+        PROVEN,
+        f"return a copy of {name or 'the buffer'} (.clone()), or make it anew for each batch",
         place,
     )
 

@@ -11,8 +11,8 @@ orders.
 
 How to fix: call `sampler.set_epoch(epoch)` at the top of the epoch's loop.
 
-Limits: a call in a file that was not read (a framework's) is not seen; the loop over epochs must be
-visible.
+Limits: a program that is not watched must show the loop over epochs, and a call in a file of a
+framework is then not seen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.facts.source_places import attribute_calls
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import consecutive, trainers
+from unjam.doctor.rules.judging import PROVEN, quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ510", "set-epoch-missing", Severity.WARNING)
@@ -29,21 +33,46 @@ RULE = Rule("UJ510", "set-epoch-missing", Severity.WARNING)
 def detect(case: Case) -> Finding | None:
     """Find a sampler whose order depends on set_epoch, and a loop over epochs without the call."""
     loader = case.loader
-    if not loader.order_repeats or case.reading.set_epoch or not case.reading.in_loop:
+    if case.seen is not None or not loader.order_repeats or case.reading.set_epoch or not case.reading.in_loop:
         return None
+    return _finding(
+        loader.sampler,
+        "two passes over the sampler gave the same order; set_epoch(1) and set_epoch(2) gave different ones",
+        f"the loop over epochs around {loader.iterated_at} does not call it",
+        loader.iterated_at,
+    )
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find a training that had the same order twice, with a sampler that has set_epoch."""
+    del cases
+    for loader in trainers(watched):
+        if loader.facts.get("set_epoch") and loader.facts.get("random") and _repeats(loader):
+            files = {place.file for place in (loader.place, loader.made) if place is not None}
+            called = next((place for file in sorted(files) for place in attribute_calls(file, ("set_epoch",))), None)
+            why = f"the call at {quoted(called)} does not reach the sampler" if called else "no line calls it"
+            shown = ", ".join(map(str, loader.whole[0].indices[:6]))
+            said = f"{len(loader.whole)} epochs of {loader.name} begin with {shown}"
+            return [_finding(str(loader.facts.get("sampler")), said, why, called or loader.place or loader.made)]
+    return []
+
+
+def _finding(sampler: str, said: str, why: str, place: Place | None) -> Finding:
     return Finding(
         RULE,
-        f"every epoch has the same order: {loader.sampler}.set_epoch is never called",
-        f"{loader.sampler}.set_epoch",
-        (
-            "two passes over the sampler gave the same order; set_epoch(1) and set_epoch(2) gave different ones",
-            f"the loop over epochs around {loader.iterated_at} does not call it",
-        ),
+        f"every epoch has the same order: {sampler}.set_epoch is never called",
+        f"{sampler}.set_epoch",
+        (said, why),
         PROVEN,
-        f"call sampler.set_epoch(epoch) before the loop at {loader.iterated_at}",
-        loader.iterated_at,
+        f"call set_epoch(epoch) of the {sampler} itself before each epoch",
+        place,
         "+    sampler.set_epoch(epoch)",
     )
+
+
+def _repeats(loader: WatchedLoader) -> bool:
+    """Whether two passes of the program had the same order; one pass says nothing."""
+    return any(before.order == after.order and before.indices for before, after in consecutive(loader))
 
 
 def broken(DataLoader: Any) -> None:

@@ -22,7 +22,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.rules.judging import PROVEN, bad_samples, count, names, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
-RULE = Rule("UJ511", "stop-iteration", symptom="raised")
+RULE = Rule("UJ511", "stop-iteration", symptom="raised", replaces=("UJ512", "UJ526"))
 
 
 def detect(case: Case) -> Finding | None:

@@ -19,6 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import method_line
+from unjam.doctor.facts.watched import Watched
 from unjam.doctor.rules.judging import PROVEN
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
@@ -42,6 +44,30 @@ def detect(case: Case) -> Finding | None:
         f"return the true number from {loader.dataset}.__len__, or leave it out",
         loader.dataset_place,
     )
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Compare the batches of each whole epoch with len(loader)."""
+    del cases
+    for loader in watched.loaders:
+        wrong = next((one for one in loader.whole if one.expected is not None and one.batches != one.expected), None)
+        if wrong is None or (loader.iterable and loader.workers):
+            continue  # a stream with workers: each worker may have a short last batch
+        sampler, file = str(loader.facts.get("sampler")), str(loader.facts.get("sampler_file") or "")
+        own = loader.facts.get("batch_sampler") if not loader.iterable else ""
+        culprit = f"{own or (sampler if not loader.iterable else loader.facts.get('dataset'))}.__len__"
+        return [
+            Finding(
+                RULE,
+                f"len(loader) is {wrong.expected:,}, and an epoch has {wrong.batches:,} batches ({loader.name})",
+                culprit,
+                (f"epoch {wrong.number + 1}: {wrong.batches:,} batches; len(loader) before it: {wrong.expected:,}",),
+                PROVEN,
+                f"return the true number from {culprit}",
+                method_line(file, culprit.partition(".")[0], "__len__") or loader.made or loader.place,
+            )
+        ]
+    return []
 
 
 def _program(DataLoader: Any, said: int) -> None:

@@ -21,7 +21,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.rules.judging import PROVEN
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
-RULE = Rule("UJ513", "second-epoch-empty")
+RULE = Rule("UJ513", "second-epoch-empty", replaces=("UJ526", "UJ512"))
 
 
 def detect(case: Case) -> Finding | None:

@@ -16,10 +16,13 @@ Limits: found by reading the loop; the dataset's code tells whether samples depe
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, quoted
+from unjam.doctor.facts.source_places import stored
+from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
+from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ516", "persistent-workers-keep-old-state")
@@ -27,6 +30,8 @@ RULE = Rule("UJ516", "persistent-workers-keep-old-state")
 
 def detect(case: Case) -> Finding | None:
     """Find an attribute of the dataset that the loop sets while the workers persist."""
+    if case.seen is not None and len(case.seen.epochs) > 1:
+        return None  # it was watched: see detect_program
     if not case.loader.persistent_workers or not case.loader.num_workers or not case.reading.writes:
         return None
     name, place = next(iter(case.reading.writes.items()))
@@ -38,6 +43,53 @@ def detect(case: Case) -> Finding | None:
         LIKELY,
         f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
         place,
+    )
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find what loading reads, that the program changed while its workers persisted."""
+    for loader in watched.loaders:
+        if not loader.facts.get("persistent") or not loader.workers:
+            continue
+        for before, after in itertools.pairwise(loader.epochs):
+            changed = [path for path, value in before.held.items() if after.held.get(path, value) != value]
+            stale = [path for path in changed if _is_read(loader, path) and _workers_keep(before, after, path)]
+            if stale:
+                case = next((one for one in cases if one.seen is loader), None)
+                return [_stale(loader, after, stale, case)]
+    return []
+
+
+def _is_read(loader: WatchedLoader, path: str) -> bool:
+    return not path.startswith("dataset") or path in loader.facts.get("reads", ())
+
+
+def _workers_keep(before: WatchedEpoch, after: WatchedEpoch, path: str) -> bool:
+    """Whether every worker that says so has the same value in both epochs."""
+    pairs = [
+        (held.get(path), after.worker_held.get(worker, {}).get(path)) for worker, held in before.worker_held.items()
+    ]
+    known = [(old, new) for old, new in pairs if old is not None and new is not None]
+    return all(old == new for old, new in known)
+
+
+def _stale(loader: WatchedLoader, epoch: WatchedEpoch, stale: list[str], case: Case | None) -> Finding:
+    name = stale[0].rpartition(".")[2]
+    written = case.reading.writes.get(name) if case is not None else None
+    files = {place.file for place in (loader.place, loader.made, epoch.place) if place is not None}
+    place = written or next((at for file in sorted(files) for at in stored(file, name)), None)
+    return Finding(
+        RULE,
+        f"the program changes {stale[0]}, and persistent workers keep the value they were started with",
+        stale[0],
+        (
+            f"{stale[0]} has another value in epoch {epoch.number + 1} of {loader.name}; its workers have the old one",
+            *((f"set at {quoted(place)}",) if place else ()),
+            "persistent_workers=True: workers get their copies once",
+        ),
+        PROVEN if epoch.worker_held else LIKELY,
+        f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
+        place or epoch.place or loader.made,
     )
 
 

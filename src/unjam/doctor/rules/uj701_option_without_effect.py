@@ -29,7 +29,7 @@ def detect(case: Case) -> Finding | None:
     loader = case.loader
     idle = []
     if not loader.num_workers:
-        idle += [f"worker_init_fn={loader.worker_init}"] if loader.worker_init else []
+        idle += [f"worker_init_fn={loader.worker_init}"] if loader.worker_init and loader.worker_init_place else []
         idle += [f"timeout={loader.timeout:g}"] if loader.timeout else []
     if idle:
         why = "the loader has no workers; samples are loaded in the program's own process"

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from unjam.doctor.check.command.captured_program import CannotExamine
 from unjam.doctor.check.command.check import open_target
-from unjam.doctor.check.command.target_process import CannotExamine
 from unjam.doctor.rules.tuning import Tuned, judge
 from unjam.doctor.run.launch import CannotRun
 from unjam.doctor.tune.search import Wishes, tune

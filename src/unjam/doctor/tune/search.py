@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from unjam.doctor.check.command.captured_program import CannotExamine
 from unjam.doctor.check.command.measuring_process import MeasuringProcess
-from unjam.doctor.check.command.target_process import CannotExamine, TargetProcess
+from unjam.doctor.check.command.target_process import TargetProcess
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
 from unjam.doctor.rules.tuning import AS_GOOD, HEADROOM

@@ -21,6 +21,7 @@ from unjam.errors import SampleError, TooManyErrorsError
 from unjam.loader.driver.auto_size import AutoSizer
 from unjam.loader.driver.batch_table import BatchTable
 from unjam.loader.driver.consumer_lock import ConsumerLock
+from unjam.loader.driver.delivered import CannotLoad, Delivered
 from unjam.loader.driver.incidents import Incidents
 from unjam.loader.driver.index_source import IndexSource
 from unjam.loader.driver.on_error import OnErrorPolicy
@@ -29,6 +30,7 @@ from unjam.loader.driver.recorder import Recorder
 from unjam.loader.driver.restore import restore
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.driver.stalls import StallDetector
+from unjam.loader.driver.worker_marks import WorkerMarks
 from unjam.loader.engine import actions as act
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.deadlines import LOOK_AGAIN
@@ -40,18 +42,6 @@ from unjam.loader.pool.protocol import Arrival, Asked, Facts, Pool, Work
 MOST_HELD = 4
 # returned in place of a batch whose samples were all skipped
 _NO_BATCH = object()
-
-
-class CannotLoad(Exception):
-    """A worker could not rebuild the dataset that it was sent.
-
-    `drawn`: the indices that were already drawn from the sampler.
-    """
-
-    def __init__(self, error: BaseException, drawn: list[Any]) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.drawn = drawn
 
 
 class Driver:
@@ -81,6 +71,7 @@ class Driver:
         self._todo: deque[act.Action] = deque()
         self._outcome: act.Deliver | act.End | act.GiveUp | None = None
         self._epochs = self._delivered = 0
+        self._marks = WorkerMarks()
         self.lock = ConsumerLock()
         self._owner = os.getpid()
         # For recovery after an exception from a signal handler: whether `next` was interrupted, and
@@ -91,23 +82,30 @@ class Driver:
 
     # -- called by the iterator --------------------------------------------------------------------
 
-    def begin(self, draw: Callable[[], Any], shared_seed: int | None) -> None:
-        """Begin an epoch; `draw` returns the next indices or raises StopIteration."""
+    def begin(self, draw: Callable[[], Any], shared_seed: int | None = None, progress: Delivered | None = None) -> None:
+        """Begin an epoch; `draw` returns the next indices or raises StopIteration.
+
+        `progress`: counts what is delivered; not at its beginning if the epoch goes on where another run stopped.
+        """
         self.lock.check_idle()
         self._interrupted, self._opened = False, None
         if self._epochs:
             self._record_deaths_between_epochs()
             self._forget_last_epoch()
-            self.pool.resume(shared_seed)
+        progress = Delivered(self._epochs + 1) if progress is None else progress
+        self._marks.begin(progress, first=not self._epochs)
+        if self._epochs:
+            self.pool.resume(shared_seed, progress.epoch)
         self._epochs += 1
-        self._indices.begin(self._machine.drawn, self._epochs)
+        self._indices.begin(progress)
         self._recorder.begin(self.pool, self._machine.config.workers, self._settings.expected)
         if self._sizer is not None:
             self._recorder.auto = self._sizer.report
             self._sizer.begin(self.pool)
         self._indices.draw = draw
         try:
-            self._handle(ev.Began())
+            ended = frozenset(worker for worker, mark in progress.marks.items() if mark.ended)
+            self._handle(ev.Began(progress.last_worker + 1, ended))
             if self._sizer is not None and isinstance(self._machine, ElasticMachine):
                 now, wanted = (self._machine.size, self._machine.depth), self._sizer.setting
                 if now != (wanted.workers, wanted.depth):  # decided at the end of the last epoch
@@ -173,6 +171,7 @@ class Driver:
                     self._outcome = None
                     if self._sizer is not None:
                         self._sizer.end()
+                    self._marks.progress.end(self._marks.arrived)
                     problem = self._recorder.ended()
                     if problem is not None:
                         raise problem
@@ -222,6 +221,7 @@ class Driver:
             case ev.Result(batch=batch) | ev.Failure(batch=batch) if result is not None:
                 if not self._table.keep(batch, result):
                     return
+                self._marks.came(event.worker, batch, result.facts.news)
             case Asked(worker, batch):
                 assert result is not None, "a question without a failure"
                 # answer questions of an earlier epoch too: the worker waits for the answer
@@ -234,6 +234,7 @@ class Driver:
                 self._incidents.unready[worker] = result
             case ev.Exhausted(worker, batch) if result is not None and batch in self._table.work:
                 failures = result.facts.failures()
+                self._marks.ended(worker, result.facts.news)
                 problem = self._on_error.finish_iterable(batch, failures, worker, cut_short=event.cut_short)
                 if problem is not None:
                     self._close()
@@ -256,6 +257,8 @@ class Driver:
                 problem = error
         work = self._table.remove(batch)
         assert work is not None, "a batch that nobody asked for"
+        self._marks.progress.done(work, delivered=problem is None and not result.empty)
+        self._marks.delivered(batch)
         self._outcome = None
         self._delivered += 1
         self._indices.undelivered = None
@@ -287,7 +290,7 @@ class Driver:
             self._close()
             # nothing was delivered yet, so we can use the drawn indices again
             if loading and self._delivered == 0:
-                raise CannotLoad(error, self._indices.undelivered or [])
+                raise CannotLoad(error, self._indices.undelivered or [], self._marks.progress)
             raise error
         problem = self._incidents.died(outcome)
         self._close()
@@ -340,7 +343,7 @@ class Driver:
                         self.pool.send(worker, table.work[batch])
                 case act.Start():
                     starts = list(itertools.takewhile(lambda one: isinstance(one, act.Start), todo))
-                    self.pool.start([one.worker for one in starts if isinstance(one, act.Start)])
+                    self.pool.start([one.worker for one in starts if isinstance(one, act.Start)], self._marks.arrived)
                     done = len(starts)
                 case act.AskPolicy():
                     answer = self._ask_policy(action)
@@ -348,6 +351,7 @@ class Driver:
                     self.pool.stop(worker, reason)
                 case act.Drop(batch):
                     table.drop(batch)
+                    self._marks.drop(batch)
                     self._on_error.forget(batch)
                 case act.End() | act.GiveUp():
                     self._outcome = action
@@ -387,10 +391,6 @@ class Driver:
         for worker, work in self._owed():
             owed.setdefault(worker, []).append(work)
         for event in self._stalls.look(time.monotonic(), owed, waited):
-            if isinstance(event, ev.Forgotten) and self._machine.config.iterable:
-                # We cannot resume an iterable. If its worker is only late, replacing it would end
-                # the epoch.
-                continue
             if isinstance(event, ev.Overdue):
                 work_there = self._table.work.get(event.batch)
                 if not self._incidents.over_time(event, work_there):
@@ -425,7 +425,10 @@ class Driver:
             batch, data = self._opened
             if self._outcome == act.Deliver(batch):
                 self._outcome = None
-            self._table.remove(batch)
+            work = self._table.remove(batch)
+            if work is not None:
+                self._marks.progress.done(work, delivered=True)
+                self._marks.delivered(batch)
             return data
         found = restore(self._machine, self._todo, self._table, self._outcome, self._decide)
         self._outcome = self._outcome or found

@@ -254,7 +254,7 @@ class Incidents:
 
 
 _HELP = {
-    Reason.CANNOT_REPLAY: "an iterable cannot be taken up in the middle; a map-style dataset survives the death of a worker",
+    Reason.CANNOT_REPLAY: "it died on the same sample before, and a sample of an iterable cannot be left out; a map-style dataset can go on without it",
     Reason.DIED: "on_worker_death='restart' makes the lost batches again",
     Reason.TOO_MANY_DEATHS: "something outside kills the workers; `dmesg` and the scheduler's log may know who",
     Reason.KILLED_FOR_MEMORY: "use fewer workers, a smaller prefetch_factor, or a machine with more memory",

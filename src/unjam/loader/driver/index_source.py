@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from unjam.loader.driver.delivered import Delivered, checksum
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.pool.protocol import Work
 from unjam.loader.worker.spec import batch_seed
@@ -21,7 +22,9 @@ class IndexSource:
         self._batched, self._seed = settings.batched, settings.seed
         self._keeps_spares = spares
         self._recent: deque[Any] = deque(maxlen=MOST_SPARES)
-        self._first_batch = self._epoch = 0
+        # of the epoch: its number, the number of the next batch in it, those that are left out, and the checksum so far
+        self._epoch = self._number = self._drawn = 0
+        self._left_out: frozenset[int] = frozenset()
         # a signal handler raised while the sampler was running
         self._interrupted = False
         # returns the next indices or raises StopIteration; set only during `begin` and `next`
@@ -30,9 +33,10 @@ class IndexSource:
         # on forked workers needs them again.
         self.undelivered: list[Any] | None = []
 
-    def begin(self, first_batch: int, epoch: int) -> None:
-        """Begin an epoch; `first_batch` is the number of its first batch."""
-        self._first_batch, self._epoch = first_batch, epoch
+    def begin(self, delivered: Delivered) -> None:
+        """Begin an epoch, or go on in one: the sampler has given `delivered.position` batches."""
+        self._epoch, self._number, self._drawn = delivered.epoch, delivered.position, delivered.drawn
+        self._left_out = frozenset(delivered.ahead)
         self._recent.clear()
         if self.undelivered is not None:
             self.undelivered = []
@@ -43,6 +47,8 @@ class IndexSource:
         assert self.draw is not None, "nobody asks for a batch"
         try:
             work = self._work(batch, self.draw())
+            while work.number in self._left_out:
+                work = self._work(batch, self.draw())
         except StopIteration:
             self._interrupted = False
             if was_interrupted:
@@ -64,16 +70,22 @@ class IndexSource:
         if self._batched and type(index) is not list and isinstance(index, Iterator):
             index = list(index)
         # copy the indices now: samplers may reuse their lists
-        indices = _listed(index) if self._batched else (index,)
+        indices = listed(index) if self._batched else (index,)
         spares = tuple(self._recent) if self._keeps_spares else ()
         if self._keeps_spares:
             self._recent.extend(indices)
-        number = batch - self._first_batch
+        number = self._number
+        self._number += 1
+        self._drawn = checksum(indices, self._drawn)
+        state = getattr(self.draw, "state", None)
         seed = None if self._seed is None else batch_seed(self._seed, self._epoch, number)
-        return Work(batch, number, index, indices, self._batched, spares, seed)
+        return Work(
+            batch, number, index, indices, self._batched, spares, self._drawn, None if state is None else state(), seed
+        )
 
 
-def _listed(index: Any) -> tuple[Any, ...]:
+def listed(index: Any) -> tuple[Any, ...]:
+    """Return a batch's indices; an index that is not iterable counts as one."""
     try:
         return tuple(index)
     except TypeError:

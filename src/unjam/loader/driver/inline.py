@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 from unjam.errors import SampleError, TooManyErrorsError
 from unjam.loader.driver.consumer_lock import ConsumerLock
+from unjam.loader.driver.delivered import Delivered
 from unjam.loader.driver.index_source import IndexSource
 from unjam.loader.driver.on_error import OnErrorPolicy
 from unjam.loader.driver.recorder import Recorder
@@ -16,9 +18,10 @@ from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.policy import Decision
 from unjam.loader.pool.protocol import Facts, Work
 from unjam.loader.transport.collating import checked, is_default
-from unjam.loader.worker.fetching import NoPulse, make_fetcher
+from unjam.loader.worker.fetching import IterableFetcher, NoPulse, make_fetcher
 from unjam.loader.worker.job import Emptied, Failed, IterableEnded, Job, RaiseFailure
-from unjam.loader.worker.spec import WorkerInput, WorkerSpec
+from unjam.loader.worker.progress import WorkerMark
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec, isolated_random_state
 from unjam.loader.worker.transforms import Transforms
 from unjam.system.torch_private import pin_memory
 
@@ -54,6 +57,7 @@ class InlineDriver:
         recorder: Recorder,
         warn_once: Callable[[str], None],
         pin: tuple[str | None] | None,
+        progress: Delivered | None = None,
     ) -> None:
         self._on_error = OnErrorPolicy(settings.policy, recorder)
         context = InlineContext(self._on_error.ask, warn_once)
@@ -63,6 +67,11 @@ class InlineDriver:
         self._indices = IndexSource(settings, spares=settings.policy.may_replace)
         self._recorder = recorder
         self._pin = pin
+        # with seeds of its own for each sample, loading must leave the program's generators as they are
+        self._isolates = spec.sample_seed is not None
+        self._progress = Delivered(1) if progress is None else progress
+        self._indices.begin(self._progress)
+        self._note()  # the dataset is the program's own object, and may be at its end
         # drawn but not made yet; kept so that Ctrl-C does not lose it
         self._drawn: Work | None = None
         self._number = 0
@@ -76,6 +85,12 @@ class InlineDriver:
             weakref.finalize(self, recorder.profiler.rest).atexit = False
         if settings.sample_timeout is not None:
             recorder.say("inline", "sample_timeout needs workers: nothing can stop a sample in this process")
+
+    @property
+    def skipped(self) -> tuple[int, float] | None:
+        """How many samples of a stream were read again to go on where it was, and the seconds that took."""
+        fetcher = self._fetcher
+        return (fetcher.skipped, fetcher.skipping) if isinstance(fetcher, IterableFetcher) and fetcher.skipped else None
 
     def next(self, draw: Callable[[], Any], function: Callable[[SampleError], Any] | None = None) -> Any:
         """Return the next batch or raise its error; StopIteration at the end of the epoch."""
@@ -100,14 +115,17 @@ class InlineDriver:
                     self._drawn = self._indices.next(self._number)
                     self._number += 1
                 except StopIteration:
+                    self._end()
                     break
             work = self._drawn
             job = Job(work.batch, work.number, work.index, work.spares, batched=work.batched)
             data, empty, raises = None, False, False
             try:
-                data = self._fetcher.fetch(job)
+                with isolated_random_state() if self._isolates else contextlib.nullcontext():
+                    data = self._fetcher.fetch(job)
             except IterableEnded as end:
                 self.close()
+                self._end()
                 problem = self._on_error.finish_iterable(work.batch, job.failures, 0, cut_short=end.cut_short)
                 if problem is not None:
                     raise problem from None
@@ -117,6 +135,8 @@ class InlineDriver:
                 empty = not raises
             self._drawn = None
             self._indices.undelivered = None
+            self._progress.done(work, delivered=not (empty or raises))
+            self._note()
             if job.failures or empty or raises:
                 problem = self._on_error.finish_batch(work.batch, job.failures, empty=empty, raises=raises)
                 if isinstance(problem, TooManyErrorsError):
@@ -128,6 +148,15 @@ class InlineDriver:
             return self._deliver(work, job, data, begun)
         problem = self._recorder.ended()
         raise problem or StopIteration
+
+    def _note(self) -> None:
+        mark = self._progress.marks.get(0, WorkerMark()).after(self._fetcher.news())
+        self._progress.made_by(0, mark)
+
+    def _end(self) -> None:
+        if not self._progress.finished:
+            self._note()
+            self._progress.end(self._progress.marks)
 
     def _deliver(self, work: Work, job: Job, data: Any, begun: int) -> Any:
         # Nothing is pickled here; add the last two stamps so that the format is the same as a

@@ -60,6 +60,9 @@ class Recorder:
         # how many seconds each pool took until a worker could load
         self.starts: list[float] = []
         self.auto: Callable[[], Auto] | None = None
+        # the number of the epoch, and with rng="sample" the seed of the samples' random numbers
+        self.epoch: int | None = None
+        self.seed: int | None = None
         self.profiler = Profiler() if profile else None
 
     def __reduce__(self) -> Any:
@@ -106,7 +109,7 @@ class Recorder:
         self._totals[{"skip": "skipped", "replace": "replaced", "retry": "retried"}.get(error.decision, "raised")] += (
             weight
         )
-        self.write(incident_of(error, self.dataset))
+        self.write(dataclasses.replace(incident_of(error, self.dataset), epoch=self.epoch, seed=self.seed))
         if error.decision not in ("skip", "replace"):
             return None
         self._failed += weight

@@ -84,6 +84,13 @@ ASK_AGAIN = Deadline(
 )
 WATCH_TRIAL = Deadline("watch trial", 0.05, "how often a trial is looked at; its end is noticed at once")
 LET_GO = Deadline("let go", 5.0, "how long a program may take to clean up after it was let go")
+HOLD_END = Deadline(
+    "hold end", 300.0, "how long a watched program waits at its end for the trials that need its servers and files"
+)
+FOLLOW = Deadline("follow", 0.1, "how often a watched program is looked at; its end is noticed at once")
+EXIT = Deadline(
+    "exit", 6.0, "how long a watched program may take from its last line to its end before that counts as frozen"
+)
 GATHER = Deadline("gather facts", 20.0, "pickling a large dataset to see whether it can be takes seconds")
 START_FRESH = Deadline("start fresh", 60.0, "a new interpreter imports torch and the dataset's libraries")
 SPY = Deadline("spy", 3.0, "how long one look at another process's stacks may take; it needs milliseconds")
@@ -115,6 +122,9 @@ ALL = (
     ASK_AGAIN,
     WATCH_TRIAL,
     LET_GO,
+    HOLD_END,
+    FOLLOW,
+    EXIT,
     GATHER,
     START_FRESH,
     SPY,

@@ -17,7 +17,14 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """An epoch begins: the first one, or a new one on workers that stayed alive."""
+    """An epoch begins: the first one, or a new one on workers that stayed alive.
+
+    `turn`: the worker that gets the first batch. `ended`: workers whose stream has already ended, where an
+    earlier run's epoch goes on.
+    """
+
+    turn: int = 0
+    ended: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ At most `depth` batches per worker are in flight, as with torch's `prefetch_fact
 bytes can lower that, but not below one, and never changes which worker gets which batch.
 
 A dead worker is replaced by one with the same number, which gets the batches that the dead one
-owed, oldest first. We cannot resume an iterable in the middle, so a death there ends the epoch,
-unless the worker had nothing left to give. For which sample is blamed, and when, see NOTE [ Which
-sample is to blame ].
+owed, oldest first. A worker of an iterable goes on where the dead one stood after its last batch that
+came. A second death on the same batch ends the epoch, because no sample of a stream can be left out.
+For which sample is blamed, and when, see NOTE [ Which sample is to blame ].
 
 We ignore results that no worker owes (a second answer, an answer of an earlier epoch); the driver
 gives their memory back.
@@ -73,16 +73,18 @@ class Machine:
         self.wanting = True
         return self._advance()
 
-    def _begin(self, _: ev.Began) -> list[Action]:
+    def _begin(self, event: ev.Began) -> list[Action]:
         todo: list[Action] = [act.Drop(batch) for batch in sorted(self.ledger.entries)]
         self.ledger.entries.clear()
         self.unready.clear()
         self.due = self.drawn
-        self.turn = self.restarts = 0
+        self.turn, self.restarts = event.turn % len(self.workers), 0
         self.sampler_ended = self.over = self.wanting = self.drawing = False
         for number, worker in enumerate(self.workers):
             worker.undelivered = worker.answers = 0
-            if worker.retired or not self._wants(number):
+            if number in event.ended:
+                worker.active = False
+            if worker.retired or number in event.ended or not self._wants(number):
                 continue
             worker.active = True
             if not worker.alive:
@@ -257,8 +259,9 @@ class Machine:
             return []  # it had nothing left to do in this epoch
         if not self.config.restarts and event.cause is not Cause.SILENT:
             return self._give_up(Reason.DIED, worker, owed[0] if owed else None)
-        # an iterable can only restart from its beginning
-        if self.config.iterable and record.active and (record.answers or event.batch is not None):
+        entry = self.ledger.entries.get(event.batch) if event.batch in owed else None
+        # a stream goes on after the last batch that came; but the sample that kills its worker cannot be left out
+        if self.config.iterable and record.active and (event.cause is Cause.SILENT or (entry and entry.deaths)):
             return self._give_up(Reason.CANNOT_REPLAY, worker, owed[0] if owed else None)
         record.failed_starts = 0 if event.prepared else record.failed_starts + 1
         if record.failed_starts >= (
@@ -268,9 +271,12 @@ class Machine:
         self.restarts += 1
         if self.restarts > self.config.max_restarts:
             return self._give_up(Reason.TOO_MANY_DEATHS, worker, owed[0] if owed else None)
-        entry = self.ledger.entries.get(event.batch) if event.batch in owed else None
         questions = self.blame.record_death(event, entry)
-        if event.cause is Cause.MEMORY and any(r.active and r.alive for r in self.workers if r is not record):
+        if (
+            event.cause is Cause.MEMORY
+            and not self.config.iterable
+            and any(r.active and r.alive for r in self.workers if r is not record)
+        ):
             return self._shrink(worker, owed)
         record.alive = True
         record.dismissed = False

@@ -23,6 +23,7 @@ import select
 import signal
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from unjam.errors import CannotStartError
@@ -47,8 +48,10 @@ from unjam.loader.transport.channel import Channel, ChannelClosed
 from unjam.loader.transport.leases import Leases
 from unjam.loader.transport.status_page import Heartbeat, Stage, StatusPage
 from unjam.loader.worker import main, messages
+from unjam.loader.worker.progress import WorkerMark
 from unjam.loader.worker.spec import WorkerSpec
-from unjam.system.memory import Mapping, OwnedFd
+from unjam.system.memory import Mapping as MemoryMapping
+from unjam.system.memory import OwnedFd
 
 
 class ProcessPool:
@@ -81,7 +84,7 @@ class ProcessPool:
 
     # -- the `Pool` protocol -----------------------------------------------------------------------
 
-    def start(self, workers: list[int]) -> None:
+    def start(self, workers: list[int], marks: Mapping[int, WorkerMark]) -> None:
         """See `Pool`."""
         numbers = [worker for worker in workers if worker not in self._handles]  # an action may be done twice
         if not numbers:
@@ -91,7 +94,8 @@ class ProcessPool:
         try:
             for number in numbers:
                 process, sock = started[number]
-                self._add_worker(number, process, Channel(sock, messages.LANGUAGE))
+                spec = dataclasses.replace(self._specs[number], mark=marks.get(number))
+                self._add_worker(spec, process, Channel(sock, messages.LANGUAGE))
                 del started[number]
         finally:
             for process, sock in started.values():  # empty unless something failed
@@ -110,13 +114,13 @@ class ProcessPool:
             task = messages.Task(work.batch, work.number, bool(work.spares), work.decisions or None, work.seed)
             post(handle, task, work.packed)
 
-    def resume(self, shared_seed: int | None) -> None:
+    def resume(self, shared_seed: int | None, epoch: int) -> None:
         """See `Pool`."""
         self._memory.look()
         # workers that start from now on begin with this epoch
-        self._specs = [dataclasses.replace(spec, shared_seed=shared_seed) for spec in self._specs]
+        self._specs = [dataclasses.replace(spec, shared_seed=shared_seed, epoch=epoch) for spec in self._specs]
         for handle in self._handles.values():
-            post(handle, messages.Resume(shared_seed))
+            post(handle, messages.Resume(shared_seed, epoch))
 
     def stop(self, worker: int, reason: Reason) -> None:
         """See `Pool`."""
@@ -266,14 +270,15 @@ class ProcessPool:
 
     # -- starting ----------------------------------------------------------------------------------
 
-    def _add_worker(self, number: int, process: Any, channel: Channel) -> None:
+    def _add_worker(self, spec: WorkerSpec, process: Any, channel: Channel) -> None:
         page_fd, stacks_fd = main.make_start_memory()
+        number = spec.worker
         try:
             page = StatusPage(page_fd)
-            stacks = Mapping(stacks_fd, main.STACKS_BYTES)
-            message, fds = self._begin.frame(self._specs[number])
+            stacks = MemoryMapping(stacks_fd, main.STACKS_BYTES)
+            message, fds = self._begin.frame(spec)
             handle = WorkerHandle(number, process, channel, page, stacks, Leases(page), sentinel_of(process))
-            if self._specs[number].profile:
+            if spec.profile:
                 handle.stacks_fd = OwnedFd(os.dup(stacks_fd))
             self._handles[number] = handle
             self._by_fd[handle.sentinel] = handle

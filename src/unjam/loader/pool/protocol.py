@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from unjam.loader.engine.actions import Reason
 from unjam.loader.engine.events import Event
 from unjam.loader.transport.status_page import Heartbeat
 from unjam.loader.worker.job import Failed, failures_from
+from unjam.loader.worker.progress import WorkerMark
 
 
 @dataclass(slots=True)
@@ -22,6 +24,7 @@ class Facts:
     told: bytes = b""
     listed: list[Failed] | None = None
     profile: bytes = b""
+    news: bytes = b""  # see `WorkerMark`
 
     def failures(self) -> list[Failed]:
         """Return the failures."""
@@ -97,6 +100,9 @@ class Work:
     indices: tuple[Any, ...] = ()
     batched: bool = True
     spares: tuple[Any, ...] = ()
+    # checksum of all indices up to these, and the sampler's own state after it gave them
+    drawn: int = 0
+    sampler_state: Any = None
     # seed for the random numbers of this batch; None: do not seed
     seed: int | None = None
     packed: bytes | None = None
@@ -109,13 +115,13 @@ class Work:
 class Pool(Protocol):
     """Workers of any kind, by number. No method waits without a time limit."""
 
-    def start(self, workers: list[int]) -> None:
-        """Start these workers in parallel, for the first time or after their deaths."""
+    def start(self, workers: list[int], marks: Mapping[int, WorkerMark]) -> None:
+        """Start these workers in parallel, for the first time or after their deaths; each goes on at its mark."""
 
     def send(self, worker: int, work: Work) -> None:
         """Send a worker a batch to make; never blocks."""
 
-    def resume(self, shared_seed: int | None) -> None:
+    def resume(self, shared_seed: int | None, epoch: int) -> None:
         """Tell the living workers that a new epoch begins."""
 
     def stop(self, worker: int, reason: Reason) -> None:

@@ -41,7 +41,7 @@ class ArrivedBatch:
     def facts(self) -> Facts:
         """See `BatchResult`."""
         made = self._made
-        return Facts(made.samples, self.nbytes, made.times, made.failures, None, made.profile)
+        return Facts(made.samples, self.nbytes, made.times, made.failures, None, made.profile, made.news)
 
     def open(self, *, copy: bool) -> Any:
         """Unpack and return the batch."""
@@ -69,8 +69,11 @@ class ArrivedBatch:
 class FailedBatch:
     """A failed batch: it raises the last of its failures, or is empty because all were skipped."""
 
-    def __init__(self, failures: list[Failed] | bytes, *, raises: bool, loading: bool = False) -> None:
+    def __init__(
+        self, failures: list[Failed] | bytes, *, raises: bool, loading: bool = False, news: bytes = b""
+    ) -> None:
         self._failures = failures
+        self._news = news
         self.raises = raises
         self.empty = not raises
         self.loading = loading
@@ -78,7 +81,8 @@ class FailedBatch:
     @property
     def facts(self) -> Facts:
         """See `BatchResult`."""
-        return Facts(listed=failures_from(self._failures) if isinstance(self._failures, bytes) else self._failures)
+        failures = failures_from(self._failures) if isinstance(self._failures, bytes) else self._failures
+        return Facts(listed=failures, news=self._news)
 
     def open(self, *, copy: bool) -> Any:
         """Raise: there is nothing to open."""
@@ -109,16 +113,19 @@ def understand(handle: WorkerHandle, envelope: Envelope, reports: WorkerReports)
         case messages.Carried(slot, generation):
             made = handle.without_memory.pop((slot, generation))
             return _result(handle, made, ArrivedBatch(made.without_slot(), envelope.data, handle.leases))
-        case messages.BatchRaised(batch, loading):
+        case messages.BatchRaised(batch, loading, news):
             event = ev.Unready(handle.number) if batch is None else ev.Failure(handle.number, batch)
-            return Arrival(event, FailedBatch(envelope.data, raises=True, loading=loading))
-        case messages.BatchEmpty(batch):
-            return Arrival(ev.Result(handle.number, batch), FailedBatch(envelope.data, raises=False))
+            return Arrival(event, FailedBatch(envelope.data, raises=True, loading=loading, news=news))
+        case messages.BatchEmpty(batch, news):
+            return Arrival(ev.Result(handle.number, batch), FailedBatch(envelope.data, raises=False, news=news))
         case messages.PolicyQuestion(batch):
             return Arrival(Asked(handle.number, batch), FailedBatch([pickle.loads(envelope.data)], raises=False))
-        case messages.Drained(batch, cut_short):
+        case messages.Drained(batch, cut_short, news):
             end = ev.Exhausted(handle.number, batch, cut_short=cut_short)
-            return Arrival(end, FailedBatch(envelope.data, raises=False))
+            return Arrival(end, FailedBatch(envelope.data, raises=False, news=news))
+        case messages.Skipped(samples, seconds):
+            reports.skipped(samples, seconds)
+            return None
         case messages.Prepared(at, initialised):
             handle.prepared, handle.ready_at = True, at - initialised
             return Arrival(ev.Ready(handle.number))

@@ -12,11 +12,22 @@ class WorkerReports:
     """Reports of the workers.
 
     `imported`: installed modules that workers had to import, in their order. `said`: the kinds of
-    warnings that were already logged.
+    warnings that were already logged. `skipped_samples`, `skipped_seconds`: see `skipped`.
     """
 
     imported: dict[str, None] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
+    skipped_samples: int = 0
+    skipped_seconds: float = 0.0
+
+    def skipped(self, samples: int, seconds: float) -> None:
+        """Count samples of a stream that were read again only to come to where it was."""
+        self.skipped_samples += samples
+        self.skipped_seconds += seconds
+        self.warn_once(
+            f"a stream without state_dict() was read again to go on where it was: {samples:,} samples in {seconds:.1f} s; "
+            "with state_dict() and load_state_dict() on the dataset that takes no time"
+        )
 
     def warn_once(self, text: str) -> None:
         """Log a warning, only once for texts that are the same up to the first colon."""

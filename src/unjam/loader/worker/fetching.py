@@ -12,14 +12,20 @@ from typing import Any, Protocol
 
 from torch.utils.data import Dataset, Subset
 
+from unjam.errors import CannotResumeError
 from unjam.loader.transport.status_page import POSITION, SINCE, STOP, YIELDED, Stage
 from unjam.loader.worker.batch_recovery import BatchRecovery
 from unjam.loader.worker.job import SINGLY, Emptied, Interrupted, IterableEnded, Job, RaiseFailure
+from unjam.loader.worker.progress import Tracker, WorkerMark, check_repeats, load_dataset, load_iterator
+from unjam.loader.worker.sample_random import SampleRandom
 from unjam.loader.worker.sample_recovery import FatalSample, RecoveryContext
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec
+from unjam.system import random_state
 
 # After ENOUGH_QUICK batches with samples faster than QUICK nanoseconds, we time whole batches.
 QUICK, ENOUGH_QUICK = 10_000, 16
+# how often in a row a stream may fail that is read again
+MOST_FAILURES = 100
 
 
 class Pulse(Protocol):
@@ -49,18 +55,29 @@ class Fetcher(Protocol):
     def fetch(self, job: Job) -> Any:
         """Return the batch; raise `IterableEnded`, `Emptied` or `RaiseFailure` if there is none."""
 
+    def news(self) -> bytes:
+        """What has changed since the last call; see `WorkerMark`."""
+
 
 class _Collating:
     """Collates samples: the second half of every fetch."""
 
-    def __init__(self, collate: Callable[[Any], Any], recovery: BatchRecovery, pulse: Pulse) -> None:
+    def __init__(
+        self, collate: Callable[[Any], Any], recovery: BatchRecovery, pulse: Pulse, seeds: SampleRandom | None
+    ) -> None:
         self._collate = collate
         self.recovery = recovery
         self._pulse = pulse
+        self._seeds = seeds
+
+    def _seed_batch(self, job: Job) -> None:
+        if self._seeds is not None:
+            self._seeds.batch(job.number)
 
     def _batch_of(self, job: Job, data: list[Any]) -> Any:
         if job.failures and not data:
             raise Emptied
+        self._seed_batch(job)
         self._pulse.heartbeat(Stage.COLLATE, job.batch)
         job.stamps.append(time.monotonic_ns())
         try:
@@ -80,6 +97,7 @@ class _Collating:
 
     def _convert(self, job: Job, data: Any) -> Any:
         """Call collate on one value: a single sample, or a batch that the dataset made."""
+        self._seed_batch(job)
         self._pulse.heartbeat(Stage.COLLATE, job.batch)
         job.stamps.append(time.monotonic_ns())
         job.samples = 1
@@ -102,9 +120,12 @@ class MapFetcher(_Collating):
         pulse: Pulse,
         recovery: BatchRecovery,
         hurries: bool,
+        seeds: SampleRandom | None,
+        tracker: Tracker,
     ) -> None:
-        super().__init__(collate, recovery, pulse)
-        self._dataset = dataset
+        super().__init__(collate, recovery, pulse, seeds)
+        self._dataset = dataset if seeds is None else _Seeding(dataset, seeds)
+        self._tracker = tracker
         self._batched = batched
         self._hurries = hurries
         self._quick = 0  # count of fast batches in a row
@@ -180,6 +201,10 @@ class MapFetcher(_Collating):
             else:
                 return
 
+    def news(self) -> bytes:
+        """See `Fetcher`."""
+        return self._tracker.news()
+
     def _load(self, index: Any) -> Any:
         return self._dataset[index]
 
@@ -201,6 +226,21 @@ class MapFetcher(_Collating):
                 self.recovery.name_one(job, error)
             self.recovery.not_alone(job, error)
         return data
+
+
+class _Seeding:
+    """A dataset before whose every sample the generators are seeded."""
+
+    def __init__(self, dataset: Any, seeds: SampleRandom) -> None:
+        self._dataset, self._seeds = dataset, seeds
+
+    def __getitem__(self, index: Any) -> Any:
+        self._seeds.sample(index)
+        return self._dataset[index]
+
+    def __getitems__(self, indices: Any) -> Any:
+        self._seeds.sample(tuple(indices))  # the dataset loads them together
+        return self._dataset.__getitems__(indices)
 
 
 def gives_all_at_once(dataset: Any) -> bool:
@@ -226,14 +266,65 @@ class IterableFetcher(_Collating):
         drop_last: bool,
         pulse: Pulse,
         recovery: BatchRecovery,
+        seeds: SampleRandom | None,
+        spec: WorkerSpec,
     ) -> None:
-        super().__init__(collate, recovery, pulse)
+        super().__init__(collate, recovery, pulse, seeds)
+        self._worker = spec.worker
+        mark = spec.mark
+        if mark is not None:
+            load_dataset(dataset, mark)
         self._iterator: Iterator[Any] = iter(dataset)
         self._batched = batched
         self._drop_last = drop_last
         self._ended = False
         self._just_failed = False
         self._yielded = 0
+        self._last: Any = None  # the last sample, until its fingerprint is taken
+        # samples that were read again to come to where the stream was, and the seconds that took
+        self.skipped, self.skipping = 0, 0.0
+        if mark is not None:
+            self._yielded = mark.yielded
+            self._skip(load_iterator(self._iterator, mark), mark)
+            random_state.restore(mark.random)
+        self._tracker = Tracker(dataset, self._iterator, every=spec.state_every, random=spec.tells_random)
+
+    def news(self) -> bytes:
+        """See `Fetcher`."""
+        last, self._last = self._last, None
+        return self._tracker.news(self._yielded, last, ended=self._ended)
+
+    def _seed_batch(self, job: Job) -> None:
+        del job
+        if self._seeds is not None:
+            self._seeds.streamed(self._worker, -1 - self._yielded)
+
+    def _skip(self, count: int, mark: WorkerMark) -> None:
+        """Read samples again, up to where the stream was."""
+        words, begun, sample, failed = self._pulse.words, time.monotonic(), None, 0
+        first = mark.yielded - count
+        while self.skipped < count:
+            words[SINCE] = time.monotonic_ns()
+            if words[STOP]:
+                raise Interrupted
+            if self._seeds is not None:
+                self._seeds.streamed(self._worker, first + self.skipped)
+            try:
+                sample = next(self._iterator)
+                self.skipped += 1
+                failed = 0
+            except StopIteration:
+                raise CannotResumeError(
+                    f"the stream is shorter than before: it ended after {first + self.skipped} of {mark.yielded} samples"
+                ) from None
+            except Exception as error:  # it failed before as well and did not count
+                failed += 1
+                if failed >= MOST_FAILURES:
+                    raise CannotResumeError(
+                        f"the stream failed {failed} times in a row when it was read again"
+                    ) from error
+        self.skipping = time.monotonic() - begun
+        check_repeats(sample, mark)
 
     def fetch(self, job: Job) -> Any:
         """See `Fetcher`."""
@@ -258,6 +349,8 @@ class IterableFetcher(_Collating):
             stamps.append(now)
             if words[STOP]:
                 raise Interrupted
+            if self._seeds is not None:
+                self._seeds.streamed(self._worker, self._yielded + len(data))
             try:
                 data.append(next(self._iterator))
                 self._just_failed = False
@@ -271,6 +364,8 @@ class IterableFetcher(_Collating):
                 if self._ended:
                     break
         self._yielded += len(data)
+        if data:
+            self._last = data[-1]
         if not data and (self._ended or not job.failures):
             raise IterableEnded(self._just_failed)
         if self._ended and self._drop_last and self._batched:
@@ -293,6 +388,7 @@ def make_fetcher(
     """
     dataset = worker_input.dataset
     recovery = BatchRecovery(spec, dataset, context, tolerant=tolerant)
+    seeds = None if spec.sample_seed is None else SampleRandom(spec.sample_seed, spec.epoch)
     if spec.iterable:
         return IterableFetcher(
             dataset,
@@ -301,8 +397,20 @@ def make_fetcher(
             drop_last=spec.drop_last,
             pulse=pulse,
             recovery=recovery,
+            seeds=seeds,
+            spec=spec,
         )
+    if spec.mark is not None:
+        load_dataset(dataset, spec.mark)
+        random_state.restore(spec.mark.random)
     # Nothing watches inline loading: fast samples need no heartbeat each.
     return MapFetcher(
-        dataset, collate, batched=spec.auto_collation, pulse=pulse, recovery=recovery, hurries=spec.inline
+        dataset,
+        collate,
+        batched=spec.auto_collation,
+        pulse=pulse,
+        recovery=recovery,
+        hurries=spec.inline,
+        seeds=seeds,
+        tracker=Tracker(dataset, None, every=spec.state_every, random=spec.tells_random),
     )

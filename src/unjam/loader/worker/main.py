@@ -8,6 +8,7 @@ is reported like any other failure and is not lost in a background thread.
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import os
 import pickle
@@ -33,7 +34,7 @@ from unjam.loader.transport.slots import Arena
 from unjam.loader.transport.status_page import ARMED, Stage, StatusPage
 from unjam.loader.worker import messages, thread_limits
 from unjam.loader.worker.exceptions import record
-from unjam.loader.worker.fetching import Fetcher, make_fetcher
+from unjam.loader.worker.fetching import Fetcher, IterableFetcher, make_fetcher
 from unjam.loader.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, RaiseFailure
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec, seed_batch
 from unjam.loader.worker.transforms import Transforms
@@ -158,6 +159,11 @@ class Worker:
             roots = {"dataset": worker_input.dataset, "collate_fn": worker_input.collate_fn}
             self._transforms = Transforms(roots)
         self._fetcher = self._new_fetcher()
+        self._tell_skipping(self._fetcher)
+
+    def _tell_skipping(self, fetcher: Fetcher) -> None:
+        if isinstance(fetcher, IterableFetcher) and fetcher.skipped:
+            self._send(messages.Skipped(fetcher.skipped, fetcher.skipping))
 
     def _reseed(self, shared_seed: int | None) -> None:
         worker_input = self._worker_input
@@ -222,14 +228,13 @@ class Worker:
             return
         except IterableEnded as end:
             self._exhausted = True
-            self._send(messages.Drained(job.batch, end.cut_short), job.told())
+            self._send(messages.Drained(job.batch, end.cut_short, self._fetcher.news()), job.told())
             return
         except (RaiseFailure, Emptied) as outcome:
             self._arena.discard()
-            lost = isinstance(outcome, RaiseFailure)
-            self._send(
-                messages.BatchRaised(job.batch, loading=False) if lost else messages.BatchEmpty(job.batch), job.told()
-            )
+            lost, news = isinstance(outcome, RaiseFailure), self._fetcher.news()
+            answer = messages.BatchRaised(job.batch, False, news) if lost else messages.BatchEmpty(job.batch, news)  # noqa: FBT003
+            self._send(answer, job.told())
             return
         except BaseException as error:  # noqa: BLE001 - describing the failure failed; report it anyway
             self._arena.discard()
@@ -254,6 +259,7 @@ class Worker:
             job.times(),
             job.told(),
             b"" if self._transforms is None else self._transforms.take(),
+            self._fetcher.news(),
         )
         if len(sys.modules) != len(self._modules):
             self._send_imports()  # before the batch, which may be the last message
@@ -262,6 +268,8 @@ class Worker:
     def _resume(self, message: messages.Resume) -> None:
         self._exhausted = False
         self._page.heartbeat(Stage.INIT, -1)  # the dataset's __iter__ may be slow; this is not idle time
+        # what a replaced worker was told of the last epoch does not count in this one
+        self._spec = dataclasses.replace(self._spec, epoch=message.epoch, mark=None)
         try:
             self._reseed(message.shared_seed)
             self._fetcher = self._new_fetcher()

@@ -57,6 +57,7 @@ class Resume:
     """A new epoch begins on a worker that stayed alive."""
 
     shared_seed: int | None
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,14 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class Skipped:
+    """The worker read samples of its stream again, to come to where it was."""
+
+    samples: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Imported:
     """Installed modules that the worker had to import; the frame's data has their names."""
 
@@ -110,8 +119,8 @@ class NewSlot:
 class BatchMade:
     """A packed batch. If it has no slot, its bytes are the frame's data.
 
-    `times`: the job's stamps. `failures`: the job's failures. Both are bytes, decoded only on
-    demand.
+    `times`: the job's stamps. `failures`: the job's failures. `news`: see `WorkerMark`. All are bytes,
+    decoded only on demand.
     """
 
     batch: int
@@ -124,6 +133,7 @@ class BatchMade:
     times: bytes
     failures: bytes
     profile: bytes = b""
+    news: bytes = b""
 
     @property
     def nbytes(self) -> int:
@@ -154,6 +164,7 @@ class BatchRaised:
 
     batch: int | None
     loading: bool
+    news: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +172,7 @@ class BatchEmpty:
     """Every sample of `batch` failed and was skipped; the failures are the frame's data."""
 
     batch: int
+    news: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +192,7 @@ class Drained:
 
     batch: int
     cut_short: bool
+    news: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +215,7 @@ LANGUAGE = (
     Carry,
     Leave,
     Prepared,
+    Skipped,
     Imported,
     WarnOnce,
     NewSlot,

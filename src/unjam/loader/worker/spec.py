@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 from unjam.loader.engine.policy import Policy
+from unjam.loader.worker.progress import WorkerMark
+from unjam.system import random_state
 from unjam.system import torch_private as private
 
 
@@ -31,6 +33,14 @@ class WorkerSpec:
     by_value: bool
     policy: Policy = Policy()  # noqa: RUF009 - frozen
     profile: bool = False
+    # `rng="sample"`: the seed that the samples' random numbers come from; None: they are the worker's
+    sample_seed: int | None = None
+    epoch: int = 0
+    # whether the generators' states are told after each batch; and after how many batches the dataset's is
+    tells_random: bool = True
+    state_every: int = 1
+    # where the worker that it replaces, or that of an earlier run, stood
+    mark: WorkerMark | None = None
     # in the training process itself, where we must not catch Ctrl-C and sys.exit()
     inline: bool = False
 
@@ -58,16 +68,11 @@ class WorkerSpec:
 @contextlib.contextmanager
 def isolated_random_state() -> Iterator[None]:
     """Restore, on exit, the random generators that torch seeds."""
-    python, own = random.getstate(), torch.default_generator.get_state()
-    numpy = sys.modules.get("numpy")
-    theirs = None if numpy is None else numpy.random.get_state()
+    before = random_state.capture()
     try:
         yield
     finally:
-        random.setstate(python)
-        torch.default_generator.set_state(own)
-        if numpy is not None:
-            numpy.random.set_state(theirs)
+        random_state.restore(before)
 
 
 def seed_batch(seed: int) -> None:

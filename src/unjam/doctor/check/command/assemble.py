@@ -113,6 +113,8 @@ class _TrialBuilder:
                     self._codes = {int(worker): code for worker, code in event["codes"].items()}
                 case "refused":
                     self._end, self._note = "refused", event["note"]
+                case "overwritten":
+                    self._facts["overwritten"] = event["alias"]
                 case "unsent" | "moved" | "dropped" | "state":
                     self._facts.setdefault(event["k"], []).append({k: v for k, v in event.items() if k not in "kt"})
         if changed:

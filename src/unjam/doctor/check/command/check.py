@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
 from unjam.doctor.check.command.examination import Examination, table
-from unjam.doctor.check.command.target_process import CannotExamine, TargetProcess
+from unjam.doctor.check.command.target_process import TargetProcess
+from unjam.doctor.check.command.watched_program import WatchedProgram, program_command
 from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
+from unjam.doctor.facts.watched import Watched
 from unjam.doctor.report.diagnosis import Diagnosis, TrialRow
-from unjam.doctor.rules.rule import Finding, by_harm
+from unjam.doctor.rules.program import combined
+from unjam.doctor.rules.rule import Finding, by_harm, without_echoes
 from unjam.system.masking import without_secrets
 
 BUDGET = 60.0
+# seconds of loading that are watched: usually, and with --all
+WATCH, WHOLE = 30.0, 24 * 3600.0
+MOST_LOADERS = 4
 PROFILE_SECONDS = 4.0
 
 
@@ -34,66 +43,158 @@ def open_target(target: str, arguments: list[str], *, module: bool = False) -> T
     return TargetProcess.from_command([kind, target, *arguments])
 
 
-def check(
-    process: TargetProcess,
-    target: str,
-    budget: float = BUDGET,
-    say: Callable[[str], None] = lambda _: None,
-    tick: Callable[[], None] = lambda: None,
-    hurry: float = 1.0,
-    *,
-    profile: bool = False,
-) -> Diagnosis:
-    """Examine a program. After a KeyboardInterrupt, the Diagnosis has what is known by then."""
-    began = time.monotonic()
-    findings: list[Finding] = []
-    seen: list[Examination] = []
-    measured: list[Measured] = []
-    stopped = False
+@dataclass
+class Wishes:
+    """What the user asked for, and how progress is told."""
+
+    budget: float = BUDGET
+    say: Callable[[str], None] = lambda _: None
+    tick: Callable[[], None] = lambda: None
+    hurry: float = 1.0
+    profile: bool = False
+    watch: bool | None = None  # None: if what the program writes can be kept from lasting
+    whole: bool = False  # watch the program to its end
+    edits: dict[str, str] = field(default_factory=dict)  # other texts of the program's files
+
+
+@dataclass
+class _Results:
+    """What is known so far."""
+
+    began: float = field(default_factory=time.monotonic)
+    findings: list[Finding] = field(default_factory=list)
+    examinations: list[Examination] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
+    watched: Watched | None = None
+    not_watched: str = ""
+    stopped: bool = False
+
+    def add(self, found: list[Finding]) -> None:
+        self.findings += [f for f in found if not any(_same(f, known) for known in self.findings)]
+
+    def diagnosis(self, target: str) -> Diagnosis:
+        rows = [TrialRow(place, *row) for place, one in enumerate(self.examinations) for row in table(one.case)]
+        environment = _environment()
+        if self.not_watched:
+            environment["not watched"] = self.not_watched
+        diagnosis = Diagnosis(
+            target=target,
+            findings=by_harm(without_echoes(self.findings)),
+            cases=[one.case for one in self.examinations],
+            trials=rows,
+            seconds=time.monotonic() - self.began,
+            stopped=self.stopped,
+            untried=[str(plan) for one in self.examinations for plan in one.untried],
+            environment=environment,
+            measured=self.measured,
+            watched=self.watched,
+        )
+        return without_secrets(diagnosis)
+
+
+def check_program(target: str, arguments: list[str], wishes: Wishes, *, module: bool = False) -> Diagnosis:
+    """Examine a program as written on the command line: watch it, then replay its loaders."""
+    is_object = ":" in target and not os.path.exists(target)
+    if wishes.watch is False or (is_object and not module):
+        return check(open_target(target, arguments, module=module), target, wishes)
+    command = program_command(target, arguments, module=module)
+    stdin = sys.stdin.buffer.read() if target == "-" else None
+    for view in (True, False) if wishes.watch else (True,):
+        program = WatchedProgram(command, view=view, stdin=stdin, edits=wishes.edits if view else None)
+        diagnosis = _watch(program, target, wishes)
+        if diagnosis is not None:
+            return diagnosis
+        refused = program.refused
+    diagnosis = check(open_target(target, arguments, module=module), target, wishes)
+    diagnosis.environment["not watched"] = refused
+    return diagnosis
+
+
+def _watch(program: WatchedProgram, target: str, wishes: Wishes) -> Diagnosis | None:
+    """Watch a program and replay its loaders. None: it cannot be watched without lasting effects."""
+    results = _Results()
     try:
-        say(f"running {target} until its first iter(loader)")
-        loaders = process.wait(tick)
-        until = time.monotonic() + budget
-        for number in range(loaders):
-            left = until - time.monotonic()
-            if left < 3 or process.gone:
-                break
-            say("looking at the loader")
-            case, tries = process.gather(number)
-            examination = Examination(
-                process, number, case, tries, left / (loaders - number), say, hurry, last=number == loaders - 1
-            )
-            seen.append(examination)
-            try:
-                found = examination.run()
-            except KeyboardInterrupt:
-                found, stopped = examination.findings(), True
-            findings += [f for f in found if not any(_same(f, known) for known in findings)]
-            if stopped:
-                break
-            if profile and not case.drains:
-                say("looking where the time goes")
-                measured += _profiled(process, number)
+        wishes.say(f"watching {target}")
+        watched = program.follow(WHOLE if wishes.whole else min(WATCH, wishes.budget / 2), wishes.tick, wishes.hurry)
+        if program.refused:
+            return None
+        results.watched = watched
+        results.stopped = program.interrupted
+        if not results.stopped:
+            _examine(program, range(min(len(program.captured), MOST_LOADERS)), wishes, results)
+            program.finish(watched)
     except KeyboardInterrupt:
-        stopped = True
+        results.stopped = True
+    finally:
+        program.end()
+    if results.watched is not None:
+        cases = [one.case for one in results.examinations]
+        results.findings = combined(results.findings, results.watched, cases)
+        if not results.watched.loaders and not results.findings and not results.stopped:
+            raise CannotExamine(_before_loading(results.watched))
+    return results.diagnosis(target)
+
+
+def _before_loading(watched: Watched) -> str:
+    if watched.outcome == "frozen":
+        return f"the program does not go on, and has not iterated a DataLoader\n{watched.output}"
+    what = "failed" if watched.outcome == "failed" else "ended" if watched.outcome == "ended" else "went on for long"
+    return f"the program {what} before it iterated a DataLoader\n{watched.output}"
+
+
+def check(process: TargetProcess, target: str, wishes: Wishes | None = None) -> Diagnosis:
+    """Examine a program that stops at its first iter().
+
+    After a KeyboardInterrupt, the Diagnosis has what is known by then.
+    """
+    wishes = wishes or Wishes()
+    results = _Results()
+    try:
+        wishes.say(f"running {target} until its first iter(loader)")
+        loaders = process.wait(wishes.tick)
+        _examine(process, range(loaders), wishes, results)
+    except KeyboardInterrupt:
+        results.stopped = True
     finally:
         process.end()
-    rows = [TrialRow(place, *row) for place, one in enumerate(seen) for row in table(one.case)]
-    diagnosis = Diagnosis(
-        target=target,
-        findings=by_harm(findings),
-        cases=[one.case for one in seen],
-        trials=rows,
-        seconds=time.monotonic() - began,
-        stopped=stopped,
-        untried=[str(plan) for one in seen for plan in one.untried],
-        environment=_environment(),
-        measured=measured,
-    )
-    return without_secrets(diagnosis)
+    return results.diagnosis(target)
 
 
-def _profiled(process: TargetProcess, number: int) -> list[Measured]:
+def _examine(process: CapturedProgram, numbers: range, wishes: Wishes, results: _Results) -> None:
+    until = time.monotonic() + wishes.budget
+    for number in numbers:
+        left = until - time.monotonic()
+        if left < 3 or process.gone:
+            break
+        wishes.say("looking at the loader")
+        try:
+            case, tries = process.gather(number)
+        except CannotExamine:
+            if results.watched is None:
+                raise
+            continue
+        if results.watched is not None and isinstance(process, WatchedProgram):
+            known = process.captured[number]
+            case.program = results.watched
+            case.seen = next(
+                (one for one in results.watched.loaders if (one.pid, one.number) == (known.parent, known.loader)), None
+            )
+        share, last = left / (len(numbers) - number), number == numbers[-1]
+        examination = Examination(process, number, case, tries, share, wishes.say, wishes.hurry, last=last)
+        results.examinations.append(examination)
+        try:
+            found = examination.run()
+        except KeyboardInterrupt:
+            found, results.stopped = examination.findings(), True
+        results.add(found)
+        if results.stopped:
+            break
+        if wishes.profile and not case.drains:
+            wishes.say("looking where the time goes")
+            results.measured += _profiled(process, number)
+
+
+def _profiled(process: CapturedProgram, number: int) -> list[Measured]:
     """Measure the loader with one unjam worker for a few seconds."""
     if process.gone:
         return []

@@ -18,11 +18,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from unjam.doctor.check.command.target_process import CannotExamine, CheckInterrupted, TargetProcess, Tries
+from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram, CheckInterrupted, Tries
 from unjam.doctor.check.command.trial_watch import Patience
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
 from unjam.doctor.rules import RULES
+from unjam.doctor.rules.program import contradicted
 from unjam.doctor.rules.rule import Confidence, Finding, Severity, Suspicion, by_harm, fit_to_show, without_echoes
 
 MOST_ROUNDS = 4
@@ -34,7 +35,7 @@ class Examination:
 
     def __init__(
         self,
-        process: TargetProcess,
+        process: CapturedProgram,
         number: int,
         case: Case,
         tries: Tries,
@@ -45,7 +46,7 @@ class Examination:
         last: bool = True,
     ) -> None:
         self.case = case
-        self._target_process, self._number, self._tries, self._say = process, number, tries, say
+        self._program, self._number, self._tries, self._say = process, number, tries, say
         self._until = time.monotonic() + budget
         self._budget = budget
         self._hurry = hurry  # factor for the usual patience
@@ -82,7 +83,7 @@ class Examination:
         Needs a trial whose change lets the frozen loader go on.
         """
         case, as_is = self.case, self.case.as_is
-        if as_is is None or as_is.outcome != "hung" or self._left() < 4 or self._target_process.gone:
+        if as_is is None or as_is.outcome != "hung" or self._left() < 4 or self._program.gone:
             return False
         for trial in case.trials:
             eased = {name: value for name in ("release", "threads") if (value := getattr(trial.plan, name))}
@@ -98,6 +99,7 @@ class Examination:
     def findings(self) -> list[Finding]:
         """What the rules find in all that is known now."""
         found = [said for rule in RULES if isinstance(said := rule.detect(self.case), Finding)]
+        found = [one for one in found if not contradicted(one, self.case)]
         return [fit_to_show(finding) for finding in by_harm(without_echoes(found))]
 
     # -- trials ------------------------------------------------------------------------------------
@@ -140,7 +142,7 @@ class Examination:
     def _repeat_as_is(self) -> None:
         """Check that the failure returns without the change."""
         as_is = self.case.as_is
-        if as_is is None or as_is.fine or self._left() < 4 or self._target_process.gone:
+        if as_is is None or as_is.fine or self._left() < 4 or self._program.gone:
             return
         found = [f for f in self.findings() if f.weight is not Severity.NOTE]
         if any(f.confidence is Confidence.PROVEN for f in found):
@@ -152,14 +154,14 @@ class Examination:
         return trial
 
     def _attempt(self, plan: Plan) -> Trial:
-        if self._target_process.gone:
+        if self._program.gone:
             return Trial(plan, "refused", 0.0, note="the program is gone")
         self._say(f"trying {plan}")
         seconds = plan.seconds * min(1.0, max(0.4, self._budget / 60)) if plan.measured else plan.seconds
         plan_now = replace(plan, seconds=min(seconds, max(1.0, self._left() - 1)))
         reserve = min(SPARE, (self.case.process_facts.memory or SPARE * 10) // 10)
         try:
-            trial = self._target_process.attempt(self._number, plan_now, self._tries, self._patience(plan_now), reserve)
+            trial = self._program.attempt(self._number, plan_now, self._tries, self._patience(plan_now), reserve)
         except CheckInterrupted as stop:
             self.case.trials.append(replace(stop.trial, plan=plan))
             raise

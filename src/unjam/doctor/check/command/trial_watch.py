@@ -84,7 +84,7 @@ def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
             used = sum(one.cpu for one in alive) - cpu_then
             computing = quiet > 0.5 and used > 0.3 * (now - cpu_at)
             enough = (
-                patience.computing if computing else patience.waiting * _patience_factor(alive, quiet, patience.waiting)
+                patience.computing if computing else patience.waiting * patience_factor(alive, quiet, patience.waiting)
             )
             if quiet > enough:
                 seen.outcome = "hung"
@@ -107,7 +107,7 @@ def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
     return seen
 
 
-def _patience_factor(alive: list[Usage], quiet: float, waits: float) -> float:
+def patience_factor(alive: list[Usage], quiet: float, waits: float) -> float:
     """Factor for the patience: a sleep or child may end by itself, an answer may come."""
     if quiet < waits:
         return 1.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
+import pickletools
 import platform
 import sys
 import tempfile
@@ -79,7 +81,34 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
         order_repeats=_order_repeats(inner, loader.batch_sampler),
         list_reused=_list_reused(loader.batch_sampler),
         main_class=type(dataset).__module__ == "__main__",
+        bypassed=_bypassed(dataset),
     )
+
+
+def _bypassed(dataset: Any) -> tuple[str, str, Place | None] | None:
+    """Whether a base class's __getitems__ gives other samples than the __getitem__ of a derived class."""
+    order = type(dataset).__mro__
+    single = next((kind for kind in order if "__getitem__" in vars(kind)), None)
+    whole = next((kind for kind in order if "__getitems__" in vars(kind)), None)
+    if single is None or whole is None or order.index(single) >= order.index(whole):
+        return None
+    from unjam.doctor.check.randomness import Randomness  # noqa: PLC0415 - rare
+    from unjam.doctor.facts.digest import digest  # noqa: PLC0415 - as above
+
+    randomness = Randomness({})
+    wanted = list(range(min(3, len(dataset))))
+    try:
+        randomness.seed(0)
+        one = digest([dataset[index] for index in wanted])[0]
+        randomness.seed(0)
+        other = digest(list(dataset.__getitems__(wanted)))[0]
+    except Exception:  # noqa: BLE001 - other rules report samples that raise
+        return None
+    if one == other:
+        return None
+    code = getattr(vars(single)["__getitem__"], "__code__", None)
+    place = Place(code.co_filename, code.co_firstlineno) if code is not None else None
+    return single.__name__, whole.__name__, place
 
 
 def _has_accelerator() -> bool:
@@ -306,7 +335,22 @@ def _try_to_pickle(name: str, root: Any, pickler: Any) -> Crossing:
         return Crossing(name, culprit.path, culprit.type_name, culprit.reason, _place_of(name, root, culprit.path))
     # storages are sent as descriptors, which only a started process has
     back = "" if b"rebuild_storage" in data else _unpickle_error(data)
-    return Crossing(name, nbytes=len(data), back=back)
+    return Crossing(name, nbytes=len(data), back=back, from_main=_from_main(data))
+
+
+def _from_main(data: bytes) -> tuple[str, ...]:
+    """The classes and functions of __main__ that a pickle refers to."""
+    found: dict[str, None] = {}
+    texts: list[str] = []
+    with contextlib.suppress(Exception):  # as far as it can be read
+        for operation, argument, _ in pickletools.genops(data):
+            if isinstance(argument, str):
+                texts.append(argument)
+                if operation.name == "GLOBAL" and argument.startswith("__main__ "):
+                    found[argument.partition(" ")[2]] = None
+            elif operation.name == "STACK_GLOBAL" and len(texts) > 1 and texts[-2] == "__main__":
+                found[texts[-1]] = None
+    return tuple(found)
 
 
 def _unpickle_error(data: bytes) -> str:

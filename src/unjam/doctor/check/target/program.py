@@ -10,15 +10,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import json
-import linecache
 import os
 import sys
-import types
 from multiprocessing.connection import Connection
 from typing import Any
 
 from unjam.doctor.check.target.capture_agent import CaptureAgent
+from unjam.doctor.check.target.notebook import main_module, run_notebook
 
 
 def main(arguments: list[str]) -> None:
@@ -37,13 +35,6 @@ def main(arguments: list[str]) -> None:
         agent.run(lambda: examine_object(agent, target))
 
 
-def _main_module(**values: Any) -> types.ModuleType:
-    module = types.ModuleType("__main__")
-    vars(module).update(values, __builtins__=__builtins__)
-    sys.modules["__main__"] = module
-    return module
-
-
 def run_script(path: str, arguments: list[str]) -> None:
     """Run a script like `python path arguments`."""
     sys.argv = [path, *arguments]
@@ -51,7 +42,7 @@ def run_script(path: str, arguments: list[str]) -> None:
     sys.path.insert(0, os.path.dirname(full))
     with open(full, "rb") as file:
         code = compile(file.read(), full, "exec")
-    exec(code, vars(_main_module(__file__=full, __spec__=None)))  # noqa: S102 - the user's program
+    exec(code, vars(main_module(__file__=full, __spec__=None)))  # noqa: S102 - the user's program
 
 
 def run_module(name: str, arguments: list[str]) -> None:
@@ -64,23 +55,7 @@ def run_module(name: str, arguments: list[str]) -> None:
         raise SystemExit(f"there is no module {name}")
     sys.argv = [spec.origin, *arguments]
     code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]  # source loaders have it
-    exec(code, vars(_main_module(__file__=spec.origin, __spec__=spec, __package__=spec.parent)))  # noqa: S102
-
-
-def run_notebook(path: str) -> None:
-    """Run a notebook's code cells in one namespace, which no other process can import."""
-    with open(path, encoding="utf-8") as file:
-        cells = [cell for cell in json.load(file)["cells"] if cell["cell_type"] == "code"]
-    sys.argv = [path]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    space = vars(_main_module(__spec__=None))
-    for number, cell in enumerate(cells, 1):
-        text = "".join(cell["source"]) if isinstance(cell["source"], list) else cell["source"]
-        lines = ["pass" if line.lstrip().startswith(("%", "!")) else line for line in text.splitlines()]
-        name = f"<{os.path.basename(path)} cell {number}>".replace("<", "").replace(">", "")
-        source = "\n".join(lines) + "\n"
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        exec(compile(source, name, "exec"), space)  # noqa: S102 - as above
+    exec(code, vars(main_module(__file__=spec.origin, __spec__=spec, __package__=spec.parent)))  # noqa: S102
 
 
 def examine_object(agent: CaptureAgent, target: str) -> None:
@@ -88,12 +63,21 @@ def examine_object(agent: CaptureAgent, target: str) -> None:
 
     It is a DataLoader, a Dataset, or a function that returns one or several of them.
     """
+    agent.watch()
+    found = find_object(target)
+    loaders = [_loader(one) for one in _several(found)]
+    if not loaders:
+        raise SystemExit(f"{target} is a {type(found).__name__}: neither a DataLoader nor a Dataset")
+    agent.examine(loaders)
+
+
+def find_object(target: str) -> Any:
+    """Return what `package.module:thing` or `file.py:thing` names; of a function, what it returns."""
     module_name, _, name = target.partition(":")
     import_folder = os.path.dirname(os.path.abspath(module_name)) if module_name.endswith(".py") else os.getcwd()
     sys.path.insert(0, import_folder)
     if module_name.endswith(".py"):
         module_name = os.path.basename(module_name).removesuffix(".py")
-    agent.watch()
     found: Any = importlib.import_module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -112,10 +96,7 @@ def examine_object(agent: CaptureAgent, target: str) -> None:
                 f"{target} needs arguments ({', '.join(needed)}); give a function without any that calls it"
             )
         found = found()
-    loaders = [_loader(one) for one in _several(found)]
-    if not loaders:
-        raise SystemExit(f"{target} is a {type(found).__name__}: neither a DataLoader nor a Dataset")
-    agent.examine(loaders)
+    return found
 
 
 def _several(found: Any) -> list[Any]:

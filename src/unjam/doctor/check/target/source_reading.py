@@ -82,6 +82,7 @@ def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
         reads |= read_here
         writes |= written
     writes |= _set_by_methods(loader.dataset, reads)
+    reads = {**_read_by_methods(loader.dataset, reads), **reads}
     here = Place(frames[0].f_code.co_filename, frames[0].f_lineno) if frames else None
     again = any(source.is_in_loop(frame.f_code.co_filename, frame.f_lineno) for frame in frames)
     return Reading(
@@ -125,6 +126,16 @@ def _guarded(frames: list[FrameType]) -> bool:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
             return source.is_guarded(frame.f_code.co_filename, frame.f_lineno)
     return True
+
+
+def _read_by_methods(dataset: Any, called: dict[str, Place]) -> dict[str, Place]:
+    """Attributes that those methods of the dataset use which the program calls."""
+    found: dict[str, Place] = {}
+    for name, place in called.items():
+        function = getattr(type(dataset), name, None)
+        if isinstance(function, types.FunctionType) and is_users(function.__code__.co_filename):
+            found |= {used: place for used in names_in(function.__code__) if used in getattr(dataset, "__dict__", {})}
+    return found
 
 
 def _set_by_methods(dataset: Any, called: dict[str, Place]) -> dict[str, Place]:

@@ -22,9 +22,9 @@ class EventLog:
         self._fd = os.open(f"{folder}/{self.pid}{SUFFIX}", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.write("hello", worker=worker)
 
-    def write(self, kind: str, **fields: Any) -> None:
+    def write(self, event: str, /, **fields: Any) -> None:
         """Append one event."""
-        fields["k"] = kind
+        fields["k"] = event
         fields["t"] = time.monotonic()
         line = json.dumps(fields, default=str) + "\n"
         with contextlib.suppress(OSError):  # user code closed it, or the trial is over

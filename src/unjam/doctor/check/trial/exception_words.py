@@ -10,6 +10,11 @@ from unjam.system.file_owner import is_users
 
 
 def described(error: BaseException) -> dict[str, Any]:
+    """An exception as plain data, and whether torch could send it to the main process."""
+    return {**words_of(error), "crosses": _pickle_error(error)}
+
+
+def words_of(error: BaseException) -> dict[str, Any]:
     """The type, message, traceback and place of an exception, as plain data."""
     trace = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in trace if is_users(frame.filename)]
@@ -25,7 +30,6 @@ def described(error: BaseException) -> dict[str, Any]:
         "trace": text[-4000:],
         "file": last.filename if last else "",
         "line": last.lineno if last else 0,
-        "crosses": _pickle_error(error),
     }
 
 

@@ -8,10 +8,14 @@ import sys
 
 
 def _begin() -> None:
-    if not os.environ.get("UNJAM") and not os.environ.get("UNJAM_RUN"):
+    watched = os.environ.get("UNJAM_WATCH")
+    if not watched and not os.environ.get("UNJAM") and not os.environ.get("UNJAM_RUN"):
         return
     try:
-        from unjam.doctor.run.begin import begin
+        if watched:
+            from unjam.doctor.check.target.observer import begin
+        else:
+            from unjam.doctor.run.begin import begin
     except ImportError:
         return  # the interpreter of another environment
     try:

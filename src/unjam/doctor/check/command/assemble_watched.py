@@ -1,0 +1,162 @@
+"""Builds the facts about a watched program from the event logs of its processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.check.trial.event_log import read
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import Deed, WatchedEpoch, WatchedFailure, WatchedLoader, WatchedProcess, WatchedSample
+
+
+def assemble_watched(folder: str) -> list[WatchedProcess]:
+    """The processes that the logs describe, with their loaders and epochs."""
+    records = read(folder)
+    found: list[WatchedProcess] = []
+    seeds: list[tuple[int, float, WatchedEpoch, WatchedLoader]] = []
+    workers: list[tuple[int, list[dict[str, Any]]]] = []
+    for pid, events in records.items():
+        if any(event["k"] == "hello" and event.get("worker", -1) >= 0 for event in events):
+            workers.append((pid, events))
+        else:
+            found.append(_process(pid, events, seeds))
+    for _, events in workers:
+        _add_worker(events, seeds, found)
+    for process in found:
+        process.loaders = [one for one in process.loaders if one.epochs]
+    return sorted(found, key=lambda one: (one.rank if one.rank is not None else -1, one.pid))
+
+
+def _process(
+    pid: int, events: list[dict[str, Any]], seeds: list[tuple[int, float, WatchedEpoch, WatchedLoader]]
+) -> WatchedProcess:
+    process = WatchedProcess(pid, 0, None, "")
+    loaders: dict[int, WatchedLoader] = {}
+    inline: WatchedEpoch | None = None
+
+    def epoch_of(event: dict[str, Any]) -> WatchedEpoch | None:
+        loader = loaders.get(event.get("loader", 0))
+        return next((one for one in loader.epochs if one.number == event.get("e")), None) if loader else None
+
+    for event in events:
+        match event["k"]:
+            case "process":
+                process.parent, process.rank, process.script = event["parent"], event["rank"], event["script"]
+            case "loader":
+                facts = {k: v for k, v in event.items() if k not in ("k", "t", "loader", "file", "line")}
+                made = Place(event["made_file"], event["made_line"]) if event.get("made_file") else None
+                loaders[event["loader"]] = WatchedLoader(event["loader"], pid, facts, made, _place(event))
+            case "begin":
+                loader = loaders.get(event["loader"])
+                if loader is None:
+                    loader = loaders[event["loader"]] = WatchedLoader(event["loader"], pid, {}, None, _place(event))
+                epoch = WatchedEpoch(
+                    event["e"], event.get("expected"), _place(event), event.get("held", {}), event.get("folder", ""), event["t"]
+                )  # fmt: skip
+                loader.epochs.append(epoch)
+                if not loader.workers:
+                    inline = epoch
+            case "seed":
+                known = epoch_of(event)
+                loader = loaders.get(event["loader"])
+                if known is not None:
+                    known.seed = event["seed"]
+                if known is not None and loader is not None and loader.workers:
+                    seeds.append((event["seed"], event["t"], known, loader))
+            case "got":
+                known = epoch_of(event)
+                if known is not None:
+                    known.batches = max(known.batches, event["n"])
+            case "epoch":
+                known = epoch_of(event)
+                if known is not None:
+                    _finish(known, event)
+                    if process.rank is None:
+                        process.rank = event.get("rank")
+            case "deed":
+                process.deeds.append(
+                    Deed(event["done"], event["path"], Place(event["file"], event["line"]), event["t"])
+                )
+            case "failed" | "end":
+                if event.get("type"):
+                    process.failures.append(_failure(event, event.get("stage", "end")))
+            case "sample" | "fetcher" | "loaded" | "fetched" if inline is not None:
+                _add_samples(inline, event)
+    process.loaders = list(loaders.values())
+    return process
+
+
+def _finish(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
+    epoch.over, epoch.ended = True, event["t"]
+    for name in ("done", "batches", "draws", "indices", "order", "waited", "first", "steps", "grad"):
+        setattr(epoch, name, event.get(name, getattr(epoch, name)))
+    epoch.seconds = event["s"]
+    epoch.resources = {k: event[k] for k in ("descriptors", "threads", "memory", "children") if k in event}
+
+
+def _add_samples(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
+    worker = event.get("worker", -1)
+    match event["k"]:
+        case "sample":
+            epoch.samples.append(
+                WatchedSample(
+                    event["i"],
+                    worker,
+                    event["d"],
+                    event.get("l", ""),
+                    event.get("drew", {}),
+                    event["s"],
+                    event.get("read", 0),
+                    event.get("size", 0),
+                    tuple(event.get("files", ())),
+                )
+            )
+        case "fetcher":
+            epoch.worker_held[worker] = event.get("held", {})
+        case "fetched":
+            epoch.worker_left[worker] = event.get("held", {})
+        case "loaded":
+            epoch.loaded += event.get("n", 0)
+            epoch.loading += event.get("s", 0.0)
+            epoch.collating += event.get("c", 0.0)
+            if event.get("max", 0.0) > epoch.slowest[0]:
+                epoch.slowest = (event["max"], event.get("i", ""))
+
+
+def _add_worker(
+    events: list[dict[str, Any]],
+    seeds: list[tuple[int, float, WatchedEpoch, WatchedLoader]],
+    processes: list[WatchedProcess],
+) -> None:
+    """Add a worker's events to the epochs of its loader, found by the seed that torch gave it."""
+    first = next((event for event in events if event["k"] == "fetcher" and "base" in event), None)
+    home: WatchedLoader | None = None
+    start = 0
+    if first is not None:
+        fits = [one for one in seeds if one[0] == first["base"] and one[1] <= first["t"]]
+        # ranks may have the same seed: a worker belongs to the process that started it, where that is known
+        parent = next((event["parent"] for event in events if event["k"] == "process"), 0)
+        fits = [one for one in fits if one[3].pid == parent] or fits
+        if fits:
+            _, _, epoch, home = max(fits, key=lambda one: one[1])
+            start = epoch.number
+    owner = next((one for one in processes if home is not None and one.pid == home.pid), None)
+    for event in events:
+        if event["k"] == "failed":
+            failure = _failure(event, event["stage"], home.number if home else 0)
+            (owner or processes[0]).failures.append(failure) if processes else None
+        elif home is not None and "e" in event:
+            known = next((one for one in home.epochs if one.number == start + event["e"]), None)
+            if known is not None:
+                _add_samples(known, event)
+
+
+def _failure(event: dict[str, Any], stage: str, loader: int = 0) -> WatchedFailure:
+    return WatchedFailure(
+        stage, event["type"], event.get("message", ""), event.get("trace", ""), _place(event), event.get("i", ""),
+        event.get("worker", -1), event.get("loader", loader), event.get("e", -1), event["t"],
+    )  # fmt: skip
+
+
+def _place(event: dict[str, Any]) -> Place | None:
+    return Place(event["file"], event["line"]) if event.get("file") else None

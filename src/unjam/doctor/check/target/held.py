@@ -1,0 +1,334 @@
+"""What a loader's dataset holds, as small facts that can be compared between epochs and loaders."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import types
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from unjam.doctor.check.inventory import names_in
+from unjam.doctor.facts.digest import digest
+from unjam.doctor.facts.source import class_place, file_of
+from unjam.system.file_owner import is_users
+
+MOST_ITEMS = 20_000
+MOST_ATTRIBUTES = 60
+DEEPEST = 4
+OBJECT, NOTHING = "object ", "nothing"
+SPREAD = 32  # of a list of large things, so many are hashed
+# calls that draw random numbers, in the source of a sampler
+_RANDOM = {
+    "randperm", "rand", "randint", "shuffle", "permutation", "permuted", "default_rng", "Random", "sample", "choice",
+    "choices", "multinomial", "RandomState", "random", "manual_seed", "Generator", "normal", "integers",
+}  # fmt: skip
+
+
+def plain_index(index: Any) -> Any:
+    """An index as JSON can keep it: an int, or a hash of anything else."""
+    if isinstance(index, int):
+        return int(index)
+    try:
+        return int(index.__index__())
+    except Exception:  # noqa: BLE001 - no number
+        return f"{zlib.crc32(repr(index).encode()):x}"
+
+
+def layers(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """A dataset and the datasets inside of it, each with its path."""
+    waiting = [("dataset", dataset, 0)]
+    seen: set[int] = set()
+    while waiting:
+        path, one, depth = waiting.pop(0)
+        if id(one) in seen or depth > DEEPEST:
+            continue
+        seen.add(id(one))
+        yield path, one
+        own = getattr(one, "__dict__", {})
+        for name, value in list(own.items())[:MOST_ATTRIBUTES]:
+            if _is_dataset(value):
+                waiting.append((f"{path}.{name}", value, depth + 1))
+            elif isinstance(value, (list, tuple)) and 0 < len(value) <= 16 and all(_is_dataset(v) for v in value):
+                waiting += [(f"{path}.{name}[{at}]", v, depth + 1) for at, v in enumerate(value)]
+
+
+def _is_dataset(value: Any) -> bool:
+    if isinstance(value, (type, list, tuple, dict, str, bytes, set)) or value is None:
+        return False
+    kind = type(value)
+    inner = any(base.__module__.startswith("torch.utils.data") for base in kind.__mro__)
+    return inner and (hasattr(kind, "__getitem__") or hasattr(kind, "__iter__"))
+
+
+def fingerprint(dataset: Any) -> dict[str, str]:
+    """A hash of each attribute that a dataset and its transforms hold."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(Exception):
+        for path, one in layers(dataset):
+            for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+                if _is_dataset(value):
+                    continue
+                if callable(value) and not hasattr(value, "dtype"):
+                    for inner, part in list(getattr(value, "__dict__", {}).items())[:20]:
+                        if not callable(part):
+                            found[f"{path}.{name}.{inner}"] = hashed(part)
+                else:
+                    found[f"{path}.{name}"] = hashed(value) if _is_data(value) else f"{OBJECT}{type(value).__name__}"
+    return found
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a value is data, and no handle, lock or other object with a life of its own."""
+    plain = (bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, type(None), range)
+    return (
+        isinstance(value, plain)
+        or hasattr(value, "dtype")
+        or hasattr(value, "dtypes")
+        or type(value).__module__ == "pathlib"
+    )
+
+
+def hashed(value: Any) -> str:
+    """A hash of a value, with its length in front if it has one."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, (list, tuple)) and len(value) > SPREAD:
+        if isinstance(value[0], (int, float, str, bool)):
+            return f"{len(value)}:{zlib.crc32(repr(value[:MOST_ITEMS]).encode()):x}"
+        step = len(value) // SPREAD
+        return f"{len(value)}:{digest([value[at * step] for at in range(SPREAD)])[0]}"
+    size = f"{len(value)}:" if isinstance(value, (list, dict, set)) else ""
+    return size + digest(value)[0]
+
+
+# -- the description of a loader -------------------------------------------------------------------
+
+
+def describe(loader: Any, token: Callable[[Any], int]) -> dict[str, Any]:
+    """The facts of a loader that are compared with those of other loaders and processes."""
+    dataset = loader.dataset
+    base, mapped = _base(dataset)
+    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    inner = getattr(sampler, "sampler", sampler)
+    from torch.utils.data import IterableDataset  # noqa: PLC0415 - imported by the program
+
+    iterable = isinstance(dataset, IterableDataset)
+    return {
+        "kind": type(loader).__name__,
+        "dataset": type(dataset).__qualname__.rpartition(".")[2],
+        "base": type(base).__qualname__.rpartition(".")[2],
+        "home": _home(type(dataset)) or _home(type(base)),
+        "length": _length(dataset),
+        "base_length": _length(base),
+        "workers": loader.num_workers if isinstance(loader.num_workers, int) else 0,
+        "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+        "batched": loader.batch_sampler is not None,
+        "persistent": bool(loader.persistent_workers),
+        "iterable": iterable,
+        "sampler": type(inner).__name__,
+        "random": not iterable and _draws(inner, sampler),
+        "replacement": bool(getattr(inner, "replacement", False)),
+        "draws": _length(inner) if not iterable else None,
+        "batch_sampler": type(sampler).__name__ if sampler is not inner and is_users(file_of(type(sampler))) else "",
+        "sampler_file": next((file for one in (sampler, inner) if is_users(file := file_of(type(one)))), ""),
+        "weighted": _is_weighted(inner),
+        "has_generator": loader.generator is not None or getattr(inner, "generator", None) is not None,
+        "set_epoch": any(hasattr(one, "set_epoch") for one in (inner, sampler)),
+        "drop_last": bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
+        "tokens": _tokens(loader, base, inner, token),
+        "subset": mapped,
+        "items": _items(base),
+        "maps": _maps(base),
+        "rows": [
+            f"dataset.{name}" if base is dataset else name
+            for name, value in list(getattr(base, "__dict__", {}).items())[:MOST_ATTRIBUTES]
+            if _length(base) and _length(value) == _length(base)
+        ],
+        "per_sample": [path for path, one in layers(dataset) for path in _stored(path, one)],
+        "proxies": [
+            f"{path}.{name}"
+            for path, one in layers(dataset)
+            for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]
+            if type(value).__module__ == "multiprocessing.managers"
+        ],
+        "transforms": {path: name for path, name, _ in transforms(dataset)},
+        "reads": sorted(_attributes_read(dataset)),
+    }
+
+
+def _home(kind: type) -> tuple[str, int] | None:
+    place = class_place(kind)
+    return (place.file, place.line) if place is not None and is_users(place.file) else None
+
+
+def _is_weighted(sampler: Any) -> bool:
+    """Whether a sampler has weights that differ."""
+    weights = getattr(sampler, "weights", None)
+    try:
+        return weights is not None and len({float(one) for one in itertools.islice(weights, 1000)}) > 1
+    except (TypeError, ValueError):
+        return False
+
+
+def _length(obj: Any) -> int | None:
+    try:
+        return len(obj)
+    except Exception:  # noqa: BLE001 - it has none
+        return None
+
+
+def _base(dataset: Any) -> tuple[Any, list[Any] | None]:
+    """The dataset under wrappers with `.dataset` and `.indices`, and the base's index of each sample."""
+    mapped: list[Any] | None = None
+    for _ in range(DEEPEST):
+        inner, indices = getattr(dataset, "dataset", None), getattr(dataset, "indices", None)
+        if inner is None or not (hasattr(inner, "__getitem__") or hasattr(inner, "__iter__")):
+            break
+        if indices is not None:
+            try:
+                own = [plain_index(one) for one in itertools.islice(indices, MOST_ITEMS)]
+            except TypeError:
+                break
+            mapped = own if mapped is None else [own[at] for at in mapped if isinstance(at, int) and at < len(own)]
+        dataset = inner
+    return dataset, mapped
+
+
+def _tokens(loader: Any, base: Any, sampler: Any, token: Callable[[Any], int]) -> dict[str, int]:
+    """Numbers of the objects that two loaders may share."""
+    wanted = {"dataset": loader.dataset, "base": base, "sampler": sampler, "generator": loader.generator}
+    wanted |= {path: value for path, _, value in transforms(loader.dataset)}
+    found = {}
+    for name, value in wanted.items():
+        if value is not None:
+            with contextlib.suppress(TypeError):  # cannot be referred to weakly
+                found[name] = token(value)
+    return found
+
+
+def transforms(dataset: Any) -> Iterator[tuple[str, str, Any]]:
+    """The callables that a dataset and its wrappers hold: path, name of the class or function, object."""
+    for path, one in layers(dataset):
+        for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+            if callable(value) and not isinstance(value, type) and not _is_dataset(value):
+                shown = getattr(value, "__qualname__", None) or type(value).__qualname__
+                yield f"{path}.{name}", shown.rpartition(".")[2], value
+
+
+def _items(base: Any) -> dict[str, list[int]]:
+    """Hashes of the items of each sequence that has one item for each sample."""
+    length = _length(base)
+    found: dict[str, list[int]] = {}
+    if not length or length > MOST_ITEMS:
+        return found
+    for name, value in list(getattr(base, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+        if isinstance(value, (str, bytes, dict, set)) or _length(value) != length:
+            continue
+        with contextlib.suppress(Exception):
+            if not _tells(value[0]):
+                continue
+            hashes = [_item(value[at]) for at in range(length)]
+            if len(set(hashes)) > 0.9 * length:  # labels say nothing
+                found[name] = hashes
+    return found
+
+
+def _stored(path: str, one: Any) -> list[str]:
+    """The arrays of a dataset that have one entry for each sample."""
+    length = _length(one)
+    return [
+        f"{path}.{name}"
+        for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]
+        if hasattr(value, "dtype")
+        and getattr(value, "ndim", None)
+        and length
+        and _length(value) == length
+        and not (callable(getattr(value, "is_shared", None)) and value.is_shared())  # filled by all workers on purpose
+    ]
+
+
+def _tells(item: Any) -> bool:
+    """Whether an item says what the sample is: a name, or data; numbers may only be positions."""
+    if isinstance(item, (str, bytes)) or type(item).__module__ == "pathlib":
+        return True
+    if isinstance(item, (tuple, list)):
+        return any(_tells(one) for one in item)
+    if isinstance(item, dict):
+        return any(_tells(one) for one in item.values())
+    return bool(getattr(item, "ndim", None)) and "float" in str(getattr(item, "dtype", ""))
+
+
+def _maps(base: Any) -> dict[str, dict[str, int]]:
+    """Tables from names to numbers: dictionaries, and lists of different names."""
+    found = {}
+    for name, value in list(getattr(base, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+        if (
+            not isinstance(value, (dict, list))
+            or not 1 < len(value) <= 1000
+            or not all(isinstance(k, str) for k in value)
+        ):
+            continue
+        if isinstance(value, list) and len(value) == _length(base):
+            continue  # one for each sample
+        table = value if isinstance(value, dict) else {one: at for at, one in enumerate(value)}
+        if all(type(v) is int for v in table.values()) and len(set(table.values())) == len(value):
+            found[name] = dict(table)
+    return found
+
+
+def _item(item: Any) -> int:
+    if isinstance(item, (str, int, float, tuple)) or type(item).__module__ == "pathlib":
+        return zlib.crc32(repr(item).encode())
+    return int(digest(item)[0][:8], 16)
+
+
+def _draws(*samplers: Any) -> bool:
+    """Whether a sampler's code draws random numbers."""
+    for sampler in samplers:
+        if type(sampler).__name__ in ("RandomSampler", "WeightedRandomSampler", "SubsetRandomSampler"):
+            return True
+        if type(sampler).__name__ == "DistributedSampler":
+            return bool(getattr(sampler, "shuffle", False))
+        function = inspect.unwrap(getattr(type(sampler), "__iter__", len))
+        code = getattr(function, "__code__", None)
+        if code is not None and is_users(code.co_filename) and _RANDOM & set(_calls_of(sampler, code)):
+            return True
+    return False
+
+
+def _calls_of(owner: Any, code: types.CodeType, depth: int = 0) -> Iterator[str]:
+    """The names that a function uses, and those that the methods it calls use."""
+    for name in names_in(code):
+        yield name
+        method = inspect.getattr_static(type(owner), name, None)
+        if depth < 3 and isinstance(method, types.FunctionType):
+            yield from _calls_of(owner, method.__code__, depth + 1)
+
+
+@functools.cache
+def _names_of_class(kind: Any) -> frozenset[str]:
+    names: set[str] = set()
+    for base in kind.__mro__:
+        if not is_users(file_of(base)):
+            continue
+        for name, value in vars(base).items():
+            function = getattr(value, "__func__", getattr(value, "fget", value))
+            if isinstance(function, types.FunctionType) and name != "__init__":
+                names |= set(names_in(function.__code__))
+    return frozenset(names)
+
+
+def _attributes_read(dataset: Any) -> set[str]:
+    """Attributes of a dataset and its transforms that methods other than __init__ use."""
+    found: set[str] = set()
+    for path, one in layers(dataset):
+        own = getattr(one, "__dict__", {})
+        found |= {f"{path}.{name}" for name in own if name in _names_of_class(type(one))}  # type: ignore[arg-type] # classes are hashable
+    for path, _, value in transforms(dataset):
+        own = getattr(value, "__dict__", {})
+        found |= {f"{path}.{name}" for name in own if name in _names_of_class(type(value))}  # type: ignore[arg-type] # as above
+    return found

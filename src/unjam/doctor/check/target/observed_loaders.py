@@ -1,0 +1,310 @@
+"""Records the loaders of a process: what each draws, delivers and costs, epoch by epoch.
+
+At a loader's first iter(), a twin of the process is forked for the trials.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import sys
+import time
+import weakref
+import zlib
+from types import FrameType, ModuleType
+from typing import Any
+
+from unjam.doctor.check.target import held
+from unjam.doctor.check.target.observer import Observer, place_fields, rank
+from unjam.doctor.check.target.surroundings import Surroundings
+from unjam.doctor.facts.trial import Place, users_place
+from unjam.system.by_identity import ByIdentity
+
+MOST_INDICES = 20_000
+PROGRESS = 0.002  # seconds between two events about progress
+
+
+class Epoch:
+    """One pass over a loader."""
+
+    def __init__(self, loader: LoaderRecord, number: int, observer: Observer) -> None:
+        self.loader, self.number = loader, number
+        self.drawn: list[Any] = []
+        self.draws = self.batches = self.samples = 0
+        self.waited = self.first = 0.0
+        self.began = time.monotonic()
+        self.steps = self.steps_then = observer.steps
+        self.grad = False
+        self.told = 0.0
+        self.over = False
+        self.before: dict[str, str] = {}
+
+
+class LoaderRecord:
+    """One loader of this process."""
+
+    def __init__(self, number: int, made: Place | None) -> None:
+        self.number, self.made = number, made
+        self.epochs = 0
+        self.current: Epoch | None = None
+        self.surroundings: Surroundings | None = None
+        self.told = False
+
+
+class LoaderObserver:
+    """Patches torch's loader in this process."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._records: ByIdentity[LoaderRecord] = ByIdentity()
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._tokens: ByIdentity[int] = ByIdentity()
+        self._count = self._last_token = 0
+        self._pid = os.getpid()
+
+    # -- what the program does ---------------------------------------------------------------------
+
+    def made(self, loader: Any, frame: FrameType | None) -> None:
+        """The program created a loader."""
+        if not self._observer.active:
+            return
+        self._in_this_process()
+        self._count += 1
+        self._records.put(loader, LoaderRecord(self._count, users_place(frame)))
+
+    def begins(self, iterator: Any, loader: Any, frame: FrameType | None) -> None:
+        """The program begins a pass: a new iterator, or a persistent one for another epoch."""
+        if not self._observer.active:
+            return
+        self._in_this_process()
+        record = self._records.get(loader)
+        if record is None:
+            self._count += 1
+            record = LoaderRecord(self._count, None)
+            self._records.put(loader, record)
+        observer = self._observer
+        if not record.told:
+            record.told = True
+            self._describe(loader, record, frame)
+            from unjam.doctor.check.target.twin_fork import fork_twin  # noqa: PLC0415 - torch is imported by now
+
+            if fork_twin(observer, loader, record.made, frame, record.number) and not observer.captured:
+                observer.captured = True
+                atexit.register(observer.ended)  # runs before what was registered earlier
+        self._close(record.current)
+        epoch = record.current = Epoch(record, record.epochs, observer)
+        record.epochs += 1
+        if record.surroundings is None:
+            record.surroundings = Surroundings(loader.dataset, loader.collate_fn)
+        epoch.before = {**held.fingerprint(loader.dataset), **record.surroundings.read()}
+        iterator.unjam_epoch = epoch
+        self._open.add(iterator)
+        observer.write(
+            "begin", loader=record.number, e=epoch.number, expected=_length(loader), held=epoch.before, folder=_cwd(),
+            pid=os.getpid(), **place_fields(frame),
+        )  # fmt: skip
+
+    def seeded(self, iterator: Any) -> None:
+        """The iterator is made: its seed names its workers' logs."""
+        epoch = getattr(iterator, "unjam_epoch", None)
+        if epoch is not None:
+            seed = getattr(iterator, "_base_seed", 0)
+            self._observer.write("seed", loader=epoch.loader.number, e=epoch.number, seed=int(seed or 0))
+
+    def drew(self, iterator: Any, index: Any) -> None:
+        """The sampler gave the next index or batch of indices."""
+        epoch = getattr(iterator, "unjam_epoch", None)
+        if epoch is None:
+            return
+        found = index if isinstance(index, (list, tuple)) else [index]
+        epoch.draws += len(found)
+        if len(epoch.drawn) < MOST_INDICES:
+            epoch.drawn.extend(held.plain_index(one) for one in found)
+
+    def got(self, iterator: Any, waited: float) -> None:
+        """The program got a batch."""
+        epoch = getattr(iterator, "unjam_epoch", None)
+        if epoch is None:
+            return
+        epoch.batches += 1
+        epoch.steps_then = self._observer.steps
+        if epoch.batches == 1:
+            epoch.first = waited
+            epoch.grad = _grad_enabled()
+        else:
+            epoch.waited += waited
+        now = time.monotonic()
+        if now - epoch.told > PROGRESS:
+            epoch.told = now
+            self._observer.write("got", loader=epoch.loader.number, e=epoch.number, n=epoch.batches)
+
+    def finished(self, iterator: Any) -> None:
+        """The pass is over: all batches were delivered."""
+        epoch = getattr(iterator, "unjam_epoch", None)
+        if epoch is not None:
+            self._close(epoch, done=True)
+
+    def raised(self, iterator: Any, stage: str, error: BaseException) -> None:
+        """The program gets an exception instead of a batch."""
+        epoch = getattr(iterator, "unjam_epoch", None)
+        where = {"loader": epoch.loader.number, "e": epoch.number} if epoch is not None else {}
+        self._observer.failed(stage, error, **where)
+
+    def close_all(self) -> None:
+        """The process ends: write what is known of unfinished passes."""
+        if os.getpid() == self._pid:
+            for iterator in list(self._open):
+                self._close(getattr(iterator, "unjam_epoch", None))
+
+    # -- what is written ---------------------------------------------------------------------------
+
+    def _close(self, epoch: Epoch | None, *, done: bool = False) -> None:
+        if epoch is None or epoch.over:
+            return
+        epoch.over = True
+        observer = self._observer
+        observer.write(
+            "epoch", loader=epoch.loader.number, e=epoch.number, done=done, batches=epoch.batches, draws=epoch.draws,
+            indices=epoch.drawn, order=zlib.crc32(repr(epoch.drawn).encode()), waited=epoch.waited, first=epoch.first,
+            s=time.monotonic() - epoch.began,
+            # after the last batch of a pass that was broken off, steps belong to others
+            steps=(observer.steps if done else epoch.steps_then) - epoch.steps, grad=epoch.grad, rank=rank(),
+            **_resources(),
+        )  # fmt: skip
+
+    def _describe(self, loader: Any, record: LoaderRecord, frame: FrameType | None) -> None:
+        with self._observer.safely():
+            record.surroundings = Surroundings(loader.dataset, loader.collate_fn)
+            known = held.describe(loader, self._token)
+            known["unused"] = record.surroundings.unused(loader.dataset)
+            made = {"made_file": record.made.file, "made_line": record.made.line} if record.made else {}
+            self._observer.write("loader", loader=record.number, **known, **made, **place_fields(frame))
+
+    def _token(self, obj: Any) -> int:
+        """A number for an object that no other object of this process gets."""
+        token = self._tokens.get(obj)
+        if token is None:
+            self._last_token += 1
+            token = self._last_token
+            self._tokens.put(obj, token)
+        return token
+
+    def _in_this_process(self) -> None:
+        if os.getpid() != self._pid:  # a fork has loaders of its own
+            self._pid = os.getpid()
+            self._open.clear()
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except Exception:  # noqa: BLE001 - a stream has none
+        return None
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _grad_enabled() -> bool:
+    import torch  # noqa: PLC0415 - the program has imported it
+
+    return bool(torch.is_grad_enabled())
+
+
+def _resources() -> dict[str, int]:
+    """What this process holds now: to be compared between epochs."""
+    found = {}
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        found["descriptors"] = len(os.listdir("/proc/self/fd"))
+        found["threads"] = len(os.listdir("/proc/self/task"))
+        with open("/proc/self/statm", encoding="ascii") as file:
+            found["memory"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            found["children"] = len(file.read().split())
+    return found
+
+
+def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0915 - one function for each patch
+    """Patch torch's DataLoader and its iterators."""
+    watch = LoaderObserver(observer)
+    atexit.register(watch.close_all)
+    loader, base = module.DataLoader, module._BaseDataLoaderIter  # noqa: SLF001 - torch's names
+    init, begin, draw, take, reset = loader.__init__, base.__init__, base._next_index, base.__next__, base._reset  # noqa: SLF001
+    iterate = loader.__iter__
+
+    @functools.wraps(init)
+    def made(this: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(this, *args, **kwargs)
+        except Exception as error:
+            observer.failed("constructor", error, **place_fields(sys._getframe(1)))  # noqa: SLF001
+            raise
+        with contextlib.suppress(Exception):
+            watch.made(this, sys._getframe(1))  # noqa: SLF001
+
+    @functools.wraps(iterate)
+    def iterated(this: Any) -> Any:
+        try:
+            return iterate(this)
+        except Exception as error:
+            observer.failed("iter", error, **place_fields(sys._getframe(1)))  # noqa: SLF001
+            raise
+
+    @functools.wraps(begin)
+    def begun(this: Any, its_loader: Any, *args: Any, **kwargs: Any) -> None:
+        with observer.safely():
+            watch.begins(this, its_loader, sys._getframe(1))  # noqa: SLF001
+        begin(this, its_loader, *args, **kwargs)
+        with contextlib.suppress(Exception):
+            watch.seeded(this)
+
+    @functools.wraps(reset)
+    def was_reset(this: Any, its_loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
+        if not first_iter:
+            with contextlib.suppress(Exception):
+                watch.begins(this, its_loader, sys._getframe(1))  # noqa: SLF001
+        reset(this, its_loader, first_iter)
+        if not first_iter:
+            with contextlib.suppress(Exception):
+                watch.seeded(this)
+
+    @functools.wraps(draw)
+    def drawn(this: Any) -> Any:
+        try:
+            index = draw(this)
+        except StopIteration:
+            raise
+        except Exception as error:
+            watch.raised(this, "sampler", error)
+            raise
+        with contextlib.suppress(Exception):
+            watch.drew(this, index)
+        return index
+
+    @functools.wraps(take)
+    def taken(this: Any) -> Any:
+        asked = time.monotonic()
+        try:
+            batch = take(this)
+        except StopIteration:
+            with contextlib.suppress(Exception):
+                watch.finished(this)
+            raise
+        except Exception as error:
+            watch.raised(this, "next", error)
+            raise
+        with contextlib.suppress(Exception):
+            watch.got(this, time.monotonic() - asked)
+        return batch
+
+    loader.__init__, loader.__iter__ = made, iterated
+    base.__init__, base._next_index, base.__next__, base._reset = begun, drawn, taken, was_reset  # noqa: SLF001
+    # `next` is an alias of `__next__` in some versions
+    if "next" in vars(base):
+        base.next = taken

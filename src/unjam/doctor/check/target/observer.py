@@ -1,0 +1,177 @@
+"""Observes the loaders of a program while it runs unmodified, in each of its processes.
+
+`begin` runs at the start of every interpreter of the program. Forked processes inherit the patches.
+Nothing here may raise into the program or change what it does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from unjam.doctor.check.processes import pause
+from unjam.doctor.check.trial.event_log import EventLog
+from unjam.doctor.check.trial.exception_words import words_of
+from unjam.doctor.facts.trial import users_place
+from unjam.loader.engine.deadlines import HOLD_END, WATCH_TRIAL
+from unjam.system.file_owner import HERE
+from unjam.system.import_hook import after_import
+
+VARIABLE = "UNJAM_WATCH"
+HELD, GO, VIEW, LEADER = "held", "go", "view", "leader"
+SITE = os.path.join(HERE, "doctor", "run", "site")
+
+
+class Observer:
+    """The observer of this process; a fork gets another event log."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.environment = dict(os.environ)
+        self.steps = 0  # of all optimizers
+        self.captured = False  # a twin of this process exists
+        self.active = True
+        self._log: EventLog | None = None
+        self._lock = threading.RLock()
+
+    def write(self, event: str, /, **fields: Any) -> None:
+        """Append an event to this process's log."""
+        with contextlib.suppress(Exception):  # the program must go on, whatever happens here
+            if self.active:
+                self._own_log().write(event, **fields)
+
+    def stop(self) -> None:
+        """Observe no more: this process has become a twin."""
+        self.active = False
+        os.environ.pop(VARIABLE, None)
+        rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != SITE]
+        os.environ["PYTHONPATH"] = os.pathsep.join(rest)
+        if not rest:
+            del os.environ["PYTHONPATH"]
+
+    def _own_log(self) -> EventLog:
+        log = self._log
+        if log is None or log.pid != os.getpid():
+            self.captured = False
+            log = self._log = EventLog(self.folder, worker_number())
+            main = sys.modules.get("__main__")
+            log.write(
+                "process", parent=os.getppid(), rank=rank(), script=str(getattr(main, "__file__", "") or ""),
+                folder=_folder(), argv=[str(word)[:200] for word in sys.argv[:8]],
+            )  # fmt: skip
+        return log
+
+    @contextlib.contextmanager
+    def safely(self) -> Iterator[None]:
+        """Run our own code: an error in it is written down, and the program goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - as said
+            self.write("observer", **words_of(error))
+
+    def failed(self, stage: str, error: BaseException, **fields: Any) -> None:
+        """Record an exception on its way through us."""
+        with contextlib.suppress(Exception):
+            self.write("failed", stage=stage, **words_of(error), **fields)
+
+    def ended(self) -> None:
+        """The interpreter ends: record the exception that ends it, then wait until the trials are done.
+
+        The program's servers and temporary folders must exist as long as trials run.
+        """
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        fields = words_of(error) if isinstance(error, BaseException) else {}
+        self.write("end", **fields)
+        if not self.captured or not self._is_leader():
+            return
+        with contextlib.suppress(OSError):
+            with open(f"{self.folder}/{HELD}", "w", encoding="ascii") as file:
+                file.write(str(os.getpid()))
+            until = time.monotonic() + HOLD_END.seconds
+            while time.monotonic() < until and not os.path.exists(f"{self.folder}/{GO}"):
+                pause(WATCH_TRIAL.seconds)
+
+    def _is_leader(self) -> bool:
+        """Whether this is the first process: others, such as ranks, are waited for by it."""
+        try:
+            with open(f"{self.folder}/{LEADER}", encoding="ascii") as file:
+                return file.read() == str(os.getpid())
+        except OSError:
+            return False
+
+
+def place_fields(frame: Any) -> dict[str, Any]:
+    """The user's line at or above a frame, as fields of an event."""
+    place = users_place(frame)
+    return {"file": place.file, "line": place.line} if place is not None else {}
+
+
+def worker_number() -> int:
+    """The number of this loader worker; -1 in any other process."""
+    module = sys.modules.get("torch.utils.data._utils.worker")
+    info = module.get_worker_info() if module is not None else None
+    return info.id if info is not None else -1
+
+
+def rank() -> int | None:
+    """The rank of this process among those that train together."""
+    distributed = sys.modules.get("torch.distributed")
+    with contextlib.suppress(Exception):
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_rank())
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdecimal() and "WORLD_SIZE" in os.environ else None
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def begin() -> None:
+    """Register the patches for when the program imports torch."""
+    folder = os.environ.get(VARIABLE, "")
+    if not folder or not os.path.isdir(folder):
+        return
+    observer = Observer(folder)
+    atexit.register(_at_exit, observer)
+    from unjam.doctor.check.target.deeds import record_deeds  # noqa: PLC0415 - needs this module
+
+    record_deeds(observer)
+
+    def after_dataloader(module: ModuleType) -> None:
+        from unjam.doctor.check.target.observed_loaders import patch_loaders  # noqa: PLC0415 - only after torch
+
+        patch_loaders(module, observer)
+
+    def after_fetch(module: ModuleType) -> None:
+        from unjam.doctor.check.target.observed_samples import patch_fetchers  # noqa: PLC0415 - as above
+
+        patch_fetchers(module, observer)
+
+    def after_optimizer(module: ModuleType) -> None:
+        register = getattr(module, "register_optimizer_step_post_hook", None)
+        if register is not None:
+            register(lambda *_: _count_step(observer))
+
+    after_import("torch.utils.data.dataloader", after_dataloader)
+    after_import("torch.utils.data._utils.fetch", after_fetch)
+    after_import("torch.optim.optimizer", after_optimizer)
+
+
+def _count_step(observer: Observer) -> None:
+    observer.steps += 1
+
+
+def _at_exit(observer: Observer) -> None:
+    if not observer.captured:  # otherwise another callback, registered later, has run before
+        observer.ended()

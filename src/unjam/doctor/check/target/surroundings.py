@@ -1,0 +1,109 @@
+"""What loading reads outside of the dataset: globals, class attributes and environment variables.
+
+A worker has its own copies of them. If one differs between the program and a worker, or changes
+while workers live, samples may differ for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import types
+from typing import Any
+
+from unjam.doctor.check.inventory import names_in
+from unjam.doctor.check.target.held import hashed, layers, transforms
+from unjam.doctor.check.target.source_reading import loading_functions
+from unjam.doctor.facts.source import file_of, where_set
+from unjam.system.file_owner import is_users
+
+_PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, frozenset, type(None))
+MOST = 200
+
+
+class Surroundings:
+    """The names that the functions of one loader use."""
+
+    def __init__(self, dataset: Any, collate: Any) -> None:
+        self._globals: dict[str, tuple[dict[str, Any], str]] = {}
+        self._caches: dict[str, Any] = {}  # functions with an lru_cache
+        self._classes: dict[str, tuple[type, str]] = {}
+        self._variables: set[str] = set()
+        self._collate = collate
+        self._names: set[str] = set()  # every name that the functions use
+        with contextlib.suppress(Exception):
+            for function in loading_functions({"dataset": dataset, "collate_fn": collate}):
+                self._add(function)
+
+    def _add(self, function: types.FunctionType) -> None:
+        space = function.__globals__
+        self._names |= {
+            *names_in(function.__code__),
+            *(one for one in _constants(function.__code__) if isinstance(one, str)),
+        }
+        used = set(names_in(function.__code__))
+        for name in used:
+            value = space.get(name)
+            if isinstance(value, types.ModuleType) and is_users(getattr(value, "__file__", None) or "<none>"):
+                for inner in used & set(vars(value)):
+                    if isinstance(vars(value)[inner], _PLAIN) and not inner.startswith("__"):
+                        self._globals[f"{name}.{inner}"] = (vars(value), inner)
+            if callable(getattr(value, "cache_info", None)):
+                self._caches[name] = value
+            if name in space and isinstance(value, _PLAIN) and not name.startswith("__"):
+                self._globals[name] = (space, name)
+            elif isinstance(value, type) and is_users(file_of(value)):
+                self._add_class(value)
+        constants = [one for one in _constants(function.__code__) if isinstance(one, str)]
+        self._variables |= {one for one in constants if one.isupper() and len(one) > 2} | (
+            set(constants) & set(os.environ)
+        )
+        owner = function.__qualname__.rpartition(".")[0]
+        kind = space.get(owner)
+        if isinstance(kind, type):
+            self._add_class(kind)
+
+    def _add_class(self, kind: type) -> None:
+        for name, value in vars(kind).items():
+            if isinstance(value, _PLAIN) and not name.startswith("__") and len(self._classes) < MOST:
+                self._classes[f"{kind.__name__}.{name}"] = (kind, name)
+
+    def unused(self, dataset: Any) -> dict[str, Any]:
+        """The callables of the user's datasets whose name no function uses, and where each is set."""
+        found: dict[str, Any] = {}
+        with contextlib.suppress(Exception):
+            for path, _, value in transforms(dataset):
+                name = path.rpartition(".")[2]
+                owner = next((one for at, one in layers(dataset) if f"{at}.{name}" == path), None)
+                if owner is None or name in self._names or not is_users(file_of(type(owner))):
+                    continue
+                place = where_set(owner, name)
+                found[path] = (place.file, place.line) if place is not None else None
+                del value
+        return found
+
+    def read(self) -> dict[str, str]:
+        """A hash of each of them, as it is now."""
+        found: dict[str, str] = {}
+        with contextlib.suppress(Exception):
+            for path, (space, name) in list(self._globals.items())[:MOST]:
+                found[path] = hashed(space.get(name))
+            for path, cached in self._caches.items():
+                info = cached.cache_info()
+                found[f"{path} (lru_cache)"] = f"{info.currsize}:{info.maxsize}"
+            for path, (kind, name) in self._classes.items():
+                found[path] = hashed(vars(kind).get(name))
+            for name in self._variables:
+                if name in os.environ:
+                    found[f"os.environ[{name!r}]"] = hashed(os.environ[name])
+            for name, value in list(getattr(self._collate, "__dict__", {}).items())[:20]:
+                if isinstance(value, _PLAIN):
+                    found[f"collate_fn.{name}"] = hashed(value)
+        return found
+
+
+def _constants(code: types.CodeType) -> list[Any]:
+    found: list[Any] = []
+    for one in code.co_consts:
+        found += _constants(one) if isinstance(one, types.CodeType) else [one]
+    return found

@@ -1,0 +1,98 @@
+"""Finds lines in source files: where a class, a function or a call is, and what sets a name."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+
+from unjam.doctor.facts.source import enclosing, is_in_loop, tree_of
+from unjam.doctor.facts.trial import Place
+
+
+def class_line(file: str, name: str) -> Place | None:
+    """The line of a file where a class of this name begins."""
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return Place(file, node.lineno)
+    return None
+
+
+def method_line(file: str, name: str, method: str) -> Place | None:
+    """The line of a method of the class of this name in a file."""
+    tree = tree_of(file) if file else None
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef) and inner.name == method:
+                    return Place(file, inner.lineno)
+    return None
+
+
+def function_line(file: str, name: str) -> Place | None:
+    """The line of a function of this name, in a file or in a module beside it."""
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return Place(file, node.lineno)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.ImportFrom) and any((one.asname or one.name) == name for one in node.names):
+            other = os.path.join(os.path.dirname(file), *(node.module or "").split(".")[-1:]) + ".py"
+            if other != file and os.path.isfile(other):
+                return function_line(other, next(one.name for one in node.names if (one.asname or one.name) == name))
+    return None
+
+
+def function_at(place: Place | None) -> str:
+    """The name of the function around a line; "" at the top of a file."""
+    around = enclosing(place.file, place.line) if place is not None else []
+    return next(
+        (node.name for node in reversed(around) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))), ""
+    )
+
+
+def attribute_line(home: Place | None, name: str) -> Place | None:
+    """The first line of a class's file that sets an attribute of this name."""
+    return min(stored(home.file, name), key=lambda place: place.line, default=None) if home is not None else None
+
+
+def attribute_calls(file: str, names: tuple[str, ...]) -> Iterator[Place]:
+    """The lines of a file that call a function or method with one of these names, loops first."""
+    tree = tree_of(file)
+    found = [
+        Place(file, node.lineno)
+        for node in (ast.walk(tree) if tree else ())
+        if isinstance(node, ast.Call)
+        and (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) in names
+    ]
+    yield from sorted(found, key=lambda place: not is_in_loop(place.file, place.line))
+
+
+def stored(file: str, name: str) -> Iterator[Place]:
+    """The lines of a file that set a variable, attribute or item of this name, those in loops first."""
+    tree = tree_of(file)
+    found = []
+    for node in ast.walk(tree) if tree else ():
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
+        for target in targets:
+            last = target.slice if isinstance(target, ast.Subscript) else target
+            said = getattr(last, "attr", None) or getattr(last, "id", None) or getattr(last, "value", None)
+            if said == name.strip("[]'\""):
+                found.append(Place(file, target.lineno))
+    yield from sorted(found, key=lambda place: (not is_in_loop(place.file, place.line), -place.line))
+
+
+def sets_through(file: str, link: str) -> Iterator[tuple[Place, str, str]]:
+    """Assignments such as `part.dataset.scale = 1`: (place, text of the target, last name)."""
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree else ():
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if (
+                isinstance(target, ast.Attribute)
+                and isinstance(target.value, ast.Attribute)
+                and target.value.attr == link
+            ):
+                yield Place(file, target.lineno), ast.unparse(target), target.attr

@@ -1,0 +1,211 @@
+"""What was seen of a program while it ran as it is: its processes, their loaders, every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.trial import Place
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedFailure:
+    """An exception that the program met.
+
+    stage: "constructor", "iter", "sampler", "made" (iter(dataset)), "sample", "collate", "next" (as
+    the program got it) or "end" (it ended the program).
+    """
+
+    stage: str
+    type_name: str
+    message: str
+    trace: str
+    place: Place | None = None
+    index: str = ""
+    worker: int = -1
+    loader: int = 0
+    epoch: int = -1
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedSample:
+    """A sample that was looked at. drew: state of each generator that it used, before it did."""
+
+    index: Any
+    worker: int
+    digest: str
+    leaves: str
+    drew: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    read: int = 0  # bytes that loading it read
+    size: int = 0  # bytes that it has
+    files: tuple[str, ...] = ()  # opened for it
+
+
+@dataclass(slots=True)
+class WatchedEpoch:
+    """One pass over a loader. held: hash of each thing that the dataset holds, before the pass."""
+
+    number: int
+    expected: int | None = None
+    place: Place | None = None
+    held: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
+    began: float = 0.0
+    ended: float = 0.0
+    seed: int = 0  # torch's seed of the pass
+    done: bool = False  # the loader had no more batches
+    over: bool = False  # the program is done with it, or broke off
+    batches: int = 0
+    draws: int = 0
+    indices: list[Any] = field(default_factory=list)
+    order: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    first: float = 0.0
+    steps: int = 0
+    grad: bool = False
+    resources: Mapping[str, int] = field(default_factory=dict)
+    samples: list[WatchedSample] = field(default_factory=list)
+    # by worker: what the dataset held there at the start of the pass, and at the worker's end
+    worker_held: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    worker_left: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    loaded: int = 0
+    loading: float = 0.0
+    collating: float = 0.0
+    slowest: tuple[float, str] = (0.0, "")
+
+
+@dataclass(slots=True)
+class WatchedLoader:
+    """One loader of one process. facts: as `held.describe` writes them."""
+
+    number: int
+    pid: int
+    facts: Mapping[str, Any]
+    made: Place | None
+    place: Place | None
+    epochs: list[WatchedEpoch] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """A name for messages."""
+        at = self.made or self.place
+        return f"{self.facts.get('kind', 'DataLoader')} over {self.facts.get('dataset', '?')}" + (
+            f" ({at})" if at else ""
+        )
+
+    @property
+    def home(self) -> Place | None:
+        """The line of the dataset's class."""
+        known = self.facts.get("home")
+        return Place(*known) if known else None
+
+    @property
+    def workers(self) -> int:
+        """Its number of workers."""
+        return int(self.facts.get("workers") or 0)
+
+    @property
+    def iterable(self) -> bool:
+        """Whether its dataset is a stream."""
+        return bool(self.facts.get("iterable"))
+
+    @property
+    def whole(self) -> list[WatchedEpoch]:
+        """The passes that reached the end."""
+        return [one for one in self.epochs if one.done or (one.expected and one.batches >= one.expected)]
+
+    @property
+    def trains(self) -> bool:
+        """Whether an optimizer steps while the program uses it."""
+        return any(epoch.steps for epoch in self.epochs)
+
+    def base_indices(self, epoch: WatchedEpoch) -> list[Any]:
+        """The drawn indices as those of the dataset under Subsets."""
+        mapped = self.facts.get("subset")
+        if not mapped:
+            return epoch.indices
+        return [mapped[at] if isinstance(at, int) and -len(mapped) <= at < len(mapped) else at for at in epoch.indices]
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What the program did to a file or folder. done: "removed", "moved", "entered" or "cut"."""
+
+    done: str
+    path: str
+    place: Place
+    at: float = 0.0
+
+
+@dataclass(slots=True)
+class WatchedProcess:
+    """One process of the program that is not a worker."""
+
+    pid: int
+    parent: int
+    rank: int | None
+    script: str
+    loaders: list[WatchedLoader] = field(default_factory=list)
+    failures: list[WatchedFailure] = field(default_factory=list)
+    deeds: list[Deed] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Watched:
+    """The program as it ran.
+
+    outcome: "ended", "failed" (its exit code says so), "frozen" or "stopped" (the time was up).
+    """
+
+    outcome: str
+    code: int | None
+    seconds: float
+    processes: list[WatchedProcess] = field(default_factory=list)
+    output: str = ""
+    scene: Scene | None = None  # what its processes did when it froze
+    at_end: bool = False  # it froze after its last line
+    files_kept: bool = False  # what it wrote is kept: there was no view
+
+    @property
+    def loaders(self) -> list[WatchedLoader]:
+        """The loaders of all processes."""
+        return [loader for process in self.processes for loader in process.loaders]
+
+    @property
+    def failures(self) -> list[WatchedFailure]:
+        """The exceptions of all processes."""
+        return [failure for process in self.processes for failure in process.failures]
+
+    @property
+    def deeds(self) -> list[Deed]:
+        """What all processes did to files and folders."""
+        return [deed for process in self.processes for deed in process.deeds]
+
+    @property
+    def trains(self) -> bool:
+        """Whether an optimizer steps anywhere."""
+        return any(loader.trains for loader in self.loaders)
+
+    def siblings(self) -> Iterator[list[WatchedLoader]]:
+        """The loaders of several processes that the same line made: those of ranks."""
+        groups: dict[Any, dict[int, WatchedLoader]] = {}
+        for process in self.processes:
+            count: dict[Any, int] = {}
+            for loader in process.loaders:
+                at = loader.made or loader.place
+                if at is None:
+                    continue
+                count[at] = count.get(at, 0) + 1
+                groups.setdefault((at, count[at], loader.facts.get("base")), {})[process.pid] = loader
+        for found in groups.values():
+            if len(found) > 1:
+                yield [found[pid] for pid in sorted(found)]
+
+    def rank_of(self, loader: WatchedLoader) -> int | None:
+        """The rank of a loader's process."""
+        return next((one.rank for one in self.processes if one.pid == loader.pid), None)

@@ -1,0 +1,34 @@
+"""`unjam check --fix` and `--diff`: tries edits for what was found, shows them, and writes the proven ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unjam.doctor.check.command.check import Wishes, check_program
+from unjam.doctor.fix.mend import repair
+from unjam.doctor.report.diagnosis import Diagnosis
+from unjam.doctor.report.repair import show_repair
+from unjam.doctor.report.terminal import console
+
+
+class CannotFix(Exception):
+    """No edit can be tried here. The text says why."""
+
+
+def fix_and_show(
+    diagnosis: Diagnosis, arguments: list[str], wishes: Wishes, *, module: bool, write: bool, quiet: bool
+) -> None:
+    """Try edits for each finding, print the result, and write the files if wanted."""
+    if diagnosis.watched is None or diagnosis.watched.files_kept:
+        raise CannotFix("edits are tried on a view of the files in which nothing lasts, and that cannot be had here")
+
+    def check(edits: dict[str, str]) -> Diagnosis:
+        return check_program(diagnosis.target, arguments, replace(wishes, edits=edits, profile=False), module=module)
+
+    result = repair(diagnosis, check, wishes.say)
+    patch = result.diff()
+    if write:
+        result.write()
+    if not quiet:
+        rows = [(one.code, one.words, one.proven, one.refused) for one in result.mended]
+        show_repair(rows, patch, console(with_markup=True), written=write)

@@ -1,0 +1,130 @@
+"""Which edits could remove a finding's cause, the smallest first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.fix import edits
+from unjam.doctor.fix.source_edit import CannotEdit, SourceEdit
+from unjam.doctor.rules.rule import Finding
+from unjam.system.file_owner import is_users
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A changed file. words: what the edit does."""
+
+    path: str
+    text: str
+    words: str
+
+
+def proposals(finding: Finding, cases: list[Case], changed: dict[str, str]) -> Iterator[Proposal | str]:
+    """The edits for a finding; a text says why one is refused. `changed`: files that were edited before."""
+    case = _case_of(finding, cases)
+    known = False
+    for words, place, change in _candidates(finding, case):
+        known = True
+        if place is None or not os.path.isfile(place.file) or not is_users(place.file):
+            yield f"{words}: there is no line of the program to change"
+            continue
+        try:
+            edit = SourceEdit(place.file, changed.get(place.file) or _text(place.file))
+            change(edit)
+            yield Proposal(place.file, edit.edited_text(), words)
+        except (CannotEdit, OSError, UnicodeDecodeError) as error:
+            yield f"{words}: {error}"
+    if not known:
+        yield f"{finding.rule.code} needs a decision that only you can take"
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def _case_of(finding: Finding, cases: list[Case]) -> Case | None:
+    """The loader that a finding is about."""
+    for case in cases:
+        places = (case.loader.made_at, case.loader.iterated_at, case.loader.dataset_place)
+        if finding.location in places or any(part.path == finding.culprit for part in case.parts):
+            return case
+    return cases[0] if cases else None
+
+
+_Candidate = tuple[str, Place | None, Callable[[SourceEdit], None]]
+
+
+def _candidates(finding: Finding, case: Case | None) -> Iterator[_Candidate]:  # noqa: PLR0915 - one case for each code
+    code, culprit, place = finding.rule.code, finding.culprit, finding.location
+    loader = case.loader if case is not None else None
+    made = loader.made_at if loader is not None else None
+    home = loader.dataset_place if loader is not None else None
+    part = case.part(culprit) if case is not None else None
+    set_at = (part.place if part is not None else None) or place
+    dataset, attribute = loader.dataset if loader is not None else "", culprit.rpartition(".")[2]
+
+    def at(line: Place | None, function: Callable[..., None], *given: str) -> Callable[[SourceEdit], None]:
+        return lambda edit: function(edit, line.line if line is not None else 0, *given)
+
+    match code:
+        case "UJ501" | "UJ201" | "UJ202" | "UJ204" | "UJ101" | "UJ107" | "UJ206":
+            yield "make it in each worker", set_at, at(set_at, edits.make_per_worker)
+            if code == "UJ101":
+                yield "make the lambda a function of the module", set_at, at(set_at, edits.name_lambda)
+        case "UJ105":
+            yield (
+                "add a main guard",
+                loader.iterated_at if loader else place,
+                at(loader.iterated_at if loader else place, edits.add_main_guard),
+            )
+        case "UJ502" | "UJ519" if case is None or case.loader.iterable:
+            owner = culprit.partition(".")[0] if "__iter__" in culprit else dataset
+            yield (
+                "let each worker of each rank take its share",
+                home or place,
+                lambda edit: edits.shard_stream(edit, owner),
+            )
+        case "UJ505" | "UJ506":
+            yield "seed the generator in the worker", set_at, at(set_at, edits.seed_per_worker)
+        case "UJ510":
+            iterated = loader.iterated_at if loader is not None else place
+            yield "call set_epoch in the loop over epochs", iterated, at(iterated, edits.call_set_epoch)
+        case "UJ508":
+            yield "raise the exception again", place, at(place, edits.raise_again)
+        case "UJ517":
+            name = culprit.partition(" ")[0].partition(".")[0]
+            yield "yield a copy of the list", place, lambda edit: edits.copy_yielded_list(edit, name)
+        case "UJ507":
+            yield (
+                "return a copy of the buffer",
+                home or place,
+                lambda edit: edits.copy_returned(edit, dataset, attribute),
+            )
+        case "UJ524":
+            yield "make samples from a copy", home or place, lambda edit: edits.copy_held(edit, dataset, attribute)
+        case "UJ520":
+            yield "define __getitems__", place, lambda edit: edits.load_batches_by_item(edit, culprit.partition(".")[0])
+        case "UJ604" | "UJ607":
+            yield "keep the workers between epochs", made, at(made, edits.set_option, "persistent_workers", "True")
+        case "UJ516":
+            yield "start new workers for each epoch", made, at(made, edits.set_option, "persistent_workers", "False")
+        case "UJ504":
+            yield "keep the last batch of each worker", made, at(made, edits.set_option, "drop_last", "False")
+        case "UJ404":
+            yield "share the list between workers", set_at, at(set_at, edits.share_list)
+        case "UJ605":
+            yield "load without workers", made, at(made, edits.set_option, "num_workers", "0")
+        case "UJ606":
+            yield "use two workers", made, at(made, edits.set_option, "num_workers", "2")
+        case "UJ403" | "UJ401":
+            yield "prefetch one batch for each worker", made, at(made, edits.set_option, "prefetch_factor", "1")
+            yield "use unjam's loader", made, edits.use_unjam
+        case "UJ103" | "UJ104" | "UJ203" | "UJ402" | "UJ407":
+            yield "use unjam's loader", made, edits.use_unjam
+        case _:
+            return

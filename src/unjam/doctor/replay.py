@@ -1,0 +1,77 @@
+"""`unjam replay`: loads one sample of an error log again, in this process."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from unjam.doctor.check.target.program import find_object
+from unjam.loader.error_log import incidents
+from unjam.loader.incident import Incident
+from unjam.loader.worker.sample_random import replay_sample
+from unjam.system.file_owner import is_ours
+
+
+class CannotReplay(Exception):
+    """The sample cannot be loaded again; the message says why."""
+
+
+def incident_at(log: str, number: int) -> Incident:
+    """Return the incident in a line of an error log, counted from 1; -1 is the last line."""
+    at, incident = 0, None
+    for at, incident in enumerate(incidents(log), 1):  # noqa: B007 - used after the loop
+        if at == number:
+            break
+    if number not in (at, -1) or not at:
+        raise CannotReplay(f"{log} has the lines 1 to {at}" if at else f"{log} is empty")
+    if incident is None:
+        raise CannotReplay(f"line {at} of {log} is no incident")
+    return incident
+
+
+def dataset_of(target: str) -> Any:
+    """Return the dataset that `package.module:thing` or `file.py:thing` names; a loader has one."""
+    found = find_object(target)
+    found = found[0] if isinstance(found, (list, tuple)) and found else found
+    return getattr(found, "dataset", found) if hasattr(found, "batch_sampler") else found
+
+
+def replay(incident: Incident, dataset: Any, say: Callable[[str], None], *, debug: bool = False) -> bool:
+    """Load the sample of an incident again; return whether it failed again."""
+    index = incident.sample if incident.sample is not None else next(iter(incident.samples), None)
+    if index is None or not hasattr(type(dataset), "__getitem__"):
+        raise CannotReplay("the incident names no sample that can be loaded by its index")
+    known = incident.seed is not None and incident.epoch is not None
+    how = (
+        f"with the random numbers of epoch {incident.epoch}"
+        if known
+        else 'with other random numbers than it had (rng="sample" makes them its own)'
+    )
+    say(f"sample {index} again, {how}; then it was: {incident.what.splitlines()[0]}")
+    begun = time.monotonic()
+    try:
+        sample = replay_sample(dataset, index, incident.seed if known else None, incident.epoch or 0)
+    except Exception as error:  # noqa: BLE001 - the user's code; this is what we are here for
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_ours(frame.filename)]
+        say("".join(traceback.format_list(own)) + "".join(traceback.format_exception_only(error)).rstrip())
+        if debug:
+            import pdb  # noqa: PLC0415, T100 - the user wants it
+
+            pdb.post_mortem(error.__traceback__)
+        return True
+    say(f"it loads now, in {time.monotonic() - begun:.3f} s: {_described(sample)}")
+    return False
+
+
+def _described(sample: Any, depth: int = 2) -> str:
+    kind = type(sample).__name__
+    if hasattr(sample, "shape") and hasattr(sample, "dtype"):
+        return f"{kind} {tuple(sample.shape)} {sample.dtype}"
+    if isinstance(sample, dict) and depth:
+        return "{" + ", ".join(f"{key!r}: {_described(one, depth - 1)}" for key, one in list(sample.items())[:8]) + "}"
+    if isinstance(sample, (list, tuple)) and depth:
+        return f"{kind} of {len(sample)}: " + ", ".join(_described(one, depth - 1) for one in sample[:8])
+    text = repr(sample)
+    return f"{kind} {text if len(text) < 80 else text[:77] + '...'}"

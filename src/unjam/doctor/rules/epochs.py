@@ -1,0 +1,78 @@
+"""Queries on a watched program that several rules share. Nothing here names a cause."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader, WatchedSample
+
+
+def trainers(watched: Watched) -> list[WatchedLoader]:
+    """The loaders whose batches train a model; if no optimizer steps at all, those used with gradients."""
+    found = [one for one in watched.loaders if one.trains]
+    if found or watched.trains:
+        return found
+    return [one for one in watched.loaders if any(epoch.grad for epoch in one.epochs)]
+
+
+def evaluators(watched: Watched) -> list[WatchedLoader]:
+    """The loaders that are used without training, in a program that trains."""
+    return [one for one in watched.loaders if watched.trains and not one.trains and one.epochs]
+
+
+def consecutive(loader: WatchedLoader) -> Iterator[tuple[WatchedEpoch, WatchedEpoch]]:
+    """Each whole pass with the next whole one."""
+    whole = loader.whole
+    yield from itertools.pairwise(whole)
+
+
+def epoch_words(loader: WatchedLoader, epoch: WatchedEpoch) -> str:
+    """Say which loader and which epoch."""
+    return f"{loader.name}, epoch {epoch.number + 1}"
+
+
+def is_one_of_ranks(case: Case) -> bool:
+    """Whether other processes of the program have the same loader."""
+    return case.program is not None and any(case.seen in group for group in case.program.siblings())
+
+
+def by_index(epoch: WatchedEpoch) -> dict[Any, WatchedSample]:
+    """The samples that were looked at, by index."""
+    return {one.index: one for one in epoch.samples}
+
+
+def draws(loader: WatchedLoader) -> bool:
+    """Whether samples of a loader draw random numbers."""
+    return any(sample.drew for epoch in loader.epochs for sample in epoch.samples)
+
+
+def shared(one: WatchedLoader, other: WatchedLoader) -> set[str]:
+    """The names under which a loader holds objects that another loader of the same process holds, too."""
+    if one.pid != other.pid:
+        return set()
+    known = set(other.facts.get("tokens", {}).values())
+    return {name for name, token in one.facts.get("tokens", {}).items() if token in known}
+
+
+def attribute(path: str) -> str:
+    """The last name of a path such as `dataset.transform.scale`."""
+    return path.rpartition(".")[2]
+
+
+def changed_paths(loader: WatchedLoader, *, same_length: bool = False) -> list[str]:
+    """What the dataset holds that differs between two epochs: in the program, or in the same worker."""
+    found: dict[str, None] = {}
+    for before, after in itertools.pairwise(loader.epochs):
+        pairs = [(before.held, after.held)]
+        pairs += [(held, after.worker_held.get(worker, {})) for worker, held in before.worker_held.items()]
+        pairs += [(before.worker_held.get(worker, {}), left) for worker, left in before.worker_left.items()]
+        for old, new in pairs:
+            for path, value in old.items():
+                now = new.get(path, value)
+                kept = value.partition(":")[0] == now.partition(":")[0] or ":" not in value
+                if value not in (now, "nothing") and (kept or not same_length):
+                    found[path] = None
+    return list(found)

@@ -1,0 +1,56 @@
+"""Judges a program as it ran, and joins that with what the trials of its loaders found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched
+from unjam.doctor.rules import RULES, detected_live
+from unjam.doctor.rules.rule import Finding, Severity, fit_to_show
+
+
+def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> list[Finding]:
+    """The findings of the trials, of the running program and of its frozen processes, each cause once."""
+    found = [fit_to_show(one) for file in RULES if (detect := getattr(file, "detect_program", None)) is not None
+             for one in detect(watched, cases)]  # fmt: skip
+    freezes = [one for one in [*findings, *found] if one.rule.symptom == "frozen" and one.weight is Severity.ERROR]
+    frozen = detected_live(watched.scene) if watched.scene is not None and not freezes else []
+    kept = list(findings)
+    for one in [*found, *frozen]:
+        if not any(one.rule is other.rule for other in kept):
+            kept.append(one)
+    return _speed_last(kept)
+
+
+def _speed_last(findings: list[Finding]) -> list[Finding]:
+    """How fast a program with an error is says little: such findings become notes."""
+    if not any(one.weight is Severity.ERROR for one in findings):
+        return findings
+    slow = [one for one in findings if one.rule.code.startswith("UJ6")]
+    return [replace(one, severity=Severity.NOTE) if one in slow else one for one in findings]
+
+
+def contradicted(finding: Finding, case: Case) -> bool:
+    """Whether the program as it ran shows that a failure of a trial does not happen.
+
+    A trial runs later, perhaps without workers, without the program's servers and threads.
+    """
+    seen, program = case.seen, case.program
+    if seen is None or program is None or finding.weight is Severity.NOTE or finding.rule.code == "UJ511":
+        return False
+    failed = any(
+        one.loader in (seen.number, 0)
+        for process in program.processes
+        for one in process.failures
+        if process.pid == seen.pid
+    )
+    if failed:
+        return False
+    if finding.rule.code == "UJ306" and seen.workers:
+        return True  # the samples were loaded in workers, and none of them failed there
+    if finding.rule.symptom == "raised" or finding.rule.code in ("UJ307", "UJ308", "UJ515"):
+        return any(epoch.batches > 1 for epoch in seen.epochs)
+    if finding.rule.symptom in ("frozen", "died", "start"):
+        return bool(seen.whole) and program.outcome not in ("failed", "frozen")
+    return False

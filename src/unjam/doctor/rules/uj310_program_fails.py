@@ -1,0 +1,252 @@
+"""The program's loading fails, at the epoch and place where it did.
+
+What happened: a loader, its sampler, its dataset or its workers raised an exception while the
+program ran as it is.
+
+Why: the exception says so. If it comes only in a later epoch or in a second loader, what the
+program did in between is the cause: a changed folder, a closed file, a removed file, a changed list.
+
+How to confirm: run the program; the traceback names the same line.
+
+How to fix: what the evidence names.
+
+Limits: this is what was seen, without a trial that removes the cause; a rule that knows the cause
+replaces it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import attribute_calls, class_line, method_line
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import Watched, WatchedFailure, WatchedLoader
+from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+from unjam.system.file_owner import is_users
+
+RULE = Rule(
+    "UJ310",
+    "program-fails",
+    symptom="raised",
+    fallback=True,
+    yields_to=("died", "start", "none", "differs", "lost", "frozen"),
+)
+# the same, where it is known what the program did before
+KNOWN = replace(RULE, fallback=False, replaces=("UJ306", "UJ308", "UJ309"))
+
+
+class _Hint(NamedTuple):
+    """What the program did before, what would help, and the line to change."""
+
+    words: str
+    help: str
+    place: Place | None = None
+    culprit: str = ""
+
+
+_ORDER = ("constructor", "sampler", "made", "sample", "collate", "iter", "next", "end")
+_WORDS = {
+    "constructor": "creating the loader", "iter": "iter(loader)", "sampler": "the sampler", "made": "iter(dataset)",
+    "sample": "loading a sample", "collate": "the collate function", "next": "the loader",
+}  # fmt: skip
+
+
+def detect(case: Case) -> None:
+    """Trials have rules of their own for exceptions."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Report the exception that ended the program, where loading raised it."""
+    del cases
+    if watched.outcome not in ("failed", "frozen"):
+        return []
+    loading = [one for one in watched.failures if one.stage != "end"]
+    end = next((one for one in watched.failures if one.stage == "end"), None)
+    # what the program caught did not end it
+    fatal = [one for one in loading if end is None or _same(one, end)]
+    if not fatal:
+        return _worker_ended(watched, end)
+    first = min(fatal, key=lambda one: _ORDER.index(one.stage))
+    loader = next((one for one in watched.loaders if one.number == first.loader), None)
+    hint = _hint(watched, first, loader)
+    words = last_line(first)
+    where = _WORDS.get(first.stage, first.stage)
+    sample = f" (sample {first.index})" if first.index else ""
+    epoch = f", in epoch {first.epoch + 1}" if first.epoch > 0 else ""
+    return [
+        Finding(
+            KNOWN if hint.words else RULE,
+            f"{where}{sample} raises {words[:160]}{epoch}",
+            hint.culprit
+            or (f"sample {first.index} at {first.place}" if first.index and first.place else str(first.place or where)),
+            (
+                words[:300],
+                *((f"raised at {quoted(first.place)}",) if first.place else ()),
+                *((f"in {loader.name}",) if loader is not None else ()),
+                *((hint.words,) if hint.words else ()),
+            ),
+            PROVEN if first.place is not None else LIKELY,
+            hint.help,
+            hint.place or first.place or (loader.place if loader else None),
+        )
+    ]
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+def _worker_ended(watched: Watched, end: WatchedFailure | None) -> list[Finding]:
+    """Report a worker that ended with an exception outside of any sample: the program printed it."""
+    if end is None or "DataLoader worker" not in end.message:
+        return []
+    blocks = re.split(r"^Process \S+:$", watched.output, flags=re.MULTILINE)[1:]
+    for block in blocks:
+        frames = [
+            (Place(file, int(line)), name) for file, line, name in _FRAME.findall(block.partition("\nProcess ")[0])
+        ]
+        users = [one for one in frames if is_users(one[0].file)]
+        said = [line for line in block.splitlines() if line and not line.startswith((" ", "Traceback"))]
+        if not users or not said:
+            continue
+        place, name = users[-1]
+        timers = next(iter(attribute_calls(place.file, ("alarm", "setitimer"))), None)
+        return [
+            Finding(
+                KNOWN,
+                f"a worker ended while it loaded nothing: {name} raised {said[0][:160]}",
+                name,
+                (
+                    said[0][:300],
+                    f"raised at {quoted(place)}",
+                    *((f"a timer is set at {quoted(timers)} and goes off after the sample is done",) if timers else ()),
+                ),
+                LIKELY,
+                "cancel the timer when the sample is done: signal.alarm(0), signal.setitimer(signal.ITIMER_REAL, 0)"
+                if timers
+                else f"look at {quoted(place)}",
+                timers or place,
+            )
+        ]
+    return []
+
+
+def last_line(failure: WatchedFailure) -> str:
+    """The exception in a line; of a worker's exception, the last line of its traceback."""
+    lines = [line.strip() for line in failure.message.splitlines() if line.strip()]
+    if lines and lines[0].startswith("Caught ") and len(lines) > 1:
+        return lines[-1]
+    return f"{failure.type_name}: {lines[0]}" if lines else failure.type_name
+
+
+def _same(one: WatchedFailure, end: WatchedFailure) -> bool:
+    return one.type_name in (end.type_name, "") or one.type_name in end.message or end.message[:40] in one.message
+
+
+def _hint(watched: Watched, failure: WatchedFailure, loader: WatchedLoader | None) -> _Hint:
+    """What the program did before, and what would help."""
+    text = f"{failure.type_name} {failure.message}"
+    length = loader.facts.get("length") if loader is not None else None
+    outside = failure.stage == "sample" and failure.index.lstrip("-").isdecimal() and length is not None
+    if outside and loader is not None and not -int(length or 0) <= int(failure.index) < int(length or 0):
+        sampler, file = str(loader.facts.get("sampler")), str(loader.facts.get("sampler_file") or "")
+        return _Hint(
+            f"{sampler} drew index {failure.index}, and the dataset has {length:,} samples",
+            f"let {sampler} draw from 0 to len(dataset) - 1",
+            method_line(file, sampler, "__iter__") or class_line(file, sampler),
+            sampler,
+        )
+    if "No such file" in text or "FileNotFoundError" in text or "NotADirectory" in text:
+        return _missing_file(watched, failure, loader)
+    if "closed" in text.lower():
+        return _Hint(
+            "what is read from was closed before",
+            "open it on first use in the worker, and close it after the last epoch",
+        )
+    if "pandas" in failure.trace and "KeyError" in text:
+        return _Hint(
+            "a pandas object is asked by label: rows that were removed or sorted leave labels that are not 0 to n - 1",
+            "use .iloc for positions, or reset_index(drop=True) after filtering",
+        )
+    if "ConnectionRefused" in text or "BrokenPipe" in text or "ConnectionReset" in text or "EOFError" in text:
+        return _Hint(
+            "the process at the other end is gone",
+            "keep the server (manager, connection) alive as long as the loader is used",
+        )
+    return _Hint("", f"look at {quoted(failure.place)}" if failure.place else "see the traceback of the program")
+
+
+def _missing_file(watched: Watched, failure: WatchedFailure, loader: WatchedLoader | None) -> _Hint:
+    path = _path_in(failure.message)
+    folders = [epoch.folder for epoch in (loader.epochs if loader is not None else []) if epoch.folder]
+    here = folders[-1] if folders else os.getcwd()
+    entered = [deed for deed in watched.deeds if deed.done == "entered" and deed.at <= failure.at]
+    full = os.path.abspath(os.path.join(here, path))
+    earlier = [deed for deed in watched.deeds if deed.at <= failure.at]
+    gone = [deed for deed in earlier if deed.done in ("removed", "moved") and _covers(deed.path, full)]
+    if gone:
+        return _Hint(
+            f"{gone[-1].path} was {gone[-1].done} at {quoted(gone[-1].place)}",
+            "keep the data until the last epoch is over, and remove only what this line is meant to remove",
+            gone[-1].place,
+            os.path.basename(gone[-1].path),
+        )
+    if entered and not os.path.isabs(path):
+        return _Hint(
+            f"the path is relative, and the program changed its folder at {quoted(entered[-1].place)}",
+            "make the paths absolute (os.path.abspath, Path.resolve) before the folder changes",
+            entered[-1].place,
+            "os.chdir",
+        )
+    if not os.path.isabs(path):
+        return _Hint(
+            f"the path {path!r} is relative; the program runs in {here}",
+            "make the path absolute, from __file__ for example",
+        )
+    return _Hint(f"{path} does not exist", "check how the path is made")
+
+
+def _covers(deleted: str, path: str) -> bool:
+    return path == deleted or path.startswith(f"{deleted.rstrip('/')}/")
+
+
+def _path_in(message: str) -> str:
+    _, quote, rest = message.partition("'")
+    return rest.partition("'")[0] if quote else ""
+
+
+def broken(DataLoader: Any) -> str:
+    """Remove the data after the first epoch."""
+    del DataLoader
+    return _program("")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Remove it after the last one."""
+    del DataLoader
+    return _program("    if epoch == 1:\n    ")
+
+
+def _program(when: str) -> str:
+    return (
+        "import os, tempfile, torch\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "folder = tempfile.mkdtemp()\n"
+        "path = os.path.join(folder, 'numbers.pt')\n"
+        "torch.save(torch.arange(24), path)\n"
+        "class Numbers(Dataset):\n"
+        "    def __len__(self):\n"
+        "        return 24\n"
+        "    def __getitem__(self, index):\n"
+        "        return torch.load(path)[index]\n"
+        "loader = DataLoader(Numbers(), batch_size=4, num_workers=1)\n"
+        "for epoch in range(2):\n"
+        "    for batch in loader:\n"
+        "        pass\n"
+        f"{when}    if os.path.exists(path): os.remove(path)\n"
+    )

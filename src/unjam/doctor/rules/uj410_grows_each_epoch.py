@@ -1,0 +1,99 @@
+"""The program holds more after each epoch: descriptors, processes, threads or memory.
+
+What happened: what the training process holds grows from epoch to epoch by about the same amount.
+
+Why: each epoch makes something that is never given back: an iterator that is kept, a pool, a
+temporary file, a list to which batches are added.
+
+How to confirm: count `/proc/self/fd`, or print the memory, after each epoch.
+
+How to fix: make it once before the loop, or close it at the end of the epoch.
+
+Limits: needs three epochs. Memory counts only if it grows by at least 20 MB in each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import trainers
+from unjam.doctor.rules.judging import LIKELY, size
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ410", "grows-each-epoch", Severity.WARNING)
+LEAST = {"descriptors": 2, "children": 1, "threads": 1, "memory": 20_000_000}
+_WORDS = {"descriptors": "open descriptors", "children": "child processes", "threads": "threads", "memory": "memory"}
+
+
+def detect(case: Case) -> None:
+    """Trials of two epochs say nothing about it."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find what grew in every epoch of a loader."""
+    for loaders in _by_line(trainers(watched) or watched.loaders):
+        loader = loaders[-1]
+        epochs = loader.epochs if len(loaders) == 1 else [one.epochs[-1] for one in loaders]
+        for name, least in LEAST.items():
+            values = [epoch.resources[name] for epoch in epochs if name in epoch.resources]
+            steps = [b - a for a, b in itertools.pairwise(values[1:])]
+            # the first epoch loads libraries and fills caches
+            if len(steps) < 2 or min(steps) < least or max(steps) > 4 * min(steps):
+                continue
+            case = next((one for one in cases if one.seen is loader), None)
+            kept = case.reading.kept if case is not None else None
+            return [_finding(loader, name, values, kept)]
+    return []
+
+
+def _by_line(loaders: list[WatchedLoader]) -> list[list[WatchedLoader]]:
+    """The loaders that each line made: a loop may make one for each epoch."""
+    found: dict[Any, list[WatchedLoader]] = {}
+    for loader in loaders:
+        found.setdefault((loader.pid, loader.made or loader.place), []).append(loader)
+    return list(found.values())
+
+
+def _finding(loader: WatchedLoader, name: str, values: list[int], kept: Any) -> Finding:
+    shown = ", ".join(size(v) if name == "memory" else str(v) for v in values[:6])
+    return Finding(
+        RULE,
+        f"{_WORDS[name]} of the training process grow with each epoch: {shown}",
+        kept[1] if kept else f"the loop over {loader.name}",
+        (
+            f"{_WORDS[name]} after each epoch of {loader.name}: {shown}",
+            *((f"batches are kept in {kept[1]} at {kept[0]}",) if kept else ()),
+        ),
+        LIKELY,
+        "make it once before the loop over epochs, or give it back at the end of each epoch",
+        kept[0] if kept else loader.place or loader.made,
+    )
+
+
+def broken(DataLoader: Any) -> str:
+    """Open a file in each epoch."""
+    del DataLoader
+    return _program("    logs += [open(__file__) for _ in range(4)]\n")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Open none."""
+    del DataLoader
+    return _program("")
+
+
+def _program(line: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "loader = DataLoader(TensorDataset(torch.arange(24.0).view(24, 1)), batch_size=4, shuffle=True)\n"
+        "logs = []\n"
+        "for epoch in range(6):\n"
+        f"{line}"
+        "    for (x,) in loader:\n"
+        "        pass\n"
+    )

@@ -1,0 +1,133 @@
+"""Every epoch has the same order, although the sampler shuffles.
+
+What happened: two passes over the training data had exactly the same order.
+
+Why: something sets the generator back before each pass: `manual_seed` in the epoch's loop, a new
+generator with a fixed seed for each loader, or a sampler that makes its generator anew in
+`__iter__`. The model sees the same batches in the same order again and again.
+
+How to confirm: print the first indices of two epochs.
+
+How to fix: seed once, before the first epoch; in a sampler of your own, add the epoch to the seed.
+
+Limits: only passes that reached their end are compared. An order that is meant to repeat, such as
+that of an evaluation, is not reported.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import attribute_calls, function_at
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import consecutive, trainers
+from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ518", "order-repeats", Severity.WARNING, fallback=True, symptom="repeats")
+FEWEST = 6
+SEEDS = (
+    "manual_seed",
+    "seed",
+    "seed_everything",
+    "set_seed",
+    "manual_seed_all",
+    "Random",
+    "default_rng",
+    "RandomState",
+)
+
+
+def detect(case: Case) -> None:
+    """Trials say nothing about it."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find a shuffled loader with the same order in two epochs, or loaders made anew with one order."""
+    del cases
+    found = []
+    for loader in trainers(watched):
+        if not loader.facts.get("random") or loader.facts.get("set_epoch"):
+            continue
+        same = [(a, b) for a, b in consecutive(loader) if a.order == b.order and _shuffled(a.indices)]
+        if same:
+            found.append(_finding(loader, len(same) + 1))
+    if not found:
+        found += _remade(watched)
+    return found[:1]
+
+
+def _remade(watched: Watched) -> list[Finding]:
+    """Loaders that one line makes for each epoch, all with the same order."""
+    by_line: dict[Any, list[WatchedLoader]] = {}
+    for loader in trainers(watched):
+        if loader.facts.get("random") and loader.whole and loader.made is not None:
+            by_line.setdefault(
+                (loader.pid, loader.made, loader.facts.get("length"), loader.facts.get("dataset")), []
+            ).append(loader)
+    for loaders in by_line.values():
+        orders = {one.whole[0].order for one in loaders}
+        apart = all(a.epochs[-1].ended <= b.epochs[0].began for a, b in itertools.pairwise(loaders))
+        if len(loaders) > 1 and apart and len(orders) == 1 and _shuffled(loaders[0].whole[0].indices):
+            return [_finding(loaders[0], len(loaders))]
+    return []
+
+
+def _shuffled(indices: list[Any]) -> bool:
+    numbers = [one for one in indices if isinstance(one, int)]
+    return len(numbers) >= FEWEST and numbers != sorted(numbers) and numbers != sorted(numbers, reverse=True)
+
+
+def _finding(loader: WatchedLoader, passes: int) -> Finding:
+    epoch = loader.whole[0]
+    file = str(loader.facts.get("sampler_file") or "")
+    at = loader.place or loader.made
+    files = [file] if file else [place.file for place in (loader.place, loader.made) if place is not None]
+    seeds = [place for one in dict.fromkeys(files) for place in attribute_calls(one, SEEDS)]
+    around = function_at(loader.place)
+    seed = min(seeds, key=lambda place: function_at(place) != around, default=None)
+    sampler = loader.facts.get("sampler")
+    return Finding(
+        RULE,
+        f"{passes} epochs of {loader.name} have exactly the same order, although {sampler} shuffles",
+        f"{sampler} of {loader.name}",
+        (
+            f"the indices of every pass begin with {', '.join(map(str, epoch.indices[:6]))}",
+            *((f"a generator is seeded at {quoted(seed)}",) if seed else ()),
+        ),
+        PROVEN,
+        "seed once, before the first epoch" if not file else f"make {sampler} add the number of the epoch to its seed",
+        seed or at,
+    )
+
+
+def broken(DataLoader: Any) -> str:
+    """Seed at the start of each epoch."""
+    del DataLoader
+    return _program("    torch.manual_seed(0)\n")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Seed once."""
+    del DataLoader
+    return _program("")
+
+
+def _program(seed: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "torch.manual_seed(0)\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "loader = DataLoader(TensorDataset(torch.arange(24.0).view(24, 1)), batch_size=4, shuffle=True)\n"
+        "for epoch in range(3):\n"
+        f"{seed}"
+        "    for (x,) in loader:\n"
+        "        optimizer.zero_grad()\n"
+        "        model(x).mean().backward()\n"
+        "        optimizer.step()\n"
+    )

@@ -1,0 +1,127 @@
+"""Several ranks train on the same samples.
+
+What happened: the processes of one training load the same samples, in each epoch.
+
+Why: nothing divides the data between the ranks: no `DistributedSampler`, a rank that was not
+passed on, or a stream that is divided between workers only. The training does the work of one rank
+several times.
+
+How to confirm: print rank and index of the first samples.
+
+How to fix: `DistributedSampler(dataset)` for a dataset with indices; for a stream, take the share
+of `rank * workers + worker` out of `ranks * workers`.
+
+Limits: an evaluation that every rank runs over all data is not reported. Streams are compared by
+the content of those samples that were looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import draws, trainers
+from unjam.doctor.rules.judging import PROVEN, count
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ519", "ranks-share-samples")
+# ranks get a few samples twice so that all have the same number
+MOST_SHARED = 0.3
+
+
+def detect(case: Case) -> None:
+    """Trials of one process say nothing about it."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Compare what the ranks' training loaders drew in their first epoch."""
+    del cases
+    training = {id(one) for one in trainers(watched)}
+    for loaders in watched.siblings():
+        if not all(id(one) in training for one in loaders):
+            continue
+        for one, other in itertools.pairwise(loaders):
+            share, words = _shared(one, other)
+            if share > MOST_SHARED:
+                return [_finding(watched, one, other, share, words)]
+    return []
+
+
+def _shared(one: WatchedLoader, other: WatchedLoader) -> tuple[float, str]:
+    """The share of a rank's first epoch that another rank loads, too."""
+    if one.facts.get("replacement"):
+        return 0.0, ""
+    what = "indices"
+    mine, its = (set(loader.base_indices(loader.epochs[0])) for loader in (one, other))
+    # a stream has no indices; and datasets of different files may have the same ones
+    if one.iterable or one.facts.get("items") != other.facts.get("items") or not one.facts.get("items"):
+        samples = [{s.digest for s in loader.epochs[0].samples} for loader in (one, other)]
+        if one.iterable and draws(one):
+            return 0.0, ""  # the content says nothing about where it comes from
+        if not draws(one):
+            mine, its, what = samples[0], samples[1], "samples that were looked at"
+    both = mine & its
+    if len(mine) < 4 or len(its) < 4:
+        return 0.0, ""
+    return len(both) / min(len(mine), len(its)), f"{len(both)} of {len(mine)} {what}"
+
+
+def _finding(watched: Watched, one: WatchedLoader, other: WatchedLoader, share: float, words: str) -> Finding:
+    ranks = [watched.rank_of(loader) for loader in (one, other)]
+    who = " and ".join(
+        f"rank {r}" if r is not None else f"process {p}" for r, p in zip(ranks, (one.pid, other.pid), strict=True)
+    )
+    sampler = one.facts.get("sampler")
+    culprit = f"{sampler} of {one.name}" if not one.iterable else f"{one.facts.get('dataset')}.__iter__"
+    return Finding(
+        RULE,
+        f"{who} train on the same samples: {words} of the first epoch of {one.name}",
+        culprit,
+        (
+            f"{who}: {words} are the same ({share:.0%})",
+            f"sampler: {sampler}" if not one.iterable else "the stream is not divided between ranks",
+            f"{count(len(watched.processes), 'process', 'processes')} were watched",
+        ),
+        PROVEN,
+        "sampler=DistributedSampler(dataset, num_replicas=..., rank=...) and no shuffle; call its set_epoch each epoch"
+        if not one.iterable
+        else "let each stream take its share: rank * workers + worker out of ranks * workers",
+        (one.home if one.iterable else None) or one.made or one.place,
+    )
+
+
+def broken(DataLoader: Any) -> str:
+    """Give every rank the whole dataset."""
+    del DataLoader
+    return _program("shuffle=True")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Divide it."""
+    del DataLoader
+    return _program("sampler=DistributedSampler(data, num_replicas=2, rank=rank)")
+
+
+def _program(how: str) -> str:
+    return (
+        "import multiprocessing\n"
+        "import torch\n"
+        "from torch.utils.data import DataLoader, DistributedSampler, TensorDataset\n"
+        "def train(rank):\n"
+        "    torch.manual_seed(rank)\n"
+        "    data = TensorDataset(torch.arange(24.0).view(24, 1))\n"
+        "    model = torch.nn.Linear(1, 1)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        f"    for (x,) in DataLoader(data, batch_size=4, {how}):\n"
+        "        model(x).mean().backward()\n"
+        "        optimizer.step()\n"
+        "if __name__ == '__main__':\n"
+        "    ranks = [multiprocessing.Process(target=train, args=(rank,)) for rank in range(2)]\n"
+        "    for rank in ranks:\n"
+        "        rank.start()\n"
+        "    for rank in ranks:\n"
+        "        rank.join()\n"
+    )

@@ -1,0 +1,75 @@
+"""The loader never calls `__getitem__`: an inherited `__getitems__` loads the batches.
+
+What happened: the dataset's class defines `__getitem__`, and a base class defines `__getitems__`.
+torch prefers `__getitems__`, so what the class adds (a transform, a check) never runs.
+
+Why: torch loads whole batches through `__getitems__` where a dataset has one. `Subset` has one, and
+so have many datasets of libraries.
+
+How to confirm: `dataset.__getitems__([0])[0]` and `dataset[0]` differ.
+
+How to fix: define `__getitems__` next to `__getitem__`:
+`def __getitems__(self, indices): return [self[i] for i in indices]`.
+
+Limits: compared with one sample, with the same seeds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ520", "getitem-bypassed")
+
+
+def detect(case: Case) -> Finding | None:
+    """Find a __getitems__ of a base class that gives another sample than __getitem__."""
+    known = case.loader.bypassed
+    if known is None:
+        return None
+    owner, base, place = known
+    return Finding(
+        RULE,
+        f"{owner}.__getitem__ is never called: torch loads batches with {base}.__getitems__",
+        f"{owner}.__getitem__",
+        (
+            f"dataset.__getitems__([0])[0] and dataset[0] differ; {base} defines __getitems__, {owner} does not",
+            *((f"by-passed: {quoted(place)}",) if place else ()),
+        ),
+        PROVEN,
+        f"define __getitems__ in {owner}: return [self[index] for index in indices]",
+        place or case.loader.dataset_place,
+        "+    def __getitems__(self, indices):\n+        return [self[index] for index in indices]",
+    )
+
+
+def broken(DataLoader: Any) -> None:
+    """Override __getitem__ of a Subset."""
+    _program(DataLoader, both=False)
+
+
+def fixed(DataLoader: Any) -> None:
+    """Override both."""
+    _program(DataLoader, both=True)
+
+
+def _program(DataLoader: Any, *, both: bool) -> None:
+    from unjam.doctor.rules.programs import Numbers
+
+    class Store(Numbers):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [Numbers.__getitem__(self, index) for index in indices]
+
+    class Scaled(Store):
+        def __getitem__(self, index: Any) -> Any:
+            return super().__getitem__(index) * 2
+
+    class Whole(Scaled):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [self[index] for index in indices]
+
+    for _ in DataLoader((Whole if both else Scaled)(16), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,136 @@
+"""Training and validation share samples.
+
+What happened: samples that the model is validated with are also used to train it.
+
+Why: the split was made wrongly: two random splits instead of one, a slice that begins too early,
+indices of one list used in another one.
+
+How to confirm: intersect the indices, or the file names, of the two datasets.
+
+How to fix: split once, keep both parts, and check that they have nothing in common.
+
+Limits: compared are indices of a dataset that both use, or the lists that two datasets hold (file
+names, rows). That two different files show the same patient is not seen. A pass over the whole
+training set without training is not reported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import evaluators, trainers
+from unjam.doctor.rules.judging import PROVEN, names
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ521", "split-overlaps")
+
+
+def detect(case: Case) -> None:
+    """Trials of one loader say nothing about it."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Compare each loader for evaluation with the training that went before it."""
+    del cases
+    for loader in evaluators(watched):
+        before = [
+            one for one in trainers(watched) if one.pid == loader.pid and one.epochs[0].began < loader.epochs[0].began
+        ]
+        if not before or loader.iterable:
+            continue
+        train = max(before, key=lambda one: one.epochs[0].began)
+        finding = _compared(train, loader, apart=_has_another(watched, train, loader))
+        if finding is not None:
+            return [finding]
+    return []
+
+
+def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Finding | None:
+    if train.iterable:
+        return None
+    mine, its = train.facts.get("tokens", {}).get("base"), other.facts.get("tokens", {}).get("base")
+    if (mine is not None and mine == its) or _same_rows(train, other):
+        drawn = {index for epoch in train.epochs for index in train.base_indices(epoch)}
+        checked = {index for epoch in other.epochs for index in other.base_indices(epoch)}
+        what, shown = "indices", sorted(drawn & checked, key=str)
+    else:
+        both = [name for name in train.facts.get("items", {}) if name in other.facts.get("items", {})]
+        if not both:
+            return None
+        name = min(both, key=lambda one: len(_items_of(train, one) & _items_of(other, one)))
+        drawn = _items_of(train, name)
+        checked = _items_of(other, name)
+        at = {value: place for place, value in enumerate(other.facts["items"][name])}
+        what, shown = f"items of {name}", sorted((at[one] for one in drawn & checked), key=str)
+    common = drawn & checked
+    if not common:
+        return None
+    whole = len(drawn) >= int(train.facts.get("base_length") or 0)
+    if checked == drawn and (whole or apart):
+        return None  # on purpose: how well the training set is learnt
+    return Finding(
+        RULE,
+        f"{len(common):,} of the {len(checked):,} samples of {other.name} are also used for training by {train.name}",
+        f"{other.name}",
+        (
+            f"common {what}: {names(map(str, shown))}",
+            f"training draws {len(drawn):,}, evaluation {len(checked):,}",
+        ),
+        PROVEN,
+        "split once, so that the two parts have nothing in common, and use these parts for both loaders",
+        other.made or other.place,
+    )
+
+
+def _same_rows(train: WatchedLoader, other: WatchedLoader) -> bool:
+    """Whether two datasets of a class hold the same rows."""
+    same = all(train.facts.get(name) == other.facts.get(name) for name in ("base", "base_length"))
+    rows = [path for path in train.facts.get("rows", ()) if path in other.facts.get("rows", ())]
+    mine, its = train.epochs[0].held, other.epochs[0].held
+    return same and bool(rows) and all(mine.get(path) == its.get(path) is not None for path in rows)
+
+
+def _has_another(watched: Watched, train: WatchedLoader, loader: WatchedLoader) -> bool:
+    """Whether the program also evaluates with samples that it does not train on."""
+    drawn = {index for epoch in train.epochs for index in train.base_indices(epoch)}
+    others = [one for one in evaluators(watched) if one is not loader and one.pid == loader.pid]
+    return any(not drawn & set(one.base_indices(epoch)) for one in others for epoch in one.epochs)
+
+
+def _items_of(loader: WatchedLoader, name: str) -> set[Any]:
+    items = loader.facts["items"][name]
+    used = {index for epoch in loader.epochs for index in loader.base_indices(epoch)}
+    return {items[index] for index in used if isinstance(index, int) and -len(items) <= index < len(items)}
+
+
+def broken(DataLoader: Any) -> str:
+    """Let the parts overlap."""
+    del DataLoader
+    return _program("range(30, 60)")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Let validation begin where training ends."""
+    del DataLoader
+    return _program("range(40, 60)")
+
+
+def _program(part: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, Subset, TensorDataset\n"
+        "data = TensorDataset(torch.arange(60.0).view(60, 1))\n"
+        "train = DataLoader(Subset(data, range(40)), batch_size=4, shuffle=True)\n"
+        f"check = DataLoader(Subset(data, {part}), batch_size=4)\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for (x,) in train:\n"
+        "    model(x).mean().backward()\n"
+        "    optimizer.step()\n"
+        "with torch.no_grad():\n"
+        "    for (x,) in check:\n"
+        "        model(x)\n"
+    )

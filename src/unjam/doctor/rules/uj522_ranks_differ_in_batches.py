@@ -1,0 +1,111 @@
+"""Ranks have different numbers of batches.
+
+What happened: one rank is done with an epoch while another one still has batches.
+
+Why: the data is divided by hand, without giving every rank the same number; or a stream yields
+fewer samples on one rank. With collective operations in the loop, the rank with more batches
+waits for ever.
+
+How to confirm: print `len(loader)`, or count the batches, on every rank.
+
+How to fix: `DistributedSampler` pads; `drop_last=True` cuts; for streams, agree on a number of
+steps, or use `torch.distributed.algorithms.Join`.
+
+Limits: only passes that were watched are compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import trainers
+from unjam.doctor.rules.judging import LIKELY, PROVEN
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ522", "ranks-differ-in-batches", symptom="frozen")
+
+
+def detect(case: Case) -> None:
+    """Trials of one process say nothing about it."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Compare the number of batches of each epoch between the ranks."""
+    del cases
+    training = {id(one) for one in trainers(watched)}
+    for loaders in watched.siblings():
+        if any(id(one) not in training for one in loaders):
+            continue
+        fewest = min((one.epochs[0].batches for one in loaders if one.epochs[0].done), default=1 << 60)
+        numbers = [_batches(one, fewest) for one in loaders]
+        if any(number is None for number in numbers) or len(set(numbers)) == 1:
+            continue
+        said = ", ".join(
+            f"rank {watched.rank_of(one)}: {number}"
+            if watched.rank_of(one) is not None
+            else f"process {one.pid}: {number}"
+            for one, number in zip(loaders, numbers, strict=True)
+        )
+        frozen = watched.outcome == "frozen" or any("distributed" in f.trace for f in watched.failures)
+        first = loaders[0]
+        return [
+            Finding(
+                RULE,
+                f"the ranks have different numbers of batches of {first.name}: {said}",
+                f"{first.facts.get('sampler')} of {first.name}"
+                if not first.iterable
+                else f"{first.facts.get('dataset')}.__iter__",
+                (
+                    f"batches of one epoch: {said}",
+                    *(("the rank with more batches waits for the others in a collective operation",) if frozen else ()),
+                ),
+                PROVEN if frozen else LIKELY,
+                "give every rank the same number: DistributedSampler, drop_last=True, or a number of steps that all ranks agree on",
+                first.made or first.place,
+            )
+        ]
+    return []
+
+
+def _batches(loader: WatchedLoader, most: int) -> int | None:
+    """The batches of the first epoch: those that came or were promised; more than `most`, if it goes on."""
+    epoch = loader.epochs[0]
+    if epoch.done or epoch.expected is not None:
+        return epoch.batches if epoch.done else epoch.expected
+    return epoch.batches if epoch.batches > most else None
+
+
+def broken(DataLoader: Any) -> str:
+    """Divide without equal shares."""
+    del DataLoader
+    return _program("range(rank, 21, 2)")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Give equal shares."""
+    del DataLoader
+    return _program("range(rank, 20, 2)")
+
+
+def _program(share: str) -> str:
+    return (
+        "import multiprocessing\n"
+        "import torch\n"
+        "from torch.utils.data import DataLoader, Subset, TensorDataset\n"
+        "def train(rank):\n"
+        f"    data = Subset(TensorDataset(torch.arange(24.0).view(24, 1)), {share})\n"
+        "    model = torch.nn.Linear(1, 1)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "    for (x,) in DataLoader(data, batch_size=2):\n"
+        "        model(x).mean().backward()\n"
+        "        optimizer.step()\n"
+        "if __name__ == '__main__':\n"
+        "    ranks = [multiprocessing.Process(target=train, args=(rank,)) for rank in range(2)]\n"
+        "    for rank in ranks:\n"
+        "        rank.start()\n"
+        "    for rank in ranks:\n"
+        "        rank.join()\n"
+    )

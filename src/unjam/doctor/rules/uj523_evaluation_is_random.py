@@ -1,0 +1,109 @@
+"""The evaluation uses random samples: it shares the training's transform.
+
+What happened: the same index gives another sample in each evaluation, because the dataset under
+both `Subset`s is one object, with the random transform that is meant for training.
+
+Why: `random_split` and `Subset` only choose indices. What the dataset does with a sample is the
+same for both parts.
+
+How to confirm: load one validation sample twice.
+
+How to fix: make two datasets, one with and one without the random transform, and use the same
+indices for their `Subset`s.
+
+Limits: only a dataset that training and evaluation share is reported. Random numbers that come from
+elsewhere than known generators are not seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import evaluators, shared, trainers
+from unjam.doctor.rules.judging import LIKELY, PROVEN
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ523", "evaluation-is-random", Severity.WARNING)
+
+
+def detect(case: Case) -> None:
+    """Trials of one loader say nothing about it."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find an evaluation whose samples draw random numbers in a dataset that training uses."""
+    del cases
+    for loader in evaluators(watched):
+        drawn = {name for epoch in loader.epochs for sample in epoch.samples for name in sample.drew}
+        for train in trainers(watched):
+            both = shared(loader, train)
+            if not drawn or "base" not in both or loader.iterable or not train.facts.get("subset"):
+                continue
+            changed = _changes(loader)
+            paths = [path for path in loader.facts.get("transforms", {}) if path in both]
+            culprit = paths[0] if paths else f"{loader.facts.get('base')}"
+            return [
+                Finding(
+                    RULE,
+                    f"the samples of {loader.name} are random: it shares its dataset with the training ({train.name})",
+                    culprit,
+                    (
+                        f"its samples draw from {', '.join(sorted(drawn))}",
+                        *(
+                            (f"sample {changed} differs from one evaluation to the next",)
+                            if changed is not None
+                            else ()
+                        ),
+                        f"both loaders use the same {loader.facts.get('base')} object"
+                        + (f" with {', '.join(paths)}" if paths else ""),
+                    ),
+                    PROVEN if changed is not None else LIKELY,
+                    f"make a second {loader.facts.get('base')} without the random transform for the evaluation, with the same indices",
+                    loader.made or loader.place,
+                )
+            ]
+    return []
+
+
+def _changes(loader: WatchedLoader) -> Any:
+    seen: dict[Any, str] = {}
+    for epoch in loader.epochs:
+        for sample in epoch.samples:
+            if seen.setdefault(sample.index, sample.digest) != sample.digest:
+                return sample.index
+    return None
+
+
+def broken(DataLoader: Any) -> str:
+    """Split one dataset that adds noise."""
+    del DataLoader
+    return _program("data")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Evaluate without noise."""
+    del DataLoader
+    return _program("Numbers(60)")
+
+
+def _program(checked: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, Subset\n"
+        "from unjam.doctor.rules.programs import Numbers\n"
+        "data = Numbers(60, lambda index: torch.full((4,), float(index)) + torch.randn(4))\n"
+        "train = DataLoader(Subset(data, range(40)), batch_size=4, shuffle=True)\n"
+        f"check = DataLoader(Subset({checked}, range(40, 60)), batch_size=4)\n"
+        "model = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for epoch in range(2):\n"
+        "    for x in train:\n"
+        "        model(x).mean().backward()\n"
+        "        optimizer.step()\n"
+        "    with torch.no_grad():\n"
+        "        for x in check:\n"
+        "            model(x)\n"
+    )

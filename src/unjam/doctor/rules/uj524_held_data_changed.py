@@ -1,0 +1,102 @@
+"""Loading changes the data that the dataset holds.
+
+What happened: the same index gives another sample in a later epoch, though nothing random is
+drawn: loading a sample changes what the dataset keeps in memory.
+
+Why: an operation in place (`+=`, `mul_`, `sort`, `pop`, `out=`) works on the stored array or list
+and not on a copy. The second epoch normalises what was normalised before.
+
+How to confirm: hash the stored data before and after an epoch.
+
+How to fix: work on a copy: `self.data[index].clone()`, `.copy()`, `sorted(...)`.
+
+Limits: with workers that are started anew for each epoch, the change is lost with them, and only
+samples that an epoch loads twice can differ. Large arrays are compared by parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import by_index, changed_paths, draws
+from unjam.doctor.rules.judging import LIKELY, PROVEN, count, names
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ524", "held-data-changed", replaces=("UJ514", "UJ107"))
+
+
+def detect(case: Case) -> None:
+    """Trials seed and reorder; the program as it ran says more."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find stored data that an epoch changed, and samples that differ for it."""
+    for loader in watched.loaders:
+        if loader.iterable:
+            continue
+        changed = changed_paths(loader, same_length=True)
+        differ = _differing(loader)
+        if draws(loader):  # samples differ anyway: only data with an entry for each sample tells
+            changed = [path for path in changed if path in loader.facts.get("per_sample", ())]
+        if changed and differ:
+            case = next((one for one in cases if one.seen is loader), None)
+            place = case.loader.dataset_place if case is not None else None
+            return [
+                Finding(
+                    RULE,
+                    f"loading changes {changed[0]}: sample {names(map(str, differ), 3)} of {loader.name} differs in a later epoch",
+                    changed[0],
+                    (
+                        f"{changed[0]} has another content after an epoch",
+                        f"{count(len(differ), 'sample')} changed from one epoch to the next: {names(map(str, differ))}",
+                        *((f"also changed: {', '.join(changed[1:4])}",) if changed[1:] else ()),
+                    ),
+                    PROVEN if len(differ) > 1 else LIKELY,
+                    f"let __getitem__ work on a copy of what it takes from {changed[0]}",
+                    place or loader.made or loader.place,
+                )
+            ]
+    return []
+
+
+def _differing(loader: WatchedLoader) -> list[Any]:
+    """The indices whose sample changed from an epoch to the next."""
+    found: list[Any] = []
+    for before, after in itertools.pairwise(loader.epochs):
+        old, new = by_index(before), by_index(after)
+        found += [index for index, sample in old.items() if index in new and new[index].digest != sample.digest]
+    return list(dict.fromkeys(found))
+
+
+def broken(DataLoader: Any) -> str:
+    """Normalise in place."""
+    del DataLoader
+    return _program("self.data[index].mul_(0.5)")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Normalise a copy."""
+    del DataLoader
+    return _program("self.data[index] * 0.5")
+
+
+def _program(sample: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Signals(Dataset):\n"
+        "    def __init__(self):\n"
+        "        self.data = torch.arange(1.0, 25.0).view(24, 1)\n"
+        "    def __len__(self):\n"
+        "        return 24\n"
+        "    def __getitem__(self, index):\n"
+        f"        return {sample}\n"
+        "loader = DataLoader(Signals(), batch_size=4, shuffle=True)\n"
+        "for epoch in range(3):\n"
+        "    for batch in loader:\n"
+        "        pass\n"
+    )

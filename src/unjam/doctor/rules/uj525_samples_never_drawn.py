@@ -1,0 +1,130 @@
+"""Some samples are never drawn.
+
+What happened: the sampler leaves out the same samples in every epoch, or draws indices that the
+dataset does not have.
+
+Why: an arithmetic slip in a sampler of your own (a bound, a step, a rest that is dropped), or a
+sampler that was made for a dataset of another length.
+
+How to confirm: compare `set(sampler)` with `range(len(dataset))`.
+
+How to fix: let the sampler take its bounds from `len(dataset)`.
+
+Limits: needs two whole epochs. Samples that another loader of the program draws are not counted,
+and samplers that draw with replacement are not judged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import class_line
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import trainers
+from unjam.doctor.rules.judging import LIKELY, count, names
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ525", "samples-never-drawn", Severity.WARNING)
+
+
+def detect(case: Case) -> None:
+    """Trials of one loader say nothing about the others."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Compare what a loader drew in all its epochs with what its dataset has."""
+    del cases
+    for loader in trainers(watched):
+        length = loader.facts.get("length")
+        whole = loader.whole
+        if (
+            loader.iterable
+            or not length
+            or loader.facts.get("replacement")
+            or len(whole) < 2
+            or loader.facts.get("set_epoch")
+        ):
+            continue
+        drawn = [set(epoch.indices) for epoch in whole]
+        if any(len(epoch.indices) < epoch.draws for epoch in whole):
+            continue  # too many to have been kept
+        missing = set(range(length)) - set.union(*drawn)
+        dropped = loader.facts.get("drop_last") and len(missing) < int(loader.facts.get("batch_size") or 1)
+        if not missing or dropped or _is_drawn_elsewhere(watched, loader, missing) or not _of_the_user(loader):
+            continue
+        place = _sampler_place(loader)
+        return [
+            Finding(
+                RULE,
+                f"{loader.facts.get('sampler')} never draws {count(len(missing), 'sample')} of {length:,}: {names(map(str, sorted(missing)), 4)}",
+                str(loader.facts.get("sampler")),
+                (
+                    f"{count(len(whole), 'whole epoch')} of {loader.name} drew {len(set.union(*drawn)):,} different indices of {length:,}",
+                    f"an epoch draws {whole[0].draws:,}",
+                ),
+                LIKELY,
+                f"let {loader.facts.get('sampler')} cover range(len(dataset))",
+                place or loader.made or loader.place,
+            )
+        ]
+    return []
+
+
+def _of_the_user(loader: WatchedLoader) -> bool:
+    """Whether the program itself decides what is drawn: a sampler of its own, or of another length."""
+    return bool(loader.facts.get("sampler_file")) or (
+        loader.facts.get("sampler") in ("RandomSampler", "SequentialSampler", "DistributedSampler")
+        and loader.facts.get("draws") != loader.facts.get("length")
+    )
+
+
+def _sampler_place(loader: WatchedLoader) -> Place | None:
+    file, name = str(loader.facts.get("sampler_file") or ""), str(loader.facts.get("sampler"))
+    return class_line(file, name) if file else None
+
+
+def _is_drawn_elsewhere(watched: Watched, loader: WatchedLoader, missing: set[int]) -> bool:
+    """Whether other loaders over the same dataset draw what this one leaves out."""
+    token = loader.facts.get("tokens", {}).get("dataset")
+    others: set[Any] = set()
+    for other in watched.loaders:
+        same = other.pid != loader.pid or other.facts.get("tokens", {}).get("dataset") == token
+        if other is not loader and same and other.facts.get("length") == loader.facts.get("length"):
+            others |= {index for epoch in other.epochs for index in epoch.indices}
+    return len(missing - others) < 0.5 * len(missing)
+
+
+def broken(DataLoader: Any) -> str:
+    """Forget the last samples."""
+    del DataLoader
+    return _program("self.length - 4")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Draw them all."""
+    del DataLoader
+    return _program("self.length")
+
+
+def _program(end: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, Sampler, TensorDataset\n"
+        "class Mixed(Sampler):\n"
+        "    def __init__(self, length):\n"
+        "        self.length = length\n"
+        "    def __len__(self):\n"
+        f"        return {end}\n"
+        "    def __iter__(self):\n"
+        f"        return iter(torch.randperm({end}).tolist())\n"
+        "loader = DataLoader(TensorDataset(torch.arange(24.0).view(24, 1)), batch_size=4, sampler=Mixed(24))\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for epoch in range(3):\n"
+        "    for (x,) in loader:\n"
+        "        model(x).mean().backward()\n"
+        "        optimizer.step()\n"
+    )

@@ -1,0 +1,90 @@
+"""Epochs of one loader have different lengths.
+
+What happened: a later epoch has fewer (or more) batches than the first one.
+
+Why: something takes samples away or adds some while the program runs: a list that is popped, a
+cursor that is not set back, a generator that is used up, a sampler with leftovers.
+
+How to confirm: print the number of batches of each epoch.
+
+How to fix: let `__iter__` and `__getitem__` leave the dataset as it was; set cursors back at the
+start of `__iter__`.
+
+Limits: a dataset that is meant to grow (a replay buffer, a curriculum) is reported, too, as a note.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched
+from unjam.doctor.rules.epochs import changed_paths
+from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ526", "epochs-differ-in-length", Severity.WARNING, symptom="short")
+
+
+def detect(case: Case) -> None:
+    """Trials of one moment say nothing about later epochs."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Compare the number of batches of the whole epochs of each loader."""
+    for loader in watched.loaders:
+        numbers = [epoch.batches for epoch in loader.whole]
+        if len(set(numbers)) < 2:
+            continue
+        if loader.facts.get("batched") and loader.facts.get("batch_size") is None and not loader.iterable:
+            continue  # batches of varying size: their number says nothing
+        fewer = min(numbers[1:]) < numbers[0]
+        changed = changed_paths(loader)
+        case = next((one for one in cases if one.seen is loader), None)
+        said = ", ".join(map(str, numbers[:6]))
+        return [
+            Finding(
+                RULE,
+                f"epochs of {loader.name} have {said} batches",
+                changed[0] if changed else f"{loader.facts.get('dataset')}",
+                (
+                    f"batches of the epochs that reached their end: {said}",
+                    *((f"{changed[0]} changed in between",) if changed else ()),
+                ),
+                PROVEN,
+                f"leave {changed[0] if changed else 'the dataset'} as it is while samples are loaded, or set it back before each epoch",
+                (case.loader.dataset_place if case is not None else None) or loader.made or loader.place,
+                severity=None if fewer else Severity.NOTE,
+            )
+        ]
+    return []
+
+
+def broken(DataLoader: Any) -> str:
+    """Use up a list."""
+    del DataLoader
+    return _program("self.names.pop()")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Read the list."""
+    del DataLoader
+    return _program("self.names[index]")
+
+
+def _program(name: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, IterableDataset\n"
+        "class Names(IterableDataset):\n"
+        "    def __init__(self):\n"
+        "        self.names = list(range(24))\n"
+        "    def __iter__(self):\n"
+        "        for index in range(len(self.names) // 2):\n"
+        f"            yield torch.tensor({name})\n"
+        "loader = DataLoader(Names(), batch_size=2)\n"
+        "for epoch in range(3):\n"
+        "    for batch in loader:\n"
+        "        pass\n"
+    )

@@ -1,0 +1,99 @@
+"""Training and evaluation number their classes differently.
+
+What happened: the datasets for training and for evaluation hold a table from names to numbers, and
+the same name has another number in each.
+
+Why: each dataset makes its own table, from the names that it happens to have or in the order of a
+set or of the folder. Accuracy is then computed against wrong labels.
+
+How to confirm: compare the two tables.
+
+How to fix: make the table once and pass it to both datasets; sort the names.
+
+Limits: compared are dictionaries and lists of the same name in both datasets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import attribute_line
+from unjam.doctor.facts.watched import Watched
+from unjam.doctor.rules.epochs import evaluators, trainers
+from unjam.doctor.rules.judging import PROVEN, count
+from unjam.doctor.rules.rule import Finding, Rule
+
+RULE = Rule("UJ527", "label-maps-differ")
+
+
+def detect(case: Case) -> None:
+    """Trials of one loader say nothing about it."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Compare the tables of each evaluation with those of the training in the same process."""
+    del cases
+    for other in evaluators(watched):
+        for train in trainers(watched):
+            if train.pid != other.pid:
+                continue
+            for name, table in train.facts.get("maps", {}).items():
+                its = other.facts.get("maps", {}).get(name, {})
+                wrong = [key for key, value in table.items() if key in its and its[key] != value]
+                if not wrong:
+                    continue
+                key = wrong[0]
+                return [
+                    Finding(
+                        RULE,
+                        f"{name} differs between training and evaluation: {key!r} is {table[key]} and {its[key]}",
+                        f"dataset.{name}",
+                        (
+                            f"{train.name}: {key!r} is {table[key]}; {other.name}: {key!r} is {its[key]}",
+                            f"{count(len(wrong), 'name')} of {len(table)} have other numbers",
+                        ),
+                        PROVEN,
+                        f"make {name} once, from all names in a fixed order, and give it to both datasets",
+                        attribute_line(other.home, name) or other.home or other.made or other.place,
+                    )
+                ]
+    return []
+
+
+def broken(DataLoader: Any) -> str:
+    """Let each dataset number its own names."""
+    del DataLoader
+    return _program("None")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Pass the table on."""
+    del DataLoader
+    return _program("{'a': 0, 'b': 1, 'c': 2}")
+
+
+def _program(table: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Words(Dataset):\n"
+        "    def __init__(self, words, ids=None):\n"
+        "        self.words = words\n"
+        "        self.ids = ids or {word: number for number, word in enumerate(sorted(set(words)))}\n"
+        "    def __len__(self):\n"
+        "        return len(self.words)\n"
+        "    def __getitem__(self, index):\n"
+        "        return torch.tensor([float(self.ids[self.words[index]])])\n"
+        f"train = DataLoader(Words(['a', 'b', 'c'] * 8, {table}), batch_size=4, shuffle=True)\n"
+        f"check = DataLoader(Words(['b', 'c'] * 8, {table}), batch_size=4)\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for x in train:\n"
+        "    model(x).mean().backward()\n"
+        "    optimizer.step()\n"
+        "with torch.no_grad():\n"
+        "    for x in check:\n"
+        "        model(x)\n"
+    )

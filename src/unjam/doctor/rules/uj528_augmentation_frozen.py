@@ -1,0 +1,108 @@
+"""A cache keeps the random version of each sample.
+
+What happened: a sample drew random numbers when it was loaded first; later epochs draw none and
+get exactly the same sample.
+
+Why: the cache stores what comes out of the random transform. Every epoch then trains on the one
+version that happened to be drawn first.
+
+How to confirm: load one index twice and compare.
+
+How to fix: cache what is read and decoded, and apply the random transform after the cache.
+
+Limits: needs a second epoch in the same process: workers that persist, or none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import by_index, changed_paths, trainers
+from unjam.doctor.rules.judging import PROVEN, count, names
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ528", "augmentation-frozen", Severity.WARNING, replaces=("UJ514", "UJ107"))
+
+
+def detect(case: Case) -> None:
+    """Trials seed each sample; the program as it ran says more."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find samples that drew once and came back the same without drawing."""
+    for loader in trainers(watched):
+        same = _frozen(loader)
+        if len(same) < 3:
+            continue
+        case = next((one for one in cases if one.seen is loader), None)
+        grown = next(iter(changed_paths(loader)), "")
+        return [
+            Finding(
+                RULE,
+                f"{count(len(same), 'sample')} of {loader.name} are random once and then always the same",
+                grown or f"{loader.facts.get('dataset')}",
+                (
+                    f"sample {names(map(str, same))}: drew random numbers when first loaded, none later, and is the same",
+                    *((f"{grown} changes while samples are loaded",) if grown else ()),
+                ),
+                PROVEN,
+                "keep in the cache what is read, and apply the random transform to what comes out of the cache",
+                (case.loader.dataset_place if case is not None else None) or loader.made or loader.place,
+            )
+        ]
+    return []
+
+
+def _frozen(loader: WatchedLoader) -> list[Any]:
+    found = []
+    for before, after in itertools.pairwise(loader.epochs):
+        old, new = by_index(before), by_index(after)
+        found += [
+            index
+            for index, sample in old.items()
+            if sample.drew and index in new and not new[index].drew and new[index].digest == sample.digest
+        ]
+    return list(dict.fromkeys(found))
+
+
+def broken(DataLoader: Any) -> str:
+    """Cache the random version."""
+    del DataLoader
+    return _program(
+        "        if index not in self.cache:\n            self.cache[index] = self.read(index) + torch.randn(1)\n        return self.cache[index]\n"
+    )
+
+
+def fixed(DataLoader: Any) -> str:
+    """Cache what is read."""
+    del DataLoader
+    return _program(
+        "        if index not in self.cache:\n            self.cache[index] = self.read(index)\n        return self.cache[index] + torch.randn(1)\n"
+    )
+
+
+def _program(body: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Cached(Dataset):\n"
+        "    def __init__(self):\n"
+        "        self.cache = {}\n"
+        "    def __len__(self):\n"
+        "        return 24\n"
+        "    def read(self, index):\n"
+        "        return torch.tensor([float(index)])\n"
+        "    def __getitem__(self, index):\n"
+        f"{body}"
+        "model = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "loader = DataLoader(Cached(), batch_size=4, shuffle=True)\n"
+        "for epoch in range(3):\n"
+        "    for x in loader:\n"
+        "        model(x).mean().backward()\n"
+        "        optimizer.step()\n"
+    )

@@ -1,0 +1,86 @@
+"""A weighted sampler draws every sample exactly once: its weights do nothing.
+
+What happened: the sampler has weights that differ, and each epoch draws every sample once.
+
+Why: `replacement=False` with `num_samples=len(dataset)` is a permutation. Weights then only change
+the order.
+
+How to confirm: count how often each index is drawn in an epoch.
+
+How to fix: `replacement=True`, or a smaller `num_samples`.
+
+Limits: weights that are used for something else than drawing are reported, too, if the sampler
+calls them `weights`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import attribute_calls
+from unjam.doctor.facts.watched import Watched
+from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ530", "weights-without-effect", Severity.WARNING)
+
+
+def detect(case: Case) -> None:
+    """The program as it ran says more."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Count how often a weighted sampler draws each index."""
+    del cases
+    for loader in watched.loaders:
+        epoch = next((one for one in loader.whole if len(one.indices) == one.draws), None)
+        if not loader.facts.get("weighted") or epoch is None or loader.facts.get("length") != epoch.draws:
+            continue
+        if epoch.draws < 8 or set(Counter(epoch.indices).values()) != {1}:
+            continue
+        sampler = str(loader.facts.get("sampler"))
+        files = {place.file for place in (loader.made, loader.place) if place is not None}
+        made = next((place for file in sorted(files) for place in attribute_calls(file, (sampler,))), None)
+        return [
+            Finding(
+                RULE,
+                f"the weights of {sampler} do nothing: every epoch draws each of the {epoch.draws:,} samples once",
+                f"{sampler}(replacement=False)" if not loader.facts.get("replacement") else sampler,
+                (
+                    f"epoch 1 of {loader.name}: {epoch.draws:,} indices, all different; the weights differ",
+                    *((f"made at {quoted(made)}",) if made else ()),
+                ),
+                PROVEN,
+                "replacement=True draws by weight; or draw fewer samples than there are",
+                made or loader.made or loader.place,
+            )
+        ]
+    return []
+
+
+def broken(DataLoader: Any) -> str:
+    """Draw without replacement."""
+    del DataLoader
+    return _program("False")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Draw with replacement."""
+    del DataLoader
+    return _program("True")
+
+
+def _program(replacement: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler\n"
+        "weights = [1.0] * 20 + [5.0] * 4\n"
+        f"sampler = WeightedRandomSampler(weights, 24, replacement={replacement})\n"
+        "loader = DataLoader(TensorDataset(torch.arange(24.0).view(24, 1)), batch_size=4, sampler=sampler)\n"
+        "for epoch in range(2):\n"
+        "    for (x,) in loader:\n"
+        "        pass\n"
+    )

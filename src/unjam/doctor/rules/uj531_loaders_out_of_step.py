@@ -1,0 +1,100 @@
+"""Two loaders that are used together have different orders.
+
+What happened: the program takes a batch of each of two shuffled loaders in turns, as `zip` does.
+Both have the same number of samples, and their orders differ: the pairs are not pairs.
+
+Why: each loader shuffles for itself. Equal seeds help only while nothing else draws from the
+generators; one generator for both gives each another part of the same sequence.
+
+How to confirm: let both datasets return their index, and compare.
+
+How to fix: one dataset that returns both parts of a pair; or one sampler whose order both use.
+
+Limits: two datasets of the same length that need no order in common are reported as possible.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
+from unjam.doctor.rules.judging import LIKELY, POSSIBLE
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ531", "loaders-out-of-step", Severity.WARNING)
+
+
+def detect(case: Case) -> None:
+    """Trials of one loader say nothing about it."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find two loaders that are used in turns, with the same length and different orders."""
+    del cases
+    for one, other in itertools.combinations(watched.loaders, 2):
+        same = one.facts.get("length") == other.facts.get("length") and one.pid == other.pid
+        if not same or not one.facts.get("random") or not other.facts.get("random"):
+            continue
+        both = next(((a, b) for a in one.epochs for b in other.epochs if _together(a, b) and a.order != b.order), None)
+        if both is not None:
+            return [_finding(one, other, *both)]
+    return []
+
+
+def _together(a: WatchedEpoch, b: WatchedEpoch) -> bool:
+    """Whether two passes were used in turns: begun together, for the same number of batches."""
+    if not a.indices or not b.indices or abs(a.batches - b.batches) > 1 or a.batches < 2:
+        return False
+    shorter = min(a.seconds, b.seconds)
+    return (
+        abs(a.began - b.began) < max(0.2, 0.2 * shorter)
+        and min(a.ended, b.ended) > max(a.began, b.began) + 0.5 * shorter
+    )
+
+
+def _finding(one: WatchedLoader, other: WatchedLoader, a: WatchedEpoch, b: WatchedEpoch) -> Finding:
+    meant = bool(one.facts.get("has_generator")) and bool(other.facts.get("has_generator"))
+    shared = one.facts.get("tokens", {}).get("generator") == other.facts.get("tokens", {}).get("generator") is not None
+    return Finding(
+        RULE,
+        f"{one.name} and {other.name} are used in step, but in different orders",
+        "generator" if meant else f"{one.name}, {other.name}",
+        (
+            f"epoch {a.number + 1}: {', '.join(map(str, a.indices[:5]))}, ...",
+            f"epoch {b.number + 1}: {', '.join(map(str, b.indices[:5]))}, ...",
+            *(("both draw from one generator object, one after the other",) if shared else ()),
+            *(("their generators do not have the same state any more",) if meant and not shared else ()),
+        ),
+        LIKELY if meant else POSSIBLE,
+        "let one dataset return both parts of a pair, or give both loaders the order of one sampler",
+        other.made or other.place,
+    )
+
+
+def broken(DataLoader: Any) -> str:
+    """Let both draw from one generator."""
+    del DataLoader
+    return _program("generator", "generator")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Give each its own, with the same seed."""
+    del DataLoader
+    return _program("torch.Generator().manual_seed(0)", "torch.Generator().manual_seed(0)")
+
+
+def _program(one: str, other: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "generator = torch.Generator().manual_seed(0)\n"
+        "images, masks = (TensorDataset(torch.arange(24.0).view(24, 1)) for _ in range(2))\n"
+        f"first = DataLoader(images, batch_size=4, shuffle=True, generator={one})\n"
+        f"second = DataLoader(masks, batch_size=4, shuffle=True, generator={other})\n"
+        "for epoch in range(2):\n"
+        "    for image, mask in zip(first, second):\n"
+        "        pass\n"
+    )

@@ -1,0 +1,91 @@
+"""A dataset has a transform that nothing uses.
+
+What happened: the dataset, or a wrapper around it, holds a transform, and no function that loads
+samples mentions it.
+
+Why: a wrapper that stores a transform and forgets to call it, or that returns the samples of the
+inner dataset directly.
+
+How to confirm: print in the transform.
+
+How to fix: call it in `__getitem__`, or remove it.
+
+Limits: found by reading the code of the classes and functions that loading can reach; a use through
+`getattr` with a computed name is not seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import Watched
+from unjam.doctor.rules.epochs import attribute
+from unjam.doctor.rules.judging import LIKELY, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ532", "transform-not-used", Severity.WARNING)
+WORDS = ("transform", "augment", "aug", "preprocess", "normaliz", "normalis", "pipeline", "tokeniz")
+
+
+def detect(case: Case) -> None:
+    """The description of the watched loader has it."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find a transform whose name no loading function uses."""
+    del cases
+    for loader in watched.loaders:
+        for path, place in loader.facts.get("unused", {}).items():
+            if not any(word in attribute(path).lower() for word in WORDS):
+                continue
+            at = Place(*place) if place else None
+            return [
+                Finding(
+                    RULE,
+                    f"{path} is never called: no function that loads samples of {loader.name} uses it",
+                    path,
+                    (f"{path} is a {loader.facts['transforms'].get(path)}", *((f"set at {quoted(at)}",) if at else ())),
+                    LIKELY,
+                    f"call {path} in __getitem__, or remove it",
+                    at or loader.made or loader.place,
+                )
+            ]
+    return []
+
+
+def broken(DataLoader: Any) -> str:
+    """Forget the transform."""
+    del DataLoader
+    return _program("self.inner[index]")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Call it."""
+    del DataLoader
+    return _program("self.transform(self.inner[index])")
+
+
+def _program(sample: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Plain(Dataset):\n"
+        "    def __len__(self):\n"
+        "        return 24\n"
+        "    def __getitem__(self, index):\n"
+        "        return torch.tensor([float(index)])\n"
+        "class Transformed(Dataset):\n"
+        "    def __init__(self, inner, transform):\n"
+        "        self.inner, self.transform = inner, transform\n"
+        "    def __len__(self):\n"
+        "        return len(self.inner)\n"
+        "    def __getitem__(self, index):\n"
+        f"        return {sample}\n"
+        "def double(x):\n"
+        "    return 2 * x\n"
+        "for batch in DataLoader(Transformed(Plain(), double), batch_size=4):\n"
+        "    pass\n"
+    )

@@ -1,0 +1,135 @@
+"""Every sample opens the same file and reads far more of it than it uses.
+
+What happened: for each sample, the dataset opens the same file and reads or parses much more than
+the sample has.
+
+Why: the table, archive or document is read whole in `__getitem__`, for one row of it.
+
+How to confirm: time `__getitem__`, or count the bytes that it reads.
+
+How to fix: read it once (in `__init__`, or on first use in the worker), or use a format with random
+access: numpy's `mmap_mode="r"`, HDF5, LMDB, Arrow.
+
+Limits: files that a library opens without Python are not named; the bytes are counted all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import Counter
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import attribute_calls, stored
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.judging import LIKELY, size
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ608", "reads-much-more-than-it-uses", Severity.WARNING)
+TIMES, LEAST, FEWEST = 20, 50_000, 8
+WORTH = 0.3  # seconds for all samples of an epoch
+READERS = (
+    "open", "load", "loads", "read_csv", "read_parquet", "read_json", "read_table", "read_excel", "ZipFile", "TarFile",
+    "read_text", "read_bytes", "read", "readlines", "loadtxt", "genfromtxt", "File", "reader", "DictReader",
+)  # fmt: skip
+
+
+def detect(case: Case) -> None:
+    """The program as it ran says more."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Compare the bytes that samples read with the bytes that they have."""
+    for loader in watched.loaders:
+        samples = [sample for epoch in loader.epochs for sample in epoch.samples[1:] if sample.read]
+        if len(samples) < FEWEST:
+            continue
+        read = statistics.median(one.read for one in samples)
+        used = max(1.0, statistics.median(one.size for one in samples))
+        took = statistics.median(one.seconds for one in samples)
+        paths = Counter(path for one in samples for path in set(one.files) if not path.endswith((".py", ".pyc")))
+        path, times = paths.most_common(1)[0] if paths else ("", 0)
+        each = took * (loader.facts.get("length") or len(samples))
+        if read < LEAST or read < TIMES * used or each < WORTH:
+            continue
+        proxies = loader.facts.get("proxies") or ()
+        if times < 0.8 * len(samples) and proxies:
+            return [_through_proxy(loader, cases, str(proxies[0]), read, used, took)]
+        if times < 0.8 * len(samples):
+            continue
+        return [_finding(loader, cases, path, read, used, took)]
+    return []
+
+
+def _through_proxy(
+    loader: WatchedLoader, cases: list[Case], path: str, read: float, used: float, took: float
+) -> Finding:
+    case = next((one for one in cases if one.seen is loader), None)
+    at = case.loader.dataset_place if case is not None else None
+    name = path.rpartition(".")[2]
+    place = next(iter(stored(at.file, name)), None) if at is not None else None
+    return Finding(
+        RULE,
+        f"every sample gets {size(read)} through {path}, a proxy of a manager process, for {size(used)}",
+        path,
+        (
+            f"a sample receives {size(read)} from another process, has {size(used)} and takes {took * 1000:.0f} ms",
+            "a proxy pickles the whole value for each access",
+        ),
+        LIKELY,
+        f"keep {name} in shared memory (a tensor with share_memory_(), numpy's mmap_mode) instead of a manager",
+        place or at or loader.made or loader.place,
+    )
+
+
+def _finding(loader: WatchedLoader, cases: list[Case], path: str, read: float, used: float, took: float) -> Finding:
+    case = next((one for one in cases if one.seen is loader), None)
+    at = case.loader.dataset_place if case is not None else None
+    opened = next(iter(attribute_calls(at.file, READERS)), None) if at is not None else None
+    dataset = loader.facts.get("base")
+    return Finding(
+        RULE,
+        f"every sample of {dataset} opens {os.path.basename(path)} and reads {size(read)} for {size(used)}",
+        f"{dataset}.__getitem__ reads {os.path.basename(path)}",
+        (
+            f"{path} is opened for every sample that was looked at",
+            f"a sample reads {size(read)}, has {size(used)} and takes {took * 1000:.0f} ms",
+        ),
+        LIKELY,
+        f"read {os.path.basename(path)} once, on first use in each worker, or use a format with random access",
+        opened or at or loader.made or loader.place,
+    )
+
+
+def broken(DataLoader: Any) -> str:
+    """Parse the whole table for each row."""
+    del DataLoader
+    return _program("[line.split() for line in open(path)]")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Parse it once."""
+    del DataLoader
+    return _program("self.rows")
+
+
+def _program(rows: str) -> str:
+    return (
+        "import tempfile, torch\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "path = tempfile.mkstemp()[1]\n"
+        "with open(path, 'w') as file:\n"
+        "    file.writelines(f'{row} {row + 1}\\n' for row in range(60_000))\n"
+        "class Rows(Dataset):\n"
+        "    def __init__(self):\n"
+        "        self.rows = [line.split() for line in open(path)][:64]\n"
+        "    def __len__(self):\n"
+        "        return 64\n"
+        "    def __getitem__(self, index):\n"
+        f"        rows = {rows}\n"
+        "        return torch.tensor([float(one) for one in rows[index]])\n"
+        "for batch in DataLoader(Rows(), batch_size=8):\n"
+        "    pass\n"
+    )

@@ -1,0 +1,116 @@
+"""A cache in the workers is filled and thrown away in every epoch.
+
+What happened: loading fills a container of the dataset in each worker; the next epoch starts new
+workers with an empty one, and everything is computed again.
+
+Why: without `persistent_workers`, workers end with the epoch, and their copies of the dataset with
+them.
+
+How to confirm: print the size of the cache at the first sample of each epoch.
+
+How to fix: `persistent_workers=True`; or fill the cache before the loader starts, in the program.
+
+Limits: only containers that the dataset holds and functions with an lru_cache are seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import stored
+from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
+from unjam.doctor.rules.epochs import attribute
+from unjam.doctor.rules.judging import LIKELY, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ609", "cache-lost-each-epoch", Severity.WARNING, symptom="slow")
+WORTH = 0.5  # seconds of loading in an epoch
+
+
+def detect(case: Case) -> None:
+    """Trials of one epoch say nothing about it."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find a container that grows in the workers of each epoch and is empty again in the next."""
+    for loader in watched.loaders:
+        if not loader.workers or loader.facts.get("persistent") or len(loader.epochs) < 2:
+            continue
+        lost = set.intersection(*(_filled(epoch) for epoch in loader.epochs[:2]))
+        again = [path for path in lost if _starts_alike(loader, path)]
+        if not again or min(epoch.loading for epoch in loader.epochs[:2]) < WORTH:
+            continue
+        path = min(again)
+        case = next((one for one in cases if one.seen is loader), None)
+        home = case.loader.dataset_place if case is not None else None
+        place = next(iter(stored(home.file, attribute(path))), None) if home is not None else None
+        seconds = [epoch.loading for epoch in loader.epochs[:3]]
+        return [
+            Finding(
+                RULE,
+                f"{path} is filled in the workers and lost with them: every epoch of {loader.name} computes it again",
+                path,
+                (
+                    f"{path} grows in the workers of each epoch and is empty at the start of the next",
+                    f"seconds that the workers spend on samples: {', '.join(f'{one:.1f}' for one in seconds)}",
+                    *((f"made at {quoted(place)}",) if place else ()),
+                ),
+                LIKELY,
+                "persistent_workers=True keeps the workers and what they have computed; or fill it before the loader starts",
+                place or loader.made or loader.place,
+            )
+        ]
+    return []
+
+
+def _filled(epoch: WatchedEpoch) -> set[str]:
+    """What has grown in a worker between the start of a pass and the worker's end."""
+    found = set()
+    for worker, left in epoch.worker_left.items():
+        for path, value in left.items():
+            old = epoch.worker_held.get(worker, {}).get(path, "")
+            before, after = old.partition(":")[0], value.partition(":")[0]
+            if before.isdecimal() and after.isdecimal() and int(after) > int(before) + 3:
+                found.add(path)
+    return found
+
+
+def _starts_alike(loader: WatchedLoader, path: str) -> bool:
+    starts = [held.get(path) for epoch in loader.epochs[:2] for held in epoch.worker_held.values()]
+    return all(a == b for a, b in itertools.pairwise(starts))
+
+
+def broken(DataLoader: Any) -> str:
+    """Let the workers end with the epoch."""
+    del DataLoader
+    return _program("")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Keep them."""
+    del DataLoader
+    return _program(", persistent_workers=True")
+
+
+def _program(option: str) -> str:
+    return (
+        "import time, torch\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Slow(Dataset):\n"
+        "    def __init__(self):\n"
+        "        self.ready = {}\n"
+        "    def __len__(self):\n"
+        "        return 40\n"
+        "    def __getitem__(self, index):\n"
+        "        if index not in self.ready:\n"
+        "            time.sleep(0.02)\n"
+        "            self.ready[index] = torch.tensor(index)\n"
+        "        return self.ready[index]\n"
+        f"loader = DataLoader(Slow(), batch_size=4, num_workers=1{option})\n"
+        "for epoch in range(3):\n"
+        "    for batch in loader:\n"
+        "        pass\n"
+    )

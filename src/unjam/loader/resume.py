@@ -1,0 +1,329 @@
+"""A loader's state as plain data, and how a new iterator goes on from it.
+
+NOTE [ How a run goes on exactly ]
+
+Order. A sampler gives the same indices again if the random generators that it draws from are in the
+same states. So the state has those states as they were when the epoch began, and how many batches the
+consumer has got. A resumed epoch sets the generators back, asks the sampler anew and passes over that
+many batches of indices; no sample is loaded for that. A checksum of the indices shows whether they are
+the same. A sampler with `state_dict()` is set to its own state instead.
+
+Samples. A worker's generators go on in the states that they had after its last batch that the consumer
+got; those come with the batch (`WorkerMark`). With `rng="sample"`, or `num_workers="auto"`, random
+numbers belong to the sample or batch, and nothing is needed. An iterable dataset goes on from its own
+state, or is read again up to the same sample.
+
+The program's generators. torch's loaders draw the order of each epoch from torch's global generator,
+and without workers the samples draw from all three. So a resumed run sets the global generators back to
+where they were when the state was taken, at the first `iter()`. If the program has done that itself,
+nothing changes.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from unjam.errors import CannotResumeError, UnjamWarning
+from unjam.loader.driver.delivered import Delivered, checksum
+from unjam.loader.driver.index_source import listed
+from unjam.loader.options import AutoWorkers
+from unjam.loader.state import LoaderState
+from unjam.loader.worker.progress import as_plain, from_plain, is_stateful
+from unjam.loader.worker.spec import batch_seed
+from unjam.system import random_state
+
+VERSION = 1
+_GLOBAL = "global "
+# these draw from torch's generators only
+_TORCHS = (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+_DEEPEST = 4
+
+
+class StatefulDraw:
+    """Draws indices from a sampler that can save its state. Made anew for each call: see NOTE [ The end of an iterator ]."""
+
+    def __init__(self, draw: Any, sampler: Any) -> None:
+        self._draw, self._sampler = draw, sampler
+
+    def __call__(self) -> Any:
+        """Return the next indices."""
+        return self._draw()
+
+    def state(self) -> Any:
+        """Return the sampler's state after them."""
+        return copy.deepcopy(self._sampler.state_dict())
+
+
+# -- samplers ------------------------------------------------------------------------------------------
+
+
+def _samplers(loader: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the loader's samplers with their paths, outermost first, and those inside them."""
+    seen: set[int] = set()
+    waiting = [(name, getattr(loader, name, None), 0) for name in ("batch_sampler", "sampler")]
+    while waiting:
+        path, sampler, depth = waiting.pop(0)
+        if sampler is None or id(sampler) in seen:
+            continue
+        seen.add(id(sampler))
+        yield path, sampler
+        if depth < _DEEPEST:
+            inner = getattr(sampler, "__dict__", {}).items()
+            waiting += [(f"{path}.{name}", one, depth + 1) for name, one in inner if isinstance(one, Sampler)]
+
+
+def stateful_sampler(loader: Any) -> Any:
+    """Return the outermost sampler that can save its state; None for an iterable."""
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    return next((one for _, one in _samplers(loader) if is_stateful(one)), None)
+
+
+def _generators(loader: Any) -> dict[str, Any]:
+    """Return the generator objects that the order may come from, by path."""
+    found = {"generator": loader.generator} if loader.generator is not None else {}
+    for path, sampler in _samplers(loader):
+        for name, one in getattr(sampler, "__dict__", {}).items():
+            if random_state.state_of(one) and not any(one is known for known in found.values()):
+                found[f"{path}.{name}"] = one
+    return found
+
+
+def _global_names(loader: Any, *, samples: bool = False) -> tuple[str, ...]:
+    """Return the global generators that the order may come from; with `samples` also samples in this process."""
+    streams = isinstance(loader.dataset, IterableDataset)
+    if loader.num_workers == 0 and (samples or streams):
+        return random_state.NAMES
+    own = streams or all(type(one) in _TORCHS for _, one in _samplers(loader))
+    return ("torch",) if own else random_state.NAMES
+
+
+def begin_states(loader: Any, *, samples: bool = False) -> dict[str, bytes]:
+    """Return the states of all generators that the order may come from."""
+    names = _global_names(loader, samples=samples)
+    found = {_GLOBAL + name: state for name, state in random_state.capture(names).items()}
+    return found | {path: random_state.state_of(one) for path, one in _generators(loader).items()}
+
+
+def _set_back(loader: Any, states: Mapping[str, bytes]) -> None:
+    known = _generators(loader)
+    for path, state in states.items():
+        if path.startswith(_GLOBAL):
+            random_state.restore({path.removeprefix(_GLOBAL): state})
+        elif path in known:
+            random_state.set_state(known[path], state)
+
+
+# -- the state -----------------------------------------------------------------------------------------
+
+
+def state_dict(loader: Any, state: LoaderState) -> dict[str, Any]:
+    """Return the state of a loader."""
+    if state.pending is not None:
+        return copy.deepcopy(state.pending)
+    now = state.progress or Delivered(finished=True)
+    found: dict[str, Any] = {
+        "unjam": VERSION,
+        "epoch": now.epoch,
+        "finished": now.finished,
+        "batches": now.batches,
+        "num_workers": now.workers,
+        "keeps_workers": now.keeps_workers,
+        "seed": now.seed,
+        "sample_seed": state.sample_seed,
+        "rank": _rank(),
+    }
+    begin = begin_states(loader, samples=True) if now.finished else now.begin
+    found["begin"] = {path: random_state.as_text(one) for path, one in begin.items()}
+    if not now.finished:
+        names = _global_names(loader, samples=True)
+        found["generators"] = {name: random_state.as_text(one) for name, one in random_state.capture(names).items()}
+        found |= {
+            "position": now.position,
+            "ahead": sorted(now.ahead),
+            "drawn": now.drawn,
+            "seeded": now.seeded,
+            "begun": now.begun,
+            "last_worker": now.last_worker,
+        }
+        if now.sampler_state is not None:
+            found["sampler"] = copy.deepcopy(now.sampler_state)
+    epochs = {path: one.epoch for path, one in _samplers(loader) if _counts_epochs(one)}
+    if epochs:
+        found["set_epoch"] = epochs
+    if not now.finished or now.keeps_workers or not now.workers:
+        found["workers"] = {str(worker): as_plain(mark) for worker, mark in sorted(now.marks.items())}
+    return found
+
+
+def _rank() -> list[int]:
+    """Return this process's rank and the number of ranks."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return [torch.distributed.get_rank(), torch.distributed.get_world_size()]
+    return [0, 1]
+
+
+def _counts_epochs(sampler: Any) -> bool:
+    return callable(getattr(sampler, "set_epoch", None)) and type(getattr(sampler, "epoch", None)) is int
+
+
+def load_state_dict(loader: Any, state: LoaderState, saved: Mapping[str, Any]) -> None:
+    """Remember a state: the next iterator goes on from it."""
+    if not saved:
+        return
+    if saved.get("unjam") != VERSION:
+        told = (
+            f"version {saved['unjam']}" if "unjam" in saved else f"its keys are {', '.join(map(str, list(saved)[:4]))}"
+        )
+        raise CannotResumeError(
+            f"this is no state of an unjam.DataLoader of this version ({told}); load the state that its state_dict() returned"
+        )
+    automatic = isinstance(loader.num_workers, AutoWorkers)
+    if isinstance(loader.dataset, IterableDataset) and not saved["finished"] and not automatic:
+        before, now = saved["num_workers"], loader.num_workers
+        if before != now:
+            raise CannotResumeError(
+                f"this state was taken with num_workers={before}, and each of them has its part of the stream: "
+                f"it cannot go on with num_workers={now}"
+            )
+    state.pending = copy.deepcopy(dict(saved))
+    for path, sampler in _samplers(loader):
+        if path in saved.get("set_epoch", {}) and _counts_epochs(sampler):
+            sampler.set_epoch(saved["set_epoch"][path])
+
+
+# -- going on ------------------------------------------------------------------------------------------
+
+
+class Resumption:
+    """How a new iterator begins: a new epoch, or where a saved state stood."""
+
+    def __init__(self, loader: Any, state: LoaderState) -> None:
+        self._loader, self._state, self.saved = loader, state, state.pending
+        if self.saved is not None:
+            _set_back(loader, self._begin())
+        self._now = begin_states(loader)
+
+    def _begin(self) -> dict[str, bytes]:
+        assert self.saved is not None, "nothing was loaded"
+        return {path: random_state.from_text(text) for path, text in self.saved["begin"].items()}
+
+    @property
+    def _same_rank(self) -> bool:
+        return self.saved is not None and self.saved["rank"] == _rank()
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.saved is not None and not self.saved["finished"]
+
+    def workers(self, wanted: int) -> int:
+        """Return how many workers the epoch has: a stream goes on with those that it had."""
+        return self.saved["num_workers"] if self.saved is not None and self._goes_on else wanted
+
+    def seed(self, drawn: int, workers: int, *, by_batch: bool) -> int:
+        """Number the epoch, and return torch's base seed for its workers.
+
+        drawn: the seed that a new iterator drew. by_batch: random numbers belong to the batch.
+        """
+        state, saved = self._state, self.saved
+        if saved is not None:
+            state.epoch, state.sample_seed = saved["epoch"], saved["sample_seed"]
+        state.epoch += not self._goes_on
+        seed = drawn
+        if saved is not None and (self._goes_on or saved["keeps_workers"]):
+            # other workers: the same seed would give the random numbers of the epoch's first batches again
+            same = self._same_rank and (by_batch or saved["num_workers"] == workers)
+            seed = saved["seed"] if same else batch_seed(saved["seed"] + _rank()[0], saved["epoch"], saved["batches"])
+        if state.sample_seed is None:
+            state.sample_seed = seed
+        return seed
+
+    def start(self, iterator: Any, *, seed: int, begun: int, keeps_workers: bool) -> Delivered:
+        """Return the progress that the epoch starts with; the iterator's sampler has passed over what is done."""
+        state, saved, workers = self._state, self.saved, iterator._num_workers  # noqa: SLF001 - one of ours
+        progress = Delivered(
+            state.epoch, workers=workers, seed=seed, begun=begun, keeps_workers=keeps_workers, begin=self._now
+        )
+        same = saved is not None and self._same_rank and saved["num_workers"] == workers
+        if saved is not None and same:
+            marks = {int(worker): from_plain(plain) for worker, plain in saved.get("workers", {}).items()}
+            progress.marks = marks if self._goes_on else {n: mark.in_next_epoch() for n, mark in marks.items()}
+        if saved is not None and self._goes_on:
+            progress.batches, progress.position, progress.drawn = saved["batches"], saved["position"], saved["drawn"]
+            progress.ahead = dict.fromkeys(saved["ahead"], (0, None))
+            progress.begin = self._begin()
+            progress.begun, progress.seeded = saved["begun"], saved["seeded"]
+            progress.last_worker = saved["last_worker"] if same else -1
+            progress.sampler_state = saved.get("sampler")
+            self._pass_over(iterator, progress)
+            iterator._num_yielded = progress.batches  # noqa: SLF001 - torch's own count
+        elif saved is not None and saved["keeps_workers"]:  # workers that stay draw no new seed
+            progress.seeded, progress.begun = False, 1
+            progress.begin = self._begin()
+            self._pass_over(iterator, progress)
+        return progress
+
+    def _pass_over(self, iterator: Any, progress: Delivered) -> None:
+        """Ask the sampler anew, as the epoch did when it began, and pass over the batches that are done."""
+        sampler = iterator._index_sampler  # noqa: SLF001 - torch's name
+        _set_back(self._loader, progress.begin)
+        if progress.sampler_state is not None:
+            stateful_sampler(self._loader).load_state_dict(copy.deepcopy(progress.sampler_state))
+            iterator._sampler_iter = iter(sampler)  # noqa: SLF001 - as above
+            return
+        indices = iter(sampler)
+        if progress.seeded:
+            torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)  # the workers' seed
+        if progress.begun > 1:
+            indices = iter(sampler)
+        iterator._sampler_iter = indices  # noqa: SLF001 - as above
+        if isinstance(self._loader.dataset, IterableDataset):
+            return
+        drawn = 0
+        for number in range(progress.position):
+            try:
+                one = next(indices)
+            except StopIteration:
+                _warn(f"the sampler ended after {number} batches, and {progress.position} were delivered before")
+                return
+            batched = iterator._auto_collation  # noqa: SLF001 - as above
+            drawn = checksum(listed(one) if batched else (one,), drawn)
+        if drawn != progress.drawn:
+            _warn("the sampler gave other indices than before, so samples may be missing or repeated")
+            progress.drawn = drawn
+
+    def finish(self) -> None:
+        """The iterator is ready: set the program's generators to where they were when the state was taken."""
+        saved, self._state.pending = self.saved, None
+        if saved is not None and self._goes_on:
+            random_state.restore({name: random_state.from_text(text) for name, text in saved["generators"].items()})
+
+
+def _warn(text: str) -> None:
+    warnings.warn(
+        f"{text}: this epoch cannot go on exactly where it was. Seed the sampler, or give it state_dict() and load_state_dict()",
+        UnjamWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,174 @@
+"""How far a worker has come: what its replacement, or a resumed run, needs to go on exactly there.
+
+After each batch the worker says what changed: the states of the random generators, the dataset's own
+state if it has `state_dict()`, and how many samples its stream has given. The parent joins these into
+a `WorkerMark` per worker. A `WorkerMark` is plain data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pickle
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from unjam.errors import CannotResumeError
+from unjam.loader.transport import classes
+from unjam.system import random_state
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMark:
+    """Where a worker stands after a batch.
+
+    random: states of the generators that were used. dataset, iterator: pickled states of the dataset and
+    of its iterator, after `told` samples; empty if they have none. yielded: samples that the stream gave.
+    last: fingerprint of the last one. ended: the stream has ended. problem: why there is no state.
+    """
+
+    random: Mapping[str, bytes] = field(default_factory=dict)
+    dataset: bytes = b""
+    iterator: bytes = b""
+    told: int = 0
+    yielded: int = 0
+    last: int = 0
+    ended: bool = False
+    problem: str = ""
+
+    def after(self, news: bytes) -> WorkerMark:
+        """Return the mark after a batch that came with this news."""
+        if not news:
+            return self
+        told: dict[str, Any] = pickle.loads(news)
+        if "random" in told:
+            told["random"] = {**self.random, **told["random"]}
+        return dataclasses.replace(self, **told)
+
+    def in_next_epoch(self) -> WorkerMark:
+        """Return the mark at the beginning of the next epoch of a worker that stays."""
+        return WorkerMark(self.random, self.dataset)
+
+
+def is_stateful(one: Any) -> bool:
+    """Whether an object can save its state; a neural network's is not where it stands in its data."""
+    return (
+        callable(getattr(one, "state_dict", None))
+        and callable(getattr(one, "load_state_dict", None))
+        and not isinstance(one, (torch.nn.Module, type))
+    )
+
+
+class Tracker:
+    """In a worker: says after each batch what changed. `every`: batches between two states of the dataset."""
+
+    def __init__(self, dataset: Any, iterator: Any, *, every: int = 1, random: bool = True) -> None:
+        self._dataset = dataset if is_stateful(dataset) and dataset is not iterator else None
+        self._iterator = iterator if iterator is not None and is_stateful(iterator) else None
+        self._streams = iterator is not None
+        self._every = max(1, every)
+        self._batches = 0
+        self._changes = random_state.Changes() if random else None
+        self._told: dict[str, Any] = {}
+
+    def news(self, yielded: int = 0, last: Any = None, *, ended: bool = False) -> bytes:
+        """Return what changed since the last batch."""
+        told: dict[str, Any] = {}
+        if self._changes is not None and (changed := self._changes.states()):
+            told["random"] = changed
+        self._batches += 1
+        has_state = self._dataset is not None or self._iterator is not None
+        if has_state and (ended or self._batches % self._every == 0):
+            told |= self._states(yielded)
+        if self._streams:
+            told |= {"yielded": yielded, "ended": ended}
+            if self._iterator is None and self._dataset is None and last is not None:
+                told["last"] = fingerprint(last)
+        return pickle.dumps(told, pickle.HIGHEST_PROTOCOL) if told else b""
+
+    def _states(self, yielded: int) -> dict[str, Any]:
+        try:
+            dataset = _dumps(self._dataset.state_dict()) if self._dataset is not None else b""
+            iterator = _dumps(self._iterator.state_dict()) if self._iterator is not None else b""
+        except Exception as error:  # noqa: BLE001 - user code; told when somebody wants the state
+            return {"problem": f"{type(error).__name__}: {error}"}
+        return {"dataset": dataset, "iterator": iterator, "told": yielded, "problem": ""}
+
+
+def _dumps(state: Any) -> bytes:
+    try:
+        return pickle.dumps(state, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # noqa: BLE001 - a class of `__main__`
+        data: bytes = classes.dumps(state)
+        return data
+
+
+def load_dataset(dataset: Any, mark: WorkerMark) -> None:
+    """Give a dataset its state, before it is iterated."""
+    if mark.dataset and is_stateful(dataset):
+        dataset.load_state_dict(pickle.loads(mark.dataset))
+
+
+def load_iterator(iterator: Any, mark: WorkerMark) -> int:
+    """Give an iterator its state; return how many samples it must still skip."""
+    if mark.iterator and is_stateful(iterator):
+        iterator.load_state_dict(pickle.loads(mark.iterator))
+        return mark.yielded - mark.told
+    return mark.yielded - mark.told if mark.dataset else mark.yielded
+
+
+def check_repeats(sample: Any, mark: WorkerMark) -> None:
+    """Raise if a stream that was read again gave another sample than before."""
+    if mark.last and sample is not None and fingerprint(sample) != mark.last:
+        raise CannotResumeError(
+            f"the stream does not repeat: its sample {mark.yielded - 1} is another one than before, so it cannot go on "
+            "there; give the dataset state_dict() and load_state_dict(), or seed what it draws from"
+        )
+
+
+def fingerprint(sample: Any, depth: int = 3) -> int:
+    """Return a short hash of a sample's first values; the same in every process, never 0."""
+    found = zlib.crc32(type(sample).__name__.encode())
+    with contextlib.suppress(Exception):  # user-defined classes
+        if isinstance(sample, torch.Tensor):
+            found = zlib.crc32(repr((tuple(sample.shape), sample.flatten()[:8].tolist())).encode(), found)
+        elif isinstance(sample, (int, float, str, bytes)):
+            found = zlib.crc32(repr(sample)[:200].encode("utf-8", "backslashreplace"), found)
+        elif isinstance(sample, Mapping) and depth:
+            for key, value in list(sample.items())[:4]:
+                found = zlib.crc32(b"%d" % fingerprint(value, depth - 1), zlib.crc32(repr(key).encode(), found))
+        elif isinstance(sample, (list, tuple)) and depth:
+            for value in sample[:4]:
+                found = zlib.crc32(b"%d" % fingerprint(value, depth - 1), found)
+        elif hasattr(sample, "ravel"):
+            found = zlib.crc32(repr(sample.ravel()[:8].tolist()).encode(), found)
+    return found or 1
+
+
+def as_plain(mark: WorkerMark) -> dict[str, Any]:
+    """Return a mark for a checkpoint: texts, numbers, and the dataset's states as it gave them."""
+    if mark.problem:
+        raise CannotResumeError(f"the dataset could not give its state: {mark.problem}")
+    found: dict[str, Any] = {"yielded": mark.yielded, "told": mark.told, "last": mark.last, "ended": mark.ended}
+    found["random"] = {name: random_state.as_text(state) for name, state in mark.random.items()}
+    for name in ("dataset", "iterator"):
+        if getattr(mark, name):
+            found[name] = pickle.loads(getattr(mark, name))
+    return found
+
+
+def from_plain(plain: Mapping[str, Any]) -> WorkerMark:
+    """Read what `as_plain` wrote."""
+    return WorkerMark(
+        random={name: random_state.from_text(text) for name, text in plain.get("random", {}).items()},
+        dataset=_dumps(plain["dataset"]) if "dataset" in plain else b"",
+        iterator=_dumps(plain["iterator"]) if "iterator" in plain else b"",
+        told=plain["told"],
+        yielded=plain["yielded"],
+        last=plain["last"],
+        ended=plain["ended"],
+    )

@@ -1,0 +1,216 @@
+"""The global random generators of Python, numpy and torch: their states as bytes, and whether they changed.
+
+NOTE [ Whether a generator was used ]
+
+A worker tells its parent the generators' states after each batch. To read all three states takes as
+long as to load a small sample, and most datasets use none of them. So we first look at the memory of
+the generators, which takes less than a microsecond: numpy publishes the address of its state, and
+that of Python's follows the object's head. We trust the second only if it shows what `getstate()`
+returns, in this very process. Without it we ask `getstate()` each time.
+"""
+
+from __future__ import annotations
+
+import array
+import base64
+import ctypes
+import json
+import random
+import struct
+import sys
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+NAMES = ("torch", "python", "numpy")
+_WORDS = 624
+_NORMAL = struct.Struct("<?d")  # whether a second normal number is waiting, and which
+
+
+def capture(names: Iterable[str] = NAMES) -> dict[str, bytes]:
+    """Return the states of these generators; numpy's only if numpy is loaded."""
+    found = {name: _CAPTURE[name]() for name in names}
+    return {name: state for name, state in found.items() if state}
+
+
+def restore(states: Mapping[str, bytes]) -> None:
+    """Put generators back into these states."""
+    for name, state in states.items():
+        _RESTORE[name](state)
+
+
+class Changes:
+    """Tells which global generators were used since the last call. See NOTE [ Whether a generator was used ]."""
+
+    def __init__(self) -> None:
+        self._numpy: Any = None
+        self._numpy_used = False
+        self._python = _python_memory()
+        self._seen: dict[str, bytes] = {}
+        self.names()
+
+    def names(self) -> list[str]:
+        """Return the names of the generators that changed."""
+        changed = []
+        for name, state in (("torch", _torch_state()), ("python", self._python_now()), ("numpy", self._numpy_now())):
+            if state and self._seen.get(name, state) != state:
+                changed.append(name)
+            self._seen[name] = state
+        if "numpy" in changed:
+            self._numpy_used = True
+        elif self._numpy_used:
+            changed.append("numpy")  # a second normal number may have been taken, which its memory does not show
+        return changed
+
+    def states(self) -> dict[str, bytes]:
+        """Return the new states of the generators that changed."""
+        changed = self.names()
+        return {name: self._seen["torch"] if name == "torch" else _CAPTURE[name]() for name in changed}
+
+    def _python_now(self) -> bytes:
+        return bytes(self._python) if self._python is not None else _python_state()
+
+    def _numpy_now(self) -> bytes:
+        if self._numpy is None:
+            self._numpy = _numpy_memory()
+        return b"" if self._numpy is None else bytes(self._numpy)
+
+
+def as_text(state: bytes) -> str:
+    """Return a state as text, for a checkpoint."""
+    return base64.b64encode(zlib.compress(state, 1)).decode("ascii")
+
+
+def from_text(text: str) -> bytes:
+    """Read what `as_text` wrote."""
+    return zlib.decompress(base64.b64decode(text))
+
+
+# -- any generator object ------------------------------------------------------------------------------
+
+
+def state_of(generator: Any) -> bytes:
+    """Return the state of a generator object; empty if it is none."""
+    if isinstance(generator, torch.Generator):
+        return _tensor_bytes(generator.get_state())
+    if isinstance(generator, random.Random) and not isinstance(generator, random.SystemRandom):
+        return _of_python(generator)
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return b""
+    if isinstance(generator, numpy.random.RandomState):
+        return _of_numpy(generator)
+    if isinstance(generator, numpy.random.Generator):
+        return json.dumps(generator.bit_generator.state, default=lambda one: one.tolist()).encode()
+    return b""
+
+
+def set_state(generator: Any, state: bytes) -> None:
+    """Put a generator object into a state of `state_of`."""
+    if isinstance(generator, torch.Generator):
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    elif isinstance(generator, random.Random):
+        _to_python(generator, state)
+    elif hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = json.loads(state)
+    else:
+        _to_numpy(generator, state)
+
+
+# -- torch ---------------------------------------------------------------------------------------------
+
+
+def _tensor_bytes(tensor: torch.Tensor) -> bytes:
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel())  # numpy may be missing, and takes longer
+
+
+def _torch_state() -> bytes:
+    return _tensor_bytes(torch.default_generator.get_state())
+
+
+def _set_torch(state: bytes) -> None:
+    torch.default_generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+# -- Python --------------------------------------------------------------------------------------------
+
+
+def _of_python(generator: random.Random) -> bytes:
+    _, words, normal = generator.getstate()
+    return array.array("I", words).tobytes() + _NORMAL.pack(normal is not None, normal or 0.0)
+
+
+def _to_python(generator: random.Random, state: bytes) -> None:
+    words = array.array("I", state[: 4 * (_WORDS + 1)])
+    waiting, normal = _NORMAL.unpack(state[4 * (_WORDS + 1) :])
+    generator.setstate((3, tuple(words), normal if waiting else None))
+
+
+def _python_state() -> bytes:
+    return _of_python(random._inst)  # noqa: SLF001 - the module's own generator
+
+
+def _set_python(state: bytes) -> None:
+    _to_python(random._inst, state)  # noqa: SLF001 - as above
+
+
+def _python_memory() -> Any:
+    """The memory of Python's generator: the position, then the words. None if it is not where we expect it."""
+    if sys.implementation.name != "cpython":
+        return None
+    owner = random._inst  # noqa: SLF001 - as above
+    if type(owner).__sizeof__(owner) < object.__basicsize__ + 4 * (_WORDS + 1):
+        return None
+    memory = (ctypes.c_char * (4 * (_WORDS + 1))).from_address(id(owner) + object.__basicsize__)
+    found = array.array("I", bytes(memory))
+    words = owner.getstate()[1]
+    return memoryview(memory).cast("B") if (*found[1:], found[0]) == words else None
+
+
+# -- numpy ---------------------------------------------------------------------------------------------
+
+
+def _singleton() -> Any:
+    numpy = sys.modules.get("numpy")
+    kind = getattr(getattr(numpy, "random", None), "mtrand", None)
+    return getattr(kind, "_rand", None)
+
+
+def _of_numpy(generator: Any) -> bytes:
+    state = generator.get_state(legacy=False)
+    if state.get("bit_generator") != "MT19937":
+        return b""
+    words, position = state["state"]["key"], state["state"]["pos"]
+    found = array.array("I", [position, *words.tolist()])
+    return found.tobytes() + _NORMAL.pack(bool(state["has_gauss"]), state["gauss"])
+
+
+def _to_numpy(generator: Any, state: bytes) -> None:
+    words = array.array("I", state[: 4 * (_WORDS + 1)])
+    waiting, normal = _NORMAL.unpack(state[4 * (_WORDS + 1) :])
+    generator.set_state(("MT19937", words[1:], words[0], int(waiting), normal))
+
+
+def _numpy_state() -> bytes:
+    generator = _singleton()
+    return b"" if generator is None else _of_numpy(generator)
+
+
+def _set_numpy(state: bytes) -> None:
+    import numpy as np  # noqa: PLC0415 - optional; the state was taken where it was loaded
+
+    _to_numpy(np.random.mtrand._rand, state)  # noqa: SLF001 - the module's own generator
+
+
+def _numpy_memory() -> Any:
+    generator = _singleton()
+    kind: Any = getattr(generator, "_bit_generator", None)
+    if type(kind).__name__ != "MT19937":
+        return None
+    return memoryview((ctypes.c_char * (4 * (_WORDS + 1))).from_address(kind.ctypes.state_address)).cast("B")
+
+
+_CAPTURE = {"torch": _torch_state, "python": _python_state, "numpy": _numpy_state}
+_RESTORE = {"torch": _set_torch, "python": _set_python, "numpy": _set_numpy}

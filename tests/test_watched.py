@@ -1,0 +1,152 @@
+"""The program as it runs: what it writes does not last, every loader is seen, and edits are proven."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unjam.doctor.fix import edits
+from unjam.doctor.fix.source_edit import CannotEdit, SourceEdit
+from unjam.system import copy_on_write
+
+TRAINING = """
+import os, shutil, tempfile, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Files(Dataset):
+    def __init__(self, folder, numbers):
+        self.paths = [os.path.join(folder, f"{number}.pt") for number in numbers]
+        for number, path in zip(numbers, self.paths):
+            torch.save(torch.full((2,), float(number)), path)
+    def __len__(self):
+        return len(self.paths)
+    def __getitem__(self, index):
+        return torch.load(self.paths[index])
+
+def main():
+    open("written_by_the_program", "w").close()
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with tempfile.TemporaryDirectory() as folder:
+        train = DataLoader(Files(folder, range(20)), batch_size=4, shuffle=True, num_workers=1)
+        check = DataLoader(Files(folder, range(START, 40)), batch_size=4)
+        for epoch in range(2):
+            for x in train:
+                model(x).mean().backward()
+                optimizer.step()
+            with torch.no_grad():
+                for x in check:
+                    model(x)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def isolated() -> bool:
+    pid = os.fork()
+    if pid == 0:
+        import tempfile
+
+        code = 1
+        try:
+            copy_on_write.enter(tempfile.mkdtemp(), "program")
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+needs_view = pytest.mark.skipif("not isolated()", reason="needs the right to mount: root, or a user namespace")
+
+
+def check(program: Path, *options: str) -> dict:
+    out = program.with_suffix(".json")
+    subprocess.run(
+        [sys.executable, "-m", "unjam", "check", "--budget", "20", "--json", str(out), *options, str(program)],
+        cwd=program.parent, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    return json.loads(out.read_text())
+
+
+@needs_view
+def test_what_a_process_writes_in_a_view_does_not_last(tmp_path):
+    keep = tmp_path / "keep"
+    keep.mkdir()
+    (tmp_path / "old").write_text("before")
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            copy_on_write.enter(str(keep), "program")
+            (tmp_path / "old").unlink()
+            (tmp_path / "new").write_text("x")
+            (keep / "kept").write_text("x")
+            copy = copy_on_write.snapshot(str(keep), "program", "then")
+            (tmp_path / "new").unlink()
+            if os.fork() == 0:  # a later view shows the files as they were at the snapshot
+                copy_on_write.enter(str(keep), "trial", copy)
+                os._exit(0 if (tmp_path / "new").exists() and not (tmp_path / "old").exists() else 1)
+            code = os.waitstatus_to_exitcode(os.wait()[1])
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (tmp_path / "old").read_text() == "before"
+    assert not (tmp_path / "new").exists()
+    assert (keep / "kept").exists()
+
+
+@needs_view
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("start", "codes"), [(20, []), (15, ["UJ521"])])
+def test_every_loader_of_a_training_is_seen_and_nothing_is_left(tmp_path, start, codes):
+    program = tmp_path / "train.py"
+    program.write_text(TRAINING.replace("START", str(start)))
+    said = check(program)
+    assert [f["code"] for f in said["findings"] if f["severity"] != "note"] == codes
+    assert len(said["loaders"]) == 2
+    assert not (tmp_path / "written_by_the_program").exists()
+
+
+@needs_view
+@pytest.mark.timeout(300)
+def test_an_edit_is_proven_and_written_only_when_wanted(tmp_path):
+    from unjam.doctor.rules import BY_CODE
+
+    program = tmp_path / "program.py"
+    text = BY_CODE["UJ524"].broken(None)
+    program.write_text(text)
+    check(program, "--diff")
+    assert program.read_text() == text
+    check(program, "--fix")
+    assert "copy.deepcopy(self.data[index])" in program.read_text()
+    assert check(program)["found"] == 0
+
+
+EDITS = [
+    (edits.make_per_worker, (3,), "class A:\n    def f(self):\n        self.x = open('a', mode='rb')\n", "unjam.per_worker(open, 'a', mode='rb')"),
+    (edits.add_main_guard, (2,), "import os\nfor x in loader:\n    print(x)\n", 'if __name__ == "__main__":\n    for x in loader:\n        print(x)'),
+    (edits.raise_again, (3,), "try:\n    x = 1\nexcept ValueError:\n    x = None\n", "except ValueError:\n    raise"),
+    (edits.set_option, (1, "num_workers", "2"), "l = DataLoader(d, batch_size=4)\n", "DataLoader(d, batch_size=4, num_workers=2)"),
+    (edits.call_set_epoch, (2,), "for epoch in range(3):\n    for x in loader:\n        pass\n", "loader.sampler.set_epoch(epoch)\n    for x"),
+    (edits.name_lambda, (2,), "import os\nt = lambda x: x + 1  # more\n", "def _t(x):\n    return x + 1\n"),
+    (edits.use_unjam, (), "from torch.utils.data import DataLoader, Dataset\n", "from unjam import DataLoader"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("edit", "given", "text", "wanted"), EDITS, ids=lambda one: getattr(one, "__name__", None))
+def test_an_edit_changes_only_its_part(edit, given, text, wanted):
+    source = SourceEdit("program.py", text)
+    edit(source, *given)
+    assert wanted in source.edited_text()
+
+
+def test_an_edit_that_is_not_safe_is_refused():
+    source = SourceEdit("program.py", "def f(k):\n    t = lambda x: x + k\n    return t\n")
+    with pytest.raises(CannotEdit, match="uses k"):
+        edits.name_lambda(source, 2)
