@@ -2,11 +2,11 @@
 
 NOTE [ Whether a generator was used ]
 
-A worker tells its parent the generators' states after each batch. To read all three states takes as
-long as to load a small sample, and most datasets use none of them. So we first look at the memory of
-the generators, which takes less than a microsecond: numpy publishes the address of its state, and
-that of Python's follows the object's head. We trust the second only if it shows what `getstate()`
-returns, in this very process. Without it we ask `getstate()` each time.
+A worker tells its parent the generators' states after each batch. To ask all three for their states
+takes longer than to load a small sample (numpy's alone 0.1 ms), and most datasets use none of them. So we read the memory
+of the generators, which takes microseconds: numpy publishes the address of its words, and those of
+Python's follow the object's head. We trust what we find only if it shows what the generator itself
+returns, in this very process. Without it we ask the generator each time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 import base64
 import ctypes
+import functools
 import json
 import random
 import struct
@@ -27,6 +28,7 @@ import torch
 NAMES = ("torch", "python", "numpy")
 _WORDS = 624
 _NORMAL = struct.Struct("<?d")  # whether a second normal number is waiting, and which
+_WAITING = struct.Struct("@i4xd")  # the same in numpy's memory
 
 
 def capture(names: Iterable[str] = NAMES) -> dict[str, bytes]:
@@ -45,8 +47,6 @@ class Changes:
     """Tells which global generators were used since the last call. See NOTE [ Whether a generator was used ]."""
 
     def __init__(self) -> None:
-        self._numpy: Any = None
-        self._numpy_used = False
         self._python = _python_memory()
         self._seen: dict[str, bytes] = {}
         self.names()
@@ -54,28 +54,21 @@ class Changes:
     def names(self) -> list[str]:
         """Return the names of the generators that changed."""
         changed = []
-        for name, state in (("torch", _torch_state()), ("python", self._python_now()), ("numpy", self._numpy_now())):
+        for name, state in (("torch", _torch_state()), ("python", self._python_now()), ("numpy", _numpy_state())):
             if state and self._seen.get(name, state) != state:
                 changed.append(name)
             self._seen[name] = state
-        if "numpy" in changed:
-            self._numpy_used = True
-        elif self._numpy_used:
-            changed.append("numpy")  # a second normal number may have been taken, which its memory does not show
         return changed
 
     def states(self) -> dict[str, bytes]:
         """Return the new states of the generators that changed."""
         changed = self.names()
-        return {name: self._seen["torch"] if name == "torch" else _CAPTURE[name]() for name in changed}
+        return {name: _CAPTURE["python"]() if name == "python" else self._seen[name] for name in changed}
 
     def _python_now(self) -> bytes:
-        return bytes(self._python) if self._python is not None else _python_state()
-
-    def _numpy_now(self) -> bytes:
-        if self._numpy is None:
-            self._numpy = _numpy_memory()
-        return b"" if self._numpy is None else bytes(self._numpy)
+        if self._python is None:
+            return _python_state()
+        return bytes(self._python) + _packed(random._inst.gauss_next)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def as_text(state: bytes) -> str:
@@ -119,6 +112,10 @@ def set_state(generator: Any, state: bytes) -> None:
         _to_numpy(generator, state)
 
 
+def _packed(normal: float | None) -> bytes:
+    return _NORMAL.pack(normal is not None, normal or 0.0)
+
+
 # -- torch ---------------------------------------------------------------------------------------------
 
 
@@ -139,7 +136,7 @@ def _set_torch(state: bytes) -> None:
 
 def _of_python(generator: random.Random) -> bytes:
     _, words, normal = generator.getstate()
-    return array.array("I", words).tobytes() + _NORMAL.pack(normal is not None, normal or 0.0)
+    return array.array("I", words).tobytes() + _packed(normal)
 
 
 def _to_python(generator: random.Random, state: bytes) -> None:
@@ -179,12 +176,41 @@ def _singleton() -> Any:
 
 
 def _of_numpy(generator: Any) -> bytes:
-    state = generator.get_state(legacy=False)
-    if state.get("bit_generator") != "MT19937":
+    bits = generator._bit_generator  # noqa: SLF001 - it has no public name before numpy 1.24
+    if type(bits).__name__ != "MT19937":
         return b""
+    kind: Any = type(generator)
+    place = _normal_place(kind)
+    if place is None:
+        return _asked_of_numpy(generator)
+    words = ctypes.string_at(bits.ctypes.state_address, 4 * (_WORDS + 1))
+    waiting, normal = _WAITING.unpack(ctypes.string_at(id(generator) + place, _WAITING.size))
+    return words[-4:] + words[:-4] + _packed(normal if waiting else None)
+
+
+def _asked_of_numpy(generator: Any) -> bytes:
+    state = generator.get_state(legacy=False)
     words, position = state["state"]["key"], state["state"]["pos"]
     found = array.array("I", [position, *words.tolist()])
-    return found.tobytes() + _NORMAL.pack(bool(state["has_gauss"]), state["gauss"])
+    return found.tobytes() + _packed(state["gauss"] if state["has_gauss"] else None)
+
+
+@functools.cache
+def _normal_place(kind: Any) -> int | None:
+    """Where in a generator of numpy the second normal number is. None if it is not where we expect it."""
+    if sys.implementation.name != "cpython":
+        return None
+    one = kind(5)
+    probes = []
+    for waiting, normal in ((1, 0.5772156649015329), (0, 0.0), (1, -2.718281828459045)):
+        one.set_state(("MT19937", [7] * _WORDS, 11, waiting, normal))
+        memory = ctypes.string_at(id(one), kind.__basicsize__)
+        probes.append((_asked_of_numpy(one), memory, _WAITING.pack(waiting, normal)))
+    for place in range(object.__basicsize__, kind.__basicsize__ - _WAITING.size + 1, 8):
+        if all(memory[place : place + _WAITING.size] == packed for _, memory, packed in probes):
+            words = ctypes.string_at(one._bit_generator.ctypes.state_address, 4 * (_WORDS + 1))  # noqa: SLF001 - as above
+            return place if probes[-1][0].startswith(words[-4:] + words[:-4]) else None
+    return None
 
 
 def _to_numpy(generator: Any, state: bytes) -> None:
@@ -202,14 +228,6 @@ def _set_numpy(state: bytes) -> None:
     import numpy as np  # noqa: PLC0415 - optional; the state was taken where it was loaded
 
     _to_numpy(np.random.mtrand._rand, state)  # noqa: SLF001 - the module's own generator
-
-
-def _numpy_memory() -> Any:
-    generator = _singleton()
-    kind: Any = getattr(generator, "_bit_generator", None)
-    if type(kind).__name__ != "MT19937":
-        return None
-    return memoryview((ctypes.c_char * (4 * (_WORDS + 1))).from_address(kind.ctypes.state_address)).cast("B")
 
 
 _CAPTURE = {"torch": _torch_state, "python": _python_state, "numpy": _numpy_state}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from unjam.doctor.facts import exception_line
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import line_of
 from unjam.doctor.facts.trial import Place, Plan, ProcessEnd, Raised, Sample, Stuck, Sync, Trial
@@ -127,7 +128,7 @@ def twice(case: Case, ends: list[tuple[Trial, ProcessEnd]]) -> Confidence:
 
 def first_line(raised: Raised) -> str:
     """Return the first line of an exception message, which may be empty."""
-    return next(iter(raised.message.splitlines()), "")
+    return exception_line.first_line(raised.message)
 
 
 def bad_samples(trial: Trial | None, *stages: str) -> list[Raised]:

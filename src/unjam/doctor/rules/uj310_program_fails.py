@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.source_places import attribute_calls, class_line, method_line
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedFailure, WatchedLoader
@@ -75,7 +76,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     first = min(fatal, key=lambda one: _ORDER.index(one.stage))
     loader = next((one for one in watched.loaders if one.number == first.loader), None)
     hint = _hint(watched, first, loader)
-    words = last_line(first)
+    words = exception_line(first.type_name, first.message)
     where = _WORDS.get(first.stage, first.stage)
     sample = f" (sample {first.index})" if first.index else ""
     epoch = f", in epoch {first.epoch + 1}" if first.epoch > 0 else ""
@@ -134,14 +135,6 @@ def _worker_ended(watched: Watched, end: WatchedFailure | None) -> list[Finding]
             )
         ]
     return []
-
-
-def last_line(failure: WatchedFailure) -> str:
-    """The exception in a line; of a worker's exception, the last line of its traceback."""
-    lines = [line.strip() for line in failure.message.splitlines() if line.strip()]
-    if lines and lines[0].startswith("Caught ") and len(lines) > 1:
-        return lines[-1]
-    return f"{failure.type_name}: {lines[0]}" if lines else failure.type_name
 
 
 def _same(one: WatchedFailure, end: WatchedFailure) -> bool:

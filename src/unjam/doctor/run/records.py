@@ -13,6 +13,7 @@ from collections import Counter, deque
 from types import FrameType
 from typing import Any
 
+from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.run import LoaderRun, RunFailure, TimedBatch, Wait, batch_name, size_of
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.doctor.run import batch_file
@@ -309,11 +310,8 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
 
 
 def words_of(error: BaseException) -> str:
-    """Return an exception as one line; if it comes from a torch worker, its traceback's last line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    if lines[0].startswith("Caught ") and len(lines) > 1:
-        return lines[-1][:300]
-    return f"{type(error).__name__}: {lines[0]}"[:300] if lines[0] else type(error).__name__
+    """Return an exception as one line."""
+    return exception_line(type(error).__name__, str(error))[:300]
 
 
 class RunRecords:

@@ -24,6 +24,7 @@ from unjam.doctor.check.trial import sandbox
 from unjam.doctor.check.trial.changes import own_file
 from unjam.doctor.check.trial.exception_words import described
 from unjam.doctor.facts.digest import weigh
+from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.run import batch_name, size_of
 from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
 from unjam.loader.driver.auto_size import divides_itself
@@ -89,10 +90,7 @@ def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, 
         stretch.run(seconds, until)
     except Exception as error:  # noqa: BLE001 - an error is a result of this setting
         told = described(error)
-        # torch puts a worker's whole traceback into the message; the last line has the error
-        last = next((line for line in reversed(told["message"].splitlines()) if line.strip()), "").strip()
-        named = last if told["message"].startswith("Caught ") else f"{told['type']}: {last}"
-        return Measured(setting, "raised", note=named[:300])
+        return Measured(setting, "raised", note=exception_line(told["type"], told["message"])[:300])
     finally:
         stretch.close()
     return stretch.measured()
