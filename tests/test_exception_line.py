@@ -42,7 +42,7 @@ def wrapped(raises):
     [
         (chained, "unable to write"),
         (chained_aloud, "the second: really"),
-        (lambda: [][3], "list index out of range"),
+        (lambda: "ab".index("c"), "substring not found"),
         (lambda: (_ for _ in ()).throw(OddError(1, 2)), "1 and 2"),
         (lambda: (_ for _ in ()).throw(ValueError()), "ValueError"),
         (lambda: {}["name"], "'name'"),

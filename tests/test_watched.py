@@ -128,6 +128,57 @@ def test_an_edit_is_proven_and_written_only_when_wanted(tmp_path):
     assert check(program)["found"] == 0
 
 
+CHECKPOINTS = """
+import io, pathlib, random, torch
+import torch.utils.data as data
+
+NAMES = [f"clip{number:03}.wav" for number in range(60)]
+random.RANDOM(NAMES)
+
+class Clips(data.Dataset):
+    def __init__(self, names):
+        self.names = names
+    def __len__(self):
+        return len(self.names)
+    def __getitem__(self, index):
+        return torch.tensor([float(self.names[index][4:7])])
+
+class Run:
+    def __init__(self):
+        self.net = torch.nn.Linear(1, 1)
+        self.opt = torch.optim.Adam(self.net.parameters())
+        self.step = 0
+    def save(self):
+        file = io.BytesIO()
+        torch.save({"net": self.net.state_dict(), "opt": self.opt.state_dict(), "progress": {"step": self.step}}, file)
+        pathlib.Path("last.ckpt").write_bytes(file.getvalue())
+    def fit(self, loader, passes=2):
+        for _ in range(passes):
+            for clips in loader:
+                self.net(clips).mean().backward()
+                self.opt.step()
+                self.step += 1
+                if self.step % EVERY == 0:
+                    self.save()
+
+Run().fit(data.DataLoader(Clips(NAMES[:40]), 4, True))
+"""
+
+
+@needs_view
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("shuffle", "every", "codes"),
+    [("Random(0).shuffle", 10, []), ("shuffle", 3, [("UJ534", "note"), ("UJ535", "warning")])],
+)
+def test_a_run_that_goes_on_from_a_checkpoint(tmp_path, shuffle, every, codes):
+    program = tmp_path / "train.py"
+    program.write_text(CHECKPOINTS.replace("RANDOM", shuffle).replace("EVERY", str(every)))
+    said = check(program)
+    assert sorted((f["code"], f["severity"]) for f in said["findings"]) == codes
+    assert not (tmp_path / "last.ckpt").exists()
+
+
 EDITS = [
     (edits.make_per_worker, (3,), "class A:\n    def f(self):\n        self.x = open('a', mode='rb')\n", "unjam.per_worker(open, 'a', mode='rb')"),
     (edits.add_main_guard, (2,), "import os\nfor x in loader:\n    print(x)\n", 'if __name__ == "__main__":\n    for x in loader:\n        print(x)'),

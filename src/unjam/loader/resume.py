@@ -21,8 +21,11 @@ nothing changes.
 
 from __future__ import annotations
 
+import array
 import copy
+import itertools
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -59,6 +62,7 @@ _TORCHS = (
     WeightedRandomSampler,
 )
 _DEEPEST = 4
+_BLOCK = 256  # batches that are passed over at a time
 
 
 class StatefulDraw:
@@ -301,16 +305,14 @@ class Resumption:
         iterator._sampler_iter = indices  # noqa: SLF001 - as above
         if isinstance(self._loader.dataset, IterableDataset):
             return
-        drawn = 0
-        for number in range(progress.position):
-            try:
-                one = next(indices)
-            except StopIteration:
-                _warn(f"the sampler ended after {number} batches, and {progress.position} were delivered before")
-                return
+        if type(sampler) is BatchSampler and progress.position:
+            iterator._sampler_iter, passed, drawn = _in_blocks(sampler, progress.position)  # noqa: SLF001 - as above
+        else:
             batched = iterator._auto_collation  # noqa: SLF001 - as above
-            drawn = checksum(listed(one) if batched else (one,), drawn)
-        if drawn != progress.drawn:
+            passed, drawn = _one_by_one(indices, progress.position, batched=batched)
+        if passed < progress.position:
+            _warn(f"the sampler ended after {passed} batches, and {progress.position} were delivered before")
+        elif drawn != progress.drawn:
             _warn("the sampler gave other indices than before, so samples may be missing or repeated")
             progress.drawn = drawn
 
@@ -319,6 +321,51 @@ class Resumption:
         saved, self._state.pending = self.saved, None
         if saved is not None and self._goes_on:
             random_state.restore({name: random_state.from_text(text) for name, text in saved["generators"].items()})
+
+
+def _one_by_one(indices: Iterator[Any], batches: int, *, batched: bool) -> tuple[int, int]:
+    """Pass over batches; return how many there were, and their checksum."""
+    drawn = 0
+    for number in range(batches):
+        try:
+            one = next(indices)
+        except StopIteration:
+            return number, drawn
+        drawn = checksum(listed(one) if batched else (one,), drawn)
+    return batches, drawn
+
+
+def _in_blocks(sampler: BatchSampler, batches: int) -> tuple[Iterator[Any], int, int]:
+    """Pass over batches of torch's own BatchSampler: ask the sampler inside, many batches at a time.
+
+    Return the rest of the batches, how many were passed over, and their checksum.
+    """
+    inner, size = iter(sampler.sampler), sampler.batch_size
+    passed = drawn = 0
+    while passed < batches:
+        wanted = size * min(batches - passed, _BLOCK)
+        block = list(itertools.islice(inner, wanted))
+        try:
+            drawn = zlib.crc32(array.array("q", block), drawn)  # as `checksum` does for each batch
+        except (TypeError, OverflowError):
+            for at in range(0, len(block), size):
+                drawn = checksum(tuple(block[at : at + size]), drawn)
+        passed += -(-len(block) // size)
+        if len(block) < wanted:
+            break
+    rest = copy.copy(sampler)
+    rest.sampler = _Rest(inner)
+    return iter(rest), passed, drawn
+
+
+class _Rest:
+    """What is left of a sampler's indices."""
+
+    def __init__(self, indices: Iterator[Any]) -> None:
+        self._indices = indices
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._indices
 
 
 def _warn(text: str) -> None:

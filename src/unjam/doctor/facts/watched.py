@@ -142,6 +142,20 @@ class Deed:
     at: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Something that the program wrote with `torch.save`.
+
+    passes: of each loader in use its number, the number of the pass, the batches of it so far, and
+    the batches of all its passes.
+    """
+
+    optimizer: bool  # an optimizer's state was among it
+    numbers: frozenset[int]
+    passes: tuple[tuple[int, int, int, int], ...]
+    place: Place | None
+
+
 @dataclass(slots=True)
 class WatchedProcess:
     """One process of the program that is not a worker."""
@@ -153,6 +167,7 @@ class WatchedProcess:
     loaders: list[WatchedLoader] = field(default_factory=list)
     failures: list[WatchedFailure] = field(default_factory=list)
     deeds: list[Deed] = field(default_factory=list)
+    saves: list[Saved] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -170,6 +185,7 @@ class Watched:
     scene: Scene | None = None  # what its processes did when it froze
     at_end: bool = False  # it froze after its last line
     files_kept: bool = False  # what it wrote is kept: there was no view
+    again: list[WatchedProcess] = field(default_factory=list)  # a second run, up to its first loader
 
     @property
     def loaders(self) -> list[WatchedLoader]:
@@ -185,6 +201,11 @@ class Watched:
     def deeds(self) -> list[Deed]:
         """What all processes did to files and folders."""
         return [deed for process in self.processes for deed in process.deeds]
+
+    @property
+    def saves_training(self) -> bool:
+        """Whether it writes checkpoints from which a training can go on."""
+        return any(saved.optimizer for process in self.processes for saved in process.saves)
 
     @property
     def trains(self) -> bool:

@@ -24,8 +24,9 @@ class WorkerReports:
         """Count samples of a stream that were read again only to come to where it was."""
         self.skipped_samples += samples
         self.skipped_seconds += seconds
+        count = "1 sample" if samples == 1 else f"{samples:,} samples"
         self.warn_once(
-            f"a stream without state_dict() was read again to go on where it was: {samples:,} samples in {seconds:.1f} s; "
+            f"a stream without state_dict() was read again to go on where it was: {count} in {seconds:.1f} s; "
             "with state_dict() and load_state_dict() on the dataset that takes no time"
         )
 

@@ -277,7 +277,7 @@ class IterableFetcher(_Collating):
         self._iterator: Iterator[Any] = iter(dataset)
         self._batched = batched
         self._drop_last = drop_last
-        self._ended = False
+        self._ended = mark is not None and mark.ended  # with its last batch, which was delivered
         self._just_failed = False
         self._yielded = 0
         self._last: Any = None  # the last sample, until its fingerprint is taken
@@ -285,7 +285,8 @@ class IterableFetcher(_Collating):
         self.skipped, self.skipping = 0, 0.0
         if mark is not None:
             self._yielded = mark.yielded
-            self._skip(load_iterator(self._iterator, mark), mark)
+            if not mark.ended:
+                self._skip(load_iterator(self._iterator, mark), mark)
             random_state.restore(mark.random)
         self._tracker = Tracker(dataset, self._iterator, every=spec.state_every, random=spec.tells_random)
 

@@ -6,7 +6,15 @@ from typing import Any
 
 from unjam.doctor.check.trial.event_log import read
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Deed, WatchedEpoch, WatchedFailure, WatchedLoader, WatchedProcess, WatchedSample
+from unjam.doctor.facts.watched import (
+    Deed,
+    Saved,
+    WatchedEpoch,
+    WatchedFailure,
+    WatchedLoader,
+    WatchedProcess,
+    WatchedSample,
+)
 
 
 def assemble_watched(folder: str) -> list[WatchedProcess]:
@@ -76,6 +84,15 @@ def _process(
             case "deed":
                 process.deeds.append(
                     Deed(event["done"], event["path"], Place(event["file"], event["line"]), event["t"])
+                )
+            case "saved":
+                process.saves.append(
+                    Saved(
+                        event["optimizer"],
+                        frozenset(event["numbers"]),
+                        tuple((one[0], one[1], one[2], one[3]) for one in event["passes"]),
+                        _place(event),
+                    )
                 )
             case "failed" | "end":
                 if event.get("type"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import sys
@@ -14,7 +15,7 @@ from unjam.doctor.check.command.examination import Examination, table
 from unjam.doctor.check.command.target_process import TargetProcess
 from unjam.doctor.check.command.watched_program import WatchedProgram, program_command
 from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
-from unjam.doctor.facts.watched import Watched
+from unjam.doctor.facts.watched import Watched, WatchedProcess
 from unjam.doctor.report.diagnosis import Diagnosis, TrialRow
 from unjam.doctor.rules.program import combined
 from unjam.doctor.rules.rule import Finding, by_harm, without_echoes
@@ -23,6 +24,7 @@ from unjam.system.masking import without_secrets
 BUDGET = 60.0
 # seconds of loading that are watched: usually, and with --all
 WATCH, WHOLE = 30.0, 24 * 3600.0
+AGAIN = 60.0  # the most seconds for a second run up to the first loader
 MOST_LOADERS = 4
 PROFILE_SECONDS = 4.0
 
@@ -101,7 +103,8 @@ def check_program(target: str, arguments: list[str], wishes: Wishes, *, module: 
     stdin = sys.stdin.buffer.read() if target == "-" else None
     for view in (True, False) if wishes.watch else (True,):
         program = WatchedProgram(command, view=view, stdin=stdin, edits=wishes.edits if view else None)
-        diagnosis = _watch(program, target, wishes)
+        again = functools.partial(_first_loaders, command, stdin, wishes) if view else None
+        diagnosis = _watch(program, target, wishes, again)
         if diagnosis is not None:
             return diagnosis
         refused = program.refused
@@ -110,7 +113,19 @@ def check_program(target: str, arguments: list[str], wishes: Wishes, *, module: 
     return diagnosis
 
 
-def _watch(program: WatchedProgram, target: str, wishes: Wishes) -> Diagnosis | None:
+def _first_loaders(command: list[str], stdin: bytes | None, wishes: Wishes) -> list[WatchedProcess]:
+    """Run the program a second time up to its first loader: a run that goes on from a checkpoint begins like this."""
+    wishes.say("running it again until its first iter(loader): would it go on with the same data?")
+    program = WatchedProgram(command, view=True, stdin=stdin, edits=wishes.edits, brief=True)
+    try:
+        return program.first_loaders(min(AGAIN, wishes.budget), wishes.tick)
+    finally:
+        program.end()
+
+
+def _watch(
+    program: WatchedProgram, target: str, wishes: Wishes, again: Callable[[], list[WatchedProcess]] | None
+) -> Diagnosis | None:
     """Watch a program and replay its loaders. None: it cannot be watched without lasting effects."""
     results = _Results()
     try:
@@ -128,6 +143,8 @@ def _watch(program: WatchedProgram, target: str, wishes: Wishes) -> Diagnosis | 
     finally:
         program.end()
     if results.watched is not None:
+        if again is not None and results.watched.saves_training and not results.stopped:
+            results.watched.again = again()
         cases = [one.case for one in results.examinations]
         results.findings = combined(results.findings, results.watched, cases)
         if not results.watched.loaders and not results.findings and not results.stopped:

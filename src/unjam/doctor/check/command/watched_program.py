@@ -20,13 +20,13 @@ from unjam.doctor.check.command.captured_program import CannotExamine, CapturedP
 from unjam.doctor.check.command.trial_watch import patience_factor
 from unjam.doctor.check.processes import Usage, child_command, kill_all, kill_session, marked, pause, reap
 from unjam.doctor.check.target.launch_watched import EDITS
-from unjam.doctor.check.target.observer import GO, HELD, SITE, VARIABLE, VIEW
+from unjam.doctor.check.target.observer import BRIEF, GO, HELD, SITE, VARIABLE, VIEW
 from unjam.doctor.check.target.twin import Captured, Done, Gather, Measure, Release, Try
 from unjam.doctor.check.target.twin_fork import SOCKET
 from unjam.doctor.check.trial.event_log import SUFFIX, progress
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import Plan, Trial
-from unjam.doctor.facts.watched import Watched
+from unjam.doctor.facts.watched import Watched, WatchedProcess
 from unjam.doctor.why.families import families_of
 from unjam.doctor.why.observe import observe
 from unjam.loader.engine.deadlines import ASK_AGAIN, EXIT, FOLLOW, GATHER, LET_GO
@@ -48,9 +48,18 @@ class WatchedProgram(CapturedProgram):
     """A program that runs as it is, and the twins of it that were forked on the way."""
 
     def __init__(
-        self, command: list[str], *, view: bool, stdin: bytes | None = None, edits: dict[str, str] | None = None
+        self,
+        command: list[str],
+        *,
+        view: bool,
+        stdin: bytes | None = None,
+        edits: dict[str, str] | None = None,
+        brief: bool = False,
     ) -> None:
         super().__init__()
+        if brief:
+            with open(f"{self.folder}/{BRIEF}", "w", encoding="ascii"):
+                pass
         if edits:
             with open(f"{self.folder}/{EDITS}", "w", encoding="utf-8") as file:
                 json.dump(edits, file)
@@ -107,6 +116,13 @@ class WatchedProgram(CapturedProgram):
         watched = self._assembled(outcome, code, time.monotonic() - began)
         watched.scene = scene
         return watched
+
+    def first_loaders(self, seconds: float, tick: Callable[[], None]) -> list[WatchedProcess]:
+        """Wait until a brief run is at its first loader in each process; what it has is known then."""
+        until = time.monotonic() + seconds
+        while reap(self.pid, FOLLOW.seconds) is None and time.monotonic() < until:
+            tick()
+        return assemble_watched(self.folder)
 
     def _until_it_stops(
         self, seconds: float, tick: Callable[[], None], hurry: float

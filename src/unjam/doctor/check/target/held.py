@@ -15,6 +15,7 @@ from unjam.doctor.check.inventory import names_in
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.source import class_place, file_of
 from unjam.system.file_owner import is_users
+from unjam.system.random_state import state_of
 
 MOST_ITEMS = 20_000
 MOST_ATTRIBUTES = 60
@@ -137,6 +138,7 @@ def describe(loader: Any, token: Callable[[Any], int]) -> dict[str, Any]:
         "sampler_file": next((file for one in (sampler, inner) if is_users(file := file_of(type(one)))), ""),
         "weighted": _is_weighted(inner),
         "has_generator": loader.generator is not None or getattr(inner, "generator", None) is not None,
+        "stateful": any(hasattr(one, "state_dict") for one in (loader, dataset, sampler, inner)),
         "set_epoch": any(hasattr(one, "set_epoch") for one in (inner, sampler)),
         "drop_last": bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
         "tokens": _tokens(loader, base, inner, token),
@@ -200,13 +202,24 @@ def _base(dataset: Any) -> tuple[Any, list[Any] | None]:
 
 def _tokens(loader: Any, base: Any, sampler: Any, token: Callable[[Any], int]) -> dict[str, int]:
     """Numbers of the objects that two loaders may share."""
-    wanted = {"dataset": loader.dataset, "base": base, "sampler": sampler, "generator": loader.generator}
+    wanted = {"dataset": loader.dataset, "base": base, "sampler": sampler}
     wanted |= {path: value for path, _, value in transforms(loader.dataset)}
     found = {}
     for name, value in wanted.items():
         if value is not None:
             with contextlib.suppress(TypeError):  # cannot be referred to weakly
                 found[name] = token(value)
+    return found
+
+
+def generators(loader: Any) -> list[Any]:
+    """The generators that a loader and its samplers hold, each once."""
+    found: list[Any] = []
+    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    for owner in (loader, sampler, getattr(sampler, "sampler", None)):
+        for value in list(getattr(owner, "__dict__", {}).values())[:MOST_ATTRIBUTES]:
+            if state_of(value) and not any(value is one for one in found):
+                found.append(value)
     return found
 
 

@@ -47,7 +47,7 @@ class LoaderRecord:
 
     def __init__(self, number: int, made: Place | None) -> None:
         self.number, self.made = number, made
-        self.epochs = 0
+        self.epochs = self.batches = 0  # batches: of the passes that are over
         self.current: Epoch | None = None
         self.surroundings: Surroundings | None = None
         self.told = False
@@ -61,6 +61,7 @@ class LoaderObserver:
         self._records: ByIdentity[LoaderRecord] = ByIdentity()
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
         self._tokens: ByIdentity[int] = ByIdentity()
+        self._generators: list[Any] = []  # kept, so that no other object gets the number of one
         self._count = self._last_token = 0
         self._pid = os.getpid()
 
@@ -90,7 +91,11 @@ class LoaderObserver:
             self._describe(loader, record, frame)
             from unjam.doctor.check.target.twin_fork import fork_twin  # noqa: PLC0415 - torch is imported by now
 
-            if fork_twin(observer, loader, record.made, frame, record.number) and not observer.captured:
+            if (
+                not observer.brief
+                and fork_twin(observer, loader, record.made, frame, record.number)
+                and not observer.captured
+            ):
                 observer.captured = True
                 atexit.register(observer.ended)  # runs before what was registered earlier
         self._close(record.current)
@@ -105,6 +110,8 @@ class LoaderObserver:
             "begin", loader=record.number, e=epoch.number, expected=_length(loader), held=epoch.before, folder=_cwd(),
             pid=os.getpid(), **place_fields(frame),
         )  # fmt: skip
+        if observer.brief:
+            os._exit(0)
 
     def seeded(self, iterator: Any) -> None:
         """The iterator is made: its seed names its workers' logs."""
@@ -152,6 +159,15 @@ class LoaderObserver:
         where = {"loader": epoch.loader.number, "e": epoch.number} if epoch is not None else {}
         self._observer.failed(stage, error, **where)
 
+    def open_passes(self) -> list[tuple[int, int, int, int]]:
+        """The passes that go on: loader, pass, batches of it, batches of all passes of the loader."""
+        open_now = [getattr(one, "unjam_epoch", None) for one in list(self._open)]
+        return [
+            (one.loader.number, one.number, one.batches, one.loader.batches + one.batches)
+            for one in open_now
+            if one is not None and not one.over
+        ]
+
     def close_all(self) -> None:
         """The process ends: write what is known of unfinished passes."""
         if os.getpid() == self._pid:
@@ -164,6 +180,7 @@ class LoaderObserver:
         if epoch is None or epoch.over:
             return
         epoch.over = True
+        epoch.loader.batches += epoch.batches
         observer = self._observer
         observer.write(
             "epoch", loader=epoch.loader.number, e=epoch.number, done=done, batches=epoch.batches, draws=epoch.draws,
@@ -178,6 +195,7 @@ class LoaderObserver:
         with self._observer.safely():
             record.surroundings = Surroundings(loader.dataset, loader.collate_fn)
             known = held.describe(loader, self._token)
+            known["generators"] = [self._number(one) for one in held.generators(loader)]
             known["unused"] = record.surroundings.unused(loader.dataset)
             made = {"made_file": record.made.file, "made_line": record.made.line} if record.made else {}
             self._observer.write("loader", loader=record.number, **known, **made, **place_fields(frame))
@@ -190,6 +208,13 @@ class LoaderObserver:
             token = self._last_token
             self._tokens.put(obj, token)
         return token
+
+    def _number(self, generator: Any) -> int:
+        for number, known in enumerate(self._generators):
+            if known is generator:
+                return number
+        self._generators.append(generator)
+        return len(self._generators) - 1
 
     def _in_this_process(self) -> None:
         if os.getpid() != self._pid:  # a fork has loaders of its own
@@ -233,6 +258,7 @@ def _resources() -> dict[str, int]:
 def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0915 - one function for each patch
     """Patch torch's DataLoader and its iterators."""
     watch = LoaderObserver(observer)
+    observer.open_passes = watch.open_passes
     atexit.register(watch.close_all)
     loader, base = module.DataLoader, module._BaseDataLoaderIter  # noqa: SLF001 - torch's names
     init, begin, draw, take, reset = loader.__init__, base.__init__, base._next_index, base.__next__, base._reset  # noqa: SLF001

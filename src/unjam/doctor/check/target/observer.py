@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +26,7 @@ from unjam.system.import_hook import after_import
 
 VARIABLE = "UNJAM_WATCH"
 HELD, GO, VIEW, LEADER = "held", "go", "view", "leader"
+BRIEF = "brief"
 SITE = os.path.join(HERE, "doctor", "run", "site")
 
 
@@ -38,6 +39,9 @@ class Observer:
         self.steps = 0  # of all optimizers
         self.captured = False  # a twin of this process exists
         self.active = True
+        self.brief = os.path.exists(f"{folder}/{BRIEF}")  # a process ends when it uses its first loader
+        # each loader in use: its number, the number of the pass, batches so far, and batches of all passes
+        self.open_passes: Callable[[], list[tuple[int, int, int, int]]] = list
         self._log: EventLog | None = None
         self._lock = threading.RLock()
 
@@ -163,6 +167,12 @@ def begin() -> None:
         if register is not None:
             register(lambda *_: _count_step(observer))
 
+    def after_serialization(module: ModuleType) -> None:
+        from unjam.doctor.check.target.observed_saves import patch_saves  # noqa: PLC0415 - as above
+
+        patch_saves(module, observer)
+
+    after_import("torch.serialization", after_serialization)
     after_import("torch.utils.data.dataloader", after_dataloader)
     after_import("torch.utils.data._utils.fetch", after_fetch)
     after_import("torch.optim.optimizer", after_optimizer)

@@ -1,0 +1,111 @@
+"""The training is saved in the middle of an epoch, and the loader's position is not.
+
+What happened: the program writes the state of the model and the optimizer while an epoch goes on,
+and nothing that says which samples the epoch has had.
+
+Why: a run that goes on from this file begins the epoch again, with another order. Samples of the
+begun epoch come twice, others not at all. torch's loader has no state that could be saved.
+
+How to confirm: print the first indices after a resume.
+
+How to fix: save the loader too: `unjam.DataLoader` has `state_dict()` and `load_state_dict()`, and
+goes on at the next batch with the same order and random numbers. Or save only between epochs.
+
+Limits: only `torch.save` is seen. A program that saves the number of its batch and passes over so
+many batches after a resume is right if its order is seeded for each epoch: if such a number is in the
+file, the finding is only a note. A sampler or dataset with a `state_dict` of its own is not reported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Saved, Watched, WatchedLoader
+from unjam.doctor.rules.epochs import trainers
+from unjam.doctor.rules.judging import LIKELY, POSSIBLE, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ534", "checkpoint-without-loader", Severity.WARNING)
+
+
+def detect(case: Case) -> None:
+    """Trials say nothing about it."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find a checkpoint that was written while a training loader was in the middle of a pass."""
+    del cases
+    for loader in trainers(watched):
+        if loader.facts.get("stateful", True):
+            continue
+        for process in watched.processes:
+            for saved in process.saves if process.pid == loader.pid else ():
+                passed = _middle_of(saved, loader)
+                if passed is not None:
+                    return [_finding(loader, saved, passed)]
+    return []
+
+
+def _middle_of(saved: Saved, loader: WatchedLoader) -> tuple[int, int] | None:
+    """The batches of the pass, and of all passes, if the file was written within a pass."""
+    for number, at, batches, ever in saved.passes:
+        epoch = next((one for one in loader.epochs if one.number == at), None)
+        if number == loader.number and saved.optimizer and epoch is not None and batches:
+            whole = epoch.expected if epoch.expected is not None else epoch.batches if epoch.done else None
+            if whole is None or batches < whole:
+                return batches, ever
+    return None
+
+
+def _finding(loader: WatchedLoader, saved: Saved, passed: tuple[int, int]) -> Finding:
+    size = int(loader.facts.get("batch_size") or 1)
+    known = {count + more for count in passed for more in (-1, 0, 1)} | {count * size for count in passed}
+    told = bool(known & saved.numbers)
+    return Finding(
+        RULE,
+        f"the training is saved after {passed[0]} batches of an epoch, without the position of its loader",
+        loader.name,
+        (
+            f"an optimizer's state is saved at {quoted(saved.place)}",
+            "a number in the file may be that of the batch; nothing in it is the order or the random numbers"
+            if told
+            else "no number in the file tells how many batches there were",
+            "a run that goes on from it begins the epoch again: samples come twice, and others not at all",
+        ),
+        POSSIBLE if told else LIKELY,
+        "save the loader's state as well: unjam.DataLoader has state_dict() and load_state_dict(); or save between epochs",
+        saved.place or loader.made,
+        severity=Severity.NOTE if told else None,
+    )
+
+
+def broken(DataLoader: Any) -> str:
+    """Save every four batches."""
+    del DataLoader
+    return _program("        if number % 4 == 1:\n        ")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Save after each epoch."""
+    del DataLoader
+    return _program("")
+
+
+def _program(when: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "torch.manual_seed(0)\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
+        "loader = DataLoader(TensorDataset(torch.arange(40.0).view(40, 1)), batch_size=4, shuffle=True)\n"
+        "for epoch in range(2):\n"
+        "    for number, (x,) in enumerate(loader):\n"
+        "        optimizer.zero_grad()\n"
+        "        model(x).mean().backward()\n"
+        "        optimizer.step()\n"
+        f"{when}"
+        "    torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict(), 'epoch': epoch + 100}, 'last.pt')\n"
+    )

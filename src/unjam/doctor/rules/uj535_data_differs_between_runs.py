@@ -1,0 +1,135 @@
+"""The training has other samples, or the same in another order, each time the program starts.
+
+What happened: the program ran twice up to its first loader, and the data was chosen or ordered
+differently. It also writes checkpoints from which a training goes on.
+
+Why: the choice comes from a generator that nobody seeded (`random_split`, `random.shuffle` when the
+module is imported), from a set, or from a folder that is read in no order. A run that goes on from a
+checkpoint then trains on samples that were meant for its evaluation, and an index in a log names
+another sample in each run.
+
+How to confirm: print the first items of the dataset in two runs.
+
+How to fix: seed the choice (`random_split(..., generator=torch.Generator().manual_seed(0))`,
+`random.Random(0).shuffle(files)`), sort what comes from a folder or a set, or save the choice.
+
+Limits: only programs that write an optimizer's state with `torch.save` are run a second time. Only
+the first loader of each process is compared. Data that is made of random numbers is not reported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import attribute_calls
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import trainers
+from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ535", "data-differs-between-runs", Severity.WARNING)
+CHOOSE = (
+    "random_split", "shuffle", "permutation", "randperm", "sample", "choice", "choices", "train_test_split", "listdir", "scandir",
+    "iterdir", "glob", "rglob", "set",
+)  # fmt: skip
+# a share of the items that both runs have: less, and the data is made anew
+COMMON = 0.3
+
+
+def detect(case: Case) -> None:
+    """Trials begin with the data of one run."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Compare the first loaders of two runs."""
+    del cases
+    later = [one for process in watched.again for one in process.loaders]
+    for loader in trainers(watched):
+        other = next((one for one in later if _alike(one, loader)), None)
+        if other is None:
+            continue
+        for name, one, two in _held(loader, other):
+            if one == two or not _about_the_same(one, two):
+                continue
+            return [_finding(loader, name, one, two)]
+    return []
+
+
+def _alike(one: WatchedLoader, other: WatchedLoader) -> bool:
+    return (
+        one.made == other.made and one.number == other.number and one.facts.get("dataset") == other.facts.get("dataset")
+    )
+
+
+def _held(loader: WatchedLoader, other: WatchedLoader) -> list[tuple[str, list[Any], list[Any]]]:
+    """What both runs chose: the indices of a Subset, and the items of each list of the dataset."""
+    found = [("indices", loader.facts.get("subset") or [], other.facts.get("subset") or [])]
+    items, others = loader.facts.get("items") or {}, other.facts.get("items") or {}
+    return found + [(name, list(values), list(others.get(name) or [])) for name, values in items.items()]
+
+
+def _about_the_same(one: list[Any], two: list[Any]) -> bool:
+    both = set(one) & set(two)
+    return len(both) > COMMON * max(len(set(one)), len(set(two)), 1)
+
+
+def _finding(loader: WatchedLoader, name: str, one: list[Any], two: list[Any]) -> Finding:
+    gone = len(set(one) - set(two))
+    place = loader.made or loader.place
+    home = loader.home
+    files = dict.fromkeys(at.file for at in (place, home) if at is not None)
+    chosen = next((at for file in files for at in attribute_calls(file, CHOOSE) if _unseeded(at)), None)
+    what = f"{gone:,} of its {len(one):,} samples differ" if gone else f"its {len(one):,} samples have another order"
+    return Finding(
+        RULE,
+        f"the data of {loader.name} is not the same in two runs: {what}",
+        f"{name} of {loader.facts.get('dataset')}",
+        (
+            f"the program ran twice up to its first loader: {what}",
+            *((f"chosen at {quoted(chosen)}",) if chosen else ()),
+            "the program saves its training: a run that goes on has data that the evaluation was to have"
+            if gone
+            else "an index names another sample in each run: no position in an epoch can be taken up again",
+        ),
+        PROVEN,
+        "seed what chooses the samples, or sort it, or save the choice with the checkpoint",
+        chosen or place,
+        severity=None if gone else Severity.NOTE,
+    )
+
+
+def _unseeded(place: Place) -> bool:
+    return not any(word in quoted(place) for word in ("generator=", "manual_seed", "random_state=", "sorted("))
+
+
+def broken(DataLoader: Any) -> str:
+    """Split without a seed."""
+    del DataLoader
+    return _program("")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Split with a generator of its own."""
+    del DataLoader
+    return _program(", generator=torch.Generator().manual_seed(0)")
+
+
+def _program(seeded: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset, random_split\n"
+        "data = TensorDataset(torch.arange(60.0).view(60, 1))\n"
+        f"train, check = random_split(data, [40, 20]{seeded})\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
+        "loader = DataLoader(train, batch_size=4, shuffle=True)\n"
+        "for epoch in range(2):\n"
+        "    for (x,) in loader:\n"
+        "        optimizer.zero_grad()\n"
+        "        model(x).mean().backward()\n"
+        "        optimizer.step()\n"
+        "    torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict(), 'epoch': epoch}, 'last.pt')\n"
+    )

@@ -1,0 +1,104 @@
+"""Two loaders draw from one generator.
+
+What happened: the loader of the training and another one have the same generator, and both were used.
+
+Why: each pass takes numbers from it, also a pass that does not shuffle. So the order of the training
+depends on how often the other loader was used before. A run without the evaluation, or with one more, trains
+in another order; and a state that is saved for one loader is not the other's.
+
+How to confirm: skip the evaluation, and compare the order of the second epoch.
+
+How to fix: give each loader a generator of its own, with a seed of its own.
+
+Limits: only generators that loaders and samplers hold are compared. Loaders without one all draw from
+torch's own generator, as everything else does.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.rules.epochs import trainers
+from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ536", "generator-shared", Severity.NOTE)
+
+
+def detect(case: Case) -> None:
+    """Trials see one loader at a time."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find two loaders with one generator, the first of which trains and shuffles."""
+    del cases
+    for loader in trainers(watched):
+        for other in watched.loaders:
+            if other is loader or other.pid != loader.pid or not loader.facts.get("random"):
+                continue
+            if set(_generators(loader)) & set(_generators(other)) and _between(loader, other):
+                return [_finding(loader, other)]
+    return []
+
+
+def _generators(loader: WatchedLoader) -> list[int]:
+    return list(loader.facts.get("generators") or ())
+
+
+def _between(loader: WatchedLoader, other: WatchedLoader) -> bool:
+    """Whether the other one was used between two passes, or before them: one loader that is made anew is not."""
+    began = [epoch.began for epoch in loader.epochs]
+    return loader.made != other.made and any(
+        early < epoch.began < late for early, late in itertools.pairwise([0.0, *began]) for epoch in other.epochs
+    )
+
+
+def _finding(loader: WatchedLoader, other: WatchedLoader) -> Finding:
+    return Finding(
+        RULE,
+        f"{loader.name} and {other.name} draw from one generator: the order of the training depends on both",
+        f"generator of {loader.name}",
+        (
+            "both hold the same generator object, and both were used",
+            "each pass takes numbers from it, also one that does not shuffle",
+        ),
+        PROVEN,
+        f"give {other.name} a generator of its own",
+        other.made or other.place,
+    )
+
+
+def broken(DataLoader: Any) -> str:
+    """Use one generator twice."""
+    del DataLoader
+    return _program("generator")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Use a second generator for the evaluation."""
+    del DataLoader
+    return _program("torch.Generator().manual_seed(1)")
+
+
+def _program(second: str) -> str:
+    return (
+        "import torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "generator = torch.Generator().manual_seed(0)\n"
+        "train = DataLoader(TensorDataset(torch.arange(40.0).view(40, 1)), batch_size=4, shuffle=True, generator=generator)\n"
+        f"check = DataLoader(TensorDataset(torch.arange(90.0, 99.0).view(9, 1)), batch_size=4, generator={second})\n"
+        "for epoch in range(2):\n"
+        "    for (x,) in train:\n"
+        "        optimizer.zero_grad()\n"
+        "        model(x).mean().backward()\n"
+        "        optimizer.step()\n"
+        "    with torch.no_grad():\n"
+        "        for (x,) in check:\n"
+        "            model(x)\n"
+    )
