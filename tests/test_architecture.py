@@ -32,6 +32,7 @@ FLOORS = {
     "loader.worker": 5,
     "loader.elastic_sampler": 6,
     "loader.pool": 6,
+    "loader.device": 6.5,
     "loader.driver": 7,
     "loader.state": 7.5,
     "loader.resume": 7.7,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         CannotResumeError,
         CannotShipError,
         CannotStartError,
+        DeviceError,
         LoaderTimeoutError,
         LockTimeoutError,
         SampleError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from unjam.statistics import (
         Auto,
         AutoStep,
+        Copies,
         LineTime,
         Profile,
         SlowSample,
@@ -55,7 +57,7 @@ _HOMES = {
     "unjam.doctor.run.install": ("install", "uninstall"),
     "unjam.loader.elastic_sampler": ("ElasticSampler",),
     "unjam.errors": (
-        "CannotCollateError", "CannotResumeError", "CannotShipError", "CannotStartError", "LoaderTimeoutError", "LockTimeoutError",
+        "CannotCollateError", "CannotResumeError", "CannotShipError", "CannotStartError", "DeviceError", "LoaderTimeoutError", "LockTimeoutError",
         "SampleError", "SampleTimeoutError", "TooManyErrorsError", "UnjamError", "UnjamWarning", "WorkerDiedError",
     ),
     "unjam.loader.dataloader": ("DataLoader",),
@@ -70,7 +72,7 @@ _HOMES = {
     "unjam.shared.per_worker": ("PerWorker", "per_worker"),
     "unjam.shared.share": ("share",),
     "unjam.statistics": (
-        "Auto", "AutoStep", "LineTime", "Profile", "SlowSample", "StageTimes", "Stalls", "Statistics", "TransformTime",
+        "Auto", "AutoStep", "Copies", "LineTime", "Profile", "SlowSample", "StageTimes", "Stalls", "Statistics", "TransformTime",
     ),
 }  # fmt: skip
 __all__ = [
@@ -80,7 +82,9 @@ __all__ = [
     "CannotResumeError",
     "CannotShipError",
     "CannotStartError",
+    "Copies",
     "DataLoader",
+    "DeviceError",
     "ElasticSampler",
     "GoneError",
     "Incident",

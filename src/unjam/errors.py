@@ -11,6 +11,7 @@
         |                        TimeoutError
         +-- LoaderTimeoutError   RuntimeError   no batch arrived within the loader's `timeout`
         +-- LockTimeoutError     TimeoutError   an `interprocess_lock` was not free in time
+        +-- DeviceError          RuntimeError   a batch could not be made on `device`
         +-- TooManyErrorsError   RuntimeError   more samples failed than `max_errors` allows
 
 An exception that user code raises keeps its own type. The classes above also inherit from the type
@@ -70,6 +71,10 @@ class SampleTimeoutError(UnjamError, RuntimeError, TimeoutError):
 
 class CannotResumeError(UnjamError, RuntimeError):
     """A state cannot be taken, or a loader cannot go on from it."""
+
+
+class DeviceError(UnjamError, RuntimeError):
+    """The device is not there, or a batch could not be made on it; the message names the batch."""
 
 
 class LoaderTimeoutError(UnjamError, RuntimeError):

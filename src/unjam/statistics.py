@@ -152,6 +152,30 @@ class Auto:
 
 
 @dataclass(frozen=True, slots=True)
+class Copies:
+    """Batches that `device=` sent to an accelerator.
+
+    seconds: how long the device worked on them. waited: how long the training's stream waited for them.
+    ready: batches that were there when they were asked for.
+    direct: the share of the bytes that the device read from the workers' memory, without a copy on the host.
+    """
+
+    batches: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    ready: int = 0
+    direct: float = 0.0
+
+    def __str__(self) -> str:
+        rate = self.bytes / self.seconds / 1e9 if self.seconds else 0.0
+        return (
+            f"  device: {self.batches:,} batches, {self.bytes / 1e9:.2f} GB at {rate:.1f} GB/s, {self.direct:.0%} without a copy on "
+            f"the host; {self.ready:,} were there when asked for, the training waited {_seconds(self.waited)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """Totals since the loader was made.
 
@@ -167,6 +191,7 @@ class Statistics:
     arena_bytes: the size of the workers' recycled memory now.
     arena_held: the part of it that belongs to batches which the consumer still holds.
     auto: what `num_workers="auto"` chose. profile: what `profile=True` measured.
+    copies: what `device=` sent to an accelerator.
     passed_over: samples of streams without `state_dict()` that were read again to go on where they were.
     passing_over: the seconds that this took, of all workers together.
     rebuilt: why each worker rebuilds the dataset itself. Empty: the dataset is rebuilt once and
@@ -194,6 +219,7 @@ class Statistics:
     arena_held: int = 0
     auto: Auto | None = None
     profile: Profile | None = None
+    copies: Copies | None = None
     passed_over: int = 0
     passing_over: float = 0.0
     rebuilt: str = ""
@@ -233,7 +259,7 @@ class Statistics:
             lines.append(
                 "  incidents: " + ", ".join(f"{count} {kind}" for kind, count in sorted(self.incidents.items()))
             )
-        lines += [str(one) for one in (self.auto, self.profile) if one is not None]
+        lines += [str(one) for one in (self.auto, self.copies, self.profile) if one is not None]
         if self.rebuilt:
             lines.append(f"  each worker rebuilds the dataset for itself: {self.rebuilt}")
         return "\n".join(lines)

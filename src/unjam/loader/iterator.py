@@ -24,10 +24,12 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
+from unjam.loader.device.accelerator import check
+from unjam.loader.device.mover import Mover
+from unjam.loader.device.pinning import Pinner
 from unjam.loader.driver.delivered import CannotLoad
 from unjam.loader.driver.driver import Driver
 from unjam.loader.driver.inline import InlineDriver
-from unjam.loader.driver.pinning import Pinner
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.config import Config
 from unjam.loader.engine.elastic_machine import ElasticMachine
@@ -68,7 +70,9 @@ class InlineIterator(private.InlineIterator):  # type: ignore[misc] # torch's cl
             state.payloads.reports.warn_once,
             (self._pin_memory_device,) if self._pin_memory else None,
             progress,
+            _mover(options, state),
         )
+        self._on_device = options.on_device
         self._sampler = stateful_sampler(loader)
         if self._driver.skipped:
             state.payloads.reports.skipped(*self._driver.skipped)
@@ -86,7 +90,7 @@ class InlineIterator(private.InlineIterator):  # type: ignore[misc] # torch's cl
         return data
 
     def _next_data(self) -> Any:
-        return self._driver.next(_draw(self), self._function)
+        return self._driver.next(_draw(self), self._function, self._on_device)
 
 
 class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
@@ -140,6 +144,7 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         )
         self._settings = _settings(loader, options, seed=int(self._base_seed) if self._elastic else None)
         self._recorder, self._function = state.recorder, options.function
+        self._mover, self._on_device = _mover(options, state), options.on_device
         pool = open_pool(*self._start)
         pool.made_in = time.monotonic_ns() - self._begun
         self._use(pool)
@@ -151,7 +156,7 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
             machine = ElasticMachine(self._config, size=now.workers, depth=now.depth)
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
         self._pool = pool
-        self._driver = Driver(pool, machine, self._settings, self._recorder, pinner, self._sizer)
+        self._driver = Driver(pool, machine, self._settings, self._recorder, self._mover or pinner, self._sizer)
         # at interpreter exit, `open_pools.close_all` closes the pools
         weakref.finalize(self, self._driver.close).atexit = False
 
@@ -192,10 +197,10 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
 
     def _next_data(self) -> Any:
         try:
-            return self._driver.next(_draw(self), self._function)
+            return self._driver.next(_draw(self), self._function, self._on_device)
         except CannotLoad as problem:
             self._fall_back(problem)
-            return self._driver.next(_draw(self), self._function)
+            return self._driver.next(_draw(self), self._function, self._on_device)
         except StopIteration:
             if not self._persistent_workers:
                 self._shutdown_workers()
@@ -226,6 +231,15 @@ def _name_epoch(state: LoaderState, options: LoaderOptions) -> None:
     """Tell the recorder what a failed sample needs to be loaded again."""
     state.recorder.epoch = state.epoch
     state.recorder.seed = state.sample_seed if options.rng == "sample" else None
+
+
+def _mover(options: LoaderOptions, state: LoaderState) -> Mover | None:
+    """Return what sends batches to the loader's device; raise if the device is not there."""
+    device = options.accelerator
+    if device is None:
+        return None
+    check(device)
+    return Mover(device, state.recorder.copies)
 
 
 def _spec(

@@ -13,10 +13,13 @@ import os
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from unjam.errors import SampleError
 from unjam.loader.engine.policy import Decision, Policy
+
+if TYPE_CHECKING:
+    import torch
 
 OnError = Literal["raise", "skip", "replace", "retry"] | Callable[[SampleError], str]
 
@@ -29,10 +32,10 @@ class AutoWorkers(int):
     __slots__ = ()
 
 
-def _option(default: Any, parse: Callable[[str], Any], text: str, flag: str = "") -> Any:
+def _option(default: Any, parse: Callable[[str], Any] | None, text: str, flag: str = "") -> Any:
     """Define an option.
 
-    `parse`: reads it from the command line. `text`: for the docstring. `flag`: help of its flag, if
+    `parse`: reads it from the command line, None if it cannot be given there. `text`: for the docstring. `flag`: help of its flag, if
     the text's first clause does not fit.
     """
     return dataclasses.field(default=default, metadata={"parse": parse, "text": text, "flag": flag})
@@ -110,6 +113,19 @@ class LoaderOptions:
         "how often a dataset with `state_dict()` is asked for its state: at every n-th batch of a worker. A resumed run reads the "
         "samples since then again.",
     )
+    device: Any = _option(  # noqa: RUF009 - as above
+        None,
+        str,
+        'an accelerator (`"cuda"`, `"cuda:1"`, `"xpu"`, a `torch.device`) that the batches are sent to, ahead of the training and '
+        'straight from the workers\' memory. None or `"cpu"`: they stay here.',
+        "An accelerator that the batches are sent to, ahead of the training: cuda, cuda:1.",
+    )
+    on_device: Callable[[Any], Any] | None = _option(  # noqa: RUF009 - as above
+        None,
+        None,
+        "a function that gets each batch on the device and returns what the training gets, on the stream of the copies: casts, "
+        "normalisation, mixing of samples. It needs `device`.",
+    )
     profile: bool = _option(
         False,  # noqa: FBT003 - the default
         _yes_or_no,
@@ -139,6 +155,11 @@ class LoaderOptions:
         if self.rng not in ("worker", "sample"):
             raise ValueError(f"rng should be 'worker' or 'sample', but got rng={self.rng!r}")
         _whole("snapshot_every_n_steps", self.snapshot_every_n_steps, least=0)
+        if self.on_device is not None and not callable(self.on_device):
+            raise TypeError(f"on_device should be a function or None, but got on_device={self.on_device!r}")
+        accelerator = self.accelerator
+        if self.on_device is not None and accelerator is None:
+            raise ValueError(f"on_device needs a device that is not the CPU, but device={self.device!r}")
         if self.memory_budget is not None:
             _whole("memory_budget", self.memory_budget, least=1)
         if not isinstance(self.profile, bool):
@@ -183,6 +204,21 @@ class LoaderOptions:
         return self.on_error if callable(self.on_error) else None
 
     @property
+    def accelerator(self) -> torch.device | None:
+        """The accelerator that `device` means; None for none or the CPU. It is not touched."""
+        if self.device is None:
+            return None
+        import torch  # noqa: PLC0415 - commands that load nothing need not wait for it
+
+        if isinstance(self.device, bool) or not isinstance(self.device, (str, int, torch.device)):
+            raise TypeError(f"device should be a torch.device or its name, but got device={self.device!r}")
+        try:
+            found = torch.device("cuda", self.device) if isinstance(self.device, int) else torch.device(self.device)
+        except RuntimeError as error:
+            raise ValueError(f"device={self.device!r} is no device that torch knows") from error
+        return None if found.type == "cpu" else found
+
+    @property
     def log_path(self) -> str | None:
         """`error_log` as an absolute path."""
         return None if self.error_log is None else os.path.abspath(os.fspath(self.error_log))
@@ -190,6 +226,8 @@ class LoaderOptions:
 
 _FIELDS = dataclasses.fields(LoaderOptions)
 DEFAULTS: dict[str, Any] = {one.name: one.default for one in _FIELDS}
+# the options that can be given on a command line or in a variable
+IN_WORDS = {one.name: one.default for one in _FIELDS if one.metadata["parse"] is not None}
 
 
 def parse_option(name: str, text: str) -> Any:
@@ -197,7 +235,7 @@ def parse_option(name: str, text: str) -> Any:
 
     Raise KeyError for an unknown name, ValueError for an invalid value.
     """
-    parse = {one.name: one.metadata["parse"] for one in _FIELDS}[name]
+    parse = {one.name: one.metadata["parse"] for one in _FIELDS if one.name in IN_WORDS}[name]
     try:
         return parse(text)
     except KeyError:

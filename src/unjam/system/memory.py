@@ -119,7 +119,7 @@ class _MappedMemory:
 class Mapping(_MappedMemory):
     """The memory of a descriptor, mapped while this object or one of its owners lives."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "before_unmap")
 
     def __init__(self, fd: int, size: int, *, private: bool = False) -> None:
         flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
@@ -130,11 +130,19 @@ class Mapping(_MappedMemory):
         self.address = address
         self.size = size
         self.array_type = ctypes.c_ubyte * size
-        weakref.finalize(self, _libc().munmap, address, size).atexit = False
+        # functions that are called before the memory goes
+        self.before_unmap: list[Callable[[], None]] = []
+        weakref.finalize(self, _unmap, address, size, self.before_unmap).atexit = False
 
     def advise(self, advice: int) -> None:
         """madvise(2); a kernel that does not know the advice ignores it."""
         _libc().madvise(self.address, self.size, advice)
+
+
+def _unmap(address: int, size: int, before: list[Callable[[], None]]) -> None:
+    for action in before:
+        action()
+    _libc().munmap(address, size)
 
 
 class PrivateMemory(_MappedMemory):

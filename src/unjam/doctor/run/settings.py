@@ -68,7 +68,7 @@ def with_folder(settings: Settings) -> Settings:
 
 def parse(words: list[str]) -> dict[str, Any]:
     """Parse options such as `--on-error skip --trace out.json` from an environment variable."""
-    from unjam.loader.options import DEFAULTS, parse_option  # noqa: PLC0415 - as above
+    from unjam.loader.options import IN_WORDS, parse_option  # noqa: PLC0415 - as above
 
     found: dict[str, Any] = {"options": {}}
     rest = list(words)
@@ -87,7 +87,7 @@ def parse(words: list[str]) -> dict[str, Any]:
             value = rest.pop(0)
         if name in ("html", "trace", "json"):
             found[name] = value if value == "-" else os.path.abspath(value)
-        elif name in DEFAULTS:
+        elif name in IN_WORDS:
             found["options"][name] = parse_option(name, value)
         else:
             raise ValueError(f"{OPTIONS_VARIABLE}: there is no option --{name.replace('_', '-')}")

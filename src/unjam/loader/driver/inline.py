@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.errors import SampleError, TooManyErrorsError
+from unjam.loader.device.mover import Mover
 from unjam.loader.driver.consumer_lock import ConsumerLock
 from unjam.loader.driver.delivered import Delivered
 from unjam.loader.driver.index_source import IndexSource
@@ -58,7 +59,9 @@ class InlineDriver:
         warn_once: Callable[[str], None],
         pin: tuple[str | None] | None,
         progress: Delivered | None = None,
+        mover: Mover | None = None,
     ) -> None:
+        self._mover = mover
         self._on_error = OnErrorPolicy(settings.policy, recorder)
         context = InlineContext(self._on_error.ask, warn_once)
         collate = worker_input.collate_fn
@@ -92,20 +95,31 @@ class InlineDriver:
         fetcher = self._fetcher
         return (fetcher.skipped, fetcher.skipping) if isinstance(fetcher, IterableFetcher) and fetcher.skipped else None
 
-    def next(self, draw: Callable[[], Any], function: Callable[[SampleError], Any] | None = None) -> Any:
+    def next(
+        self,
+        draw: Callable[[], Any],
+        function: Callable[[SampleError], Any] | None = None,
+        on_device: Callable[[Any], Any] | None = None,
+    ) -> Any:
         """Return the next batch or raise its error; StopIteration at the end of the epoch."""
         self.lock.enter(lambda: self.closed)
         self._indices.draw, self._on_error.function = draw, function
+        if self._mover is not None:
+            self._mover.on_device = on_device
         try:
             return self._next()
         finally:
             self._indices.draw = self._on_error.function = None
+            if self._mover is not None:
+                self._mover.on_device = None
             self.lock.leave()
 
     def close(self) -> None:
         """Make no more batches."""
         self.closed = True
         self._drawn = None
+        if self._mover is not None:
+            self._mover.close()
 
     def _next(self) -> Any:
         begun = time.monotonic_ns()
@@ -158,6 +172,16 @@ class InlineDriver:
             self._note()
             self._progress.end(self._progress.marks)
 
+    def _moved(self, work: Work, data: Any) -> Any:
+        mover = self._mover
+        assert mover is not None, "asked before"
+        mover.advance()
+        mover.work = {work.batch: work}
+        try:
+            return mover.hand_over(mover.move(data, None))
+        except Exception as error:
+            raise mover.failure(work.batch, 0, error) from error
+
     def _deliver(self, work: Work, job: Job, data: Any, begun: int) -> Any:
         # Nothing is pickled here; add the last two stamps so that the format is the same as a
         # worker's.
@@ -166,8 +190,11 @@ class InlineDriver:
         facts = Facts(job.samples, 0, job.times())
         if self._transforms is not None:
             facts.profile = self._transforms.take()
-        if self._pin is not None:
+        if self._mover is not None:
+            data = self._moved(work, data)
+        elif self._pin is not None:
             data = pin_memory(data, *self._pin)
+        if self._mover is not None or self._pin is not None:
             now = time.monotonic_ns()
         self._recorder.delivered(work, facts, now - begun)
         return data

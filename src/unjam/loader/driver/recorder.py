@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from unjam.errors import SampleError, TooManyErrorsError, short, words_of
+from unjam.loader.device.copy_count import CopyCount
 from unjam.loader.driver.profiling import Profiler
 from unjam.loader.driver.times import Times
 from unjam.loader.pool.protocol import Facts, Pool, Work
@@ -64,6 +65,7 @@ class Recorder:
         self.epoch: int | None = None
         self.seed: int | None = None
         self.profiler = Profiler() if profile else None
+        self.copies = CopyCount()
 
     def __reduce__(self) -> Any:
         # a copy of a loader has its own record
@@ -183,6 +185,7 @@ class Recorder:
             arena_held=held,
             auto=auto,
             profile=None if self.profiler is None else self.profiler.report(),
+            copies=self.copies.statistics(),
         )
 
     # -- internals ---------------------------------------------------------------------------------

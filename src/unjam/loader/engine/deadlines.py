@@ -102,7 +102,14 @@ THEIR_FILE = Deadline(
     "read a file of another user", 5.0, "a source file on a network disk that does not answer is left out"
 )
 
+COPY_ENDS = Deadline(
+    "copies end",
+    20.0,
+    "how long a loader that is closed waits for copies to the device that still read its memory; each takes milliseconds, but the "
+    "device may be busy with a long kernel",
+)
 ALL = (
+    COPY_ENDS,
     LOOK_AROUND,
     FINISH_SAMPLE,
     OBEY_TERM,

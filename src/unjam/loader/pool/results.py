@@ -17,6 +17,7 @@ from unjam.loader.transport.unpacking import unpack
 from unjam.loader.worker import messages
 from unjam.loader.worker.job import Failed, failures_from
 from unjam.loader.worker.messages import BatchMade
+from unjam.system.memory import Mapping
 
 
 class ArrivedBatch:
@@ -42,6 +43,11 @@ class ArrivedBatch:
         """See `BatchResult`."""
         made = self._made
         return Facts(made.samples, self.nbytes, made.times, made.failures, None, made.profile, made.news)
+
+    @property
+    def memory(self) -> Mapping | None:
+        """The slot that the batch lies in, if it does."""
+        return None if self._made.filling is None else self._leases.mapping(self._made.filling.slot)
 
     def open(self, *, copy: bool) -> Any:
         """Unpack and return the batch."""

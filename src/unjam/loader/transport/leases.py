@@ -65,6 +65,10 @@ class Leases:
         live[key] = weakref.ref(owner, give_back)
         return owner
 
+    def mapping(self, slot: int) -> Mapping | None:
+        """The memory of a slot."""
+        return self._mappings.get(slot)
+
     def copy_out(self, slot: int, generation: int, used: int) -> bytearray:
         """Copy the filling's bytes into ordinary memory and free the slot."""
         mapping = self._mappings[slot]

@@ -6,7 +6,6 @@ from it runs.
 
 from __future__ import annotations
 
-from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -14,8 +13,7 @@ from typing import Any
 import torch
 
 from unjam.loader.engine.deadlines import LOOK_AROUND
-from unjam.loader.engine.events import Result
-from unjam.loader.pool.protocol import Arrival, BatchResult, Facts
+from unjam.loader.pool.protocol import BatchResult, Facts
 from unjam.system.torch_private import pin_memory
 
 
@@ -26,18 +24,15 @@ class Pinner:
         self._device = device
         self._executor = ThreadPoolExecutor(1, "unjam-pin", initializer=_prepare, initargs=_current_device())
 
-    def pin(self, result: BatchResult) -> BatchResult:
+    def wrap(self, number: int, result: BatchResult) -> BatchResult:
         """Return a result that gives the pinned batch when it is opened."""
+        del number
+        if result.empty or result.raises or isinstance(result, PinnedBatch):
+            return result
         return PinnedBatch(result, self._executor.submit(self._work, result))
 
-    def pin_all(self, arrivals: deque[Arrival]) -> None:
-        """Pin every batch among the arrivals."""
-        for place, arrival in enumerate(arrivals):
-            result = arrival.result
-            if result is None or result.empty or isinstance(result, PinnedBatch):
-                continue
-            if isinstance(arrival.event, Result):
-                arrivals[place] = Arrival(arrival.event, self.pin(result))
+    def advance(self) -> None:
+        """Nothing to do: the threads go on by themselves."""
 
     def close(self) -> None:
         """Stop; the thread finishes the batch that it is pinning."""
@@ -51,6 +46,7 @@ class PinnedBatch:
     """A batch that is being copied into pinned memory."""
 
     raises = empty = loading = False
+    pinned = True
 
     def __init__(self, result: BatchResult, future: Future[Any]) -> None:
         self._result = result
@@ -60,6 +56,11 @@ class PinnedBatch:
     def facts(self) -> Facts:
         """See `BatchResult`."""
         return self._result.facts
+
+    @property
+    def ready(self) -> bool:
+        """Whether opening it would not wait."""
+        return self._future.done()
 
     def open(self, *, copy: bool) -> Any:
         """Return the pinned batch."""

@@ -1,0 +1,259 @@
+"""What unjam needs of an accelerator: a stream of its own, events, registered memory.
+
+`Accelerator` is the whole interface; tests put a stand-in in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from unjam.errors import DeviceError
+from unjam.loader.engine.deadlines import COPY_ENDS
+from unjam.system.logs import log
+
+# registered memory is pinned for every device of the process
+_PORTABLE = 1
+_LOOK = 0.001  # seconds between two looks at an event
+
+
+class Mark(Protocol):
+    """A point in our stream."""
+
+    def done(self) -> bool:
+        """Whether the device has come to it."""
+
+    def seconds(self) -> tuple[float, float]:
+        """How long our work before it took, and how long the consumer's stream waited for it; when it is done."""
+
+
+class Accelerator(Protocol):
+    """A device with a stream of our own."""
+
+    device: torch.device
+    # whether memory of our own can be read by the device directly, and whether pinned memory can
+    registers: bool
+    pins: bool
+
+    def ours(self) -> contextlib.AbstractContextManager[Any]:
+        """What is done inside goes to our stream."""
+
+    def staging(self, size: int) -> torch.Tensor:
+        """Return pinned memory, which may be dropped as soon as a copy from it was begun."""
+
+    def staged(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a pinned copy of a tensor."""
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return memory of the device for a tensor."""
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Begin a copy to the device."""
+
+    def begin(self) -> Any:
+        """A point before the work of a batch, for `mark`."""
+
+    def mark(self, begun: Any) -> Mark:
+        """A point after all that we have begun so far."""
+
+    def hand_over(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
+        """Let the consumer's current stream wait for a point, and protect tensors that it will use."""
+
+    def register(self, address: int, size: int) -> Callable[[], None] | None:
+        """Let the device read memory directly; return what ends that, None if it is refused."""
+
+
+class StreamMark:
+    """An event after a copy, and those that time it."""
+
+    def __init__(self, begun: Any, end: Any) -> None:
+        self._begun, self._end = begun, end
+        self.waits: tuple[Any, Any] | None = None  # on the consumer's stream
+
+    @property
+    def end(self) -> Any:
+        """The event itself."""
+        return self._end
+
+    def done(self) -> bool:
+        """See `Mark`."""
+        return bool(self._end.query())
+
+    def seconds(self) -> tuple[float, float]:
+        """See `Mark`."""
+        took = self._begun.elapsed_time(self._end) / 1e3
+        if self.waits is None or not self.waits[1].query():
+            return took, 0.0
+        return took, self.waits[0].elapsed_time(self.waits[1]) / 1e3
+
+
+class StreamAccelerator:
+    """Any device of torch with streams: CUDA, ROCm, XPU."""
+
+    pins = True
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._module: Any = getattr(torch, device.type)
+        self._stream = self._module.Stream(device=device)
+        self.registers = device.type == "cuda"
+
+    def ours(self) -> contextlib.AbstractContextManager[Any]:
+        """See `Accelerator`."""
+        found: contextlib.AbstractContextManager[Any] = self._module.stream(self._stream)
+        return found
+
+    def staging(self, size: int) -> torch.Tensor:
+        """See `Accelerator`."""
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def staged(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `Accelerator`."""
+        return tensor.pin_memory()
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `Accelerator`."""
+        return torch.empty_like(tensor, device=self.device)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """See `Accelerator`."""
+        target.copy_(source, non_blocking=True)
+
+    def begin(self) -> Any:
+        """See `Accelerator`."""
+        return self._event(self._stream)
+
+    def mark(self, begun: Any) -> StreamMark:
+        """See `Accelerator`."""
+        return StreamMark(begun, self._event(self._stream))
+
+    def hand_over(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
+        """See `Accelerator`."""
+        assert isinstance(mark, StreamMark), "a mark of another accelerator"
+        current = self._module.current_stream(self.device)
+        for tensor in tensors:
+            if tensor.device.type == self.device.type:
+                tensor.record_stream(current)
+        if mark.done():
+            return
+        before = self._event(current)
+        current.wait_event(mark.end)
+        mark.waits = (before, self._event(current))
+
+    def register(self, address: int, size: int) -> Callable[[], None] | None:
+        """See `Accelerator`."""
+        runtime, home = torch.cuda.cudart(), os.getpid()
+        refused = int(runtime.cudaHostRegister(address, size, _PORTABLE))
+        if refused:
+            return None
+
+        def unregister() -> None:
+            if os.getpid() == home:  # a forked child must not use the driver
+                with contextlib.suppress(Exception):  # at the interpreter's end
+                    runtime.cudaHostUnregister(address)
+
+        return unregister
+
+    def _event(self, stream: Any) -> Any:
+        event = self._module.Event(enable_timing=True)
+        event.record(stream)
+        return event
+
+
+class PlainMark:
+    """Nothing runs in the background: all is done."""
+
+    def done(self) -> bool:
+        """See `Mark`."""
+        return True
+
+    def seconds(self) -> tuple[float, float]:
+        """See `Mark`."""
+        return 0.0, 0.0
+
+
+class PlainAccelerator:
+    """A device without streams: batches are copied when the consumer asks for them."""
+
+    registers = pins = False
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def ours(self) -> contextlib.AbstractContextManager[Any]:
+        """See `Accelerator`."""
+        return contextlib.nullcontext()
+
+    def staging(self, size: int) -> torch.Tensor:
+        """See `Accelerator`."""
+        return torch.empty(size, dtype=torch.uint8)
+
+    def staged(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `Accelerator`."""
+        return tensor
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """See `Accelerator`."""
+        return torch.empty_like(tensor, device=self.device)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """See `Accelerator`."""
+        target.copy_(source)
+
+    def begin(self) -> Any:
+        """See `Accelerator`."""
+        return None
+
+    def mark(self, begun: Any) -> PlainMark:
+        """See `Accelerator`."""
+        del begun
+        return PlainMark()
+
+    def hand_over(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
+        """See `Accelerator`."""
+        del mark, tensors
+
+    def register(self, address: int, size: int) -> Callable[[], None] | None:
+        """See `Accelerator`."""
+        del address, size
+        return None
+
+
+def check(device: torch.device) -> None:
+    """Raise `DeviceError` if an accelerator is not there."""
+    if device.type == "meta" or (device.type == "mps" and torch.backends.mps.is_available()):
+        return
+    module: Any = getattr(torch, device.type, None)
+    available = getattr(module, "is_available", None)
+    if available is None or not available():
+        raise DeviceError(f"device={str(device)!r}: this machine, or this build of torch, has no {device.type} device")
+    count = module.device_count()
+    index: int | None = device.index
+    if index is not None and index >= count:
+        raise DeviceError(f"device={str(device)!r}: there are {count} {device.type} devices, numbered from 0")
+
+
+def open_accelerator(device: torch.device) -> Accelerator:
+    """Return an accelerator, ready to use."""
+    check(device)
+    module: Any = getattr(torch, device.type, None)
+    if module is None or not all(hasattr(module, name) for name in ("Stream", "Event", "stream", "current_stream")):
+        return PlainAccelerator(device)
+    index: int | None = device.index
+    return StreamAccelerator(torch.device(device.type, module.current_device() if index is None else index))
+
+
+def await_marks(marks: list[Mark]) -> bool:
+    """Wait until the device has come to all marks; False if it does not in time."""
+    until = time.monotonic() + COPY_ENDS.seconds
+    while not all(mark.done() for mark in marks):
+        if time.monotonic() > until:
+            log.warning("copies to the device did not end within %g s; their memory is kept", COPY_ENDS.seconds)
+            return False
+        time.sleep(_LOOK)
+    return True

@@ -1,0 +1,26 @@
+"""Counts what is copied to a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unjam.statistics import Copies
+
+
+@dataclass(slots=True)
+class CopyCount:
+    """The fields of `Copies`, over all epochs of a loader; `direct` in bytes."""
+
+    batches: int = 0
+    nbytes: int = 0
+    direct: int = 0
+    ready: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+
+    def statistics(self) -> Copies | None:
+        """Return what was copied so far."""
+        if not self.batches:
+            return None
+        share = self.direct / self.nbytes if self.nbytes else 0.0
+        return Copies(self.batches, self.nbytes, self.seconds, self.waited, self.ready, share)

@@ -1,0 +1,430 @@
+"""`device=`: batches on an accelerator. A stand-in copies as late as a device may, so that memory reused too early shows.
+
+`make device` runs the same on a machine with an accelerator (tests/hunt_device.py).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import gc
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+import unjam
+from unjam import DataLoader, DeviceError
+from unjam.loader.device import mover
+
+ROW = 20_000  # bytes of a sample: batches lie in slots
+
+
+class Rows(Dataset):
+    def __init__(self, length=40):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return torch.full((ROW,), index, dtype=torch.uint8), index
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        for index in range(40):
+            yield torch.full((ROW,), index, dtype=torch.uint8), index
+
+
+class FakeMark:
+    def __init__(self, device, copies):
+        self.device, self.copies, self.asked = device, copies, 0
+
+    def done(self):
+        self.asked += 1
+        if self.asked > 20 and self in self.device.marks:  # the device goes on by itself, slowly
+            self.device._run(self)
+        return not self.copies
+
+    def seconds(self):
+        return 0.001, 0.0
+
+
+class FakeDevice:
+    """Copies nothing until somebody waits for it, or until `late` marks are pending."""
+
+    device = torch.device("cpu")
+    pins = True
+
+    def __init__(self, *, registers=True, late=3):
+        self.registers, self.late = registers, late
+        self.pending, self.marks = [], []
+        self.copies = self.opened = 0
+        self.registered, self.ever = {}, 0
+        self.room = None
+        self.refuses = False
+
+    def ours(self):
+        return contextlib.nullcontext()
+
+    def staging(self, size):
+        return torch.empty(size, dtype=torch.uint8)
+
+    def staged(self, tensor):
+        return tensor.clone()
+
+    def like(self, tensor):
+        if self.room is not None and self.room() < 0:
+            raise mover.OutOfMemory("no room")
+        return torch.zeros_like(tensor)
+
+    def copy(self, target, source):
+        self.copies += 1
+        if self.late:
+            self.pending.append((target, source))
+        else:
+            target.copy_(source)
+
+    def begin(self):
+        return None
+
+    def mark(self, begun):
+        mark = FakeMark(self, self.pending)
+        self.pending = []
+        self.marks.append(mark)
+        while len(self.marks) > self.late:
+            self._run(self.marks[0])
+        return mark
+
+    def _run(self, last):
+        while True:
+            mark = self.marks.pop(0)
+            for target, source in mark.copies:
+                target.copy_(source)
+            mark.copies.clear()
+            if mark is last:
+                return
+
+    def hand_over(self, mark, tensors):
+        if mark in self.marks:
+            self._run(mark)
+
+    def register(self, address, size):
+        if self.refuses:
+            return None
+        assert address not in self.registered, "registered twice"
+        self.registered[address] = size
+        self.ever += 1
+        home = os.getpid()
+
+        def undo():
+            assert os.getpid() == home
+            del self.registered[address]
+
+        return undo
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch):
+    monkeypatch.setenv("UNJAM_POISON", "1")  # memory that is given back is overwritten at once
+
+
+@pytest.fixture
+def device(monkeypatch):
+    fake = FakeDevice()
+
+    def opened(_):
+        fake.opened += 1
+        return fake
+
+    monkeypatch.setattr(mover, "open_accelerator", opened)
+    monkeypatch.setattr("unjam.loader.iterator.check", lambda _: None)
+    yield fake
+    gc.collect()
+    assert not fake.registered, "memory is still registered"
+
+
+def loader_of(dataset=None, workers=2, **options):
+    context = "fork" if workers else None
+    options = {"device": "cuda", "batch_size": 4, "multiprocessing_context": context, **options}
+    return DataLoader(Rows() if dataset is None else dataset, num_workers=workers, **options)
+
+
+def check_rows(batches, length=40):
+    rows = [(int(index), row) for data, indices in batches for row, index in zip(data, indices, strict=True)]
+    assert sorted(index for index, _ in rows) == list(range(length))
+    for index, row in rows:
+        assert row.unique().tolist() == [index]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("late", [0, 1, 5])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_every_byte(device, workers, late, keeps):
+    device.late = late
+    loader = loader_of(workers=workers, shuffle=True)
+    for _ in range(2):
+        kept = []
+        for data, indices in loader:
+            kept.append((data if keeps else data.clone(), indices.clone()))
+            del data
+        check_rows(kept)
+    assert device.opened == 2  # once for each epoch's workers
+    copies = loader.statistics().copies
+    assert copies.batches == 20
+    assert copies.bytes >= 2 * 40 * ROW
+    assert (copies.direct > 0.9) == (workers > 0)
+    assert "GB/s" in str(loader.statistics())
+
+
+def test_streams_and_persistent_workers(device):
+    check_rows(list(loader_of(Stream(), workers=1)))
+    loader = loader_of(persistent_workers=True)
+    for _ in range(3):
+        check_rows(list(loader))
+    assert device.ever <= 20, "slots are registered once"
+    del loader
+
+
+def test_another_order_than_that_of_arrival(device):
+    check_rows(list(loader_of(workers=3, in_order=False)))
+    check_rows(list(loader_of(workers="auto", multiprocessing_context=None)))
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_a_driver_that_does_not_register(device, caplog, monkeypatch, pins):
+    monkeypatch.setattr("unjam.loader.device.pinning.pin_memory", lambda data, _: [one.clone() for one in data])
+    device.refuses, device.pins = True, pins
+    loader = loader_of()
+    check_rows(list(loader))
+    assert loader.statistics().copies.direct == 0
+    assert sum("does not register" in record.message for record in caplog.records) == 1
+
+
+Pair = collections.namedtuple("Pair", "row index")
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    row: torch.Tensor
+    names: list
+
+
+class Own:
+    def __init__(self, row):
+        self.row, self.moved = row, ()
+
+    def to(self, device, **options):
+        made = Own(self.row.to(device, copy=True))
+        made.moved = (device, options)
+        return made
+
+
+class Table(dict):
+    title = "mine"
+
+
+def odd_collate(samples):
+    rows, indices = zip(*samples, strict=True)
+    row, index = torch.stack(rows), torch.tensor(indices)
+    return {
+        "pair": Pair(row, index),
+        "batch": Batch(row, ["a", "b"]),
+        "own": Own(row),
+        "table": Table(x=index, y="words"),
+        "tuple": (index, None, 3),
+        "array": np.arange(3),
+        "again": row,
+        "empty": torch.empty(0, 3),
+        "number": torch.tensor(1.5),
+        "turned": row.view(len(samples), 100, -1).transpose(1, 2),
+        "leaf": torch.ones(3, requires_grad=True),
+        "sparse": torch.eye(3).to_sparse(),
+        "range": range(3),
+    }
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_any_structure(device, workers):
+    for number, batch in enumerate(loader_of(workers=workers, collate_fn=odd_collate)):
+        first = number * 4
+        assert type(batch["pair"]) is Pair
+        assert batch["pair"].row[:, 0].tolist() == list(range(first, first + 4))
+        assert batch["pair"].row is batch["again"] is batch["batch"].row
+        assert type(batch["batch"]) is Batch
+        assert batch["batch"].names == ["a", "b"]
+        assert batch["own"].moved == (device.device, {"non_blocking": True})
+        assert (type(batch["table"]), batch["table"].title, batch["table"]["y"]) == (Table, "mine", "words")
+        assert batch["tuple"][0].tolist() == list(range(first, first + 4))
+        assert batch["tuple"][1:] == (None, 3)
+        assert isinstance(batch["array"], np.ndarray)
+        assert batch["empty"].shape == (0, 3)
+        assert batch["number"].item() == 1.5
+        assert batch["turned"].shape == (4, 200, 100)
+        assert batch["turned"][2].unique().tolist() == [first + 2]
+        assert batch["leaf"].requires_grad
+        assert batch["leaf"].is_leaf
+        assert batch["sparse"].to_dense().sum() == 3
+        assert batch["range"] == range(3)
+
+
+def test_small_tensors_travel_together(device):
+    def collate(samples):
+        return {str(n): torch.full((n + 1,), float(n), dtype=[torch.float64, torch.int8][n % 2]) for n in range(30)}
+
+    for batch in loader_of(collate_fn=collate):
+        assert all(batch[str(n)].tolist() == [n] * (n + 1) for n in range(30))
+    assert device.copies == 10
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_function_on_the_device(device, workers):
+    calls = []
+
+    def on_device(batch):
+        calls.append(batch)
+        return batch[0].clone(), batch[1] + 100
+
+    device.late = 0  # the function reads what was copied
+    got = list(loader_of(workers=workers, on_device=on_device))
+    assert [index for _, indices in got for index in indices.tolist()] == list(range(100, 140))
+    assert len(calls) == 10
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_function_that_fails_names_the_batch(device, workers):
+    device.late = 0
+
+    def on_device(batch):
+        if 9 in batch[1]:
+            raise ZeroDivisionError("no")
+        return batch
+
+    iterator, got = iter(loader_of(workers=workers, on_device=on_device)), []
+    with pytest.raises(DeviceError, match=r"batch 2 \(samples 8, 9, 10, 11\).*ZeroDivisionError: no"):
+        for batch in iterator:
+            got.append(batch)
+    assert len(got) == 2
+    assert len(list(iterator)) == 7, "the others still come"
+
+
+def test_no_room_now_but_later(device):
+    refusals = iter([-1, -1])
+    device.room = lambda: next(refusals, 1)
+    check_rows(list(loader_of()))
+
+
+def test_no_room_at_all(device):
+    device.room = lambda: -1
+    with pytest.raises(mover.OutOfMemory, match=r"batch 0 \(samples 0, 1, 2, 3\), 80,\d+ bytes, does not fit"):
+        next(iter(loader_of()))
+
+
+@pytest.mark.parametrize("how", ["break", "close", "error", "exit"])
+def test_nothing_is_left(device, how):
+    device.late = 100
+    loader = loader_of(workers=2, prefetch_factor=4)
+    iterator = iter(loader)
+    kept = next(iterator)
+    if how == "close":
+        iterator._shutdown_workers()
+    elif how == "error":
+        loader_of(workers=1)
+    assert device.marks or how != "break"
+    del iterator, loader
+    assert kept[0].unique().tolist() == [0, 1, 2, 3]
+
+
+def test_a_worker_that_dies(device):
+    loader = loader_of(workers=2)
+    got = []
+    for number, batch in enumerate(loader):
+        got.append(batch)
+        if number == 2:
+            os.kill(loader._iterator._workers[0].pid if loader._iterator else _worker(), signal.SIGKILL)
+    check_rows(got)
+
+
+def _worker():
+    import psutil
+
+    return next(one.pid for one in psutil.Process().children(recursive=True) if one.status() != "zombie")
+
+
+def test_a_forked_child_leaves_the_device_alone(device):
+    loader = loader_of()
+    iterator = iter(loader)
+    next(iterator)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            iterator._shutdown_workers()
+            del iterator, loader
+            gc.collect()
+            code = 0
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(list(iterator)) == 9
+
+
+def test_the_device_is_touched_when_the_first_batch_is_there(device):
+    loader = loader_of()
+    iterator = iter(loader)
+    assert not device.opened
+    next(iterator)
+    assert device.opened == 1
+
+
+def test_devices_that_are_none():
+    for none in (None, "cpu", torch.device("cpu")):
+        check_rows(list(DataLoader(Rows(), 4, num_workers=1, device=none, multiprocessing_context="fork")))
+    with pytest.raises(ValueError, match="no device that torch knows"):
+        DataLoader(Rows(), device="gpu")
+    with pytest.raises(TypeError, match="device should be"):
+        DataLoader(Rows(), device=1.5)
+    with pytest.raises(ValueError, match="on_device needs a device"):
+        DataLoader(Rows(), on_device=lambda batch: batch)
+    with pytest.raises(TypeError, match="on_device should be a function"):
+        DataLoader(Rows(), device="cuda", on_device=3)
+
+
+@pytest.mark.skipif("torch.cuda.is_available()", reason="there is a device here")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_device_that_is_not_there(workers):
+    with pytest.raises(DeviceError, match="has no cuda device"):
+        next(iter(DataLoader(Rows(), device="cuda", num_workers=workers)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_device_without_streams(workers):
+    data, index = next(iter(DataLoader(Rows(), 4, device="meta", num_workers=workers)))
+    assert data.device.type == index.device.type == "meta"
+    assert data.shape == (4, ROW)
+
+
+def test_copies_of_a_loader_have_the_option(device):
+    import copy
+
+    loader = copy.copy(loader_of())
+    assert loader.device == "cuda"
+    check_rows(list(loader))
+
+
+def test_the_flag_of_unjam_run(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+        "for (x,) in DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=4):\n    print(x.device)\n"
+    )
+    command = [sys.executable, "-m", "unjam", "run", "--quiet", "--device", "meta", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout == "meta\nmeta\n", done.stderr
+    assert unjam.DeviceError is DeviceError
