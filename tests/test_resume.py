@@ -525,6 +525,27 @@ def test_a_sampler_that_gives_another_order_is_told():
         iter(other)
 
 
+def test_a_dataset_that_saves_the_programs_generator():
+    class Saving(Plain):
+        def state_dict(self):
+            return {"torch": torch.get_rng_state().tolist()}
+
+        def load_state_dict(self, state):
+            torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
+
+    def make():
+        return DataLoader(Saving(), 4, shuffle=True)
+
+    torch.manual_seed(0)
+    whole = [plain(batch) for loader in [make()] for _ in range(3) for batch in loader]
+    torch.manual_seed(0)
+    loader = make()
+    got = [plain(batch) for _ in range(2) for batch in loader]
+    later = make()
+    later.load_state_dict(loader.state_dict())
+    assert got + [plain(batch) for batch in later] == whole
+
+
 def test_the_program_may_set_the_generators_itself():
     make = maker(Noisy(), "shuffle", 0)
     seed()

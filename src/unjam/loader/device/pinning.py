@@ -1,4 +1,4 @@
-"""Copies batches into pinned memory, in a thread, while the consumer computes.
+"""Copies batches into pinned memory, in threads, while the consumer computes.
 
 After the copy the slot is free. torch's allocator does not reuse pinned memory while a transfer
 from it runs.
@@ -6,6 +6,7 @@ from it runs.
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -16,13 +17,16 @@ from unjam.loader.engine.deadlines import LOOK_AROUND
 from unjam.loader.pool.protocol import BatchResult, Facts
 from unjam.system.torch_private import pin_memory
 
+# one thread copies 5 GB/s; four, on a machine with many cores, as much as the memory gives
+THREADS = max(1, min(4, (os.cpu_count() or 1) // 4))
+
 
 class Pinner:
-    """One thread that pins batches in the order they arrive."""
+    """A few threads that pin batches, one batch each, in the order they arrive."""
 
     def __init__(self, device: str | None) -> None:
         self._device = device
-        self._executor = ThreadPoolExecutor(1, "unjam-pin", initializer=_prepare, initargs=_current_device())
+        self._executor = ThreadPoolExecutor(THREADS, "unjam-pin", initializer=_prepare, initargs=_current_device())
 
     def wrap(self, number: int, result: BatchResult) -> BatchResult:
         """Return a result that gives the pinned batch when it is opened."""

@@ -6,6 +6,7 @@ Does what torch's own fetchers do, in the same order of calls, so that the resul
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from unjam.loader.worker.job import SINGLY, Emptied, Interrupted, IterableEnded,
 from unjam.loader.worker.progress import Tracker, WorkerMark, check_repeats, load_dataset, load_iterator
 from unjam.loader.worker.sample_random import SampleRandom
 from unjam.loader.worker.sample_recovery import FatalSample, RecoveryContext
-from unjam.loader.worker.spec import WorkerInput, WorkerSpec
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec, isolated_random_state
 from unjam.system import random_state
 
 # After ENOUGH_QUICK batches with samples faster than QUICK nanoseconds, we time whole batches.
@@ -402,7 +403,9 @@ def make_fetcher(
             spec=spec,
         )
     if spec.mark is not None:
-        load_dataset(dataset, spec.mark)
+        # a dataset may set generators; in the program's own process the order of the epoch comes from them
+        with isolated_random_state() if spec.inline else contextlib.nullcontext():
+            load_dataset(dataset, spec.mark)
         random_state.restore(spec.mark.random)
     # Nothing watches inline loading: fast samples need no heartbeat each.
     return MapFetcher(

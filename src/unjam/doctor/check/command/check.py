@@ -118,7 +118,7 @@ def _first_loaders(command: list[str], stdin: bytes | None, wishes: Wishes) -> l
     wishes.say("running it again until its first iter(loader): would it go on with the same data?")
     program = WatchedProgram(command, view=True, stdin=stdin, edits=wishes.edits, brief=True)
     try:
-        return program.first_loaders(min(AGAIN, wishes.budget), wishes.tick)
+        return program.first_loaders(AGAIN, wishes.tick)
     finally:
         program.end()
 
