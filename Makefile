@@ -12,7 +12,7 @@ TOOLS := build/tools
 # without --quiet, under which --strict lets every warning pass; the variable keeps the theme from advertising its next version
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-.PHONY: setup demo demo-all loaders test suite lint bench simulate chaos soak corpus frozen fuzz matrix pictures docs docs-check wheel clean
+.PHONY: setup demo demo-all loaders test suite lint bench simulate device chaos soak corpus frozen fuzz matrix pictures docs docs-check wheel clean
 .NOTPARALLEL:  # pip cannot install two things into one environment at a time, and tests that measure want the machine for themselves
 
 setup: $(STAMP) $(SITE)  ## everything that any target needs
@@ -75,6 +75,10 @@ bench: $(STAMP)  ## torch and unjam interleaved; prints ratios
 
 simulate: $(STAMP)  ## 100,000 schedules through the engine
 	UNJAM_SCHEDULES=100000 $(BIN)/python -m pytest tests/test_engine_simulation.py --timeout=3600 -q
+
+device: $(STAMP)  ## on a machine with an accelerator: every byte of batches on it, then how fast they get there
+	$(BIN)/python tests/hunt_device.py
+	$(BIN)/python benchmarks/device.py
 
 chaos: $(STAMP)  ## three minutes of workers, and two of whole trainings, killed at random
 	$(BIN)/python tests/chaos.py

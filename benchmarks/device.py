@@ -120,8 +120,8 @@ def main() -> None:
         for _ in range(given.rounds):
             for name, make in loaders.items():
                 alone[name].append(measure(make(), 10, None))
-                seconds, _, _ = measure(itertools.islice(make(), 110), 10, step)
-                beside[name].append(seconds / 100 * 1e3 - 10)
+                seconds, _, _ = measure(itertools.islice(make(), 70), 10, step)
+                beside[name].append(seconds / 60 * 1e3 - 10)
         del loaders, make
         rate = {name: statistics.median(size / took / 1e9 for took, _, size in seen) for name, seen in alone.items()}
         cost = {name: statistics.median(used / (size / 1e9) for _, used, size in seen) for name, seen in alone.items()}

@@ -156,6 +156,24 @@ class Saved:
     place: Place | None
 
 
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """Copies of large tensors to an accelerator from one line, and how long they held the thread.
+
+    fits_in_bytes: float numbers that are whole numbers up to 255. from_pinned, from_pageable: seconds of one copy, measured there.
+    """
+
+    place: Place
+    count: int
+    nbytes: int
+    seconds: float
+    pinned: bool
+    dtype: str
+    fits_in_bytes: bool
+    from_pinned: float = 0.0
+    from_pageable: float = 0.0
+
+
 @dataclass(slots=True)
 class WatchedProcess:
     """One process of the program that is not a worker."""
@@ -168,6 +186,7 @@ class WatchedProcess:
     failures: list[WatchedFailure] = field(default_factory=list)
     deeds: list[Deed] = field(default_factory=list)
     saves: list[Saved] = field(default_factory=list)
+    transfers: list[Transfers] = field(default_factory=list)
 
 
 @dataclass(slots=True)

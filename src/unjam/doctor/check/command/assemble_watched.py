@@ -9,6 +9,7 @@ from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import (
     Deed,
     Saved,
+    Transfers,
     WatchedEpoch,
     WatchedFailure,
     WatchedLoader,
@@ -92,6 +93,20 @@ def _process(
                         frozenset(event["numbers"]),
                         tuple((one[0], one[1], one[2], one[3]) for one in event["passes"]),
                         _place(event),
+                    )
+                )
+            case "transfers":
+                process.transfers.append(
+                    Transfers(
+                        Place(event["file"], event["line"]),
+                        event["count"],
+                        event["bytes"],
+                        event["s"],
+                        event["pinned"],
+                        event["dtype"],
+                        event["small"],
+                        event.get("from_pinned", 0.0),
+                        event.get("from_pageable", 0.0),
                     )
                 )
             case "failed" | "end":

@@ -17,6 +17,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from unjam.doctor.check.target import held
+from unjam.doctor.check.target.observed_transfers import TransferObserver
 from unjam.doctor.check.target.observer import Observer, place_fields, rank
 from unjam.doctor.check.target.surroundings import Surroundings
 from unjam.doctor.facts.trial import Place, users_place
@@ -64,6 +65,7 @@ class LoaderObserver:
         self._generators: list[Any] = []  # kept, so that no other object gets the number of one
         self._count = self._last_token = 0
         self._pid = os.getpid()
+        self._transfers = TransferObserver(observer)
 
     # -- what the program does ---------------------------------------------------------------------
 
@@ -112,6 +114,7 @@ class LoaderObserver:
         )  # fmt: skip
         if observer.brief:
             os._exit(0)
+        self._transfers.patch()
 
     def seeded(self, iterator: Any) -> None:
         """The iterator is made: its seed names its workers' logs."""
@@ -173,6 +176,7 @@ class LoaderObserver:
         if os.getpid() == self._pid:
             for iterator in list(self._open):
                 self._close(getattr(iterator, "unjam_epoch", None))
+            self._transfers.close()
 
     # -- what is written ---------------------------------------------------------------------------
 

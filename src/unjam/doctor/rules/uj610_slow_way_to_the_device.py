@@ -1,0 +1,106 @@
+"""The training's thread copies batches to the device, and waits for that.
+
+What happened: batches go from ordinary memory to the accelerator in the training loop. The thread
+that should give the device its next work is held as long as the copy takes.
+
+Why: a device reads only pinned memory by itself. From any other memory the driver copies piece by
+piece, in the calling thread; `non_blocking=True` changes nothing about that. Float numbers that were
+bytes before take four times the way.
+
+How to confirm: time `batch.to(device)` with and without `pin_memory()` before it.
+
+How to fix: `pin_memory=True` and `.to(device, non_blocking=True)`; or `unjam.DataLoader(...,
+device="cuda")`, which sends batches ahead, straight from the workers' memory. Send bytes and convert
+them on the device (`on_device`).
+
+Limits: needs a CUDA device. Only tensors of 256 KiB and more are counted, and only in the main thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.watched import Transfers, Watched
+from unjam.doctor.rules.judging import LIKELY, POSSIBLE, PROVEN, quoted, size
+from unjam.doctor.rules.rule import Finding, Rule, Severity
+
+RULE = Rule("UJ610", "slow-way-to-the-device", Severity.WARNING)
+# a share of the loading and training time below which it does not matter, and how much faster pinned memory must be
+SHARE, FASTER = 0.05, 2.0
+FEWEST = 5
+
+
+def detect(case: Case) -> None:
+    """Trials do not use the device."""
+    del case
+
+
+def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+    """Find the line that costs most."""
+    del cases
+    for process in watched.processes:
+        spent = sum(epoch.seconds for loader in process.loaders for epoch in loader.epochs)
+        found = [one for one in process.transfers if one.count >= FEWEST and (not one.pinned or one.fits_in_bytes)]
+        for one in sorted(found, key=lambda one: -one.seconds):
+            faster = one.from_pageable / one.from_pinned if one.from_pinned else 0.0
+            slow = not one.pinned and one.seconds > SHARE * spent and faster > FASTER
+            if slow or one.fits_in_bytes:
+                return [_finding(one, spent, faster, slow=slow)]
+    return []
+
+
+def _finding(one: Transfers, spent: float, faster: float, *, slow: bool) -> Finding:
+    each = one.seconds / one.count
+    told = f"{one.count} copies of {size(one.nbytes / one.count)}, {each * 1e3:.1f} ms each"
+    wide = f"the {one.dtype.removeprefix('torch.')} numbers fit into bytes: a quarter, or less, would have to be sent"
+    return Finding(
+        RULE,
+        f"batches are copied to the device in the training's thread: {one.seconds / spent:.0%} of the time"
+        if slow
+        else "batches are sent to the device as float numbers that fit into bytes",
+        quoted(one.place),
+        (
+            told,
+            *(
+                (f"from pinned memory the same copy holds the thread {faster:.0f} times shorter (measured here)",)
+                if slow
+                else ()
+            ),
+            *((wide,) if one.fits_in_bytes else ()),
+        ),
+        PROVEN if slow else POSSIBLE if not one.fits_in_bytes else LIKELY,
+        'pin_memory=True and .to(device, non_blocking=True), or unjam.DataLoader(..., device="cuda")'
+        if slow
+        else 'let the dataset return uint8, and convert on the device: unjam.DataLoader(..., device="cuda", on_device=...)',
+        one.place,
+        severity=None if slow else Severity.NOTE,
+    )
+
+
+def broken(DataLoader: Any) -> str:
+    """Copy from ordinary memory."""
+    del DataLoader
+    return _PROGRAM.format(pin=False)
+
+
+def fixed(DataLoader: Any) -> str:
+    """Copy from pinned memory."""
+    del DataLoader
+    return _PROGRAM.format(pin=True)
+
+
+_PROGRAM = (
+    "# needs=cuda\n"
+    "import torch\n"
+    "from torch.utils.data import DataLoader, TensorDataset\n"
+    "data = TensorDataset(torch.randn(64, 1_000_000))\n"
+    "model = torch.nn.Linear(1_000_000, 4).cuda()\n"
+    "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+    "for epoch in range(2):\n"
+    "    for (x,) in DataLoader(data, batch_size=4, pin_memory={pin}):\n"
+    "        x = x.to('cuda', non_blocking=True)\n"
+    "        optimizer.zero_grad()\n"
+    "        model(x).mean().backward()\n"
+    "        optimizer.step()\n"
+)
