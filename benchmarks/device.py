@@ -82,8 +82,8 @@ def link(size: int) -> float:
     return 20 * size / (time.perf_counter() - begun) / 1e9
 
 
-def step_of(seconds: float) -> Callable[[], None]:
-    """Work for the device that takes so long, and no time here."""
+def step_of(seconds: float) -> tuple[Callable[[], None], float]:
+    """Work for the device that takes about so long, and no time here; and the milliseconds that it takes with nothing beside it."""
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
 
     def work(times: int) -> None:
@@ -96,7 +96,11 @@ def step_of(seconds: float) -> Callable[[], None]:
     work(50)
     torch.cuda.synchronize()
     times = max(1, round(seconds / ((time.perf_counter() - begun) / 50)))
-    return lambda: work(times)
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    work(60 * times)
+    torch.cuda.synchronize()
+    return lambda: work(times), (time.perf_counter() - begun) / 60 * 1e3
 
 
 def main() -> None:
@@ -108,7 +112,7 @@ def main() -> None:
     parser.add_argument("--gb", type=float, default=4.0, help="how much each measurement loads")
     given = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}; the link: {link(40 << 20):.1f} GB/s\n")
-    step = step_of(0.010)
+    step, alone_ms = step_of(0.010)
     rows = []
     for dtype, megabytes, workers in itertools.product(given.dtypes, given.batch_mb, given.workers):
         kind = getattr(torch, dtype)
@@ -121,7 +125,7 @@ def main() -> None:
             for name, make in loaders.items():
                 alone[name].append(measure(make(), 10, None))
                 seconds, _, _ = measure(itertools.islice(make(), 70), 10, step)
-                beside[name].append(seconds / 60 * 1e3 - 10)
+                beside[name].append(seconds / 60 * 1e3 - alone_ms)
         del loaders, make
         rate = {name: statistics.median(size / took / 1e9 for took, _, size in seen) for name, seen in alone.items()}
         cost = {name: statistics.median(used / (size / 1e9) for _, used, size in seen) for name, seen in alone.items()}
@@ -132,12 +136,17 @@ def main() -> None:
             )  # fmt: skip
             print(*rows[-1], flush=True)
     print()
-    print(
-        table(
-            ["dtype", "batch", "workers", "loader", "alone", "× torch", "parent's processor", "beside a step of 10 ms"],
-            rows,
-        )
-    )
+    columns = [
+        "dtype",
+        "batch",
+        "workers",
+        "loader",
+        "alone",
+        "× torch",
+        "parent's processor",
+        "beside a step of 10 ms",
+    ]
+    table("From workers to the device", columns, rows)
 
 
 if __name__ == "__main__":

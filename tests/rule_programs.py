@@ -45,11 +45,6 @@ def diagnose(function, folder: Path, budget: float = BUDGET) -> dict:
     if code.startswith("# notebook"):
         path = folder / "program.ipynb"
         path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": code}]}))
-    if code.startswith("# needs=cuda"):
-        import torch
-
-        if not torch.cuda.is_available():
-            return {"not_here": "needs a CUDA device: run tests/rule_programs.py with its code on a machine with one"}
     if code.startswith("# shm="):
         return _with_small_shm(path, code.splitlines()[0].partition("=")[2])
     from unjam.doctor.check.command.check import Wishes, check_program

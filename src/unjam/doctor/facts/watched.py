@@ -186,7 +186,7 @@ class WatchedProcess:
     failures: list[WatchedFailure] = field(default_factory=list)
     deeds: list[Deed] = field(default_factory=list)
     saves: list[Saved] = field(default_factory=list)
-    transfers: list[Transfers] = field(default_factory=list)
+    transfers: dict[Place, Transfers] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

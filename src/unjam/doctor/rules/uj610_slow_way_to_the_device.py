@@ -41,7 +41,9 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     del cases
     for process in watched.processes:
         spent = sum(epoch.seconds for loader in process.loaders for epoch in loader.epochs)
-        found = [one for one in process.transfers if one.count >= FEWEST and (not one.pinned or one.fits_in_bytes)]
+        found = [
+            one for one in process.transfers.values() if one.count >= FEWEST and (not one.pinned or one.fits_in_bytes)
+        ]
         for one in sorted(found, key=lambda one: -one.seconds):
             faster = one.from_pageable / one.from_pinned if one.from_pinned else 0.0
             slow = not one.pinned and one.seconds > SHARE * spent and faster > FASTER
@@ -81,26 +83,38 @@ def _finding(one: Transfers, spent: float, faster: float, *, slow: bool) -> Find
 def broken(DataLoader: Any) -> str:
     """Copy from ordinary memory."""
     del DataLoader
-    return _PROGRAM.format(pin=False)
+    return _PROGRAM.format(pin="")
 
 
 def fixed(DataLoader: Any) -> str:
     """Copy from pinned memory."""
     del DataLoader
-    return _PROGRAM.format(pin=True)
+    return _PROGRAM.format(pin=".pin_memory()")
 
 
 _PROGRAM = (
-    "# needs=cuda\n"
-    "import torch\n"
+    "import time, torch\n"
     "from torch.utils.data import DataLoader, TensorDataset\n"
-    "data = TensorDataset(torch.randn(64, 1_000_000))\n"
-    "model = torch.nn.Linear(1_000_000, 4).cuda()\n"
+    "# stands for a machine with an accelerator: a copy from memory that is not pinned holds the thread\n"
+    "pinned, plain = set(), torch.Tensor.to\n"
+    "def pin(self):\n"
+    "    copy = self.clone()\n"
+    "    pinned.add(copy.data_ptr())\n"
+    "    return copy\n"
+    "def to(self, where, *args, **options):\n"
+    "    if str(where) not in ('cuda', 'meta'):\n"
+    "        return plain(self, where, *args, **options)\n"
+    "    time.sleep(0 if self.is_pinned() else 0.01)\n"
+    "    return plain(self, 'meta')\n"
+    "torch.cuda.is_available, torch.cuda.synchronize = lambda: True, lambda device=None: None\n"
+    "torch.Tensor.is_pinned = lambda self: self.data_ptr() in pinned\n"
+    "torch.Tensor.pin_memory, torch.Tensor.to = pin, to\n"
+    "model = torch.nn.Linear(4, 4)\n"
     "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+    "loader = DataLoader(TensorDataset(torch.randn(64, 100_000)), batch_size=4)\n"
     "for epoch in range(2):\n"
-    "    for (x,) in DataLoader(data, batch_size=4, pin_memory={pin}):\n"
-    "        x = x.to('cuda', non_blocking=True)\n"
-    "        optimizer.zero_grad()\n"
-    "        model(x).mean().backward()\n"
+    "    for (x,) in loader:\n"
+    "        there = x{pin}.to('cuda', non_blocking=True)\n"
+    "        model(x[:, :4]).mean().backward()\n"
     "        optimizer.step()\n"
 )

@@ -96,18 +96,17 @@ def _process(
                     )
                 )
             case "transfers":
-                process.transfers.append(
-                    Transfers(
-                        Place(event["file"], event["line"]),
-                        event["count"],
-                        event["bytes"],
-                        event["s"],
-                        event["pinned"],
-                        event["dtype"],
-                        event["small"],
-                        event.get("from_pinned", 0.0),
-                        event.get("from_pageable", 0.0),
-                    )
+                place = Place(event["file"], event["line"])
+                process.transfers[place] = Transfers(
+                    place,
+                    event["count"],
+                    event["bytes"],
+                    event["s"],
+                    event["pinned"],
+                    event["dtype"],
+                    event["small"],
+                    event.get("from_pinned", 0.0),
+                    event.get("from_pageable", 0.0),
                 )
             case "failed" | "end":
                 if event.get("type"):

@@ -176,7 +176,6 @@ class LoaderObserver:
         if os.getpid() == self._pid:
             for iterator in list(self._open):
                 self._close(getattr(iterator, "unjam_epoch", None))
-            self._transfers.close()
 
     # -- what is written ---------------------------------------------------------------------------
 
@@ -185,6 +184,7 @@ class LoaderObserver:
             return
         epoch.over = True
         epoch.loader.batches += epoch.batches
+        self._transfers.tell()
         observer = self._observer
         observer.write(
             "epoch", loader=epoch.loader.number, e=epoch.number, done=done, batches=epoch.batches, draws=epoch.draws,

@@ -72,11 +72,10 @@ class TransferObserver:
         if known["count"] == 5 and not known["pinned"]:
             known["from_pinned"], known["from_pageable"] = _compared(source, target, plain)
 
-    def close(self) -> None:
-        """Write what was counted."""
+    def tell(self) -> None:
+        """Write what was counted so far; a later word about a line replaces an earlier one."""
         for (file, line), known in self._lines.items():
             self._observer.write("transfers", file=file, line=line, **known)
-        self._lines.clear()
 
 
 def _fits_in_bytes(tensor: Any) -> bool:
