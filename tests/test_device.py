@@ -92,8 +92,8 @@ class FakeDevice:
         else:
             target.copy_(source)
 
-    def begin(self):
-        return None
+    def begin(self, *, after_consumer):
+        assert not after_consumer
 
     def mark(self, begun):
         mark = FakeMark(self, self.pending)
@@ -118,17 +118,20 @@ class FakeDevice:
 
     def register(self, address, size):
         if self.refuses:
-            return None
+            return False
         assert address not in self.registered, "registered twice"
         self.registered[address] = size
         self.ever += 1
+        return True
+
+    def undo(self, address):
         home = os.getpid()
 
-        def undo():
-            assert os.getpid() == home
-            del self.registered[address]
+        def unregister():
+            if os.getpid() == home:
+                del self.registered[address]
 
-        return undo
+        return unregister
 
 
 @pytest.fixture(autouse=True)
@@ -227,8 +230,47 @@ class Own:
         return made
 
 
+class Moment:
+    """No tensors in it: its `.to()` means something else."""
+
+    def to(self, zone):
+        raise ValueError(f"there is no zone {zone}")
+
+
 class Table(dict):
     title = "mine"
+
+
+class Encoding(collections.UserDict):
+    """As a tokenizer's batch: `.to()` changes the object itself. As with a device, the bytes are read later."""
+
+    device = None
+
+    def to(self, where, **options):
+        old, self.data = self.data, {name: torch.zeros_like(value) for name, value in self.data.items()}
+        for name, value in old.items():
+            self.device.copy(self.data[name], value)
+        return self
+
+
+def encode(samples):
+    rows, indices = zip(*samples, strict=True)
+    return Encoding({"row": torch.stack(rows), "index": torch.tensor(indices)})
+
+
+class Lazy(collections.abc.Sequence):
+    """Makes a new tensor whenever one is asked for."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        if index >= len(self.rows):
+            raise IndexError
+        return self.rows[index].clone()
 
 
 def odd_collate(samples):
@@ -248,6 +290,7 @@ def odd_collate(samples):
         "leaf": torch.ones(3, requires_grad=True),
         "sparse": torch.eye(3).to_sparse(),
         "range": range(3),
+        "moment": Moment(),
     }
 
 
@@ -273,6 +316,91 @@ def test_any_structure(device, workers):
         assert batch["leaf"].is_leaf
         assert batch["sparse"].to_dense().sum() == 3
         assert batch["range"] == range(3)
+        assert isinstance(batch["moment"], Moment)
+
+
+def test_a_batch_that_changes_itself_when_it_is_moved(device):
+    Encoding.device = device
+    device.late = 5
+    got = list(loader_of(collate_fn=encode, workers=2))
+    check_rows([(one["row"], one["index"]) for one in got])
+
+
+def test_containers_that_make_their_tensors_when_asked(device):
+    def collate(samples):
+        return Lazy(torch.stack([row for row, _ in samples]))
+
+    for number, batch in enumerate(loader_of(collate_fn=collate, workers=1)):
+        assert [int(row[0]) for row in batch] == list(range(4 * number, 4 * number + 4))
+
+
+def test_small_tensors_are_no_views_of_each_other(device):
+    device.late = 0
+
+    def collate(samples):
+        return torch.ones(4), torch.tensor([index for _, index in samples])
+
+    weights, labels = next(iter(loader_of(collate_fn=collate)))
+    model = torch.ones(4, requires_grad=True)
+    loss = (model * weights).sum()
+    labels[labels < 2] = 0  # would count as a change of the weights
+    loss.backward()
+    weights += model.detach()
+    assert not weights._is_view()
+
+
+def test_ctrl_c_loses_nothing(device):
+    class Interrupting(FakeDevice):
+        stops = 0
+
+        def like(self, tensor):
+            self.stops += 1
+            if self.stops in (3, 7):
+                raise KeyboardInterrupt
+            return super().like(tensor)
+
+    device.__class__ = Interrupting
+    for workers in (0, 2):
+        device.stops = 0
+        iterator, got, stopped = iter(loader_of(workers=workers)), [], 0
+        while True:
+            try:
+                got.append(next(iterator))
+            except KeyboardInterrupt:
+                stopped += 1
+            except StopIteration:
+                break
+        assert stopped == 2
+        check_rows(got)
+
+
+def test_an_error_ahead_does_not_keep_the_workers(device):
+    def on_device(batch):
+        if 5 in batch[1]:
+            raise ValueError("no")
+        return batch
+
+    device.late = 0
+    iterator = iter(loader_of(on_device=on_device))
+    next(iterator)
+    pool = iterator._pool
+    del iterator
+    gc.collect()
+    assert all(not process.is_alive() for process in pool.processes)
+
+
+def test_modes_of_the_consumer_are_not_those_of_the_batch(device):
+    def on_device(batch):
+        assert not torch.is_grad_enabled()
+        return batch[0].float() * 2, batch[1]
+
+    device.late = 0
+    iterator = iter(loader_of(on_device=on_device))
+    with torch.inference_mode():
+        next(iterator)
+    data, _ = next(iterator)  # was begun above
+    assert not data.is_inference()
+    assert not data.requires_grad
 
 
 def test_small_tensors_travel_together(device):
@@ -316,7 +444,7 @@ def test_a_function_that_fails_names_the_batch(device, workers):
 
 
 def test_no_room_now_but_later(device):
-    refusals = iter([-1, -1])
+    refusals = iter([-1])
     device.room = lambda: next(refusals, 1)
     check_rows(list(loader_of()))
 
@@ -337,7 +465,6 @@ def test_nothing_is_left(device, how):
         iterator._shutdown_workers()
     elif how == "error":
         loader_of(workers=1)
-    assert device.marks or how != "break"
     del iterator, loader
     assert kept[0].unique().tolist() == [0, 1, 2, 3]
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,6 +21,16 @@ from unjam.system.logs import log
 
 # registered memory is pinned for every device of the process
 _PORTABLE = 1
+_ALREADY = 712  # an earlier call has registered it, and was interrupted after that
+# what a sparse tensor is made of
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+_LATER = 16  # tensors
 _LOOK = 0.001  # seconds between two looks at an event
 
 
@@ -55,8 +67,8 @@ class Accelerator(Protocol):
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Begin a copy to the device."""
 
-    def begin(self) -> Any:
-        """A point before the work of a batch, for `mark`."""
+    def begin(self, *, after_consumer: bool) -> Any:
+        """A point before the work of a batch, for `mark`; `after_consumer`: after all that the consumer has begun."""
 
     def mark(self, begun: Any) -> Mark:
         """A point after all that we have begun so far."""
@@ -64,8 +76,11 @@ class Accelerator(Protocol):
     def hand_over(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
         """Let the consumer's current stream wait for a point, and protect tensors that it will use."""
 
-    def register(self, address: int, size: int) -> Callable[[], None] | None:
-        """Let the device read memory directly; return what ends that, None if it is refused."""
+    def register(self, address: int, size: int) -> bool:
+        """Let the device read memory directly; False if it is refused."""
+
+    def undo(self, address: int) -> Callable[[], None]:
+        """Return what ends the registration of memory, in this process only."""
 
 
 class StreamMark:
@@ -100,21 +115,26 @@ class StreamAccelerator:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._module: Any = getattr(torch, device.type)
+        self._consumers = self._module.current_stream(device)
         self._stream = self._module.Stream(device=device)
+        self._first = True
+        self._unprotected: deque[torch.Tensor] = deque(maxlen=_LATER)
         self.registers = device.type == "cuda"
 
     def ours(self) -> contextlib.AbstractContextManager[Any]:
         """See `Accelerator`."""
+        self._consumers = self._module.current_stream(self.device)
         found: contextlib.AbstractContextManager[Any] = self._module.stream(self._stream)
         return found
 
     def staging(self, size: int) -> torch.Tensor:
         """See `Accelerator`."""
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def staged(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Accelerator`."""
-        return tensor.pin_memory()
+        # always a copy: the consumer may change a tensor that is pinned already
+        return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Accelerator`."""
@@ -124,8 +144,11 @@ class StreamAccelerator:
         """See `Accelerator`."""
         target.copy_(source, non_blocking=True)
 
-    def begin(self) -> Any:
+    def begin(self, *, after_consumer: bool) -> Any:
         """See `Accelerator`."""
+        if after_consumer or self._first:
+            self._first = False  # what the program has prepared on the device is there before the first batch
+            self._stream.wait_stream(self._consumers)
         return self._event(self._stream)
 
     def mark(self, begun: Any) -> StreamMark:
@@ -138,23 +161,41 @@ class StreamAccelerator:
         current = self._module.current_stream(self.device)
         for tensor in tensors:
             if tensor.device.type == self.device.type:
-                tensor.record_stream(current)
+                self._protect(tensor, current)
         if mark.done():
             return
         before = self._event(current)
         current.wait_event(mark.end)
         mark.waits = (before, self._event(current))
 
-    def register(self, address: int, size: int) -> Callable[[], None] | None:
+    def _protect(self, tensor: torch.Tensor, current: Any) -> None:
+        if tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested:
+            tensor.record_stream(current)
+            return
+        parts = _PARTS.get(tensor.layout, ())
+        for name in parts:
+            getattr(tensor, name)().record_stream(current)
+        if not parts:
+            self._unprotected.append(tensor)  # freed some batches later
+
+    def register(self, address: int, size: int) -> bool:
         """See `Accelerator`."""
-        runtime, home = torch.cuda.cudart(), os.getpid()
-        refused = int(runtime.cudaHostRegister(address, size, _PORTABLE))
-        if refused:
-            return None
+        with torch.cuda.device(self.device):
+            refused = int(torch.cuda.cudart().cudaHostRegister(address, size, _PORTABLE))
+            if refused in (0, _ALREADY):
+                return True
+            # the refusal stays in the thread as its last error, and the next kernel would raise it
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device=self.device).add_(1)
+            return False
+
+    def undo(self, address: int) -> Callable[[], None]:
+        """See `Accelerator`."""
+        runtime, home, device = torch.cuda.cudart(), os.getpid(), self.device
 
         def unregister() -> None:
             if os.getpid() == home:  # a forked child must not use the driver
-                with contextlib.suppress(Exception):  # at the interpreter's end
+                with contextlib.suppress(Exception), torch.cuda.device(device):  # at the interpreter's end
                     runtime.cudaHostUnregister(address)
 
         return unregister
@@ -191,7 +232,7 @@ class PlainAccelerator:
 
     def staging(self, size: int) -> torch.Tensor:
         """See `Accelerator`."""
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def staged(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Accelerator`."""
@@ -205,9 +246,9 @@ class PlainAccelerator:
         """See `Accelerator`."""
         target.copy_(source)
 
-    def begin(self) -> Any:
+    def begin(self, *, after_consumer: bool) -> Any:
         """See `Accelerator`."""
-        return None
+        del after_consumer
 
     def mark(self, begun: Any) -> PlainMark:
         """See `Accelerator`."""
@@ -218,10 +259,15 @@ class PlainAccelerator:
         """See `Accelerator`."""
         del mark, tensors
 
-    def register(self, address: int, size: int) -> Callable[[], None] | None:
+    def register(self, address: int, size: int) -> bool:
         """See `Accelerator`."""
         del address, size
-        return None
+        return False
+
+    def undo(self, address: int) -> Callable[[], None]:
+        """See `Accelerator`."""
+        del address
+        return lambda: None
 
 
 def check(device: torch.device) -> None:
@@ -248,12 +294,19 @@ def open_accelerator(device: torch.device) -> Accelerator:
     return StreamAccelerator(torch.device(device.type, module.current_device() if index is None else index))
 
 
+def _over(mark: Mark) -> bool:
+    try:
+        return mark.done()
+    except RuntimeError:
+        return True  # the device has failed: it reads nothing any more
+
+
 def await_marks(marks: list[Mark]) -> bool:
     """Wait until the device has come to all marks; False if it does not in time."""
     until = time.monotonic() + COPY_ENDS.seconds
-    while not all(mark.done() for mark in marks):
+    while not all(_over(mark) for mark in marks):
         if time.monotonic() > until:
             log.warning("copies to the device did not end within %g s; their memory is kept", COPY_ENDS.seconds)
             return False
-        time.sleep(_LOOK)
+        threading.Event().wait(_LOOK)
     return True

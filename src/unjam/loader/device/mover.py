@@ -6,8 +6,7 @@ import ctypes
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +16,8 @@ from unjam.loader.device import structure
 from unjam.loader.device.accelerator import Accelerator, Mark, await_marks, open_accelerator
 from unjam.loader.device.copy_count import CopyCount
 from unjam.loader.device.pinning import Pinner
-from unjam.loader.pool.protocol import BatchResult, Facts, Work
+from unjam.loader.device.transfer import Transfer
+from unjam.loader.pool.protocol import BatchResult, Facts
 from unjam.system.logs import log
 from unjam.system.memory import Mapping
 
@@ -47,8 +47,11 @@ class Memory:
             return False
         if mapping in self._known:
             return True
-        undo = self._accelerator.register(mapping.address, mapping.size)
-        if undo is None:
+        # before the memory is registered: a signal handler may raise right after that
+        undo = self._accelerator.undo(mapping.address)
+        mapping.before_unmap[:] = [undo]
+        if not self._accelerator.register(mapping.address, mapping.size):
+            mapping.before_unmap.clear()
             self.refused = True
             log.warning(
                 "the device's driver does not register %s bytes of memory, perhaps because of a limit on locked memory: "
@@ -56,30 +59,29 @@ class Memory:
                 f"{mapping.size:,}",
             )
             return False
-        mapping.before_unmap.append(undo)
         self._known.add(mapping)
         return True
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Moving:
-    """A batch on its way: what is read from, what comes of it, and the point after it."""
+    """A batch on its way: what the consumer gets, the tensors in it, and the point after them in our stream."""
 
-    host: Any
     data: Any
+    found: list[torch.Tensor]
     mark: Mark
-    nbytes: int
-    found: list[torch.Tensor] = field(default_factory=list)
 
 
-class Mover:
+class Mover(Transfer):
     """Copies batches, in the order in which the consumer will ask for them.
 
-    It touches the device when the first batch is there. `on_device`: the user's function while the
-    consumer asks for a batch; see NOTE [ The end of an iterator ].
+    It touches the device when the first batch is there.
     """
 
+    active = True
+
     def __init__(self, device: torch.device, count: CopyCount) -> None:
+        super().__init__()
         self._device = device
         self._count = count
         self._pinner: Pinner | None = None  # for memory that the device does not read directly
@@ -87,9 +89,8 @@ class Mover:
         self._opened: Accelerator | None = None
         self._memory: Memory | None = None
         self._ahead: dict[int, DeviceBatch] = {}  # arrived and not asked for
-        self._reading: deque[_Moving] = deque()  # the device may still read their memory
-        self.work: dict[int, Work] = {}  # what each batch is made of
-        self.on_device: Callable[[Any], Any] | None = None
+        # batches whose memory the device may still read, and the points after which it does not
+        self._reading: deque[tuple[Mark, Any]] = deque()
 
     @property
     def accelerator(self) -> Accelerator:
@@ -108,25 +109,35 @@ class Mover:
     # -- batches from workers ----------------------------------------------------------------------
 
     def wrap(self, number: int, result: BatchResult) -> BatchResult:
-        """Return a result that gives the batch on the device when it is opened."""
+        """See `Transfer`."""
         if result.empty or result.raises or isinstance(result, DeviceBatch):
             return result
+        known = self._ahead.get(number)
+        if known is not None and known.raw is result:
+            return known  # an earlier call was interrupted
+        reached = result
         if self.memory.refused and self.accelerator.pins:
-            self._pinner = self._pinner or Pinner(None)
-            result = self._pinner.wrap(number, result)
-        wrapped = DeviceBatch(result, self, number)
+            if self._pinner is None:
+                with self.accelerator.ours():
+                    self._pinner = Pinner(None)
+            reached = self._pinner.wrap(number, result)
+        wrapped = DeviceBatch(reached, self, number, result)
         self._ahead[number] = wrapped
         return wrapped
 
     def advance(self) -> None:
         """Give back memory that was read, and begin to copy the next batches."""
         self._sweep()
-        room = MOST_BYTES
-        for number in sorted(self._ahead)[:AHEAD]:
-            batch = self._ahead[number]
-            if room <= 0:
+        numbers = sorted(self._ahead)
+        begun = [batch for batch in self._ahead.values() if batch.begun]
+        room, left = MOST_BYTES - sum(batch.facts.nbytes for batch in begun), AHEAD - len(begun)
+        for number in numbers:
+            batch = self._ahead.get(number)
+            if batch is None or batch.begun:
+                continue
+            if number != numbers[0] and (left <= 0 or room <= 0):
                 break
-            room -= batch.facts.nbytes
+            left, room = left - 1, room - batch.facts.nbytes
             batch.begin()
 
     def forget(self, number: int) -> None:
@@ -140,44 +151,47 @@ class Mover:
         self._ahead.clear()
         if self._pinner is not None:
             self._pinner.close()
+            self._pinner = None
         reading = list(self._reading)
+        _kept.extend(reading)  # if something is raised meanwhile
         self._reading.clear()
-        if reading and not await_marks([one.mark for one in reading]):
-            _kept.extend(one.host for one in reading)
+        if await_marks([mark for mark, _ in reading]):
+            _kept[:] = [one for one in _kept if not any(one is other for other in reading)]
 
     # -- one batch ---------------------------------------------------------------------------------
 
-    def move(self, host: Any, mapping: Mapping | None, *, pinned: bool = False) -> _Moving:
-        """Begin to copy a batch, and apply the user's function to it."""
+    def move(self, host: Any, mapping: Mapping | None, *, pinned: bool = False, owner: Any = None) -> _Moving:
+        """Begin to copy a batch, and apply the user's function to it.
+
+        owner: keeps the memory of the batch, also if the batch is changed meanwhile.
+        """
         direct = self.memory.is_direct(mapping)
         copier = _Copier(self.accelerator, mapping if direct else None, pinned=pinned)
-        with self.accelerator.ours():
-            begun = self.accelerator.begin()
+        # the modes are those of the moment, and this may be a batch for another one
+        with self.accelerator.ours(), torch.inference_mode(mode=False), torch.no_grad():
+            begun = self.accelerator.begin(after_consumer=copier.after_consumer(host))
             try:
                 data = copier.whole(host)
                 if self.on_device is not None:
                     data = self.on_device(data)
             finally:  # also if a later tensor finds no room: the first ones are being copied
                 mark = self.accelerator.mark(begun)
-                moving = _Moving(host, None, mark, copier.nbytes)
-                self._reading.append(moving)
+                self._reading.append((mark, (host, owner)))
         self._count.nbytes += copier.nbytes
         self._count.direct += copier.direct
-        moving.data, moving.found = data, list(structure.tensors(data))
-        return moving
+        return _Moving(data, _unique([*copier.made, *structure.tensors(data)]), mark)
 
     def hand_over(self, moving: _Moving) -> Any:
         """Give a batch to the consumer, whose stream waits for it."""
         self._count.batches += 1
         self._count.ready += moving.mark.done()
         self.accelerator.hand_over(moving.mark, moving.found)
-        data, moving.data, moving.found = moving.data, None, []
-        return data
+        return moving.data
 
     def _sweep(self) -> None:
         """Drop what the device has read. One stream: they end in order."""
-        while self._reading and self._reading[0].mark.done():
-            took, waited = self._reading.popleft().mark.seconds()
+        while self._reading and self._reading[0][0].done():
+            took, waited = self._reading.popleft()[0].seconds()
             self._count.seconds += took
             self._count.waited += waited
 
@@ -193,61 +207,61 @@ class Mover:
 
 
 class DeviceBatch:
-    """A batch that is copied to the device. See `BatchResult`."""
+    """A batch that is copied to the device. See `BatchResult`. `raw`: as it arrived."""
 
     raises = empty = loading = False
 
-    def __init__(self, result: BatchResult, mover: Mover, number: int) -> None:
-        self._result, self._mover, self._number = result, mover, number
-        self._host: Any = None
-        self._is_open = False
+    def __init__(self, result: BatchResult, mover: Mover, number: int, raw: BatchResult) -> None:
+        self._result, self._mover, self._number, self.raw = result, mover, number, raw
+        self._host: Any = None  # the open batch and what keeps its memory, until it is being copied
         self._moving: _Moving | None = None
-        self._error: BaseException | None = None
+        self._failed = False
 
     @property
     def facts(self) -> Facts:
         """See `BatchResult`."""
         return self._result.facts
 
+    @property
+    def begun(self) -> bool:
+        """Whether nothing more is to be begun before the consumer asks for it."""
+        return self._moving is not None or self._failed
+
     def begin(self) -> None:
-        """Begin to copy, unless it was begun or still waits for pinned memory."""
-        if self._moving is None and self._error is None and getattr(self._result, "ready", True):
+        """Begin to copy, unless it still waits for pinned memory."""
+        if getattr(self._result, "ready", True):
             try:
                 self._begin()
-            except OutOfMemory:
-                pass  # there may be room when the consumer asks for it
-            except Exception as error:  # noqa: BLE001 - raised when the consumer asks for this batch
-                self._error = error
+            except Exception:  # noqa: BLE001 - done again when the consumer asks for it: there may be room then
+                self._failed = True  # without the exception: its frames refer to the iterator
 
     def _begin(self) -> None:
-        if not self._is_open:
-            mapping = getattr(self._result, "memory", None)
-            self._host = (self._result.open(copy=False), mapping, getattr(self._result, "pinned", False))
-            self._is_open = True
-        host, mapping, pinned = self._host
-        self._moving = self._mover.move(host, mapping, pinned=pinned)
-        self._host = None
+        mapping, pinned = getattr(self._result, "memory", None), getattr(self._result, "pinned", False)
+        if self._host is None:
+            held = getattr(self._result, "open_held", None)
+            self._host = held(copy=False) if held is not None else (self._result.open(copy=False), None)
+        host, owner = self._host
+        self._moving = self._mover.move(host, mapping, pinned=pinned, owner=owner)
+        self._host = None  # the mover has it as long as the device reads it
 
     def open(self, *, copy: bool) -> Any:
         """Return the batch on the device, for the consumer's current stream."""
         del copy  # the slot is free when the copy is over
         self._mover.forget(self._number)
         try:
-            if self._error is not None:
-                raise self._error
             if self._moving is None:
                 self._begin()
+            assert self._moving is not None, "begun"
+            return self._mover.hand_over(self._moving)
         except Exception as error:
             raise self._mover.failure(self._number, self.facts.nbytes, error) from error
-        assert self._moving is not None, "begun above"
-        return self._mover.hand_over(self._moving)
 
     def refuse(self) -> None:
         """Give the memory back; if the copy has begun, when it is over."""
         self._mover.forget(self._number)
-        if not self._is_open:
+        if self._host is None and self._moving is None:
             self._result.refuse()
-        self._host = None
+        self._host = self._moving = None
 
 
 class _Copier:
@@ -257,8 +271,18 @@ class _Copier:
         self._accelerator = accelerator
         self._first, self._last = (mapping.address, mapping.address + mapping.size) if mapping is not None else (0, 0)
         self._pinned = pinned
-        self._done: dict[int, torch.Tensor] = {}
+        # by number, each tensor of the batch (kept, so that no other gets its number) and the one on the device
+        self._done: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.nbytes = self.direct = 0
+
+    @property
+    def made(self) -> list[torch.Tensor]:
+        """The tensors on the device."""
+        return [target for _, target in self._done.values()]
+
+    def after_consumer(self, batch: Any) -> bool:
+        """Whether a tensor is on the device already: what makes it may still run on the consumer's stream."""
+        return any(one.device.type != "cpu" for one in structure.tensors(batch))
 
     def whole(self, batch: Any) -> Any:
         """Return the batch on the device."""
@@ -271,8 +295,8 @@ class _Copier:
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         known = self._done.get(id(tensor))
         if known is None:
-            known = self._done[id(tensor)] = self._one(tensor)
-        return known
+            known = self._done[id(tensor)] = (tensor, self._one(tensor))
+        return known[1]
 
     def _one(self, tensor: torch.Tensor) -> torch.Tensor:
         accelerator = self._accelerator
@@ -285,10 +309,11 @@ class _Copier:
         source = tensor.detach()
         if self._first <= source.data_ptr() < self._last:
             self.direct += _bytes(tensor)
-        elif not self._pinned:
+        elif not self._pinned and source.numel():
             source = accelerator.staged(source)
         target = accelerator.like(source)
-        accelerator.copy(target, source)
+        if source.numel():
+            accelerator.copy(target, source)
         return target.requires_grad_() if tensor.requires_grad else target
 
     def _together(self, small: list[torch.Tensor]) -> None:
@@ -304,8 +329,9 @@ class _Copier:
         target = self._accelerator.like(staging)
         self._accelerator.copy(target, staging)
         for tensor, place in zip(small, places, strict=True):
-            part = target[place : place + _bytes(tensor)].view(tensor.dtype).view(tensor.shape)
-            self._done[id(tensor)] = part.requires_grad_() if tensor.requires_grad else part
+            # .data: autograd must not take the parts for views of one tensor
+            part = target[place : place + _bytes(tensor)].view(tensor.dtype).view(tensor.shape).data
+            self._done[id(tensor)] = (tensor, part.requires_grad_() if tensor.requires_grad else part)
             self.nbytes += _bytes(tensor)
 
     def _object(self, one: Any) -> Any:

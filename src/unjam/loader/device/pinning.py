@@ -7,12 +7,14 @@ from it runs.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import torch
 
+from unjam.loader.device.transfer import Transfer
 from unjam.loader.engine.deadlines import LOOK_AROUND
 from unjam.loader.pool.protocol import BatchResult, Facts
 from unjam.system.torch_private import pin_memory
@@ -21,22 +23,26 @@ from unjam.system.torch_private import pin_memory
 THREADS = max(1, min(4, (os.cpu_count() or 1) // 4))
 
 
-class Pinner:
+class Pinner(Transfer):
     """A few threads that pin batches, one batch each, in the order they arrive."""
 
+    active = True
+
     def __init__(self, device: str | None) -> None:
+        super().__init__()
         self._device = device
+        self._wrapped: dict[int, PinnedBatch] = {}
         self._executor = ThreadPoolExecutor(THREADS, "unjam-pin", initializer=_prepare, initargs=_current_device())
 
     def wrap(self, number: int, result: BatchResult) -> BatchResult:
-        """Return a result that gives the pinned batch when it is opened."""
-        del number
+        """See `Transfer`."""
         if result.empty or result.raises or isinstance(result, PinnedBatch):
             return result
-        return PinnedBatch(result, self._executor.submit(self._work, result))
-
-    def advance(self) -> None:
-        """Nothing to do: the threads go on by themselves."""
+        known = self._wrapped.get(number)
+        if known is None or known.raw is not result:  # otherwise an earlier call was interrupted
+            known = self._wrapped[number] = PinnedBatch(result, self._executor, number, self._wrapped)
+        known.begin(self._work)
+        return known
 
     def close(self) -> None:
         """Stop; the thread finishes the batch that it is pinning."""
@@ -52,9 +58,22 @@ class PinnedBatch:
     raises = empty = loading = False
     pinned = True
 
-    def __init__(self, result: BatchResult, future: Future[Any]) -> None:
-        self._result = result
-        self._future = future
+    def __init__(
+        self, result: BatchResult, executor: ThreadPoolExecutor, number: int, wrapped: dict[int, PinnedBatch]
+    ) -> None:
+        self.raw = self._result = result
+        self._executor, self._number, self._wrapped = executor, number, wrapped
+        self._begun: Future[Any] | None = None
+
+    def begin(self, work: Callable[[BatchResult], Any]) -> None:
+        """Give it to a thread, once."""
+        if self._begun is None:
+            self._begun = self._executor.submit(work, self._result)
+
+    @property
+    def _future(self) -> Future[Any]:
+        assert self._begun is not None, "wrapped and not begun"
+        return self._begun
 
     @property
     def facts(self) -> Facts:
@@ -69,6 +88,7 @@ class PinnedBatch:
     def open(self, *, copy: bool) -> Any:
         """Return the pinned batch."""
         del copy
+        self._wrapped.pop(self._number, None)
         while True:
             try:
                 return self._future.result(LOOK_AROUND.seconds)
@@ -78,6 +98,7 @@ class PinnedBatch:
 
     def refuse(self) -> None:
         """Give the slot back. If the thread has started, the slot is freed when it is done."""
+        self._wrapped.pop(self._number, None)
         if self._future.cancel():
             self._result.refuse()
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-_DEEPEST, _MOST = 12, 20_000
+# nothing of a batch is in these
+_CLOSED = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.FunctionType, range)
 
 
 def apply(data: Any, tensor: Callable[[torch.Tensor], Any], other: Callable[[Any], Any]) -> Any:
-    """Return a copy of a structure with `tensor` applied to each tensor, and `other` to objects with `.to()`.
+    """Return a copy of a structure with `tensor` applied to each tensor, and `other` to objects of tensors with `.to()`.
 
     Everything else stays the same object. Types of containers are kept.
     """
     if isinstance(data, torch.Tensor):
         return tensor(data)
-    if isinstance(data, (str, bytes, int, float, type(None))):
+    if isinstance(data, _CLOSED):
         return data
-    if callable(getattr(data, "to", None)) and not isinstance(data, type):
+    if callable(getattr(data, "to", None)) and next(tensors(data), None) is not None:
         return other(data)
     if isinstance(data, Mapping):
         return _mapping(data, {key: apply(value, tensor, other) for key, value in data.items()})
@@ -42,8 +45,10 @@ def _mapping(data: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
     if type(data) is dict:
         return parts
     try:
-        if isinstance(data, MutableMapping):
-            made = copy.copy(data)  # it may have attributes of its own
+        if isinstance(data, (dict, collections.UserDict)):
+            made = copy.copy(
+                data
+            )  # it may have attributes of its own; other mappings may share what they hold with a copy
             made.update(parts)
             return made
         return type(data)(parts)  # type: ignore[call-arg] # most mappings accept one
@@ -64,23 +69,23 @@ def _sequence(data: Sequence[Any], parts: list[Any]) -> Any:
 
 def tensors(data: Any) -> Iterator[torch.Tensor]:
     """Find the tensors of a structure, also in attributes of objects; each once."""
-    seen: set[int] = set()
-    waiting = [(data, 0)]
-    while waiting and len(seen) < _MOST:
-        one, depth = waiting.pop()
-        if id(one) in seen or depth > _DEEPEST or isinstance(one, (str, bytes, int, float, type(None), type)):
+    seen: dict[int, Any] = {}  # objects that are kept cannot have the same number as others
+    waiting = [data]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, _CLOSED):
             continue
-        seen.add(id(one))
+        seen[id(one)] = one
         if isinstance(one, torch.Tensor):
             yield one
-        elif isinstance(one, Mapping):
-            waiting += [(value, depth + 1) for value in one.values()]
-        elif isinstance(one, (list, tuple, set, frozenset)):
-            waiting += [(value, depth + 1) for value in one]
-        if not isinstance(one, torch.Tensor):
-            waiting += [(value, depth + 1) for value in getattr(one, "__dict__", {}).values()]
-            names = [name for kind in type(one).__mro__ for name in _slots(kind)]
-            waiting += [(getattr(one, name, None), depth + 1) for name in names]
+            continue
+        if isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, (Sequence, set, frozenset)):
+            waiting += one
+        if type(one) not in (dict, list, tuple):
+            waiting += getattr(one, "__dict__", {}).values()
+            waiting += [getattr(one, name, None) for kind in type(one).__mro__ for name in _slots(kind)]
 
 
 def _slots(kind: type) -> Sequence[str]:

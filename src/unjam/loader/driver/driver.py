@@ -18,8 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.errors import SampleError, TooManyErrorsError
-from unjam.loader.device.mover import Mover
-from unjam.loader.device.pinning import Pinner
+from unjam.loader.device.transfer import Transfer
 from unjam.loader.driver.auto_size import AutoSizer
 from unjam.loader.driver.batch_table import BatchTable
 from unjam.loader.driver.consumer_lock import ConsumerLock
@@ -54,20 +53,18 @@ class Driver:
         machine: Machine,
         settings: DriverSettings,
         recorder: Recorder,
-        transfer: Pinner | Mover | None = None,
+        transfer: Transfer | None = None,
         sizer: AutoSizer | None = None,
     ) -> None:
         self.pool = pool
         self._machine = machine
         self._settings = settings
         self._recorder = recorder
-        # takes batches to pinned memory or to a device, ahead of the consumer
-        self._transfer = transfer
+        self._transfer = transfer or Transfer()
         self._sizer = sizer
         self._on_error = OnErrorPolicy(settings.policy, recorder)
         self._table = BatchTable(pool.arrivals)
-        if isinstance(transfer, Mover):
-            transfer.work = self._table.work
+        self._transfer.work = self._table.work
         self._indices = IndexSource(settings, spares=settings.policy.may_replace and not machine.config.iterable)
         self._stalls = StallDetector.over(pool, settings.sample_timeout, settings.warn_after)
         self._incidents = Incidents(pool, machine.config, self._on_error, recorder, settings)
@@ -128,13 +125,10 @@ class Driver:
     ) -> Any:
         """Return the next batch, or raise the error that replaces it.
 
-        `function`: the user's `on_error`, `on_device`: the user's function for batches on the device; see
-        NOTE [ The end of an iterator ].
+        `function`: the user's `on_error`; see NOTE [ The end of an iterator ].
         """
         self.lock.enter(lambda: self.closed)
-        self._indices.draw, self._on_error.function = draw, function
-        if isinstance(self._transfer, Mover):
-            self._transfer.on_device = on_device
+        self._indices.draw, self._on_error.function, self._transfer.on_device = draw, function, on_device
         try:
             data = self._restore() if self._interrupted else None
             self._interrupted = True  # a signal handler may raise before we return
@@ -143,9 +137,7 @@ class Driver:
             self._interrupted, self._opened = False, None
             return data
         finally:
-            self._indices.draw = self._on_error.function = None
-            if isinstance(self._transfer, Mover):
-                self._transfer.on_device = None
+            self._indices.draw = self._on_error.function = self._transfer.on_device = None
             self.lock.leave()
 
     def close(self) -> None:
@@ -211,7 +203,7 @@ class Driver:
                     break
             if not inbox:
                 self.pool.wait(bound)
-                self._transfer_ahead()
+                self._transfer.take(inbox)
                 now = time.monotonic()
                 if self._stalls.due(now) and not inbox:
                     self._look(now - begun)
@@ -222,29 +214,16 @@ class Driver:
                 self._arrived(first)
                 if inbox and inbox[0] is first:  # remove other events only after they are handled
                     inbox.popleft()
-        if self._transfer is not None and not self.closed:
+        if self._transfer.active and not self.closed:
             self.pool.wait(0)
-            self._transfer_ahead()
-
-    def _transfer_ahead(self) -> None:
-        """Begin to transfer what has arrived; it goes on while the consumer computes."""
-        if self._transfer is None:
-            return
-        inbox = self._table.inbox
-        for place, arrival in enumerate(inbox):
-            if isinstance(arrival.event, ev.Result) and arrival.result is not None:
-                result = self._transfer.wrap(arrival.event.batch, arrival.result)
-                if result is not arrival.result:
-                    inbox[place] = Arrival(arrival.event, result)
-        self._transfer.advance()
+            self._transfer.take(inbox)
 
     def _arrived(self, arrival: Arrival) -> None:
         """Store the result that came from a worker, and tell the engine about the event."""
         event, result = arrival.event, arrival.result
         match event:
             case ev.Result(batch=batch) | ev.Failure(batch=batch) if result is not None:
-                if self._transfer is not None and isinstance(event, ev.Result):
-                    result = self._transfer.wrap(batch, result)
+                result = self._transfer.wrap(batch, result)
                 if not self._table.keep(batch, result):
                     return
                 self._marks.came(event.worker, batch, result.facts.news)
@@ -465,6 +444,7 @@ class Driver:
         self._decide(ev.Closed())
         self._todo.clear()
         self._table.close()
-        if self._transfer is not None:
+        try:
             self._transfer.close()
-        self.pool.close()
+        finally:
+            self.pool.close()

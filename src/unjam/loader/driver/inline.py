@@ -77,6 +77,7 @@ class InlineDriver:
         self._note()  # the dataset is the program's own object, and may be at its end
         # drawn but not made yet; kept so that Ctrl-C does not lose it
         self._drawn: Work | None = None
+        self._made: tuple[Job, Any, bool, bool] | None = None  # the same of a batch that was made and not delivered
         self._number = 0
         self.lock = ConsumerLock()
         self.closed = False
@@ -117,7 +118,7 @@ class InlineDriver:
     def close(self) -> None:
         """Make no more batches."""
         self.closed = True
-        self._drawn = None
+        self._drawn = self._made = None
         if self._mover is not None:
             self._mover.close()
 
@@ -132,24 +133,20 @@ class InlineDriver:
                     self._end()
                     break
             work = self._drawn
-            job = Job(work.batch, work.number, work.index, work.spares, batched=work.batched)
-            data, empty, raises = None, False, False
-            try:
-                with isolated_random_state() if self._isolates else contextlib.nullcontext():
-                    data = self._fetcher.fetch(job)
-            except IterableEnded as end:
-                self.close()
-                self._end()
-                problem = self._on_error.finish_iterable(work.batch, job.failures, 0, cut_short=end.cut_short)
-                if problem is not None:
-                    raise problem from None
-                break
-            except (RaiseFailure, Emptied) as outcome:
-                raises = isinstance(outcome, RaiseFailure)
-                empty = not raises
-            self._drawn = None
+            if self._made is None:
+                self._made = self._make(work)
+            if self._made is None:
+                break  # the stream has ended
+            job, data, empty, raises = self._made
+            failed = None
+            if not (empty or raises):
+                try:
+                    data = self._transferred(work, data)
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failed = error
+            self._drawn = self._made = None
             self._indices.undelivered = None
-            self._progress.done(work, delivered=not (empty or raises))
+            self._progress.done(work, delivered=not (empty or raises or failed))
             self._note()
             if job.failures or empty or raises:
                 problem = self._on_error.finish_batch(work.batch, job.failures, empty=empty, raises=raises)
@@ -159,6 +156,8 @@ class InlineDriver:
                     raise problem
                 if empty:
                     continue
+            if failed is not None:
+                raise failed
             return self._deliver(work, job, data, begun)
         problem = self._recorder.ended()
         raise problem or StopIteration
@@ -172,9 +171,28 @@ class InlineDriver:
             self._note()
             self._progress.end(self._progress.marks)
 
-    def _moved(self, work: Work, data: Any) -> Any:
+    def _make(self, work: Work) -> tuple[Job, Any, bool, bool] | None:
+        """Make a batch: what is known of it, the batch, whether it is empty, whether it raises. None: the stream has ended."""
+        job = Job(work.batch, work.number, work.index, work.spares, batched=work.batched)
+        try:
+            with isolated_random_state() if self._isolates else contextlib.nullcontext():
+                return job, self._fetcher.fetch(job), False, False
+        except IterableEnded as end:
+            self.close()
+            self._end()
+            problem = self._on_error.finish_iterable(work.batch, job.failures, 0, cut_short=end.cut_short)
+            if problem is not None:
+                raise problem from None
+            return None
+        except Emptied:
+            return job, None, True, False
+        except RaiseFailure:
+            return job, None, False, True
+
+    def _transferred(self, work: Work, data: Any) -> Any:
         mover = self._mover
-        assert mover is not None, "asked before"
+        if mover is None:
+            return data if self._pin is None else pin_memory(data, *self._pin)
         mover.advance()
         mover.work = {work.batch: work}
         try:
@@ -190,11 +208,5 @@ class InlineDriver:
         facts = Facts(job.samples, 0, job.times())
         if self._transforms is not None:
             facts.profile = self._transforms.take()
-        if self._mover is not None:
-            data = self._moved(work, data)
-        elif self._pin is not None:
-            data = pin_memory(data, *self._pin)
-        if self._mover is not None or self._pin is not None:
-            now = time.monotonic_ns()
         self._recorder.delivered(work, facts, now - begun)
         return data

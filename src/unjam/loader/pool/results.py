@@ -51,6 +51,10 @@ class ArrivedBatch:
 
     def open(self, *, copy: bool) -> Any:
         """Unpack and return the batch."""
+        return self.open_held(copy=copy)[0]
+
+    def open_held(self, *, copy: bool) -> tuple[Any, Any]:
+        """Return the batch, and what keeps its slot: the slot is free when that and all tensors in it are gone."""
         made, filling = self._made, self._made.filling
         if self._owner is not None:
             pass  # an earlier call was interrupted
@@ -60,9 +64,9 @@ class ArrivedBatch:
             self._owner = self._leases.copy_out(filling.slot, filling.generation, filling.used)
         else:
             self._owner = self._leases.borrow(filling.slot, filling.generation)
-        batch = unpack(made.stream, made.stream_at, made.buffers, self._owner)
+        opened = (unpack(made.stream, made.stream_at, made.buffers, self._owner), self._owner)
         self._owner, self._spent = None, True
-        return batch
+        return opened
 
     def refuse(self) -> None:
         """Give the slot back."""

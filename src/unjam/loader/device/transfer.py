@@ -1,0 +1,45 @@
+"""Where batches go between their arrival and the consumer: nowhere, to pinned memory or to a device."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from unjam.loader.engine.events import Result
+from unjam.loader.pool.protocol import Arrival, BatchResult, Work
+
+
+class Transfer:
+    """Leaves batches where they are; subclasses take them further, ahead of the consumer.
+
+    `on_device`: the user's function while the consumer asks for a batch; see NOTE [ The end of an iterator ].
+    """
+
+    active = False
+
+    def __init__(self) -> None:
+        self.work: dict[int, Work] = {}  # what each batch is made of
+        self.on_device: Callable[[Any], Any] | None = None
+
+    def take(self, arrivals: deque[Arrival]) -> None:
+        """Begin to transfer what has arrived; it goes on while the consumer computes."""
+        if not self.active:
+            return
+        for place, arrival in enumerate(arrivals):
+            if isinstance(arrival.event, Result) and arrival.result is not None:
+                result = self.wrap(arrival.event.batch, arrival.result)
+                if result is not arrival.result:
+                    arrivals[place] = Arrival(arrival.event, result)
+        self.advance()
+
+    def wrap(self, number: int, result: BatchResult) -> BatchResult:
+        """Return a result that gives the transferred batch when it is opened; one that is wrapped stays as it is."""
+        del number
+        return result
+
+    def advance(self) -> None:
+        """Begin what can be begun now."""
+
+    def close(self) -> None:
+        """Begin nothing more."""
