@@ -224,7 +224,7 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
 def _draw(iterator: Any) -> Any:
     """Return what draws the next indices of an iterator."""
     draw, sampler = iterator._next_index, iterator._sampler  # noqa: SLF001 - one of ours
-    return draw if sampler is None else StatefulDraw(draw, sampler)
+    return draw if sampler is None else StatefulDraw(draw, sampler, iterator._index_sampler)  # noqa: SLF001 - as above
 
 
 def _name_epoch(state: LoaderState, options: LoaderOptions) -> None:

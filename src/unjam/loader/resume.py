@@ -68,16 +68,18 @@ _BLOCK = 256  # batches that are passed over at a time
 class StatefulDraw:
     """Draws indices from a sampler that can save its state. Made anew for each call: see NOTE [ The end of an iterator ]."""
 
-    def __init__(self, draw: Any, sampler: Any) -> None:
-        self._draw, self._sampler = draw, sampler
+    def __init__(self, draw: Any, sampler: Any, batches: Any) -> None:
+        self._draw, self._sampler, self._batches = draw, sampler, batches
 
     def __call__(self) -> Any:
         """Return the next indices."""
         return self._draw()
 
-    def state(self) -> Any:
-        """Return the sampler's state after them."""
-        return copy.deepcopy(self._sampler.state_dict())
+    def state(self, count: int) -> Any:
+        """Return the sampler's state after `count` indices, and whether it has ended with them."""
+        batches = self._batches
+        ended = type(batches) is BatchSampler and not batches.drop_last and count < batches.batch_size
+        return {"state": copy.deepcopy(self._sampler.state_dict()), "ended": ended}
 
 
 # -- samplers ------------------------------------------------------------------------------------------
@@ -169,6 +171,7 @@ def state_dict(loader: Any, state: LoaderState) -> dict[str, Any]:
             "ahead": sorted(now.ahead),
             "drawn": now.drawn,
             "seeded": now.seeded,
+            "drew": now.drew,
             "begun": now.begun,
             "last_worker": now.last_worker,
         }
@@ -278,10 +281,12 @@ class Resumption:
             progress.batches, progress.position, progress.drawn = saved["batches"], saved["position"], saved["drawn"]
             progress.ahead = dict.fromkeys(saved["ahead"], (0, None))
             progress.begin = self._begin()
-            progress.begun, progress.seeded = saved["begun"], saved["seeded"]
+            progress.begun, progress.seeded, progress.drew = saved["begun"], saved["seeded"], saved["drew"]
             progress.last_worker = saved["last_worker"] if same else -1
             progress.sampler_state = saved.get("sampler")
             self._pass_over(iterator, progress)
+            if not progress.drew:
+                self._restore()  # the sampler draws its order from here
             iterator._num_yielded = progress.batches  # noqa: SLF001 - torch's own count
         elif saved is not None and saved["keeps_workers"]:  # workers that stay draw no new seed
             progress.seeded, progress.begun = False, 1
@@ -294,8 +299,9 @@ class Resumption:
         sampler = iterator._index_sampler  # noqa: SLF001 - torch's name
         _set_back(self._loader, progress.begin)
         if progress.sampler_state is not None:
-            stateful_sampler(self._loader).load_state_dict(copy.deepcopy(progress.sampler_state))
-            iterator._sampler_iter = iter(sampler)  # noqa: SLF001 - as above
+            stateful_sampler(self._loader).load_state_dict(copy.deepcopy(progress.sampler_state["state"]))
+            ended = progress.sampler_state["ended"]
+            iterator._sampler_iter = iter(()) if ended else iter(sampler)  # noqa: SLF001 - as above
             return
         indices = iter(sampler)
         if progress.seeded:
@@ -304,6 +310,10 @@ class Resumption:
             indices = iter(sampler)
         iterator._sampler_iter = indices  # noqa: SLF001 - as above
         if isinstance(self._loader.dataset, IterableDataset):
+            return
+        if not progress.position and progress.drew:
+            # batches were prefetched: the sampler had drawn its order when the state was taken
+            iterator._sampler_iter = itertools.chain(list(itertools.islice(indices, 1)), indices)  # noqa: SLF001 - as above
             return
         if type(sampler) is BatchSampler and progress.position:
             iterator._sampler_iter, passed, drawn = _in_blocks(sampler, progress.position)  # noqa: SLF001 - as above
@@ -319,8 +329,13 @@ class Resumption:
     def finish(self) -> None:
         """The iterator is ready: set the program's generators to where they were when the state was taken."""
         saved, self._state.pending = self.saved, None
-        if saved is not None and self._goes_on:
-            random_state.restore({name: random_state.from_text(text) for name, text in saved["generators"].items()})
+        if saved is not None and self._goes_on and saved["drew"]:
+            self._restore()
+
+    def _restore(self) -> None:
+        assert self.saved is not None, "nothing was loaded"
+        texts = self.saved["generators"]
+        random_state.restore({name: random_state.from_text(text) for name, text in texts.items()})
 
 
 def _one_by_one(indices: Iterator[Any], batches: int, *, batched: bool) -> tuple[int, int]:

@@ -25,6 +25,7 @@ class IndexSource:
         # of the epoch: its number, the number of the next batch in it, those that are left out, and the checksum so far
         self._epoch = self._number = self._drawn = 0
         self._left_out: frozenset[int] = frozenset()
+        self._delivered = Delivered()
         # a signal handler raised while the sampler was running
         self._interrupted = False
         # returns the next indices or raises StopIteration; set only during `begin` and `next`
@@ -35,6 +36,7 @@ class IndexSource:
 
     def begin(self, delivered: Delivered) -> None:
         """Begin an epoch, or go on in one: the sampler has given `delivered.position` batches."""
+        self._delivered = delivered
         self._epoch, self._number, self._drawn = delivered.epoch, delivered.position, delivered.drawn
         self._left_out = frozenset(delivered.ahead)
         self._recent.clear()
@@ -44,6 +46,7 @@ class IndexSource:
     def next(self, batch: int) -> Work:
         """Draw the indices of a batch; raise StopIteration or whatever the sampler raises."""
         was_interrupted, self._interrupted = self._interrupted, True
+        self._delivered.drew = True
         assert self.draw is not None, "nobody asks for a batch"
         try:
             work = self._work(batch, self.draw())
@@ -80,7 +83,15 @@ class IndexSource:
         state = getattr(self.draw, "state", None)
         seed = None if self._seed is None else batch_seed(self._seed, self._epoch, number)
         return Work(
-            batch, number, index, indices, self._batched, spares, self._drawn, None if state is None else state(), seed
+            batch,
+            number,
+            index,
+            indices,
+            self._batched,
+            spares,
+            self._drawn,
+            None if state is None else state(len(indices)),
+            seed,
         )
 
 

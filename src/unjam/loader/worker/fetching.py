@@ -275,6 +275,7 @@ class IterableFetcher(_Collating):
         mark = spec.mark
         if mark is not None:
             load_dataset(dataset, mark)
+            random_state.restore(mark.start)
         self._iterator: Iterator[Any] = iter(dataset)
         self._batched = batched
         self._drop_last = drop_last

@@ -29,6 +29,7 @@ class WorkerMark:
     random: states of the generators that were used. dataset, iterator: pickled states of the dataset and
     of its iterator, after `told` samples; empty if they have none. yielded: samples that the stream gave.
     last: fingerprint of the last one. ended: the stream has ended. problem: why there is no state.
+    start: states of the generators when the epoch began, in a worker that had loaded others before.
     """
 
     random: Mapping[str, bytes] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class WorkerMark:
     last: int = 0
     ended: bool = False
     problem: str = ""
+    start: Mapping[str, bytes] = field(default_factory=dict)
 
     def after(self, news: bytes) -> WorkerMark:
         """Return the mark after a batch that came with this news."""
@@ -51,7 +53,7 @@ class WorkerMark:
 
     def in_next_epoch(self) -> WorkerMark:
         """Return the mark at the beginning of the next epoch of a worker that stays."""
-        return WorkerMark(self.random, self.dataset)
+        return WorkerMark(self.random, self.dataset, start=self.random)
 
 
 def is_stateful(one: Any) -> bool:
@@ -155,6 +157,8 @@ def as_plain(mark: WorkerMark) -> dict[str, Any]:
         raise CannotResumeError(f"the dataset could not give its state: {mark.problem}")
     found: dict[str, Any] = {"yielded": mark.yielded, "told": mark.told, "last": mark.last, "ended": mark.ended}
     found["random"] = {name: random_state.as_text(state) for name, state in mark.random.items()}
+    if mark.start and mark.yielded:
+        found["start"] = {name: random_state.as_text(state) for name, state in mark.start.items()}
     for name in ("dataset", "iterator"):
         if getattr(mark, name):
             found[name] = pickle.loads(getattr(mark, name))
@@ -165,6 +169,7 @@ def from_plain(plain: Mapping[str, Any]) -> WorkerMark:
     """Read what `as_plain` wrote."""
     return WorkerMark(
         random={name: random_state.from_text(text) for name, text in plain.get("random", {}).items()},
+        start={name: random_state.from_text(text) for name, text in plain.get("start", {}).items()},
         dataset=_dumps(plain["dataset"]) if "dataset" in plain else b"",
         iterator=_dumps(plain["iterator"]) if "iterator" in plain else b"",
         told=plain["told"],
