@@ -551,7 +551,8 @@ def test_the_flag_of_unjam_run(tmp_path):
         "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
         "for (x,) in DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=4):\n    print(x.device)\n"
     )
-    command = [sys.executable, "-m", "unjam", "run", "--quiet", "--device", "meta", str(program)]
+    command = [sys.executable, "-m", "unjam", "run", "--device", "meta", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout == "meta\nmeta\n", done.stderr
+    assert "device: 2 batches" in done.stderr
     assert unjam.DeviceError is DeviceError

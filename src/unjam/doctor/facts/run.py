@@ -90,6 +90,7 @@ class LoaderRun:
     memory: tuple[tuple[int, int, int], ...] = ()  # time, worker, private bytes
     profile: Mapping[str, Any] | None = None
     auto: str = ""  # the setting that `auto` chose, and why
+    device: str = ""  # what was sent to a device
     cut: bool = False  # the oldest waits and batches were dropped
 
     @property

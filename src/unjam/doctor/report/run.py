@@ -58,6 +58,8 @@ def _loader(loader: LoaderRun, faults: tuple[Fault, ...]) -> list[str]:
         )
     if loader.auto:
         lines.append(f"    auto: {loader.auto}")
+    if loader.device:
+        lines.append(f"    device: {loader.device}")
     if loader.failed or loader.failures:
         words = [
             f"{failure.count} {failure.words}" + (f" ({_samples(failure.samples)})" if failure.samples else "")
@@ -112,6 +114,7 @@ def as_json(judged: Judged, version: str) -> str:
                     ],
                     "incidents": dict(loader.incidents),
                     "auto": loader.auto,
+                    "device": loader.device,
                     "profile": loader.profile,
                 }
                 for loader, faults in judged.faults

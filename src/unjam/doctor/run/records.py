@@ -20,6 +20,7 @@ from unjam.doctor.run import batch_file
 from unjam.doctor.run.settings import Settings
 from unjam.doctor.run.standing import Standing
 from unjam.errors import SampleTimeoutError
+from unjam.loader.device.copy_count import CopyCount
 from unjam.loader.driver.profiling import together
 from unjam.system.by_identity import ByIdentity
 
@@ -292,6 +293,7 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
     profile = dataclasses.asdict(together(profilers)) if profilers else None
     chosen = next((recorder.auto() for recorder in reversed(recorders) if recorder.auto is not None), None)
     auto = f"{chosen.workers} workers, prefetch {chosen.prefetch}: {chosen.why}" if chosen is not None else ""
+    copies = CopyCount.together([recorder.copies for recorder in recorders]).statistics()
     failures = tuple(
         RunFailure(words, count, ", ".join(dict.fromkeys(samples[words, decision][:5])), decision)
         for (words, decision), count in causes.most_common(10)
@@ -306,6 +308,7 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
         "overdue": tuple(overdue),
         "profile": profile,
         "auto": auto,
+        "device": str(copies).strip().removeprefix("device: ") if copies is not None else "",
     }
 
 

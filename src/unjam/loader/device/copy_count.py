@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from unjam.statistics import Copies
@@ -17,6 +18,11 @@ class CopyCount:
     ready: int = 0
     seconds: float = 0.0
     waited: float = 0.0
+
+    @classmethod
+    def together(cls, counts: list[CopyCount]) -> CopyCount:
+        """The sum of several."""
+        return cls(*(sum(getattr(one, field.name) for one in counts) for field in dataclasses.fields(cls)))
 
     def statistics(self) -> Copies | None:
         """Return what was copied so far."""
