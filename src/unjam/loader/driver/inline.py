@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.errors import SampleError, TooManyErrorsError
+from unjam.loader.device import structure
 from unjam.loader.device.mover import Mover
 from unjam.loader.driver.consumer_lock import ConsumerLock
 from unjam.loader.driver.delivered import Delivered
@@ -198,7 +199,8 @@ class InlineDriver:
         try:
             return mover.hand_over(mover.move(data, None))
         except Exception as error:
-            raise mover.failure(work.batch, 0, error) from error
+            nbytes = sum(one.nbytes for one in structure.tensors(data))
+            raise mover.failure(work.batch, nbytes, error) from error
 
     def _deliver(self, work: Work, job: Job, data: Any, begun: int) -> Any:
         # Nothing is pickled here; add the last two stamps so that the format is the same as a
