@@ -11,6 +11,7 @@
         |                        TimeoutError
         +-- LoaderTimeoutError   RuntimeError   no batch arrived within the loader's `timeout`
         +-- LockTimeoutError     TimeoutError   an `interprocess_lock` was not free in time
+        +-- CannotResumeError    RuntimeError   a state cannot be taken, or a loader cannot go on from it
         +-- DeviceError          RuntimeError   a batch could not be made on `device`
         +-- TooManyErrorsError   RuntimeError   more samples failed than `max_errors` allows
 

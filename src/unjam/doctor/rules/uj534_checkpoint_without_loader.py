@@ -13,7 +13,8 @@ goes on at the next batch with the same order and random numbers. Or save only b
 
 Limits: only `torch.save` is seen. A program that saves the number of its batch and passes over so
 many batches after a resume is right if its order is seeded for each epoch: if such a number is in the
-file, the finding is only a note. A sampler or dataset with a `state_dict` of its own is not reported.
+file, the finding is only a note. A sampler or dataset with a `state_dict` of its own is not reported,
+nor are streams whose end is not known and samples that are drawn with replacement: they repeat anyway.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find a checkpoint that was written while a training loader was in the middle of a pass."""
     del cases
     for loader in trainers(watched):
-        if loader.facts.get("stateful", True):
+        if loader.facts.get("stateful", True) or loader.facts.get("replacement"):
             continue
         for process in watched.processes:
             for saved in process.saves if process.pid == loader.pid else ():
@@ -54,7 +55,7 @@ def _middle_of(saved: Saved, loader: WatchedLoader) -> tuple[int, int] | None:
         epoch = next((one for one in loader.epochs if one.number == at), None)
         if number == loader.number and saved.optimizer and epoch is not None and batches:
             whole = epoch.expected if epoch.expected is not None else epoch.batches if epoch.done else None
-            if whole is None or batches < whole:
+            if whole is not None and batches < whole:
                 return batches, ever
     return None
 

@@ -13,8 +13,10 @@ How to confirm: print the first items of the dataset in two runs.
 How to fix: seed the choice (`random_split(..., generator=torch.Generator().manual_seed(0))`,
 `random.Random(0).shuffle(files)`), sort what comes from a folder or a set, or save the choice.
 
-Limits: only programs that write an optimizer's state with `torch.save` are run a second time. Only
-the first loader of each process is compared. Data that is made of random numbers is not reported.
+Limits: only programs that write an optimizer's state with `torch.save` are run a second time, up to
+their first loader. Only the first loader of each process is compared. Data that is made of random
+numbers is not reported, nor is a choice of indices that the program saves. Whether a program saves a
+list of names, or a seed, and takes its choice from there, is not known: so the finding is never proven.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.rules.epochs import trainers
-from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.judging import LIKELY, quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ535", "data-differs-between-runs", Severity.WARNING)
@@ -36,6 +38,8 @@ CHOOSE = (
 )  # fmt: skip
 # a share of the items that both runs have: less, and the data is made anew
 COMMON = 0.3
+# so many of the chosen indices in a checkpoint are the choice
+ENOUGH = 200
 
 
 def detect(case: Case) -> None:
@@ -47,12 +51,13 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare the first loaders of two runs."""
     del cases
     later = [one for process in watched.again for one in process.loaders]
+    saved = {number for process in watched.processes for one in process.saves for number in one.numbers}
     for loader in trainers(watched):
         other = next((one for one in later if _alike(one, loader)), None)
         if other is None:
             continue
         for name, one, two in _held(loader, other):
-            if one == two or not _about_the_same(one, two):
+            if one == two or not _about_the_same(one, two) or _is_saved(one, saved):
                 continue
             return [_finding(loader, name, one, two)]
     return []
@@ -69,6 +74,11 @@ def _held(loader: WatchedLoader, other: WatchedLoader) -> list[tuple[str, list[A
     found = [("indices", loader.facts.get("subset") or [], other.facts.get("subset") or [])]
     items, others = loader.facts.get("items") or {}, other.facts.get("items") or {}
     return found + [(name, list(values), list(others.get(name) or [])) for name, values in items.items()]
+
+
+def _is_saved(chosen: list[Any], saved: set[int]) -> bool:
+    """Whether a checkpoint has these indices; only some hundred numbers of a file are known."""
+    return len(saved & set(chosen)) >= min(len(set(chosen)), ENOUGH)
 
 
 def _about_the_same(one: list[Any], two: list[Any]) -> bool:
@@ -90,11 +100,12 @@ def _finding(loader: WatchedLoader, name: str, one: list[Any], two: list[Any]) -
         (
             f"the program ran twice up to its first loader: {what}",
             *((f"chosen at {quoted(chosen)}",) if chosen else ()),
-            "the program saves its training: a run that goes on has data that the evaluation was to have"
+            "the program saves its training: unless it takes the choice from there, a run that goes on trains on what the "
+            "evaluation was to have"
             if gone
             else "an index names another sample in each run: no position in an epoch can be taken up again",
         ),
-        PROVEN,
+        LIKELY,
         "seed what chooses the samples, or sort it, or save the choice with the checkpoint",
         chosen or place,
         severity=None if gone else Severity.NOTE,

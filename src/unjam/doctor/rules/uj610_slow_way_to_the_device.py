@@ -22,7 +22,7 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Transfers, Watched
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, PROVEN, quoted, size
+from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted, size
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ610", "slow-way-to-the-device", Severity.WARNING)
@@ -46,7 +46,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         ]
         for one in sorted(found, key=lambda one: -one.seconds):
             faster = one.from_pageable / one.from_pinned if one.from_pinned else 0.0
-            slow = not one.pinned and one.seconds > SHARE * spent and faster > FASTER
+            slow = spent > 0 and not one.pinned and one.seconds > SHARE * spent and faster > FASTER
             if slow or one.fits_in_bytes:
                 return [_finding(one, spent, faster, slow=slow)]
     return []
@@ -71,7 +71,7 @@ def _finding(one: Transfers, spent: float, faster: float, *, slow: bool) -> Find
             ),
             *((wide,) if one.fits_in_bytes else ()),
         ),
-        PROVEN if slow else POSSIBLE if not one.fits_in_bytes else LIKELY,
+        PROVEN if slow else LIKELY,
         'pin_memory=True and .to(device, non_blocking=True), or unjam.DataLoader(..., device="cuda")'
         if slow
         else 'let the dataset return uint8, and convert on the device: unjam.DataLoader(..., device="cuda", on_device=...)',

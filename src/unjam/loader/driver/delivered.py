@@ -23,7 +23,8 @@ class Delivered:
     done with, delivered or not. ahead: numbers beyond `position` that are done with too, without `in_order`.
     drawn: checksum of the indices up to `position`. marks: of each worker, after its last batch that was delivered.
     seed: torch's base seed of the workers; `seeded`: it was drawn in this epoch.
-    drew: the sampler was asked for indices. begin: states of the generators when the epoch began. begun: how often the sampler was asked for an iterator then.
+    drew: the sampler was asked for indices. begin: states of the generators when the epoch began. begun: how often the
+    sampler was asked for an iterator then.
     keeps_workers: they go on in the next epoch.
     """
 
