@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -53,8 +54,9 @@ class FakeMark:
             self.device._run(self)
         return not self.copies
 
-    def seconds(self):
-        return 0.001, 0.0
+    def times(self):
+        now = time.monotonic_ns()
+        return now - 1_000_000, now, 0
 
 
 class FakeDevice:
@@ -554,3 +556,25 @@ def test_the_flag_of_unjam_run(tmp_path):
     assert done.stdout == "meta\nmeta\n", done.stderr
     assert "device: 2 batches" in done.stderr
     assert unjam.DeviceError is DeviceError
+
+
+def test_every_copy_is_told(device):
+    from unjam.loader.state import recorder_of
+
+    loader, told = loader_of(workers=2), []
+    recorder_of(loader).copies.tap = lambda *times: told.append(times)
+    check_rows([(data.clone(), indices.clone()) for data, indices in loader])
+    assert len(told) == 10
+    assert sum(nbytes for _, _, nbytes, _ in told) == loader.statistics().copies.bytes
+    assert all(begun < done for begun, done, _, _ in told)
+
+
+def test_a_timeout_counts_waiting_for_workers_only(device, monkeypatch):
+    plain = mover.open_accelerator
+
+    def slow(which):
+        time.sleep(1.5)
+        return plain(which)
+
+    monkeypatch.setattr(mover, "open_accelerator", slow)
+    check_rows([(data.clone(), indices.clone()) for data, indices in loader_of(workers=2, timeout=1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -10,10 +11,10 @@ import subprocess
 
 import pytest
 
-from unjam.doctor.facts.run import LoaderRun, RunFacts, RunFailure, TimedBatch, Wait
+from unjam.doctor.facts.run import LoaderRun, RunFacts, RunFailure, TimedBatch, TimedCopy, Wait
 from unjam.doctor.facts.timeline import MOST_BARS, fewer, of_run
 from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
-from unjam.doctor.report import page, run
+from unjam.doctor.report import page, run, trace
 from unjam.doctor.rules.advice import advise
 from unjam.doctor.rules.tuning import judge
 
@@ -108,7 +109,7 @@ def test_a_million_samples_fit():
     assert len(text.encode()) < 3_000_000
     data = data_of(text)
     assert len(data["timelines"][0]["bars"]) <= MOST_BARS
-    assert sum(bar[6] for bar in data["timelines"][0]["bars"]) == 1_000_000, "put together, and none lost"
+    assert sum(bar[7] for bar in data["timelines"][0]["bars"]) == 1_000_000, "put together, and none lost"
 
 
 def test_nothing_is_lost_when_bars_are_put_together():
@@ -277,3 +278,22 @@ def test_it_prints(tmp_path):
         b"/Type /Page"
     )
     assert pages >= 2
+
+
+def test_copies_to_a_device_have_a_row_a_chart_and_a_track():
+    copies = tuple(TimedCopy(n * 10_000_000, n * 10_000_000 + 2_000_000, 80_000_000, 0) for n in range(50))
+    facts = dataclasses.replace(a_run(), copies=copies)
+    text = run.page(advise(RunFacts("train.py", 5.0, (facts,))), "1.0")
+    shown = data_of(text)["timelines"][0]
+    row = shown["rows"].index("to device")
+    bars = [bar for bar in shown["bars"] if bar[0] == row]
+    assert len(bars) == 50
+    assert bars[3][5] == pytest.approx(0.002)
+    assert "80.0 MB at 40.0 GB/s" in bars[3][6]
+    assert shown["rows"][-1] == "training"
+    assert "Copied to the device" in text
+    events = json.loads(trace.chrome(RunFacts("train.py", 5.0, (facts,)), "1.0"))["traceEvents"]
+    sent = [event for event in events if event["name"] == "copy"]
+    assert len(sent) == 50
+    assert sent[0]["args"]["bytes"] == 80_000_000
+    assert not {event["tid"] for event in sent} & {event["tid"] for event in events if event["name"] == "batch"}

@@ -31,6 +31,16 @@ class TimedBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedCopy:
+    """One batch on its way to a device; `waited`: how long the training's stream waited for it. All in nanoseconds."""
+
+    begun: int
+    done: int
+    nbytes: int
+    waited: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """From the request for a batch until the program got it. `first`: the first of an epoch."""
 
@@ -87,6 +97,7 @@ class LoaderRun:
     incidents: Mapping[str, int] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
     made: tuple[TimedBatch, ...] = ()
+    copies: tuple[TimedCopy, ...] = ()
     memory: tuple[tuple[int, int, int], ...] = ()  # time, worker, private bytes
     profile: Mapping[str, Any] | None = None
     auto: str = ""  # the setting that `auto` chose, and why

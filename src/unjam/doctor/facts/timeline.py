@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from unjam.doctor.facts.run import LoaderRun
+from unjam.doctor.facts.run import LoaderRun, TimedCopy
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.facts.tune_measurements import Measured
 
@@ -32,6 +32,7 @@ class Bar:
     slow: str = ""
     slow_seconds: float = 0.0
     share: float = 1.0
+    copy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Picture:
 
 def of_run(run: LoaderRun) -> Picture | None:
     """Return the picture of a loader of `unjam run`."""
-    times = [t for wait in run.waits for t in (wait.asked, wait.got)] + [t for m in run.made for t in (m.begun, m.done)]
+    times = [t for wait in run.waits for t in (wait.asked, wait.got)]
+    times += [t for timed in (*run.made, *run.copies) for t in (timed.begun, timed.done)]
     if not times:
         return None
     start, end = min(times), max(times)
@@ -78,6 +80,10 @@ def of_run(run: LoaderRun) -> Picture | None:
         )
         for one in run.made
     ]
+    rows = [*map(_row_name, workers)]
+    if run.copies:
+        bars += [_copy(one, len(rows), start) for one in run.copies]
+        rows.append("to device")
     waits = [((wait.asked - start) / 1e9, wait.seconds) for wait in run.waits]
     span = (end - start) / 1e9
     got = [(wait.got - start) / 1e9 for wait in run.waits]
@@ -89,18 +95,28 @@ def of_run(run: LoaderRun) -> Picture | None:
     if not run.cut and run.made and run.workers:
         done = [((one.done - start) / 1e9, 1) for one in run.made] + [(at, -1) for at in got]
         series.append(Series("Batches made and not yet taken", "batches", {"batches": depth(done, span)}))
+    if run.copies:
+        sent = [((one.done - start) / 1e9, one.nbytes / 1e9) for one in run.copies]
+        series.append(Series("Copied to the device", "GB/s", {"GB/s": rate(sent, span)}))
     if run.memory:
         series.append(Series("Memory of each worker's own", "MB", _memory(run.memory, start)))
     slow = [(bar.slow, bar.slow_seconds, _row_name(workers[bar.row])) for bar in bars if bar.slow]
     return Picture(
-        (*map(_row_name, workers), "training"),
+        (*rows, "training"),
         span,
-        tuple(fewer(bars, len(workers), span)),
+        tuple(fewer(bars, len(rows), span)),
         tuple(longest(waits)),
         tuple(one for one in series if any(len(line) > 1 for line in one.lines.values())),
         tuple(_slowest(slow)),
         "the oldest batches were forgotten" if run.cut else "",
     )
+
+
+def _copy(one: TimedCopy, row: int, start: int) -> Bar:
+    seconds = (one.done - one.begun) / 1e9
+    speed = f" at {one.nbytes / seconds / 1e9:.1f} GB/s" if seconds else ""
+    name = f"{one.nbytes / 1e6:,.1f} MB{speed}"
+    return Bar(row, (one.begun - start) / 1e9, 0.0, 0.0, 0.0, name, 0, copy=seconds)
 
 
 def of_trial(trial: Trial) -> Picture | None:
@@ -184,7 +200,7 @@ def fewer(bars: list[Bar], rows: int, span: float) -> list[Bar]:
         found.setdefault((bar.row, min(slices - 1, int(bar.start / wide))), []).append(bar)
     merged = []
     for (row, at), group in sorted(found.items()):
-        spent = sum(bar.fetch + bar.collate + bar.pack for bar in group)
+        spent = sum(bar.fetch + bar.collate + bar.pack + bar.copy for bar in group)
         worst = max(group, key=lambda bar: bar.slow_seconds)
         slow, seconds = worst.slow, worst.slow_seconds
         samples = sum(bar.samples for bar in group)

@@ -12,8 +12,8 @@
     let from = 0, to = d.span, chosen = null;
     const byRow = d.rows.map(() => []);
     d.bars.forEach((bar) => byRow[bar[0]].push(bar));
-    d.waits.forEach((wait) => byRow[byRow.length - 1].push([byRow.length - 1, wait[0], wait[1], 0, 0, "", 0, "", 0, 1]));
-    const length = (bar) => bar[2] + bar[3] + bar[4];
+    d.waits.forEach((wait) => byRow[byRow.length - 1].push([byRow.length - 1, wait[0], wait[1], 0, 0, 0, "", 0, "", 0, 1]));
+    const length = (bar) => bar[2] + bar[3] + bar[4] + bar[5];
 
     function draw() {
       const ratio = devicePixelRatio || 1, width = canvas.clientWidth, height = TOP + ROW * d.rows.length + AXIS;
@@ -36,14 +36,14 @@
       c.beginPath();
       c.rect(LEFT, 0, wide, height);
       c.clip();
-      const paints = [color("--fetch"), color("--collate"), color("--pack")], wait = color("--wait");
+      const paints = [color("--fetch"), color("--collate"), color("--pack"), color("--copy")], wait = color("--wait");
       for (const bars of byRow)
         for (const bar of bars) {
           if (bar[1] > to || bar[1] + length(bar) < from) continue;
           const y = TOP + bar[0] * ROW + 3, tall = ROW - 7, last = bar[0] === d.rows.length - 1 && d.waits.length;
           let x = LEFT + (bar[1] - from) * scale;
-          c.globalAlpha = 0.25 + 0.75 * bar[9];
-          for (let part = 0; part < 3; part++) {
+          c.globalAlpha = 0.25 + 0.75 * bar[10];
+          for (let part = 0; part < 4; part++) {
             const w = bar[2 + part] * scale;
             if (!w) continue;
             c.fillStyle = last ? wait : paints[part];
@@ -70,11 +70,12 @@
       if (!bar) caption.textContent = figure.dataset.hint;
       else if (bar[0] === d.rows.length - 1 && d.waits.length) caption.textContent = `waited ${time(bar[2])} at ${time(bar[1])}`;
       else {
-        const parts = [`${d.rows[bar[0]]}, ${bar[5]} at ${time(bar[1])}`];
-        if (bar[9] < 1 || bar[5].endsWith("batches")) parts.push(`at work for ${(bar[9] * 100).toFixed(0)} % of ${time(length(bar))}`);
+        const parts = [`${d.rows[bar[0]]}, ${bar[6]} at ${time(bar[1])}`];
+        if (bar[10] < 1 || bar[6].endsWith("batches")) parts.push(`at work for ${(bar[10] * 100).toFixed(0)} % of ${time(length(bar))}`);
+        else if (bar[5]) parts.push(`copy ${time(bar[5])}`);
         else parts.push(`fetch ${time(bar[2])}` + (bar[3] ? `, collate ${time(bar[3])}` : "") + (bar[4] ? `, pack ${time(bar[4])}` : ""));
-        if (bar[6] > 1) parts.push(`${bar[6]} samples`);
-        if (bar[7]) parts.push(`slowest: sample ${bar[7]} (${time(bar[8])})`);
+        if (bar[7] > 1) parts.push(`${bar[7]} samples`);
+        if (bar[8]) parts.push(`slowest: sample ${bar[8]} (${time(bar[9])})`);
         caption.textContent = parts.join("; ");
       }
       draw();

@@ -68,7 +68,7 @@ class HtmlPage:
             "bars": [
                 [
                     bar.row,
-                    *(round(seconds, 6) for seconds in (bar.start, bar.fetch, bar.collate, bar.pack)),
+                    *(round(seconds, 6) for seconds in (bar.start, bar.fetch, bar.collate, bar.pack, bar.copy)),
                     bar.name,
                     bar.samples,
                     bar.slow,
@@ -100,6 +100,7 @@ class HtmlPage:
         parts = [("fetch", "--fetch")]
         parts += [("collate", "--collate")] if any(bar.collate for bar in picture.bars) else []
         parts += [("pack", "--pack")] if any(bar.pack for bar in picture.bars) else []
+        parts += [("copy to the device", "--copy")] if any(bar.copy for bar in picture.bars) else []
         parts += [("waiting", "--wait")] if picture.waits else []
         keys = "".join(f'<span class="key" style="background:var({name})"></span>{words}' for words, name in parts)
         self.add(

@@ -1,6 +1,6 @@
 """A run as a trace for Perfetto and chrome://tracing.
 
-Each loader has a track for the training and one for each worker.
+Each loader has a track for the training, one for each worker, and one for copies to a device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_EVENTS = 1_000_000
 def chrome(run: RunFacts, version: str) -> str:
     """Return the trace in the JSON object format: complete events, in microseconds."""
     moments = [wait.asked for one in run.loaders for wait in one.waits] + [
-        m.begun for one in run.loaders for m in one.made
+        m.begun for one in run.loaders for m in (*one.made, *one.copies)
     ]
     start = min(moments, default=0)
     events: list[dict[str, Any]] = []
@@ -59,6 +59,11 @@ def _loader(loader: LoaderRun, number: int, run: RunFacts, start: int) -> Iterat
                 yield _slice("wait", process, worker + 2, before, made.begun, start)
             yield from _batch(made, process, start)
             before = made.done
+    if loader.copies:
+        track = max(workers, default=0) + 3
+        yield {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": {"name": "to the device"}}
+    for one in loader.copies:
+        yield _slice("copy", process, track, one.begun, one.done, start, bytes=one.nbytes, waited_ms=one.waited / 1e6)
 
 
 def _batch(made: TimedBatch, process: int, start: int) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from unjam.doctor.facts.exception_line import exception_line
-from unjam.doctor.facts.run import LoaderRun, RunFailure, TimedBatch, Wait, batch_name, size_of
+from unjam.doctor.facts.run import LoaderRun, RunFailure, TimedBatch, TimedCopy, Wait, batch_name, size_of
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.doctor.run import batch_file
 from unjam.doctor.run.settings import Settings
@@ -98,6 +98,7 @@ class Record:
         self.waits: deque[Wait] = deque(maxlen=MOST_WAITS)
         self._raw: list[tuple[int, int, Any, bytes]] = []
         self._made: deque[TimedBatch] = deque(maxlen=MOST_MADE)
+        self._copied: deque[tuple[int, int, int, int]] = deque(maxlen=MOST_MADE)
         self._seeds: list[int] = []
         self._worker_numbers: dict[int, int] = {}
         self.iterators = self.epochs = self.batches = self.samples = self.loaders = 0
@@ -153,7 +154,7 @@ class Record:
 
         recorder = recorder_of(loader)
         if recorder is not None and not self._settings.observe:
-            recorder.tap, self.note = self.delivered, ""
+            recorder.tap, recorder.copies.tap, self.note = self.delivered, self.copied, ""
             if recorder not in self.recorders:
                 self.recorders.append(recorder)
 
@@ -165,6 +166,10 @@ class Record:
         self._raw.append((pid, work.number, work.indices, facts.times))
         if len(self._raw) >= 256:
             self._convert_raw()
+
+    def copied(self, *times: int) -> None:
+        """A batch is on its device."""
+        self._copied.append(times)  # type: ignore[arg-type] # the four of `CopyCount.tap`
 
     def _number(self, pid: int) -> int:
         """Return the worker number of a pid; each epoch reuses the same numbers."""
@@ -237,6 +242,7 @@ class Record:
             aside=self._threads[self._standing.trainer() or 0] * 2 < sum(self._threads.values()),
             waits=tuple(self.waits),
             made=tuple(made),
+            copies=tuple(TimedCopy(*one) for one in self._copied),
             memory=tuple(self._memory),
             cut=self.batches > len(self.waits) or self.batches > len(made),
             **known,

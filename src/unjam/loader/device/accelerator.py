@@ -40,8 +40,11 @@ class Mark(Protocol):
     def done(self) -> bool:
         """Whether the device has come to it."""
 
-    def seconds(self) -> tuple[float, float]:
-        """How long our work before it took, and how long the consumer's stream waited for it; when it is done."""
+    def times(self) -> tuple[int, int, int]:
+        """When our work before it began and ended, and how long the consumer's stream waited for it; in nanoseconds.
+
+        To be asked when it is done.
+        """
 
 
 class Accelerator(Protocol):
@@ -86,7 +89,8 @@ class Accelerator(Protocol):
 class StreamMark:
     """An event after a copy, and those that time it."""
 
-    def __init__(self, begun: Any, end: Any) -> None:
+    def __init__(self, clock: tuple[Any, int], begun: Any, end: Any) -> None:
+        self._clock = clock  # an event, and when it was
         self._begun, self._end = begun, end
         self.waits: tuple[Any, Any] | None = None  # on the consumer's stream
 
@@ -99,12 +103,12 @@ class StreamMark:
         """See `Mark`."""
         return bool(self._end.query())
 
-    def seconds(self) -> tuple[float, float]:
+    def times(self) -> tuple[int, int, int]:
         """See `Mark`."""
-        took = self._begun.elapsed_time(self._end) / 1e3
-        if self.waits is None or not self.waits[1].query():
-            return took, 0.0
-        return took, self.waits[0].elapsed_time(self.waits[1]) / 1e3
+        first, at = self._clock
+        begun = at + _nanoseconds(first, self._begun)
+        waited = 0 if self.waits is None or not self.waits[1].query() else _nanoseconds(*self.waits)
+        return begun, begun + _nanoseconds(self._begun, self._end), waited
 
 
 class StreamAccelerator:
@@ -118,6 +122,7 @@ class StreamAccelerator:
         self._consumers = self._module.current_stream(device)
         self._stream = self._module.Stream(device=device)
         self._first = True
+        self._clock = (self._event(self._stream), time.monotonic_ns())
         self._unprotected: deque[torch.Tensor] = deque(maxlen=_LATER)
         self.registers = device.type == "cuda"
 
@@ -153,7 +158,7 @@ class StreamAccelerator:
 
     def mark(self, begun: Any) -> StreamMark:
         """See `Accelerator`."""
-        return StreamMark(begun, self._event(self._stream))
+        return StreamMark(self._clock, begun, self._event(self._stream))
 
     def hand_over(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
         """See `Accelerator`."""
@@ -206,6 +211,10 @@ class StreamAccelerator:
         return event
 
 
+def _nanoseconds(before: Any, after: Any) -> int:
+    return int(before.elapsed_time(after) * 1e6)
+
+
 class PlainMark:
     """Nothing runs in the background: all is done."""
 
@@ -213,9 +222,10 @@ class PlainMark:
         """See `Mark`."""
         return True
 
-    def seconds(self) -> tuple[float, float]:
+    def times(self) -> tuple[int, int, int]:
         """See `Mark`."""
-        return 0.0, 0.0
+        now = time.monotonic_ns()
+        return now, now, 0
 
 
 class PlainAccelerator:

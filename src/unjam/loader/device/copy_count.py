@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from unjam.statistics import Copies
 
@@ -18,11 +19,20 @@ class CopyCount:
     ready: int = 0
     seconds: float = 0.0
     waited: float = 0.0
+    # called for every copy: when it began and ended, bytes, and how long the consumer's stream waited; all in nanoseconds
+    tap: Callable[[int, int, int, int], None] | None = field(default=None, compare=False)
+
+    def copied(self, begun: int, done: int, nbytes: int, waited: int) -> None:
+        """A copy is over."""
+        self.seconds += (done - begun) / 1e9
+        self.waited += waited / 1e9
+        if self.tap is not None:
+            self.tap(begun, done, nbytes, waited)
 
     @classmethod
     def together(cls, counts: list[CopyCount]) -> CopyCount:
         """The sum of several."""
-        return cls(*(sum(getattr(one, field.name) for one in counts) for field in dataclasses.fields(cls)))
+        return cls(*(sum(getattr(one, field.name) for one in counts) for field in dataclasses.fields(cls) if field.compare))
 
     def statistics(self) -> Copies | None:
         """Return what was copied so far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import weakref
@@ -89,8 +90,8 @@ class Mover(Transfer):
         self._opened: Accelerator | None = None
         self._memory: Memory | None = None
         self._ahead: dict[int, DeviceBatch] = {}  # arrived and not asked for
-        # batches whose memory the device may still read, and the points after which it does not
-        self._reading: deque[tuple[Mark, Any]] = deque()
+        # batches whose memory the device may still read: the points after which it does not, bytes, and the memory
+        self._reading: deque[tuple[Mark, int, Any]] = deque()
 
     @property
     def accelerator(self) -> Accelerator:
@@ -155,8 +156,12 @@ class Mover(Transfer):
         reading = list(self._reading)
         _kept.extend(reading)  # if something is raised meanwhile
         self._reading.clear()
-        if await_marks([mark for mark, _ in reading]):
+        if await_marks([mark for mark, _, _ in reading]):
             _kept[:] = [one for one in _kept if not any(one is other for other in reading)]
+            self._reading.extend(reading)
+            with contextlib.suppress(RuntimeError):  # the device has failed
+                self._sweep()
+            self._reading.clear()
 
     # -- one batch ---------------------------------------------------------------------------------
 
@@ -176,7 +181,7 @@ class Mover(Transfer):
                     data = self.on_device(data)
             finally:  # also if a later tensor finds no room: the first ones are being copied
                 mark = self.accelerator.mark(begun)
-                self._reading.append((mark, (host, owner)))
+                self._reading.append((mark, copier.nbytes, (host, owner)))
         self._count.nbytes += copier.nbytes
         self._count.direct += copier.direct
         return _Moving(data, _unique([*copier.made, *structure.tensors(data)]), mark)
@@ -191,9 +196,9 @@ class Mover(Transfer):
     def _sweep(self) -> None:
         """Drop what the device has read. One stream: they end in order."""
         while self._reading and self._reading[0][0].done():
-            took, waited = self._reading.popleft()[0].seconds()
-            self._count.seconds += took
-            self._count.waited += waited
+            mark, nbytes, _ = self._reading.popleft()
+            begun, done, waited = mark.times()
+            self._count.copied(begun, done, nbytes, waited)
 
     def failure(self, number: int, nbytes: int, error: Exception) -> Exception:
         """An error that names the batch."""

@@ -197,16 +197,15 @@ class Driver:
         while self._outcome is None and not self.closed:
             bound = self._stalls.interval
             if timeout > 0:
-                bound = min(bound, begun + timeout - time.monotonic())
-                if bound <= 0:
-                    self._handle(ev.TimedOut())
-                    break
+                bound = min(bound, max(0.0, begun + timeout - time.monotonic()))
             if not inbox:
                 self.pool.wait(bound)
                 self._transfer.take(inbox)
                 now = time.monotonic()
                 if self._stalls.due(now) and not inbox:
                     self._look(now - begun)
+                if 0 < timeout <= now - begun and not inbox and self._outcome is None:
+                    self._handle(ev.TimedOut())  # also the time for copies: a batch that is there is not late
             while inbox and self._outcome is None:
                 first = inbox[0]
                 if isinstance(first.event, ev.Death):
