@@ -117,7 +117,7 @@ def main() -> None:
     for dtype, megabytes, workers in itertools.product(given.dtypes, given.batch_mb, given.workers):
         kind = getattr(torch, dtype)
         batch = max(1, round(megabytes * 1e6 / (SAMPLE_BYTES * kind.itemsize)))
-        number = max(30, min(1500, int(given.gb * 1e9 / (batch * SAMPLE_BYTES * kind.itemsize))))
+        number = max(90, min(1500, int(given.gb * 1e9 / (batch * SAMPLE_BYTES * kind.itemsize))))
         loaders = contenders(Images(batch * number, kind), batch, workers)
         alone: dict[str, list[tuple[float, float, int]]] = {name: [] for name in loaders}
         beside: dict[str, list[float]] = {name: [] for name in loaders}

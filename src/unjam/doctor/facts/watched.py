@@ -174,6 +174,16 @@ class Transfers:
     from_pageable: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Synchronised:
+    """Waits for an accelerator at one line. idle: seconds of loading, of the whole process, in which the device had no work."""
+
+    place: Place
+    count: int
+    seconds: float
+    idle: float
+
+
 @dataclass(slots=True)
 class WatchedProcess:
     """One process of the program that is not a worker."""
@@ -187,6 +197,7 @@ class WatchedProcess:
     deeds: list[Deed] = field(default_factory=list)
     saves: list[Saved] = field(default_factory=list)
     transfers: dict[Place, Transfers] = field(default_factory=dict)
+    synchronised: dict[Place, Synchronised] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

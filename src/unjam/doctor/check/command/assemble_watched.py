@@ -9,6 +9,7 @@ from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import (
     Deed,
     Saved,
+    Synchronised,
     Transfers,
     WatchedEpoch,
     WatchedFailure,
@@ -108,6 +109,9 @@ def _process(
                     event.get("from_pinned", 0.0),
                     event.get("from_pageable", 0.0),
                 )
+            case "synchronised":
+                place = Place(event["file"], event["line"])
+                process.synchronised[place] = Synchronised(place, event["count"], event["s"], event["idle"])
             case "failed" | "end":
                 if event.get("type"):
                     process.failures.append(_failure(event, event.get("stage", "end")))

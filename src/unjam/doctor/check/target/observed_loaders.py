@@ -17,6 +17,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from unjam.doctor.check.target import held
+from unjam.doctor.check.target.observed_synchronisations import SynchronisationObserver
 from unjam.doctor.check.target.observed_transfers import TransferObserver
 from unjam.doctor.check.target.observer import Observer, place_fields, rank
 from unjam.doctor.check.target.surroundings import Surroundings
@@ -66,6 +67,7 @@ class LoaderObserver:
         self._count = self._last_token = 0
         self._pid = os.getpid()
         self._transfers = TransferObserver(observer)
+        self.synchronisations = SynchronisationObserver(observer)
 
     # -- what the program does ---------------------------------------------------------------------
 
@@ -115,6 +117,7 @@ class LoaderObserver:
         if observer.brief:
             os._exit(0)
         self._transfers.patch()
+        self.synchronisations.patch()
 
     def seeded(self, iterator: Any) -> None:
         """The iterator is made: its seed names its workers' logs."""
@@ -185,6 +188,7 @@ class LoaderObserver:
         epoch.over = True
         epoch.loader.batches += epoch.batches
         self._transfers.tell()
+        self.synchronisations.tell()
         observer = self._observer
         observer.write(
             "epoch", loader=epoch.loader.number, e=epoch.number, done=done, batches=epoch.batches, draws=epoch.draws,
@@ -319,7 +323,7 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
 
     @functools.wraps(take)
     def taken(this: Any) -> Any:
-        asked = time.monotonic()
+        idle, asked = watch.synchronisations.is_idle(), time.monotonic()
         try:
             batch = take(this)
         except StopIteration:
@@ -330,7 +334,10 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
             watch.raised(this, "next", error)
             raise
         with contextlib.suppress(Exception):
-            watch.got(this, time.monotonic() - asked)
+            waited = time.monotonic() - asked
+            watch.got(this, waited)
+            if idle:
+                watch.synchronisations.loaded(waited)
         return batch
 
     loader.__init__, loader.__iter__ = made, iterated
