@@ -96,22 +96,8 @@ def _process(
                         _place(event),
                     )
                 )
-            case "transfers":
-                place = Place(event["file"], event["line"])
-                process.transfers[place] = Transfers(
-                    place,
-                    event["count"],
-                    event["bytes"],
-                    event["s"],
-                    event["pinned"],
-                    event["dtype"],
-                    event["small"],
-                    event.get("from_pinned", 0.0),
-                    event.get("from_pageable", 0.0),
-                )
-            case "synchronised":
-                place = Place(event["file"], event["line"])
-                process.synchronised[place] = Synchronised(place, event["count"], event["s"], event["idle"])
+            case "transfers" | "synchronised":
+                _add_device_event(process, event)
             case "failed" | "end":
                 if event.get("type"):
                     process.failures.append(_failure(event, event.get("stage", "end")))
@@ -119,6 +105,24 @@ def _process(
                 _add_samples(inline, event)
     process.loaders = list(loaders.values())
     return process
+
+
+def _add_device_event(process: WatchedProcess, event: dict[str, Any]) -> None:
+    place = Place(event["file"], event["line"])
+    if event["k"] == "synchronised":
+        process.synchronised[place] = Synchronised(place, event["count"], event["s"], event["idle"])
+        return
+    process.transfers[place] = Transfers(
+        place,
+        event["count"],
+        event["bytes"],
+        event["s"],
+        event["pinned"],
+        event["dtype"],
+        event["small"],
+        event.get("from_pinned", 0.0),
+        event.get("from_pageable", 0.0),
+    )
 
 
 def _finish(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
