@@ -32,7 +32,9 @@ class CopyCount:
     @classmethod
     def together(cls, counts: list[CopyCount]) -> CopyCount:
         """The sum of several."""
-        return cls(*(sum(getattr(one, field.name) for one in counts) for field in dataclasses.fields(cls) if field.compare))
+        return cls(
+            *(sum(getattr(one, field.name) for one in counts) for field in dataclasses.fields(cls) if field.compare)
+        )
 
     def statistics(self) -> Copies | None:
         """Return what was copied so far."""
