@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         CannotResumeError,
         CannotShipError,
         CannotStartError,
+        ClusterError,
         DeviceError,
         LoaderTimeoutError,
         LockTimeoutError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from unjam.loader.elastic_sampler import ElasticSampler
     from unjam.loader.incident import Incident
     from unjam.loader.options import OnError
+    from unjam.loader.ray_pool import RayPool
     from unjam.shared.arrays import SharedArray
     from unjam.shared.buffer import GoneError
     from unjam.shared.dicts import SharedDict
@@ -57,12 +59,13 @@ _HOMES = {
     "unjam.doctor.run.install": ("install", "uninstall"),
     "unjam.loader.elastic_sampler": ("ElasticSampler",),
     "unjam.errors": (
-        "CannotCollateError", "CannotResumeError", "CannotShipError", "CannotStartError", "DeviceError", "LoaderTimeoutError", "LockTimeoutError",
+        "CannotCollateError", "CannotResumeError", "CannotShipError", "CannotStartError", "ClusterError", "DeviceError", "LoaderTimeoutError", "LockTimeoutError",
         "SampleError", "SampleTimeoutError", "TooManyErrorsError", "UnjamError", "UnjamWarning", "WorkerDiedError",
     ),
     "unjam.loader.dataloader": ("DataLoader",),
     "unjam.loader.incident": ("Incident",),
     "unjam.loader.options": ("OnError",),
+    "unjam.loader.ray_pool": ("RayPool",),
     "unjam.shared.arrays": ("SharedArray",),
     "unjam.shared.buffer": ("GoneError",),
     "unjam.shared.dicts": ("SharedDict",),
@@ -82,6 +85,7 @@ __all__ = [
     "CannotResumeError",
     "CannotShipError",
     "CannotStartError",
+    "ClusterError",
     "Copies",
     "DataLoader",
     "DeviceError",
@@ -97,6 +101,7 @@ __all__ = [
     "OnError",
     "PerWorker",
     "Profile",
+    "RayPool",
     "SampleError",
     "SampleTimeoutError",
     "SharedArray",

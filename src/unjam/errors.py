@@ -13,6 +13,7 @@
         +-- LockTimeoutError     TimeoutError   an `interprocess_lock` was not free in time
         +-- CannotResumeError    RuntimeError   a state cannot be taken, or a loader cannot go on from it
         +-- DeviceError          RuntimeError   a batch could not be made on `device`
+        +-- ClusterError         RuntimeError   the cluster of `pool` has no place for a worker
         +-- TooManyErrorsError   RuntimeError   more samples failed than `max_errors` allows
 
 An exception that user code raises keeps its own type. The classes above also inherit from the type
@@ -72,6 +73,10 @@ class SampleTimeoutError(UnjamError, RuntimeError, TimeoutError):
 
 class CannotResumeError(UnjamError, RuntimeError):
     """A state cannot be taken, or a loader cannot go on from it."""
+
+
+class ClusterError(UnjamError, RuntimeError):
+    """The cluster of `pool` cannot be reached, is gone, or has no place for a worker."""
 
 
 class DeviceError(UnjamError, RuntimeError):

@@ -102,7 +102,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             from unjam.loader.frameworks import watch_accelerate  # noqa: PLC0415 - only if accelerate is used
 
             watch_accelerate(DataLoader)
-        if self.num_workers and self.multiprocessing_context is None:
+        if self.num_workers and self.multiprocessing_context is None and (own.ray_pool is None or own.ray_pool.workers):
             # the server imports torch while the program builds its model
             fork_server.start_early()
 
@@ -205,10 +205,12 @@ def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
     begun = time.monotonic_ns()
     from unjam.loader import iterator  # noqa: PLC0415 - not needed before the first epoch
 
-    _, state = own_of(loader)
-    if loader.num_workers == 0 and state.sizer is None:
+    options, state = own_of(loader)
+    cluster = options.ray_pool
+    if loader.num_workers == 0 and state.sizer is None and (cluster is None or cluster.workers is None):
         return iterator.InlineIterator(loader)
-    loader.check_worker_number_rationality()
+    if cluster is None:
+        loader.check_worker_number_rationality()
     return iterator.WorkersIterator(loader, begun)
 
 

@@ -24,6 +24,10 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
+from unjam.errors import ClusterError
+from unjam.loader.cluster.cluster_pool import ClusterPool
+from unjam.loader.cluster.start import open_cluster_pool, why_not_there
+from unjam.loader.cluster.start import room as cluster_room
 from unjam.loader.device.accelerator import check
 from unjam.loader.device.mover import Mover
 from unjam.loader.device.pinning import Pinner
@@ -101,7 +105,12 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         self._sampler = stateful_sampler(loader)
         resumption = Resumption(loader, own_of(loader)[1])
         private.BaseIterator.__init__(self, loader)
-        self._prefetch_factor = loader.prefetch_factor
+        self._ray = own_of(loader)[0].ray_pool
+        # workers of this machine; the others are on a cluster
+        self._here = self._num_workers if self._ray is None or self._ray.workers is not None else 0
+        if self._ray is not None:
+            self._num_workers += self._ray.workers or 0
+        self._prefetch_factor = loader.prefetch_factor or (2 if self._ray is not None else None)
         self._in_order = getattr(loader, "in_order", True)
         self._sizer = own_of(loader)[1].sizer
         if self._sizer is None and self._prefetch_factor <= 0:
@@ -112,9 +121,12 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
                 private.sharding_worker_init_fn, self._worker_init_fn, self._world_size, self._rank
             )
         self._iterable = self._dataset_kind == private.DatasetKind.Iterable
-        # the number of workers may change within an epoch
-        self._elastic = self._sizer is not None and not self._iterable
+        # The number of workers may change within an epoch. With workers here and elsewhere, the faster ones make more batches.
+        mixed = self._ray is not None and 0 < self._here < self._num_workers
+        self._elastic = (self._sizer is not None or mixed) and not self._iterable
         if self._sizer is not None:
+            if self._ray is not None:
+                self._sizer.use_cluster(cluster_room(self._ray))
             # places for the most workers possible; iterables use the best size so far
             size = self._sizer.limits if self._elastic else self._sizer.setting
             self._num_workers, self._prefetch_factor = size.workers, size.depth
@@ -132,6 +144,7 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         specs = [_spec(self, number, self._num_workers, options, state) for number in range(self._num_workers)]
         # kept for a second start: see `_fall_back`
         self._start = (worker_input, specs, loader.multiprocessing_context, state.payloads)
+        on_cluster = None if self._ray is None else (self._ray, *self._start, self._here)
         self._config = Config(
             self._num_workers,
             self._prefetch_factor,
@@ -145,15 +158,17 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         self._settings = _settings(loader, options, seed=int(self._base_seed) if self._elastic else None)
         self._recorder, self._function = state.recorder, options.function
         self._mover, self._on_device = _mover(options, state), options.on_device
-        pool = open_pool(*self._start)
+        pool = open_pool(*self._start) if on_cluster is None else open_cluster_pool(*on_cluster)
         pool.made_in = time.monotonic_ns() - self._begun
         self._use(pool)
 
-    def _use(self, pool: ProcessPool) -> None:
+    def _use(self, pool: ProcessPool | ClusterPool) -> None:
         machine = Machine(self._config)
-        if self._elastic and self._sizer is not None:
-            now = self._sizer.setting
-            machine = ElasticMachine(self._config, size=now.workers, depth=now.depth)
+        if self._elastic:
+            size, depth = self._num_workers, self._prefetch_factor
+            if self._sizer is not None:
+                size, depth = self._sizer.setting.workers, self._sizer.setting.depth
+            machine = ElasticMachine(self._config, size=size, depth=depth)
         pinner = Pinner(self._pin_memory_device) if self._pin_memory else None
         self._pool = pool
         self._driver = Driver(pool, machine, self._settings, self._recorder, self._mover or pinner, self._sizer)
@@ -201,6 +216,9 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         except CannotLoad as problem:
             self._fall_back(problem)
             return self._driver.next(_draw(self), self._function, self._on_device)
+        except ClusterError:
+            self._shutdown_workers()
+            raise
         except StopIteration:
             if not self._persistent_workers:
                 self._shutdown_workers()
@@ -208,6 +226,9 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
 
     def _fall_back(self, problem: CannotLoad) -> None:
         """A worker could not rebuild the dataset: start again with forked workers, if possible."""
+        if self._ray is not None:
+            worker_input, specs, _, cache = self._start
+            raise why_not_there(self._ray, worker_input, specs, cache, problem.error) from problem.error
         self._use(fork_instead(*self._start, problem.error))
         self._sampler_iter: Any = itertools.chain(problem.drawn, self._sampler_iter)
         self._driver.begin(_draw(self), self._shared_seed, problem.progress)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unjam.errors import SampleError
 from unjam.loader.engine.policy import Decision, Policy
+from unjam.loader.ray_pool import RayPool, pool_of
 
 if TYPE_CHECKING:
     import torch
@@ -126,6 +127,13 @@ class LoaderOptions:
         "a function that gets each batch on the device and returns what the training gets, on the stream of the copies: casts, "
         "normalisation, mixing of samples. It needs `device`.",
     )
+    pool: Any = _option(  # noqa: RUF009 - as above
+        None,
+        str,
+        'where the workers are: "processes" of this machine (default), "ray" for the nodes of a Ray cluster, or an `unjam.RayPool` '
+        "that says which cluster, how many workers and what each of them needs.",
+        "Where the workers are: processes (of this machine) or ray (the nodes of a Ray cluster).",
+    )
     profile: bool = _option(
         False,  # noqa: FBT003 - the default
         _yes_or_no,
@@ -160,6 +168,7 @@ class LoaderOptions:
         accelerator = self.accelerator
         if self.on_device is not None and accelerator is None:
             raise ValueError(f"on_device needs a device that is not the CPU, but device={self.device!r}")
+        pool_of(self.pool)
         if self.memory_budget is not None:
             _whole("memory_budget", self.memory_budget, least=1)
         if not isinstance(self.profile, bool):
@@ -217,6 +226,11 @@ class LoaderOptions:
         except RuntimeError as error:
             raise ValueError(f"device={self.device!r} is no device that torch knows") from error
         return None if found.type == "cpu" else found
+
+    @property
+    def ray_pool(self) -> RayPool | None:
+        """The cluster that `pool` means; None: this machine."""
+        return pool_of(self.pool)
 
     @property
     def log_path(self) -> str | None:

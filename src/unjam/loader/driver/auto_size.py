@@ -182,14 +182,22 @@ class AutoSizer:
             return math.nan
         for number in range(self._now.size):
             pid = pool.pid(number)
-            if pid is not None:
+            if pid is not None and pool.is_here(number):
                 total += allowance.processor_seconds(pid)
         return total
+
+    def use_cluster(self, room: int) -> None:
+        """The workers are on a cluster with room for so many."""
+        limits = self.pace.limits
+        if limits.because != "memory":
+            words = f"the cluster's {room} free processor{'s' * (room > 1)}"
+            workers = min(room, 1) if limits.workers == 1 and "iterable" in limits.because else room
+            self.pace.limits = replace(limits, workers=workers, processors=room, because=words)
 
     def _limit_by_memory(self) -> None:
         """Limit the number of workers by the memory of one worker, measured once."""
         pool = self._pool
-        pid = pool.pid(0) if pool is not None else None
+        pid = pool.pid(0) if pool is not None and pool.is_here(0) else None
         left = available_memory()
         size = allowance.own_memory(pid) if pid is not None and not self._measured_memory else 0
         if not size or left is None:

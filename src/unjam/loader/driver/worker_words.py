@@ -9,7 +9,7 @@ from unjam.errors import place
 from unjam.loader.incident import Incident, plain
 from unjam.loader.pool.protocol import Pool, Work, WorkerExit
 from unjam.loader.transport.status_page import Heartbeat, Stage
-from unjam.system import exits, stacks, waiting
+from unjam.system import exits, stacks
 
 _STAGE_NAMES = {
     Stage.STARTING: "init",
@@ -73,7 +73,10 @@ def story(last_exit: WorkerExit, about: CurrentSample, *, decision: str, dataset
     end = exits.decode(last_exit.code)
     heartbeat = last_exit.heartbeat
     killed_for = f"killed for memory ({last_exit.memory})" if last_exit.memory else end.words
-    what = f"DataLoader worker (pid {last_exit.pid}) {killed_for}, {doing(heartbeat, about, last_exit.worker)}"
+    if last_exit.node_lost:
+        killed_for = f"is gone with its node: {last_exit.node_lost}"
+    at = f" on node {last_exit.node}" if last_exit.node else ""
+    what = f"DataLoader worker (pid {last_exit.pid}{at}) {killed_for}, {doing(heartbeat, about, last_exit.worker)}"
     return Incident(
         kind="death",
         what=what,
@@ -101,7 +104,7 @@ def stillness(pool: Pool, worker: int, work: Work | None, *, iterable: bool, kin
         return Incident(kind=kind, what=f"worker {worker} is being replaced", worker=worker, dataset=dataset)
     about = subject(heartbeat, work, iterable=iterable)
     # Look before we take the stack: its signal wakes the worker for a moment.
-    seen = waiting.look(pid)
+    seen = pool.waits_for(worker)
     stack = "" if seen.kind == "suspended" else _stack(pool.stack(worker))
     seconds = heartbeat.seconds()
     return Incident(

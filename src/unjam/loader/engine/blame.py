@@ -6,7 +6,8 @@ The sample that a worker was on when it died is a suspect. If the next worker di
 blame it: the policy decides, so it is not tried for ever. But something outside may kill workers at
 random, and then two deaths on one sample are chance. A suspect that passes on a second try proves
 that deaths here also come from outside. After such passes, blame takes one or two more deaths. A
-sample that took too long is blamed at once. A worker that something suspended blames no sample.
+sample that took too long is blamed at once. A worker that something suspended, or whose machine
+is gone, blames no sample.
 
 If the system killed a worker for memory, there are probably too many workers. While there are
 others, we do not replace it and they share its work.
@@ -37,7 +38,7 @@ class Blame:
 
     def record_death(self, death: Death, entry: BatchEntry | None) -> list[AskPolicy]:
         """Record a death on batch `entry`; return at most one question to the policy."""
-        if death.cause is Cause.SUSPENDED or not death.prepared:
+        if death.cause in (Cause.SUSPENDED, Cause.MACHINE) or not death.prepared:
             return []
         if entry is None or death.batch is None:
             # it was on no batch that we know, so something outside killed it

@@ -108,8 +108,32 @@ COPY_ENDS = Deadline(
     "how long a loader that is closed waits for copies to the device that still read its memory; each takes milliseconds, but the "
     "device may be busy with a long kernel",
 )
+NODE_COPY = Deadline(
+    "node copy", 120.0, "how long another process of the same node may take to copy the dataset before we make a copy of our own"
+)
+NODE_PULSE = Deadline(
+    "node pulse", 0.5, "how long an agent waits for news before it answers with what its workers do; it is how the parent knows them"
+)
+NODE_SILENT = Deadline(
+    "node silent", 30.0, "an agent that does not answer for so long counts as lost; importing torch on a cold node counts as an answer"
+)
+NODE_START = Deadline(
+    "node start", 300.0, "how long an actor may take to start: Ray may install a runtime environment, and torch may come from a network disk"
+)
+ASK_NODE = Deadline("ask node", 3.0, "how long an agent may take to tell a worker's stack")
+CLOSE_NODE = Deadline("close node", 2.0, "how long an agent may take to end its workers before its actor is killed")
+PLACE_AGAIN = Deadline("place again", 1.0, "how often the cluster is asked for room while workers wait for it")
+BALANCE = Deadline("balance", 10.0, "how often the cluster is asked for more room while workers share processors")
 ALL = (
     COPY_ENDS,
+    NODE_COPY,
+    NODE_PULSE,
+    NODE_SILENT,
+    NODE_START,
+    ASK_NODE,
+    CLOSE_NODE,
+    PLACE_AGAIN,
+    BALANCE,
     LOOK_AROUND,
     FINISH_SAMPLE,
     OBEY_TERM,

@@ -13,6 +13,7 @@ class Cause(enum.Enum):
     MEMORY = "killed for memory"
     SILENT = "unjam stopped it: the sample took too long"
     SUSPENDED = "unjam stopped it: something had suspended it"
+    MACHINE = "the machine that it ran on is gone"
 
 
 @dataclass(frozen=True, slots=True)

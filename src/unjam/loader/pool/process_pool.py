@@ -33,7 +33,7 @@ from unjam.loader.pool.exit_status import OomKillCounter, death_of, exit_of, wai
 from unjam.loader.pool.launcher import Launcher
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.protocol import Arrival, Work, WorkerExit
-from unjam.loader.pool.results import dump_index, understand
+from unjam.loader.pool.results import pack_index, task_of, understand
 from unjam.loader.pool.worker_handle import (
     StartFrame,
     WorkerHandle,
@@ -44,7 +44,7 @@ from unjam.loader.pool.worker_handle import (
     take_stack,
 )
 from unjam.loader.pool.worker_reports import WorkerReports
-from unjam.loader.transport.channel import Channel, ChannelClosed
+from unjam.loader.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.loader.transport.leases import Leases
 from unjam.loader.transport.status_page import Heartbeat, Stage, StatusPage
 from unjam.loader.worker import main, messages
@@ -52,6 +52,7 @@ from unjam.loader.worker.progress import WorkerMark
 from unjam.loader.worker.spec import WorkerSpec
 from unjam.system.memory import Mapping as MemoryMapping
 from unjam.system.memory import OwnedFd
+from unjam.system.waiting import Waiting
 
 
 class ProcessPool:
@@ -65,6 +66,7 @@ class ProcessPool:
         self._handles: dict[int, WorkerHandle] = {}
         self._by_fd: dict[int, WorkerHandle] = {}
         self._poller = select.poll()
+        self._waker: int | None = None
         self._exits: dict[int, WorkerExit] = {}
         self._memory = OomKillCounter()
         self.closed = False
@@ -106,13 +108,17 @@ class ProcessPool:
         """See `Pool`."""
         handle = self._handles.get(worker)
         if handle is not None:
-            if work.packed is None:
-                work.packed = dump_index((work.index, work.spares)) if work.spares else dump_index(work.index)
+            pack_index(work)
             if work.sent_to == handle.process.pid:
                 return  # an action may be done twice, but an iterable gives its samples once
             work.sent_to = handle.process.pid
-            task = messages.Task(work.batch, work.number, bool(work.spares), work.decisions or None, work.seed)
-            post(handle, task, work.packed)
+            post(handle, task_of(work), work.packed)
+
+    def post_task(self, worker: int, task: messages.Task, packed: bytes) -> None:
+        """Send a worker a batch to make that another process has drawn."""
+        handle = self._handles.get(worker)
+        if handle is not None:
+            post(handle, task, packed)
 
     def resume(self, shared_seed: int | None, epoch: int) -> None:
         """See `Pool`."""
@@ -150,6 +156,8 @@ class ProcessPool:
         if gone:
             seconds = 0
         for fd, _ in self._poller.poll(0 if self.arrivals else max(0, int(seconds * 1000))):
+            if fd == self._waker:
+                continue
             handle = self._by_fd[fd]
             if fd == handle.sentinel:
                 gone += [handle] if handle not in gone else []
@@ -159,6 +167,11 @@ class ProcessPool:
             self._handle_exit(handle)
         if self._killed:
             self._abandon()
+
+    def wake_on(self, fd: int) -> None:
+        """Let `wait` return as soon as a descriptor can be read; the caller reads it."""
+        self._waker = fd
+        self._poller.register(fd, select.POLLIN)
 
     def _abandon(self) -> None:
         """Stop waiting for workers that survive SIGKILL: they are blocked inside the kernel."""
@@ -202,6 +215,17 @@ class ProcessPool:
         """See `Pool`."""
         handle = self._handles.get(worker)
         return "" if handle is None else take_stack(handle)
+
+    def waits_for(self, worker: int) -> Waiting:
+        """See `Pool`."""
+        from unjam.system.waiting import look  # noqa: PLC0415 - only for a worker that is stuck
+
+        return look(self.pid(worker) or 0)
+
+    def is_here(self, worker: int) -> bool:
+        """See `Pool`."""
+        del worker
+        return True
 
     def sample_stack(self, turn: int) -> tuple[Stage, str] | None:
         """Return one worker's stage and stack, another worker each time; None if it is idle.
@@ -318,13 +342,16 @@ class ProcessPool:
             envelope = channel.arrived[0]
             # only once, even if interrupted: a batch has one slot to give back
             if envelope.meant is None:
-                envelope.meant = understand(handle, envelope, self._reports)
+                envelope.meant = self._understand(handle, envelope)
                 self._ready_at = self._ready_at or handle.ready_at
             if envelope.meant is not None and envelope.meant not in self.arrivals:
                 self.arrivals.append(envelope.meant)
             channel.arrived.popleft().close()
         self._listen(handle)
         return came
+
+    def _understand(self, handle: WorkerHandle, envelope: Envelope) -> Arrival | None:
+        return understand(handle, envelope, self._reports)
 
     def _listen(self, handle: WorkerHandle) -> None:
         """Poll a channel for what it can still do; stop polling it once it is closed."""

@@ -12,6 +12,7 @@ from unjam.loader.engine.events import Event
 from unjam.loader.transport.status_page import Heartbeat
 from unjam.loader.worker.job import Failed, failures_from
 from unjam.loader.worker.progress import WorkerMark
+from unjam.system.waiting import Waiting
 
 
 @dataclass(slots=True)
@@ -83,6 +84,9 @@ class WorkerExit:
     stack: str = ""
     memory: str = ""
     said_goodbye: bool = False
+    # the node that it ran on, if that is not this machine; and why that is gone, if it is
+    node: str = ""
+    node_lost: str = ""
 
 
 @dataclass(slots=True)
@@ -153,6 +157,12 @@ class Pool(Protocol):
 
     def stack(self, worker: int) -> str:
         """Every thread's Python stack of a worker, taken without its cooperation."""
+
+    def waits_for(self, worker: int) -> Waiting:
+        """What a worker's main thread waits for at this moment."""
+
+    def is_here(self, worker: int) -> bool:
+        """Whether a worker's process runs on this machine."""
 
     def started_in(self) -> int:
         """Nanoseconds until the first worker was ready, without its initialisation."""

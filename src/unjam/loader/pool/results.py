@@ -8,7 +8,7 @@ from typing import Any
 import cloudpickle
 
 from unjam.loader.engine import events as ev
-from unjam.loader.pool.protocol import Arrival, Asked, Facts
+from unjam.loader.pool.protocol import Arrival, Asked, Facts, Work
 from unjam.loader.pool.worker_handle import WorkerHandle, post
 from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.transport.channel import Envelope
@@ -68,6 +68,15 @@ class ArrivedBatch:
         self._owner, self._spent = None, True
         return opened
 
+    def relayed(self) -> tuple[BatchMade, Any, Any]:
+        """Return the message and its bytes for another process, and what keeps the bytes: the slot is free without it."""
+        filling = self._made.filling
+        if filling is None:
+            return self._made, self._data, None
+        owner = self._leases.borrow(filling.slot, filling.generation)
+        self._spent = True
+        return self._made.without_slot(), pickle.PickleBuffer(memoryview(owner).cast("B")[: filling.used]), owner
+
     def refuse(self) -> None:
         """Give the slot back."""
         filling = self._made.filling
@@ -109,6 +118,18 @@ def dump_index(index: Any) -> bytes:
         return pickle.dumps(index, pickle.HIGHEST_PROTOCOL)
     data: bytes = cloudpickle.dumps(index)
     return data
+
+
+def pack_index(work: Work) -> bytes:
+    """Pickle a batch's indices and spares, once."""
+    if work.packed is None:
+        work.packed = dump_index((work.index, work.spares)) if work.spares else dump_index(work.index)
+    return work.packed
+
+
+def task_of(work: Work) -> messages.Task:
+    """Return the message that goes with the packed indices."""
+    return messages.Task(work.batch, work.number, bool(work.spares), work.decisions or None, work.seed)
 
 
 def understand(handle: WorkerHandle, envelope: Envelope, reports: WorkerReports) -> Arrival | None:

@@ -18,6 +18,7 @@ import atexit
 import functools
 import multiprocessing
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,9 @@ class PayloadCache:
     # also has the installed modules that workers had to import: the server preloads them next time
     reports: WorkerReports = field(default_factory=WorkerReports)
     keeper: TemplateCache = field(default_factory=TemplateCache)
+    # the payload for workers on other machines; and where a cluster keeps it
+    travelling: shipping.Payload | None = None
+    stored: Any = None
     # a worker could not rebuild its input: always fork from now on
     must_fork: bool = False
 
@@ -130,20 +134,38 @@ def _ship(worker_input: WorkerInput, cache: PayloadCache, *, within: int | None,
 
 def _served(worker_input: WorkerInput, specs: list[WorkerSpec], cache: PayloadCache) -> ProcessPool:
     """Return a pool whose workers come from a template, or else from the fork server."""
+
+    def with_containers(payload: shipping.Payload) -> shipping.Payload:
+        return shipping.ship(worker_input, payload, with_state=True) if cache.keeper.has_containers else payload
+
+    return open_shipped(specs, cache, without_template=with_containers)
+
+
+def open_shipped(
+    specs: list[WorkerSpec],
+    cache: PayloadCache,
+    *,
+    without_template: Callable[[shipping.Payload], shipping.Payload] = lambda payload: payload,
+    kind: type[ProcessPool] = ProcessPool,
+) -> ProcessPool:
+    """Return a pool for the cache's payload, which may come from another machine.
+
+    `without_template`: returns the payload for workers that come from the fork server itself.
+    """
+    _at_exit_once()
     assert cache.payload is not None, "nothing was shipped"
     _preload(cache)
     template = cache.keeper.template(cache.payload, specs[0].threads, cache.reports.imported)
     cache.reports.imported |= cache.keeper.imported
     if template is None:
-        if cache.keeper.has_containers:  # no template: include the containers again
-            cache.payload = shipping.ship(worker_input, cache.payload, with_state=True)
+        cache.payload = without_template(cache.payload)
         begin = StartFrame(ProcessState.here(), cache.payload, tracker_fd(), adopted=True)
-        return ProcessPool(ServerLauncher(), specs, begin, cache.reports)
+        return kind(ServerLauncher(), specs, begin, cache.reports)
     payload = cache.payload
     launcher = ServerLauncher(_RenewableTemplate(cache.keeper, template, payload, specs[0].threads))
     has_input = template.whole is not None
     begin = StartFrame(ProcessState.here(), None if has_input else payload, None, adopted=True)
-    return ProcessPool(launcher, specs, begin, cache.reports)
+    return kind(launcher, specs, begin, cache.reports)
 
 
 class _RenewableTemplate:

@@ -54,6 +54,9 @@ class CannotPickle(Exception):
 class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
     """See NOTE [ By value ]."""
 
+    # whether the process that rebuilds the object can import the program's own modules
+    imports_own = True
+
     def __init__(self, file: io.BytesIO, maps: SharedMaps | None = None) -> None:
         self.buffers: list[pickle.PickleBuffer] = []
         self.fds: list[OwnedFd] = []
@@ -107,7 +110,7 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
             if reduced is not NotImplemented:
                 return reduced
         reduced = super().reducer_override(obj)
-        return _bind_to_module(obj, reduced) if kind is types.FunctionType else reduced
+        return _bind_to_module(obj, reduced) if self.imports_own and kind is types.FunctionType else reduced
 
     def _reducer_for(self, kind: type) -> Callable[[ShippingPickler, Any], Any] | None:
         """Return the reducer for a type, and note which module the worker will need."""
@@ -122,6 +125,17 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
                 return reduce
         shared = _multiprocessing_reducer(kind)
         return None if shared is None else lambda _, obj: shared(obj)
+
+
+class TravellingPickler(ShippingPickler):
+    """For another machine: nothing can be shared with this process, and the program's own modules may not exist there."""
+
+    imports_own = False
+
+    def inherit(self, fd: int) -> int:
+        """Refuse: a descriptor means nothing on another machine."""
+        del fd
+        raise CannotPickle("it shares memory or an open handle with this process, which another machine does not have")
 
 
 class ContainerPickler(ShippingPickler):

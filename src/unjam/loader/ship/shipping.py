@@ -31,7 +31,14 @@ from typing import Any
 import cloudpickle
 
 from unjam.loader.ship import module_state, reachable_modules, unpickling
-from unjam.loader.ship.pickler import ALIGNMENT, CannotPickle, ContainerPickler, ShippingPickler, as_if_spawning
+from unjam.loader.ship.pickler import (
+    ALIGNMENT,
+    CannotPickle,
+    ContainerPickler,
+    ShippingPickler,
+    TravellingPickler,
+    as_if_spawning,
+)
 from unjam.loader.ship.shared_maps import SharedMaps
 from unjam.system import memory
 from unjam.system.logs import log
@@ -64,6 +71,15 @@ class Payload:
     runs: str = ""
 
 
+    @classmethod
+    def received(cls, content: Any, manifest: Manifest) -> Payload:
+        """Return a payload whose bytes came from another process."""
+        fd = OwnedFd(create(max(manifest.size, 1), "payload"))
+        mapping = memory.Mapping(fd, max(manifest.size, 1))
+        mapping.view()[: manifest.size] = memoryview(content)[: manifest.size]
+        return cls(fd, manifest, mapping)
+
+
 class TooLarge(CannotPickle):
     """The payload would exceed the allowed memory; `size` is its size in bytes."""
 
@@ -79,15 +95,17 @@ def ship(
     within: int | None = None,
     numbers: Mapping[int, int] | None = None,
     with_state: bool = False,
+    travels: bool = False,
 ) -> Payload:
     """Pickle `worker_input` into memory; return `previous` if it holds the same bytes.
 
     Raises `TooLarge`, before allocating the memory, if it would take more than `within` bytes.
     `numbers`: by id, the large containers that the worker already has (`large_containers`).
     `with_state`: include the state of reachable modules, see NOTE [ Module state ].
+    `travels`: to another machine; the program's own modules go by value.
     """
     _main_by_value()
-    dumped = dump(worker_input, numbers)
+    dumped = _dump_with_code(worker_input) if travels else dump(worker_input, numbers)
     reached = reachable_modules.Reached()
     try:
         reached = reachable_modules.reach(dumped.modules)
@@ -209,15 +227,36 @@ class Dumped:
     state: bytes = b""
 
 
-def dump(worker_input: object, numbers: Mapping[int, int] | None = None) -> Dumped:
+def dump(
+    worker_input: object, numbers: Mapping[int, int] | None = None, kind: type[ShippingPickler] = ShippingPickler
+) -> Dumped:
     """Pickle by value; raise what the object's pickling raises, or `CannotPickle`."""
     stream = io.BytesIO()
-    pickler = ContainerPickler(stream, numbers) if numbers else ShippingPickler(stream)
+    pickler = ContainerPickler(stream, numbers) if numbers else kind(stream)
     with as_if_spawning(pickler):
         pickler.dump(worker_input)
     dumped = Dumped(stream.getbuffer(), pickler.buffers, pickler.fds, pickler.modules, pickler.runs)
     pickler.let_go()
     return dumped
+
+
+def _dump_with_code(worker_input: object) -> Dumped:
+    """Pickle for another machine, together with the program's own modules that the object needs."""
+    dumped = dump(worker_input, kind=TravellingPickler)
+    known = cloudpickle.list_registry_pickle_by_value()
+    own = [module for name, module in reachable_modules.reach(dumped.modules).own.items() if name not in known]
+    if not own:
+        return dumped
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return dump(worker_input, kind=TravellingPickler)
+    except Exception:  # noqa: BLE001 - some code cannot be pickled; the other machine may have it installed
+        log.debug("the program's own modules cannot travel", exc_info=True)
+        return dumped
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 # -- placing -----------------------------------------------------------------------------------------------------------

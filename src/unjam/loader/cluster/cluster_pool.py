@@ -1,0 +1,423 @@
+"""A pool whose workers live on the nodes of a cluster, and perhaps some on this machine.
+
+See NOTE [ Workers on a cluster ]. A worker that was started and has no node yet waits in `_waiting`,
+together with its orders. A thread, the placer, asks the cluster for nodes; `wait` then gives each
+worker a node: the one with most room, or if none has room, the one with the fewest workers for each
+processor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from unjam.errors import ClusterError
+from unjam.loader.cluster import node_messages as msg
+from unjam.loader.cluster.node_link import NodeLink, RemoteWorker, unknown
+from unjam.loader.cluster.remote_batch import Held, RemoteBatch, RemoteFailure
+from unjam.loader.engine import events as ev
+from unjam.loader.engine.actions import Reason
+from unjam.loader.engine.deadlines import BALANCE, OBEY_KILL, PLACE_AGAIN
+from unjam.loader.pool.open_pools import open_pools
+from unjam.loader.pool.process_pool import ProcessPool
+from unjam.loader.pool.protocol import Arrival, Work, WorkerExit
+from unjam.loader.pool.results import ArrivedBatch, pack_index, task_of, understand
+from unjam.loader.pool.worker_reports import WorkerReports
+from unjam.loader.transport.channel import Envelope
+from unjam.loader.transport.status_page import Heartbeat, Stage
+from unjam.loader.worker import messages
+from unjam.loader.worker.progress import WorkerMark
+from unjam.loader.worker.spec import WorkerSpec
+from unjam.system.logs import log
+from unjam.system.waiting import Waiting
+
+
+class Cluster(Protocol):
+    """Where agents come from."""
+
+    def grow(self, workers: int, links: list[NodeLink], specs: list[WorkerSpec], wake: Any) -> list[NodeLink]:
+        """Start agents for so many more workers on nodes with room; perhaps for fewer, or none. May take seconds."""
+
+    def lost(self, link: NodeLink) -> None:
+        """A link is lost."""
+
+    def why_no_room(self) -> str:
+        """Say what the cluster lacks, after `grow` found nothing."""
+
+
+class ClusterPool:
+    """See NOTE [ Workers on a cluster ]. Workers below `first_remote` belong to `local`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        specs: list[WorkerSpec],
+        reports: WorkerReports,
+        patience: float,
+        local: ProcessPool | None = None,
+        first_remote: int = 0,
+    ) -> None:
+        self._cluster, self._specs, self._reports, self._patience = cluster, specs, reports, patience
+        self._local, self._first = local, first_remote
+        self._owner = os.getpid()
+        self._links: list[NodeLink] = []
+        self._at: dict[int, NodeLink] = {}
+        self._waiting: dict[int, list[msg.Order]] = {}
+        self._waiting_since = 0.0
+        self._exits: dict[int, WorkerExit] = {}
+        self._started: dict[int, int] = {}  # how often each worker was started
+        self._sent: dict[int, tuple[int, int]] = {}  # by batch: the worker, and its number of starts, that have it
+        self._held = Held()
+        self.arrivals: deque[Arrival] = deque()
+        self.closed = False
+        self.made_in = 0
+        self._launched = self._ready_at = 0
+        self._wake_read, self._wake_write = os.pipe()
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        self._poller = select.poll()
+        self._poller.register(self._wake_read, select.POLLIN)
+        if local is not None:
+            local.wake_on(self._wake_read)
+        self._placing = threading.Lock()
+        self._placed: deque[list[NodeLink] | str] = deque()  # from the placer: new links, or why there are none
+        self._placer_said = ""
+        self._place_next = 0.0
+        self._said_shared = False
+        open_pools.add(self)
+
+    # -- the `Pool` protocol -----------------------------------------------------------------------
+
+    def start(self, workers: list[int], marks: Mapping[int, WorkerMark]) -> None:
+        """See `Pool`."""
+        self._launched = self._launched or time.monotonic_ns()
+        local = [number for number in workers if number < self._first]
+        if local and self._local is not None:
+            self._local.start(local, marks)
+        new = [number for number in workers if number >= self._first]
+        for number in new:
+            if number not in self._at and number not in self._waiting:  # an action may be done twice
+                spec = dataclasses.replace(self._specs[number], mark=marks.get(number))
+                self._waiting[number] = [msg.StartWorkers((spec,))]
+                self._started[number] = self._started.get(number, 0) + 1
+        if new:
+            self._waiting_since = self._waiting_since or time.monotonic()
+            self._place_next = 0.0
+            self._place()
+
+    def send(self, worker: int, work: Work) -> None:
+        """See `Pool`."""
+        if worker < self._first and self._local is not None:
+            self._local.send(worker, work)
+            return
+        target = (worker, self._started.get(worker, 0))
+        if self._sent.get(work.batch) == target:
+            return  # an action may be done twice, but an iterable gives its samples once
+        self._sent[work.batch] = target
+        work.sent_to = self.pid(worker) or worker + 1  # its process id may not be known yet
+        self._tell(worker, msg.SendTask(worker, task_of(work), pack_index(work)))
+
+    def resume(self, shared_seed: int | None, epoch: int) -> None:
+        """See `Pool`."""
+        self._specs = [dataclasses.replace(spec, shared_seed=shared_seed, epoch=epoch) for spec in self._specs]
+        self._sent.clear()
+        if self._local is not None:
+            self._local.resume(shared_seed, epoch)
+        for link in self._links:
+            link.tell(msg.ResumeWorkers(shared_seed, epoch))
+
+    def stop(self, worker: int, reason: Reason) -> None:
+        """See `Pool`."""
+        if worker < self._first and self._local is not None:
+            self._local.stop(worker, reason)
+        elif self._waiting.pop(worker, None) is not None:
+            self._exits[worker] = WorkerExit(worker, None, None, unknown(), said_goodbye=True)
+            self.arrivals += [Arrival(ev.Goodbye(worker)), Arrival(ev.Death(worker))]
+        else:
+            self._tell(worker, msg.StopWorker(worker, reason))
+
+    def wait(self, seconds: float) -> None:
+        """See `Pool`."""
+        self._read()
+        self._place()
+        if self._waiting or any(link.lost for link in self._links):
+            seconds = min(seconds, PLACE_AGAIN.seconds)
+        seconds = 0 if self.arrivals else max(0.0, seconds)
+        if self._local is None:
+            self._poller.poll(int(seconds * 1000))
+        else:
+            self._local.wait(seconds)
+            while self._local.arrivals:
+                self.arrivals.append(self._local.arrivals.popleft())
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+        self._read()
+        self._place()
+
+    def answer(self, worker: int, decision: str) -> None:
+        """See `Pool`."""
+        if worker < self._first and self._local is not None:
+            self._local.answer(worker, decision)
+        else:
+            self._tell(worker, msg.AnswerWorker(worker, decision))
+
+    def continue_worker(self, worker: int) -> None:
+        """See `Pool`."""
+        if worker < self._first and self._local is not None:
+            self._local.continue_worker(worker)
+        else:
+            self._tell(worker, msg.ContinueWorker(worker))
+
+    def last_exit(self, worker: int) -> WorkerExit | None:
+        """See `Pool`."""
+        if worker < self._first and self._local is not None:
+            return self._local.last_exit(worker)
+        return self._exits.get(worker)
+
+    def heartbeat(self, worker: int) -> Heartbeat | None:
+        """See `Pool`."""
+        if worker < self._first and self._local is not None:
+            return self._local.heartbeat(worker)
+        state = self._state(worker)
+        return None if state is None else state.heartbeat
+
+    def pid(self, worker: int) -> int | None:
+        """See `Pool`."""
+        if worker < self._first and self._local is not None:
+            return self._local.pid(worker)
+        state = self._state(worker)
+        return None if state is None else state.pid
+
+    def is_here(self, worker: int) -> bool:
+        """See `Pool`."""
+        return worker < self._first
+
+    def suspended(self, worker: int) -> bool:
+        """See `Pool`."""
+        if worker < self._first and self._local is not None:
+            return self._local.suspended(worker)
+        state = self._state(worker)
+        return state is not None and state.suspended
+
+    def stack(self, worker: int) -> str:
+        """See `Pool`."""
+        if worker < self._first and self._local is not None:
+            return self._local.stack(worker)
+        link = self._at.get(worker)
+        return "" if link is None else link.ask("stack", worker) or ""
+
+    def waits_for(self, worker: int) -> Waiting:
+        """See `Pool`."""
+        if worker < self._first and self._local is not None:
+            return self._local.waits_for(worker)
+        link = self._at.get(worker)
+        found = None if link is None else link.ask("waits_for", worker)
+        return Waiting("unknown", "") if found is None else found
+
+    def sample_stack(self, turn: int) -> tuple[Stage, str] | None:
+        """See `ProcessPool.sample_stack`; of workers on this machine only."""
+        return None if self._local is None else self._local.sample_stack(turn)
+
+    def started_in(self) -> int:
+        """See `Pool`."""
+        return self.made_in + max(0, self._ready_at - self._launched)
+
+    def memory(self) -> tuple[int, int]:
+        """See `Pool`."""
+        mapped, held = (0, 0) if self._local is None else self._local.memory()
+        return mapped + self._held.nbytes, held + self._held.nbytes
+
+    def held(self) -> int:
+        """See `Pool`."""
+        return self._held.count + (0 if self._local is None else self._local.held())
+
+    @property
+    def processes(self) -> list[Any]:
+        """The workers' processes of this machine."""
+        return [] if self._local is None else self._local.processes
+
+    def nodes(self) -> dict[str, tuple[int, int]]:
+        """By node: how many workers it has, and the bytes that came from it."""
+        found = {link.name: (len(link.workers), link.nbytes) for link in self._links if not link.lost}
+        return {"here": (self._first, 0), **found} if self._first else found
+
+    def close(self) -> None:
+        """See `Pool`."""
+        if self._owner != os.getpid():
+            self.forget()
+            return
+        if self.closed:
+            return
+        self.closed = True
+        if self._local is not None:
+            self._local.close()
+        if self._placing.acquire(timeout=OBEY_KILL.seconds):  # it may be starting an agent
+            self._placing.release()
+        self._take_placed()
+        closers = [threading.Thread(target=link.close, daemon=True) for link in self._links]
+        for one in closers:
+            one.start()
+        for one in closers:
+            one.join(2 * OBEY_KILL.seconds + 2.0)
+        self._links.clear()
+        self._at.clear()
+        self._waiting.clear()
+        for fd in (self._wake_read, self._wake_write):
+            os.close(fd)
+        self._wake_write = -1
+
+    def forget(self) -> None:
+        """Do nothing with the agents; the parent owns them."""
+        self.closed = True
+        if self._local is not None:
+            self._local.forget()
+
+    # -- workers and nodes -------------------------------------------------------------------------
+
+    def _state(self, worker: int) -> msg.WorkerState | None:
+        link = self._at.get(worker)
+        return None if link is None else link.workers[worker].state
+
+    def _tell(self, worker: int, order: msg.Order) -> None:
+        link = self._at.get(worker)
+        if link is not None:
+            link.tell(order)
+        elif worker in self._waiting:
+            self._waiting[worker].append(order)
+
+    def _place(self) -> None:
+        """Give waiting workers a node; ask the cluster for more nodes if there is too little room."""
+        answer = self._take_placed()
+        links = [link for link in self._links if not link.lost]
+        now = time.monotonic()
+        waited = now - self._waiting_since if self._waiting else 0.0
+        if links and self._waiting and (answer is not None or waited > PLACE_AGAIN.seconds):
+            self._assign(links)
+        elif not links and waited > self._patience:
+            raise ClusterError(
+                f"no node of the cluster has taken a worker for {self._patience:g} s: {self._placer_said or self._cluster.why_no_room()}"
+            )
+        surplus = len(self._waiting) + sum(max(0, -link.free) for link in links)
+        if surplus and now >= self._place_next and self._placing.acquire(blocking=False):
+            self._place_next = now + (PLACE_AGAIN if self._waiting else BALANCE).seconds
+            threading.Thread(target=self._grow, args=(surplus, links), name="unjam-placer", daemon=True).start()
+
+    def _grow(self, workers: int, links: list[NodeLink]) -> None:
+        """In the placer's thread: start agents."""
+        try:
+            found: list[NodeLink] | str = self._cluster.grow(workers, links, self._specs, self._wake)
+        except Exception as error:  # noqa: BLE001 - told when patience is over
+            found = f"{type(error).__name__}: {error}"
+        self._placed.append(found)
+        self._placing.release()
+        self._wake()
+        if self.closed and not isinstance(found, str):  # nobody will take them
+            for link in found:
+                link.close()
+
+    def _take_placed(self) -> str | None:
+        """Take new links from the placer; return None if it said nothing, else its words."""
+        answer = None
+        while self._placed:
+            found = self._placed.popleft()
+            answer = self._placer_said = found if isinstance(found, str) else ""
+            if not isinstance(found, str):
+                self._links += found
+                if found and not self._waiting and not self.closed:
+                    self._move_to(found)
+        return answer
+
+    def _assign(self, links: list[NodeLink]) -> None:
+        for worker in sorted(self._waiting):
+            link = max(links, key=lambda one: (one.free > 0, one.free / one.room))
+            orders = self._waiting.pop(worker)
+            link.workers[worker] = RemoteWorker(worker)
+            self._at[worker] = link
+            link.tell(*orders)
+        self._waiting_since = 0.0
+        if any(link.free < 0 for link in links) and not self._said_shared:
+            self._said_shared = True
+            room, all_of_them = sum(link.room for link in links), sum(len(link.workers) for link in links)
+            log.warning("the cluster has %d free processors for %d workers: they share them", room, all_of_them)
+
+    def _move_to(self, new: list[NodeLink]) -> None:
+        """More nodes have come: let workers that share a processor start again there."""
+        room = sum(link.free for link in new)
+        for link in self._links:
+            for worker in list(link.workers)[link.room :]:
+                if room > 0 and not self._specs[worker].iterable:
+                    room -= 1
+                    link.workers[worker].moves = True
+                    link.tell(msg.StopWorker(worker, Reason.FORGOTTEN))
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            os.write(self._wake_write, b"!")
+
+    # -- what comes --------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        for link in list(self._links):
+            while link.inbox:
+                reply = link.in_our_clock(link.inbox[0])
+                self._take(link, reply)
+                link.inbox.popleft()
+            if link.lost:
+                self._lose(link)
+
+    def _take(self, link: NodeLink, reply: msg.Reply) -> None:
+        for number, state in (reply.states or {}).items():
+            if number in link.workers:
+                link.workers[number].state = state
+        for one in reply.news:
+            worker = link.workers.get(one.death.worker if isinstance(one, msg.WorkerGone) else one.worker)
+            if worker is None:
+                continue
+            if isinstance(one, msg.WorkerGone):
+                del link.workers[worker.number]
+                self._at.pop(worker.number, None)
+                last_exit = dataclasses.replace(one.exit, node=link.name)
+                # one that moves to another node is no incident
+                self._exits[worker.number] = dataclasses.replace(last_exit, said_goodbye=True) if worker.moves else last_exit
+                self.arrivals.append(Arrival(one.death))
+            else:
+                arrival = self._understand(link, worker, one)
+                if arrival is not None:
+                    self.arrivals.append(arrival)
+
+    def _understand(self, link: NodeLink, worker: RemoteWorker, one: msg.FromWorker) -> Arrival | None:
+        if isinstance(one.message, messages.BatchMade):
+            batch = RemoteBatch(one.message, one.data, self._held, link.name)
+            link.nbytes += batch.nbytes
+            return Arrival(ev.Result(worker.number, one.message.batch, batch.nbytes), batch)
+        arrival = understand(worker, Envelope(one.message, one.data), self._reports)  # type: ignore[arg-type] # has what it needs
+        self._ready_at = self._ready_at or worker.ready_at
+        if arrival is not None and arrival.result is not None and not isinstance(arrival.result, ArrivedBatch):
+            return Arrival(arrival.event, RemoteFailure(arrival.result, link.name))
+        return arrival
+
+    def _lose(self, link: NodeLink) -> None:
+        """A node is gone: so are its workers."""
+        for number, worker in list(link.workers.items()):
+            state = worker.state
+            self._exits[number] = WorkerExit(
+                number,
+                None if state is None else state.pid,
+                None,
+                unknown() if state is None else state.heartbeat,
+                node=link.name,
+                node_lost=link.lost,
+            )
+            self.arrivals.append(Arrival(ev.Death(number, cause=ev.Cause.MACHINE, prepared=link.answered)))
+            self._at.pop(number, None)
+            del link.workers[number]
+        self._links.remove(link)
+        self._cluster.lost(link)
+        threading.Thread(target=link.close, daemon=True).start()

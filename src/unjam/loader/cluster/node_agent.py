@@ -1,0 +1,261 @@
+"""The agent of a node: an ordinary pool of processes, and a thread that carries out the parent's orders.
+
+It knows nothing of Ray. See NOTE [ Workers on a cluster ].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import unjam
+from unjam.errors import CannotStartError
+from unjam.loader.cluster import node_messages as msg
+from unjam.loader.cluster.node_copy import node_copy
+from unjam.loader.engine.deadlines import CLOSE_NODE, LOOK_AGAIN
+from unjam.loader.pool.process_pool import ProcessPool
+from unjam.loader.pool.protocol import Arrival
+from unjam.loader.pool.results import ArrivedBatch, understand
+from unjam.loader.pool.start import PayloadCache, open_shipped
+from unjam.loader.pool.worker_handle import WorkerHandle
+from unjam.loader.ship import shipping
+from unjam.loader.ship.process_state import ProcessState
+from unjam.loader.transport.channel import Envelope
+from unjam.loader.worker import messages
+from unjam.loader.worker.spec import WorkerSpec
+from unjam.system.waiting import Waiting
+
+# a reply ends when its batches have this many bytes: the next one is made while it travels
+REPLY_BYTES = 64 << 20
+# seconds between two reports of what the workers do
+STATES_EVERY = 0.25
+# messages that the agent's own pool needs: slots and their bytes
+_OF_THE_POOL = (messages.BatchMade, messages.NewSlot, messages.Carried, messages.Imported)
+
+
+def version() -> tuple[str, str]:
+    """The versions that must be the same on all machines."""
+    return unjam.__version__, ".".join(map(str, sys.version_info[:2]))
+
+
+def boot() -> str:
+    """A name for the machine since it was started: processes with the same one have the same clock."""
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    return ""
+
+
+class RelayPool(ProcessPool):
+    """Passes on most messages as they are: the parent reads them."""
+
+    def _understand(self, handle: WorkerHandle, envelope: Envelope) -> Any:
+        message = envelope.message
+        if isinstance(message, _OF_THE_POOL):
+            return understand(handle, envelope, self._reports)
+        if isinstance(message, messages.Prepared):
+            handle.prepared, handle.ready_at = True, message.at
+        if isinstance(message, messages.Leaving):
+            handle.said_goodbye = True
+        return msg.FromWorker(handle.number, message, bytes(envelope.data))
+
+    def states(self) -> dict[int, msg.WorkerState]:
+        """What each worker does."""
+        return {
+            number: msg.WorkerState(handle.process.pid, handle.page.read(), self.suspended(number))
+            for number, handle in list(self._handles.items())
+        }
+
+    def set_specs(self, specs: tuple[WorkerSpec, ...]) -> None:
+        """Use these settings for workers that start from now on."""
+        for spec in specs:
+            self._specs[spec.worker] = spec
+
+
+class NodeAgent:
+    """Workers of one loader on one node. `content`: returns the bytes of the dataset."""
+
+    def __init__(self, shipment: msg.Shipment, content: Callable[[], Any], specs: list[WorkerSpec]) -> None:
+        self._shipment, self._content, self._specs = shipment, content, specs
+        self._boot = boot()
+        self._pool: RelayPool | None = None
+        self._orders: deque[msg.Order] = deque()
+        self._outbox: deque[Any] = deque()
+        self._news = threading.Condition()
+        self._held: list[Any] = []  # slots of the last reply, which is being sent
+        self._told = 0.0
+        self._problem = ""
+        self._closing = False
+        self._wake_read, self._wake_write = os.pipe()
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        self._thread = threading.Thread(target=self._run, name="unjam-agent", daemon=True)
+        self._thread.start()
+
+    # -- called by the parent ----------------------------------------------------------------------
+
+    def tell(self, orders: list[msg.Order]) -> None:
+        """Take orders; they are carried out in their order."""
+        self._orders.extend(orders)
+        self._wake()
+
+    def poll(self, seconds: float) -> msg.Reply:
+        """Return what happened; wait at most so long for the first event."""
+        self._held.clear()
+        with self._news:
+            if not self._outbox and not self._problem:
+                self._news.wait(seconds)
+        news, size = [], 0
+        while self._outbox and size < REPLY_BYTES:
+            one = self._outbox.popleft()
+            if isinstance(one, Arrival):
+                one, size = self._relayed(one, size)
+            news.append(one)
+        return msg.Reply(time.monotonic_ns(), self._boot, tuple(news), self._states(), self._problem)
+
+    def stack(self, worker: int) -> str:
+        """Return a worker's stack."""
+        return "" if self._pool is None else self._pool.stack(worker)
+
+    def waits_for(self, worker: int) -> Waiting | None:
+        """Return what a worker waits for."""
+        return None if self._pool is None else self._pool.waits_for(worker)
+
+    def attempt(self, payload: tuple[Any, shipping.Manifest]) -> str:
+        """Rebuild an object here; return the error, or nothing."""
+        content, manifest = payload
+        try:
+            received = shipping.Payload.received(content, manifest)
+            shipping.receive(received.fd, manifest, [])
+        except Exception as error:  # noqa: BLE001 - the caller tells it
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def close(self) -> None:
+        """End all workers."""
+        self._closing = True
+        self._wake()
+        self._thread.join(CLOSE_NODE.seconds)
+
+    # -- the thread --------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._pool = self._open()
+        except BaseException as error:  # noqa: BLE001 - the parent tells it
+            self._fail(error)
+            return
+        pool = self._pool
+        pool.wake_on(self._wake_read)
+        try:
+            while not self._closing:
+                self._carry_out(pool)
+                pool.wait(LOOK_AGAIN.seconds)
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+                self._post(pool)
+        except BaseException as error:  # noqa: BLE001 - as above
+            self._fail(error)
+        finally:
+            pool.close()
+
+    def _open(self) -> RelayPool:
+        theirs, here = self._shipment.version, version()
+        if theirs != here:
+            raise CannotStartError(
+                f"the training has unjam {theirs[0]} on Python {theirs[1]}, this node has unjam {here[0]} on Python {here[1]}"
+            )
+        _settle(self._shipment.state)
+        shipment = self._shipment
+        fd, mapping = node_copy(shipment.digest, shipment.manifest, self._content)
+        payload = shipping.Payload(fd, shipment.manifest, mapping, [], shipment.modules, shipment.own, shipment.runs)
+        pool = open_shipped(self._specs, PayloadCache(payload=payload), kind=RelayPool)
+        assert isinstance(pool, RelayPool), "made with this kind"
+        return pool
+
+    def _carry_out(self, pool: RelayPool) -> None:
+        while self._orders:
+            order = self._orders.popleft()
+            match order:
+                case msg.StartWorkers(specs):
+                    pool.set_specs(specs)
+                    pool.start([spec.worker for spec in specs], {spec.worker: spec.mark for spec in specs if spec.mark})
+                case msg.SendTask(worker, task, packed):
+                    pool.post_task(worker, task, packed)
+                case msg.ResumeWorkers(shared_seed, epoch):
+                    pool.resume(shared_seed, epoch)
+                case msg.StopWorker(worker, reason):
+                    pool.stop(worker, reason)
+                case msg.AnswerWorker(worker, decision):
+                    pool.answer(worker, decision)
+                case msg.ContinueWorker(worker):
+                    pool.continue_worker(worker)
+
+    def _post(self, pool: RelayPool) -> None:
+        """Put what the workers sent where `poll` finds it."""
+        came: list[Any] = []
+        while pool.arrivals:
+            one: Any = pool.arrivals.popleft()
+            if isinstance(one, Arrival) and one.result is None:  # a death
+                last_exit = pool.last_exit(one.event.worker)  # type: ignore[union-attr] # deaths have one
+                assert last_exit is not None, "a death without an exit"
+                one = msg.WorkerGone(one.event, last_exit)  # type: ignore[arg-type] # as above
+            came.append(one)
+        if came:
+            with self._news:
+                self._outbox.extend(came)
+                self._news.notify_all()
+
+    def _relayed(self, arrival: Arrival, size: int) -> tuple[msg.FromWorker, int]:
+        """Return a batch for the parent; its slot is held until the next reply."""
+        batch: Any = arrival.result
+        assert isinstance(batch, ArrivedBatch), "only batches are read here"
+        made, data, owner = batch.relayed()
+        self._held.append(owner)
+        return msg.FromWorker(arrival.event.worker, made, data), size + batch.nbytes
+
+    def _states(self) -> dict[int, msg.WorkerState] | None:
+        now = time.monotonic()
+        if self._pool is None or now - self._told < STATES_EVERY:
+            return None
+        self._told = now
+        with contextlib.suppress(RuntimeError):  # a worker came or went meanwhile
+            return self._pool.states()
+        return None
+
+    def _fail(self, error: BaseException) -> None:
+        with self._news:
+            self._problem = f"{type(error).__name__}: {error}"
+            self._news.notify_all()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"!")
+
+
+def _settle(theirs: ProcessState) -> None:
+    """Take over the training's process state, as far as it makes sense on another machine."""
+    here = ProcessState.here()
+    there = [entry for entry in theirs.path if entry and os.path.exists(entry) and entry not in here.path]
+    directory = theirs.directory if theirs.directory is not None and os.path.isdir(theirs.directory) else here.directory
+    dataclasses.replace(
+        theirs,
+        environ=here.environ,
+        directory=directory,
+        path=[*here.path, *there],
+        umask=here.umask,
+        affinity=here.affinity,
+        log_handlers=[one for one in theirs.log_handlers if not one.is_file],
+        authkey=here.authkey,
+        parent_name=here.parent_name,
+        parent_pid=os.getpid(),
+    ).settle_program("the agent")
+    torch.set_num_threads(1)

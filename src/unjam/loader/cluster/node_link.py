@@ -1,0 +1,154 @@
+"""The parent's side of one agent: a thread asks it for news, again and again."""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from unjam.loader.cluster import node_messages as msg
+from unjam.loader.cluster.node_agent import boot
+from unjam.loader.engine.deadlines import ASK_NODE, CLOSE_NODE, NODE_PULSE, NODE_SILENT, NODE_START
+from unjam.loader.transport.status_page import Heartbeat, Stage
+from unjam.loader.worker import messages
+
+
+class AgentLost(Exception):
+    """The agent, or its node, is gone or does not answer; the text says which."""
+
+
+class Agent(Protocol):
+    """An agent on another node. Only `poll` and `ask` wait."""
+
+    def tell(self, orders: list[msg.Order]) -> None:
+        """Send orders."""
+
+    def poll(self, seconds: float, within: float) -> msg.Reply:
+        """Ask for news; raise `AgentLost` if there is no answer within so many seconds."""
+
+    def ask(self, question: str, argument: Any, within: float) -> Any:
+        """Call a method of the agent; raise `AgentLost` as above."""
+
+    def close(self, within: float) -> None:
+        """End its workers and the agent itself; wait for it at most so long."""
+
+
+@dataclass(slots=True, eq=False)
+class RemoteWorker:
+    """What the parent knows of a worker on a node. See `WorkerHandle`, which has the same names."""
+
+    number: int
+    prepared: bool = False
+    ready_at: int = 0
+    said_goodbye: bool = False
+    state: msg.WorkerState | None = None
+    moves: bool = False
+    # unused: slots are the agent's business
+    leases: Any = None
+    unmapped: set[int] = field(default_factory=set)
+
+
+class NodeLink:
+    """One agent and its workers. `room`: how many workers have a processor there. `wake`: called from the thread."""
+
+    def __init__(self, agent: Agent, name: str, room: int, wake: Callable[[], None]) -> None:
+        self.name, self.room = name, room
+        self.workers: dict[int, RemoteWorker] = {}
+        self.inbox: deque[msg.Reply] = deque()
+        self.lost = ""
+        self.answered = False  # whether the agent has ever worked
+        self.nbytes = 0
+        self._agent = agent
+        self._wake = wake
+        self._shift: int | None = None  # from the agent's clock to ours, nanoseconds
+        self._closed = False
+        self._thread = threading.Thread(target=self._listen, name=f"unjam-node-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def free(self) -> int:
+        """How many more workers have a processor there."""
+        return self.room - len(self.workers)
+
+    def tell(self, *orders: msg.Order) -> None:
+        """Send orders to the agent."""
+        if not self.lost:
+            try:
+                self._agent.tell(list(orders))
+            except AgentLost as error:
+                self.lost = str(error)
+                self._wake()
+
+    def ask(self, question: str, argument: Any) -> Any:
+        """Ask the agent; None if it does not answer in time."""
+        try:
+            return None if self.lost else self._agent.ask(question, argument, ASK_NODE.seconds)
+        except AgentLost:
+            return None
+
+    def close(self) -> None:
+        """End the agent."""
+        self._closed = True
+        self._agent.close(CLOSE_NODE.seconds)
+
+    def in_our_clock(self, reply: msg.Reply) -> msg.Reply:
+        """Return a reply whose times are those of our clock."""
+        shift = self._shift or 0
+        if not shift:
+            return reply
+        states = reply.states
+        if states is not None:
+            states = {
+                number: dataclasses.replace(one, heartbeat=_shifted(one.heartbeat, shift))
+                for number, one in states.items()
+            }
+        return dataclasses.replace(reply, news=tuple(_shifted_news(one, shift) for one in reply.news), states=states)
+
+    def _listen(self) -> None:
+        within = NODE_START.seconds
+        while not self._closed:
+            asked = time.monotonic_ns()
+            try:
+                reply = self._agent.poll(NODE_PULSE.seconds, within)
+            except AgentLost as error:
+                self.lost = self.lost or str(error)
+                break
+            if self._shift is None:
+                same = reply.boot and reply.boot == boot()
+                self._shift = 0 if same else (asked + time.monotonic_ns()) // 2 - reply.now
+            within = NODE_SILENT.seconds
+            self.answered = self.answered or not reply.problem
+            self.inbox.append(reply)
+            if reply.problem:
+                self.lost = reply.problem
+                break
+            self._wake()
+        self._wake()
+
+
+def _shifted(heartbeat: Heartbeat, shift: int) -> Heartbeat:
+    return dataclasses.replace(heartbeat, since=heartbeat.since + shift)
+
+
+def _shifted_news(one: Any, shift: int) -> Any:
+    if isinstance(one, msg.WorkerGone):
+        last_exit = dataclasses.replace(one.exit, heartbeat=_shifted(one.exit.heartbeat, shift))
+        return dataclasses.replace(one, exit=last_exit)
+    message = one.message
+    if isinstance(message, messages.Prepared):
+        return dataclasses.replace(one, message=dataclasses.replace(message, at=message.at + shift))
+    if isinstance(message, messages.BatchMade):
+        times = array.array("q", message.times)
+        moved = array.array("q", [stamp + shift for stamp in times])
+        return dataclasses.replace(one, message=dataclasses.replace(message, times=moved.tobytes()))
+    return one
+
+
+def unknown() -> Heartbeat:
+    """The heartbeat of a worker of which nothing is known yet."""
+    return Heartbeat(Stage.STARTING, -1, -1, time.monotonic_ns(), 0, armed=False)

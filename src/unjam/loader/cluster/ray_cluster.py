@@ -1,0 +1,317 @@
+"""Agents as Ray actors: the only file that uses Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from unjam.errors import CannotShipError, ClusterError
+from unjam.loader.cluster import node_messages as msg
+from unjam.loader.cluster.node_agent import NodeAgent, version
+from unjam.loader.cluster.node_link import AgentLost, NodeLink
+from unjam.loader.engine.deadlines import NODE_START
+from unjam.loader.pool.start import PayloadCache
+from unjam.loader.ray_pool import RayPool
+from unjam.loader.ship import shipping
+from unjam.loader.ship.pickle_culprit import find_culprit
+from unjam.loader.ship.process_state import ProcessState
+from unjam.loader.worker.spec import WorkerInput, WorkerSpec
+from unjam.system.waiting import Waiting
+
+
+def connect(settings: RayPool) -> Any:
+    """Return the module `ray`, connected to the cluster; raise `ClusterError` if that is not possible."""
+    try:
+        import ray  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ClusterError("pool='ray' needs Ray: pip install 'unjam[ray]'") from error
+    if not ray.is_initialized():
+        try:
+            # an agent that cannot reach the head is our business: Ray would end this whole process
+            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(int(NODE_START.seconds)))
+            ray.init(address=settings.address, ignore_reinit_error=True, logging_level="warning")
+        except Exception as error:
+            where = f"the cluster at {settings.address}" if settings.address else "a Ray cluster"
+            raise ClusterError(f"{where} cannot be reached: {error}") from error
+    return ray
+
+
+class ActorAgent:
+    """The class of the actor: a `NodeAgent` in its process. `stored`: where the dataset's bytes are."""
+
+    def __init__(self, shipment: msg.Shipment, stored: list[Any], specs: list[WorkerSpec]) -> None:
+        self._agent = NodeAgent(shipment, lambda: _content(stored), specs)
+
+    def poll(self, seconds: float) -> msg.Reply:
+        """See `NodeAgent`."""
+        return self._agent.poll(seconds)
+
+    def tell(self, orders: list[msg.Order]) -> None:
+        """See `NodeAgent`."""
+        self._agent.tell(orders)
+
+    def ask(self, question: str, argument: Any) -> str | Waiting | None:
+        """Call a method of the agent."""
+        found: str | Waiting | None = getattr(self._agent, question)(argument)
+        return found
+
+    def close(self) -> None:
+        """See `NodeAgent`."""
+        self._agent.close()
+
+
+def _content(stored: list[Any]) -> Any:
+    import ray  # noqa: PLC0415 - in the actor
+
+    return ray.get(stored[0], timeout=NODE_START.seconds)[0]
+
+
+class RayAgent:
+    """An actor, as a link uses it. See `Agent`."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor = ray, actor
+        self._asked: Any = None
+
+    def tell(self, orders: list[msg.Order]) -> None:
+        """See `Agent`."""
+        with self._named():
+            self._actor.tell.remote(orders)
+
+    def poll(self, seconds: float, within: float) -> msg.Reply:
+        """See `Agent`."""
+        with self._named(within):
+            asked = self._asked or self._actor.poll.remote(seconds)
+            self._asked = None
+            reply: msg.Reply = self._ray.get(asked, timeout=within)
+            self._asked = self._actor.poll.remote(seconds)  # before the caller has read this reply
+            return reply
+
+    def ask(self, question: str, argument: Any, within: float) -> Any:
+        """See `Agent`."""
+        with self._named(within):
+            return self._ray.get(self._actor.ask.remote(question, argument), timeout=within)
+
+    def close(self, within: float) -> None:
+        """See `Agent`."""
+        self._asked = None
+        with contextlib.suppress(Exception):  # it may be gone
+            self._ray.get(self._actor.close.remote(), timeout=within)
+        with contextlib.suppress(Exception):
+            self._ray.kill(self._actor)
+
+    @contextlib.contextmanager
+    def _named(self, within: float = 0.0) -> Iterator[None]:
+        known = self._ray.exceptions
+        try:
+            yield
+        except known.GetTimeoutError as error:
+            raise AgentLost(f"it did not answer for {within:g} s") from error
+        except known.RayTaskError as error:  # what the agent itself raised
+            raise AgentLost(f"its agent failed: {type(error.cause).__name__}: {error.cause}") from error
+        except known.RayError as error:
+            raise AgentLost(_short(error)) from error
+        except Exception as error:  # Ray was shut down, or this process lost its node
+            raise AgentLost(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}") from error
+
+
+def _short(error: Exception) -> str:
+    """Return the line of Ray's error that says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    why = [line for line in lines if "because" in line or "Died" in line or "died" in line]
+    return (why or lines or [type(error).__name__])[-1][:300]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A living node: its id, its name for messages, and how many workers find room there."""
+
+    key: str
+    name: str
+    room: int
+
+
+class RayCluster:
+    """Starts agents on the cluster's nodes. See `Cluster`."""
+
+    def __init__(self, ray: Any, settings: RayPool, shipment: msg.Shipment, stored: Any) -> None:
+        self._ray, self._settings, self._shipment, self._stored = ray, settings, shipment, stored
+        self._keys: dict[str, str] = {}  # by the name of a link
+        self._failed: Counter[str] = Counter()  # nodes whose agent never worked
+
+    def grow(
+        self, workers: int, links: list[NodeLink], specs: list[WorkerSpec], wake: Callable[[], None]
+    ) -> list[NodeLink]:
+        """See `Cluster`."""
+        used = {self._keys[link.name] for link in links}
+        nodes = sorted((node for node in self.nodes() if node.key not in used), key=lambda node: self._failed[node.key])
+        best = [node for node in nodes if self._failed[node.key] == self._failed[nodes[0].key]] if nodes else []
+        found = []
+        for node, share in shares(best, min(workers, self._fair()), spread=self._settings.placement != "pack"):
+            agent = self._agent(node, share, specs)
+            name = node.name if all(link.name != node.name for link in [*links, *found]) else f"{node.name}-{node.key[:6]}"
+            self._keys[name] = node.key
+            found.append(NodeLink(agent, name, share, wake))
+        return found
+
+    def lost(self, link: NodeLink) -> None:
+        """See `Cluster`."""
+        if not link.answered:
+            self._failed[self._keys[link.name]] += 1
+
+    def why_no_room(self) -> str:
+        """See `Cluster`."""
+        try:
+            free = self._ray.available_resources().get("CPU", 0.0)
+            total = self._ray.cluster_resources().get("CPU", 0.0)
+        except Exception as error:  # noqa: BLE001 - it is gone
+            return f"it does not answer ({type(error).__name__}: {error})"
+        needs = ", ".join(f"{amount:g} {name}" for name, amount in self._each().items())
+        return f"{free:g} of its {total:g} processors are free, and a worker needs {needs}"
+
+    def nodes(self) -> list[Node]:
+        """Return the living nodes that have room, with the roomiest first."""
+        group = self._settings.placement
+        if not isinstance(group, str):
+            return self._bundles(group)
+        from ray._private.state import available_resources_per_node  # noqa: PLC0415 - an extra; there is no public way
+
+        free = available_resources_per_node()
+        found = []
+        for one in self._ray.nodes():
+            left = free.get(one["NodeID"], {})
+            room = min((left.get(name, 0.0) // amount for name, amount in self._each().items()), default=0.0)
+            if one["Alive"] and room >= 1:
+                found.append(Node(one["NodeID"], one["NodeManagerAddress"], int(room)))
+        return sorted(found, key=lambda node: -node.room)
+
+    def try_here(self, node: Node, specs: list[WorkerSpec]) -> RayAgent:
+        """Start an agent on a node, for a trial."""
+        return self._agent(node, 1, specs)
+
+    def _each(self) -> dict[str, float]:
+        """The resources of one worker."""
+        return {"CPU": float(self._settings.cpus), **self._settings.resources}
+
+    def _fair(self) -> int:
+        """The most workers for this rank: its part of the cluster, if there are several."""
+        ranks = int(os.environ.get("WORLD_SIZE", "1") or 1)
+        total = self._ray.cluster_resources().get("CPU", 0.0) / self._settings.cpus
+        return max(1, math.floor(total / max(1, ranks)))
+
+    def _bundles(self, group: Any) -> list[Node]:
+        found = []
+        for number, bundle in enumerate(group.bundle_specs):
+            room = min(bundle.get(name, 0.0) // amount for name, amount in self._each().items())
+            if room >= 1:
+                found.append(Node(str(number), f"bundle {number}", int(room)))
+        return found
+
+    def _agent(self, node: Node, share: int, specs: list[WorkerSpec]) -> RayAgent:
+        from ray.util import scheduling_strategies as strategies  # noqa: PLC0415 - an extra
+
+        group = self._settings.placement
+        if isinstance(group, str):
+            where: Any = strategies.NodeAffinitySchedulingStrategy(node.key, soft=False)
+        else:
+            where = strategies.PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=int(node.key))
+        actor = _actor_class(self._ray).options(
+            num_cpus=share * self._settings.cpus,
+            resources={name: share * amount for name, amount in self._settings.resources.items()},
+            scheduling_strategy=where,
+            runtime_env=dict(self._settings.runtime_env) if self._settings.runtime_env is not None else None,
+            max_restarts=0,
+            max_task_retries=0,
+        )
+        return RayAgent(self._ray, actor.remote(self._shipment, [self._stored], specs))
+
+
+def _actor_class(ray: Any) -> Any:
+    """Return the actor's class with threads for each kind of call: none waits for another."""
+
+    class UnjamAgent(ActorAgent):
+        poll = ray.method(concurrency_group="poll")(ActorAgent.poll)
+        tell = ray.method(concurrency_group="tell")(ActorAgent.tell)
+        ask = ray.method(concurrency_group="ask")(ActorAgent.ask)
+
+    return ray.remote(concurrency_groups={"poll": 1, "tell": 1, "ask": 4})(UnjamAgent)
+
+
+def shares(nodes: list[Node], workers: int, *, spread: bool) -> list[tuple[Node, int]]:
+    """Divide workers among nodes: the same number to each, or few nodes filled up."""
+    given: Counter[int] = Counter()
+    left = min(workers, sum(node.room for node in nodes))
+    if spread:
+        while left:
+            for number, node in enumerate(nodes):
+                if left and given[number] < node.room:
+                    given[number] += 1
+                    left -= 1
+    else:
+        for number, node in enumerate(nodes):
+            given[number] = min(left, node.room)
+            left -= given[number]
+    return [(node, given[number]) for number, node in enumerate(nodes) if given[number]]
+
+
+# -- the dataset on its way --------------------------------------------------------------------------------------------
+
+
+def ship_there(ray: Any, worker_input: WorkerInput, cache: PayloadCache) -> tuple[msg.Shipment, Any]:
+    """Pickle the dataset for other machines and store it in the cluster, once as long as it stays the same."""
+    try:
+        payload = shipping.ship(worker_input, cache.travelling, with_state=True, travels=True)
+    except Exception as error:
+        raise cannot_travel(worker_input, error, _pickles) from error
+    job = ray.get_runtime_context().get_job_id()
+    if cache.stored is None or payload is not cache.travelling or cache.stored[0] != job:
+        view = payload.mapping.view()[: payload.manifest.size]
+        digest = hashlib.blake2b(view, digest_size=16).hexdigest()
+        cache.travelling, cache.stored = payload, (job, digest, ray.put([pickle.PickleBuffer(view)]))
+    _, digest, stored = cache.stored
+    parts = (payload.manifest, digest, payload.modules, payload.own, payload.runs)
+    return msg.Shipment(*parts, ProcessState.here(), version()), stored
+
+
+def cannot_travel(
+    worker_input: WorkerInput, error: BaseException, attempt: Callable[[object], None], node: str = ""
+) -> CannotShipError:
+    """Return the error that names the part of the dataset that does not reach a node, or cannot be rebuilt there."""
+    at = f"node {node}" if node else "another machine"
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
+        culprit = find_culprit(name, getattr(worker_input, name), attempt)
+        if culprit is not None:
+            doing = "cannot be rebuilt on" if node else "cannot be sent to"
+            text = f"{culprit.path} {doing} {at}: it is a {culprit.type_name}\n  {culprit.reason}"
+            cure = (
+                f"help: make it in the worker: unjam.per_worker(what opens it, its arguments) in place of {culprit.path}; packages that "
+                "the nodes lack can be given by RayPool(runtime_env={'pip': [...]})"
+            )
+            return CannotShipError(f"{text}\n{cure}", path=culprit.path, type_name=culprit.type_name, cure=cure)
+    return CannotShipError(f"the dataset cannot be rebuilt on {at}: {type(error).__name__}: {error}", path="dataset")
+
+
+def _pickles(part: object) -> None:
+    """Pickle for another machine and rebuild it here."""
+    payload = shipping.ship(part, travels=True)
+    shipping.receive(payload.fd, payload.manifest, [], here=True)
+
+
+def rebuilds_on(agent: RayAgent) -> Callable[[object], None]:
+    """Return what raises if a part cannot be rebuilt by an agent."""
+
+    def attempt(part: object) -> None:
+        payload = shipping.ship(part, travels=True)
+        content = bytes(payload.mapping.view()[: payload.manifest.size])
+        said = agent.ask("attempt", (content, payload.manifest), NODE_START.seconds)
+        if said:
+            raise RuntimeError(said)
+
+    return attempt
