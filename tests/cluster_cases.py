@@ -1,0 +1,510 @@
+"""Loaders on a real Ray cluster of two or three nodes on this machine. `tests/test_cluster.py` runs them in a process of their own.
+
+By hand: `pytest --noconftest tests/cluster_cases.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+import ray
+import torch
+import torch.utils.data
+from ray.cluster_utils import Cluster
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+import unjam
+from unjam.loader.cluster.ray_cluster import Node, shares
+
+pytestmark = pytest.mark.timeout(120)
+STORE = 200 << 20
+TORCHS: dict = {}  # batches of torch's loader
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head without processors, and two nodes."""
+    # before Ray is used: a process with its threads and sockets should not be forked, as torch's loader does
+    for kind in (Rows, Stream):
+        for workers in (1, 3):
+            torch.manual_seed(3)
+            theirs = torch.utils.data.DataLoader(kind(), **options(kind, workers))
+            TORCHS[kind, workers] = [list(theirs), list(theirs)]
+            del theirs
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
+    made.nodes = [made.add_node(num_cpus=2, object_store_memory=STORE) for _ in range(2)]
+    ray.init(address=made.address, logging_level="error", log_to_driver=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(cluster):
+    """After each test: no actor, no reserved processor, no thread of ours, no worker."""
+    yield
+    import gc
+
+    gc.collect()
+    until = time.monotonic() + 15
+    while (left := leftovers()) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left
+
+
+def leftovers():
+    found = [one["ClassName"] for one in actors() if one["State"] not in ("DEAD",)]
+    found += [one.name for one in threading.enumerate() if one.name.startswith("unjam-")]
+    free, total = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
+    found += [f"{total - free} processors"] if free != total else []
+    return found + [f"process {pid}" for pid in agents_workers()]
+
+
+def actors():
+    from ray._private.state import actors as known
+
+    return list(known().values())
+
+
+def agents_workers():
+    """Processes of fork servers whose parent is an actor."""
+    found = []
+    for one in psutil.process_iter(["cmdline", "ppid"]):
+        with contextlib.suppress(psutil.Error):
+            line = " ".join(one.info["cmdline"] or ())
+            if "unjam" in line and "server" in line and "ray::" in " ".join(psutil.Process(one.info["ppid"]).cmdline()):
+                found.append(one.pid)
+    return found
+
+
+def options(kind, workers):
+    return dict(batch_size=7, num_workers=workers, shuffle=kind is Rows, persistent_workers=True)
+
+
+def same(first, second):
+    first, second = list(first), list(second)
+    assert len(first) == len(second)
+    for one, other in zip(first, second, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert torch.equal(a, b)
+
+
+class Rows(Dataset):
+    def __init__(self, length=96, width=300):
+        self.data = torch.arange(length * width, dtype=torch.float32).view(length, width)
+        self.array = np.arange(length)
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        return self.data[index], index, torch.rand(2), float(self.array[index])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        for number in range(info.id, 60, info.num_workers):
+            yield torch.full((300,), number), number
+
+
+class Slow(Dataset):
+    def __init__(self, length=200, seconds=0.02):
+        self.length, self.seconds = length, seconds
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.full((2000,), index)
+
+
+class Fails(Dataset):
+    def __init__(self, how, length=40):
+        self.how, self.length = how, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index == 13:
+            if self.how == "raises":
+                raise ValueError("sample thirteen")
+            if self.how == "hangs":
+                time.sleep(1000)
+            if self.how == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            with open(self.how) as file:
+                return torch.tensor(len(file.read()))
+        return torch.tensor(index)
+
+
+def indices(batches):
+    return [int(value) for batch in batches for value in (batch[:, 0] if batch.dim() > 1 else batch)]
+
+
+# -- the same batches as torch's ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Rows, Stream])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_parity_with_torch(kind, workers):
+    torch.manual_seed(3)
+    ours = unjam.DataLoader(kind(), pool="ray", **options(kind, workers))
+    for epoch in TORCHS[kind, workers]:
+        same(ours, epoch)
+
+
+def test_batches_can_be_changed_and_kept(cluster):
+    loader = unjam.DataLoader(Rows(40, 60_000), batch_size=4, num_workers=2, pool="ray")
+    kept = []
+    for data, index, *_ in loader:
+        data += 1
+        kept.append((data, index))
+    for data, index in kept:
+        assert torch.equal(data, Rows(40, 60_000).data[index] + 1)
+    del data, kept, loader
+
+
+def test_workers_here_and_there():
+    loader = unjam.DataLoader(Slow(), batch_size=4, num_workers=1, pool=unjam.RayPool(workers=2))
+    assert indices(loader) == list(range(200))
+    told = loader.statistics().nodes
+    assert set(told) >= {"here"}
+    assert len(told) >= 2
+    assert sum(one.batches for one in told.values()) == 50
+
+
+def test_no_workers_here():
+    loader = unjam.DataLoader(Slow(40), batch_size=4, pool=unjam.RayPool(workers=2))
+    assert indices(loader) == list(range(40))
+
+
+def test_auto_uses_the_clusters_processors():
+    loader = unjam.DataLoader(Slow(120, 0.01), batch_size=4, num_workers="auto", pool="ray")
+    assert indices(loader) == list(range(120))
+    assert loader.statistics().auto.most == 4
+
+
+def test_goes_on_where_it_stopped():
+    def made():
+        torch.manual_seed(7)
+        return unjam.DataLoader(Rows(), batch_size=8, num_workers=2, shuffle=True, pool="ray")
+
+    loader = made()
+    want = list(loader)
+    loader = made()
+    iterator = iter(loader)
+    begun = [next(iterator) for _ in range(5)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    del iterator
+    loader = made()
+    loader.load_state_dict(state)
+    same([*begun, *loader], want)
+
+
+# -- failures of samples -----------------------------------------------------------------------------------------------
+
+
+def test_a_sample_that_raises_names_its_node():
+    loader = unjam.DataLoader(Fails("raises"), batch_size=4, num_workers=2, pool="ray")
+    with pytest.raises(ValueError, match="thirteen") as caught:
+        list(loader)
+    assert any("on node" in note and "sample 13" in "".join(caught.value.__notes__) for note in caught.value.__notes__)
+
+
+def test_policies():
+    loader = unjam.DataLoader(Fails("raises"), batch_size=4, num_workers=2, pool="ray", on_error="skip")
+    assert indices(loader) == [index for index in range(40) if index != 13]
+    asked = []
+    loader = unjam.DataLoader(
+        Fails("raises"), batch_size=4, num_workers=2, pool="ray", on_error=lambda error: asked.append(error.index) or "skip"
+    )
+    assert indices(loader) == [index for index in range(40) if index != 13]
+    assert asked == [13]
+
+
+def test_a_sample_that_hangs():
+    loader = unjam.DataLoader(Fails("hangs"), batch_size=4, num_workers=2, pool="ray", sample_timeout=1.5)
+    with pytest.raises(unjam.SampleTimeoutError, match="sample 13") as caught:
+        list(loader)
+    assert "time.sleep(1000)" in str(caught.value)
+
+
+def test_a_sample_that_ends_its_worker():
+    loader = unjam.DataLoader(Fails("dies"), batch_size=4, num_workers=2, pool="ray", on_error="skip")
+    assert indices(loader) == [index for index in range(40) if index != 13]
+    assert "on node" in loader.incidents[0].what
+    assert loader.incidents[0].signal == "SIGKILL"
+
+
+def test_a_path_that_exists_only_here(tmp_path):
+    (tmp_path / "labels.txt").write_text("abc")
+    os.chmod(tmp_path, 0o755)
+    # the nodes are processes of this machine: let them see another file system
+    path = f"/proc/{os.getpid()}/cwd/labels.txt"
+    old = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        data = Fails("labels.txt")  # a relative path; agents enter the directory if there is one
+        data.how = "/nowhere/labels.txt"
+        with pytest.raises(FileNotFoundError) as caught:
+            list(unjam.DataLoader(data, batch_size=4, num_workers=1, pool="ray"))
+        assert "exists on this machine" not in str(caught.value.__notes__)
+    finally:
+        os.chdir(old)
+    del path
+
+
+# -- failures of the cluster -------------------------------------------------------------------------------------------
+
+
+def test_an_actor_is_killed():
+    loader = unjam.DataLoader(Slow(), batch_size=4, num_workers=4, pool="ray")
+    got = []
+    for number, batch in enumerate(loader):
+        got.append(batch)
+        if number == 10:
+            kill_an_actor(random.Random(1))
+    assert indices(got) == list(range(200))
+    assert "is gone with its node" in loader.incidents[0].what
+
+
+def kill_an_actor(dice):
+    from ray._private.worker import global_worker
+    from ray.actor import ActorHandle  # noqa: F401 - to be sure that it is there
+
+    alive = [one for one in actors() if one["State"] == "ALIVE"]
+    if alive:
+        os.kill(dice.choice(alive)["Pid"], signal.SIGKILL)
+    del global_worker
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_a_node_dies(cluster, kind):
+    extra = cluster.add_node(num_cpus=2, object_store_memory=STORE)
+    cluster.wait_for_nodes()
+    data = Slow() if kind == "map" else SlowStream()
+    loader = unjam.DataLoader(data, batch_size=4, num_workers=6, pool="ray")
+    got = []
+    for number, batch in enumerate(loader):
+        got.append(batch)
+        if number == 8:
+            cluster.remove_node(extra, allow_graceful=False)
+    assert sorted(indices(got)) == list(range(200))
+    if kind == "map":
+        assert indices(got) == list(range(200))
+
+
+class SlowStream(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        for number in range(info.id, 200, info.num_workers):
+            time.sleep(0.02)
+            yield torch.full((2000,), number)
+
+
+def test_a_node_comes(cluster):
+    loader = unjam.DataLoader(Slow(900, 0.03), batch_size=4, num_workers=6, pool="ray")
+    iterator = iter(loader)
+    got = [next(iterator)]
+    extra = cluster.add_node(num_cpus=2, object_store_memory=STORE)
+    cluster.wait_for_nodes()
+    got += iterator
+    assert indices(got) == list(range(900))
+    assert len(loader.statistics().nodes) == 3
+    assert not loader.incidents
+    cluster.remove_node(extra)
+
+
+def test_kills_at_random(cluster):
+    """Actors and workers die for a while; nothing is lost, repeated or out of order."""
+    dice, until, rounds, stop = random.Random(5), time.monotonic() + float(os.environ.get("UNJAM_CHAOS_SECONDS", "12")), 0, []
+
+    def kill():
+        while not stop:
+            time.sleep(dice.uniform(0.3, 1.5))
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if dice.random() < 0.4:
+                    kill_an_actor(dice)
+                else:
+                    ours = [one for one in psutil.process_iter(["name"]) if "unjam" in " ".join(one.cmdline())]
+                    os.kill(dice.choice(ours).pid, signal.SIGKILL) if ours else None
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    try:
+        while time.monotonic() < until:
+            loader = unjam.DataLoader(Slow(300, 0.01), batch_size=4, num_workers=4, pool="ray", max_restarts=10_000)
+            assert indices(loader) == list(range(300))
+            rounds += 1
+    finally:
+        stop.append(1)
+        killer.join(5)
+    print(f"{rounds} epochs")
+
+
+def test_a_cluster_without_room():
+    with pytest.raises(unjam.ClusterError, match="needs 1 CPU, 1 unobtainium"):
+        list(
+            unjam.DataLoader(
+                Slow(8), num_workers=1, pool=unjam.RayPool(resources={"unobtainium": 1}, patience=2)
+            )
+        )
+
+
+def test_a_cluster_that_is_gone():
+    """In a process of its own, whose cluster loses all its nodes."""
+    code = textwrap.dedent(
+        """
+        import os, sys, time
+        os.environ["RAY_AUTH_MODE"] = "disabled"
+        sys.path.insert(0, sys.argv[1])
+        from cluster_cases import *
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
+        node = made.add_node(num_cpus=2, object_store_memory=STORE)
+        ray.init(address=made.address, logging_level="error", log_to_driver=False)
+        loader = unjam.DataLoader(Slow(), batch_size=4, num_workers=2, pool=unjam.RayPool(patience=4))
+        try:
+            for number, batch in enumerate(loader):
+                if number == 3:
+                    began = time.monotonic()
+                    made.remove_node(node, allow_graceful=False)
+        except unjam.ClusterError as error:
+            print("ClusterError", time.monotonic() - began < 30, error)
+        made.shutdown()
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, os.path.dirname(__file__)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert "ClusterError True" in done.stdout, done.stdout + done.stderr[-3000:]
+
+
+# -- what travels ------------------------------------------------------------------------------------------------------
+
+
+def test_code_that_exists_only_here(tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text(
+        "import torch\n"
+        "SCALE = 3\n"
+        "def scaled(value):\n"
+        "    return torch.tensor(value * SCALE)\n"
+        "class Numbers(torch.utils.data.Dataset):\n"
+        "    def __len__(self):\n"
+        "        return 12\n"
+        "    def __getitem__(self, index):\n"
+        "        return scaled(index)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import only_here
+
+    loader = unjam.DataLoader(only_here.Numbers(), batch_size=4, num_workers=1, pool="ray")
+    os.rename(tmp_path / "only_here.py", tmp_path / "gone.py")
+    import shutil
+
+    shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+    assert indices(loader) == [3 * index for index in range(12)]
+
+
+class Holds(Dataset):
+    def __init__(self, what):
+        self.inner = {"handle": what}
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+
+def test_what_cannot_travel_is_named():
+    with pytest.raises(unjam.CannotShipError, match=r"dataset\.inner\['handle'\] cannot be sent"):
+        list(unjam.DataLoader(Holds((one for one in ())), num_workers=1, pool="ray"))
+    shared = torch.zeros(100_000).share_memory_()
+    with pytest.raises(unjam.CannotShipError, match=r"dataset\.inner\['handle'\] cannot be sent"):
+        list(unjam.DataLoader(Holds(shared), num_workers=1, pool="ray"))
+
+
+class OnlyHere:
+    """Can be rebuilt only in the process that made it."""
+
+    def __init__(self):
+        self.home = os.getpid()
+
+    def __setstate__(self, state):
+        if state["home"] != os.getpid():
+            raise RuntimeError("the licence is for another machine")
+        self.__dict__.update(state)
+
+
+def test_what_cannot_be_rebuilt_there_is_named():
+    with pytest.raises(unjam.CannotShipError, match=r"dataset\.inner\['handle'\] cannot be rebuilt on node") as caught:
+        list(unjam.DataLoader(Holds(OnlyHere()), num_workers=1, pool="ray"))
+    assert "the licence is for another machine" in str(caught.value)
+
+
+def test_one_copy_of_the_dataset_on_a_machine():
+    data = Rows(400, 10_000)
+    loaders = [unjam.DataLoader(data, batch_size=50, num_workers=2, pool="ray", persistent_workers=True) for _ in range(2)]
+    iterators = [iter(loader) for loader in loaders]
+    for iterator in iterators:
+        next(iterator)
+    copies = set()
+    for one in psutil.process_iter(["cmdline"]):
+        with contextlib.suppress(psutil.Error, OSError):
+            if "ray::" in " ".join(one.info["cmdline"] or ()):
+                for fd in os.listdir(f"/proc/{one.pid}/fd"):
+                    with contextlib.suppress(OSError):
+                        if "unjam-dataset-" in os.readlink(f"/proc/{one.pid}/fd/{fd}"):
+                            copies.add(os.stat(f"/proc/{one.pid}/fd/{fd}").st_ino)
+    assert len(copies) == 1  # all nodes of this cluster are on one machine
+    del iterator, iterators, loaders
+
+
+# -- placement ---------------------------------------------------------------------------------------------------------
+
+
+def test_shares():
+    nodes = [Node("a", "a", 5), Node("b", "b", 2)]
+    assert [share for _, share in shares(nodes, 4, spread=True)] == [2, 2]
+    assert [share for _, share in shares(nodes, 6, spread=True)] == [4, 2]
+    assert [share for _, share in shares(nodes, 100, spread=True)] == [5, 2]
+    assert [share for _, share in shares(nodes, 6, spread=False)] == [5, 1]
+    assert shares([], 6, spread=True) == []
+
+
+def test_more_workers_than_processors():
+    loader = unjam.DataLoader(Slow(80, 0.005), batch_size=4, num_workers=9, pool="ray")
+    assert indices(loader) == list(range(80))
+
+
+def test_a_placement_group():
+    group = ray.util.placement_group([{"CPU": 1}, {"CPU": 2}])
+    ray.get(group.ready(), timeout=30)
+    loader = unjam.DataLoader(Slow(40, 0.005), batch_size=4, num_workers=3, pool=unjam.RayPool(placement=group))
+    assert indices(loader) == list(range(40))
+    ray.util.remove_placement_group(group)
+
+
+def test_settings_are_checked():
+    with pytest.raises(ValueError, match="pool should be"):
+        unjam.DataLoader(Slow(), pool="dask")
+    with pytest.raises(ValueError, match="workers should be"):
+        unjam.RayPool(workers=0)
+    with pytest.raises(ValueError, match="placement should be"):
+        unjam.RayPool(placement="anywhere")
