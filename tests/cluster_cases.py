@@ -66,7 +66,7 @@ def nothing_left(cluster):
 
 
 def leftovers():
-    found = [one["ClassName"] for one in actors() if one["State"] not in ("DEAD",)]
+    found = [one.get("ActorClassName") or str(one) for one in actors() if one["State"] not in ("DEAD",)]
     found += [one.name for one in threading.enumerate() if one.name.startswith("unjam-")]
     free, total = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
     found += [f"{total - free} processors"] if free != total else []

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         AutoStep,
         Copies,
         LineTime,
+        NodeShare,
         Profile,
         SlowSample,
         StageTimes,
@@ -75,7 +76,7 @@ _HOMES = {
     "unjam.shared.per_worker": ("PerWorker", "per_worker"),
     "unjam.shared.share": ("share",),
     "unjam.statistics": (
-        "Auto", "AutoStep", "Copies", "LineTime", "Profile", "SlowSample", "StageTimes", "Stalls", "Statistics", "TransformTime",
+        "Auto", "AutoStep", "Copies", "LineTime", "NodeShare", "Profile", "SlowSample", "StageTimes", "Stalls", "Statistics", "TransformTime",
     ),
 }  # fmt: skip
 __all__ = [
@@ -98,6 +99,7 @@ __all__ = [
     "LockTimeoutError",
     "Mapped",
     "MappedDataset",
+    "NodeShare",
     "OnError",
     "PerWorker",
     "Profile",

@@ -176,6 +176,19 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeShare:
+    """What one node of a cluster did; "here" is this machine.
+
+    workers: how many it has now. seconds: how long they worked on these batches. bytes: what came over the network.
+    """
+
+    workers: int = 0
+    batches: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """Totals since the loader was made.
 
@@ -192,6 +205,7 @@ class Statistics:
     arena_held: the part of it that belongs to batches which the consumer still holds.
     auto: what `num_workers="auto"` chose. profile: what `profile=True` measured.
     copies: what `device=` sent to an accelerator.
+    nodes: with workers on a cluster, what each node did. does_not_pay: why workers on this machine would be faster; empty: they would not.
     passed_over: samples of streams without `state_dict()` that were read again to go on where they were.
     passing_over: the seconds that this took, of all workers together.
     rebuilt: why each worker rebuilds the dataset itself. Empty: the dataset is rebuilt once and
@@ -220,6 +234,8 @@ class Statistics:
     auto: Auto | None = None
     profile: Profile | None = None
     copies: Copies | None = None
+    nodes: dict[str, NodeShare] = field(default_factory=dict)
+    does_not_pay: str = ""
     passed_over: int = 0
     passing_over: float = 0.0
     rebuilt: str = ""
@@ -259,6 +275,13 @@ class Statistics:
             lines.append(
                 "  incidents: " + ", ".join(f"{count} {kind}" for kind, count in sorted(self.incidents.items()))
             )
+        for name, one in self.nodes.items():
+            lines.append(
+                f"  node {name}: {one.workers} workers, {one.batches:,} batches, {_bytes(one.bytes)} over the network, "
+                f"{_seconds(one.seconds)} of work"
+            )
+        if self.does_not_pay:
+            lines.append(f"  workers on the cluster do not pay: {self.does_not_pay}")
         lines += [str(one) for one in (self.auto, self.copies, self.profile) if one is not None]
         if self.rebuilt:
             lines.append(f"  each worker rebuilds the dataset for itself: {self.rebuilt}")

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from unjam.errors import CannotResumeError, SampleError
 from unjam.loader import options as own_options
 from unjam.loader import resume
+from unjam.loader.cluster.verdict import does_not_pay
 from unjam.loader.driver.auto_size import AutoSizer, divides_itself, first_size
 from unjam.loader.options import AutoWorkers, LoaderOptions
 from unjam.loader.pool import fork_server
@@ -23,6 +24,7 @@ from unjam.loader.state import LoaderState, attach, own_of
 from unjam.loader.worker.sample_random import replay_sample
 from unjam.statistics import Statistics
 from unjam.system import torch_private
+from unjam.system.limits import own_processors
 from unjam.system.logs import log
 
 if TYPE_CHECKING:
@@ -118,9 +120,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def statistics(self) -> Statistics:
         """Return what this loader has done so far, in all epochs; readable when printed."""
-        payloads = self._state.payloads
+        payloads, known = self._state.payloads, self._state.recorder.statistics()
+        nodes = dict(payloads.reports.nodes)
         return dataclasses.replace(
-            self._state.recorder.statistics(),
+            known,
+            nodes=nodes,
+            does_not_pay=does_not_pay(nodes, payloads.reports.coming, known.waited.total - known.starting, own_processors()) if nodes else "",
             rebuilt=payloads.rebuilt,
             passed_over=payloads.reports.skipped_samples,
             passing_over=payloads.reports.skipped_seconds,

@@ -8,6 +8,7 @@ processor.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import dataclasses
 import os
@@ -24,7 +25,7 @@ from unjam.loader.cluster.node_link import NodeLink, RemoteWorker, unknown
 from unjam.loader.cluster.remote_batch import Held, RemoteBatch, RemoteFailure
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
-from unjam.loader.engine.deadlines import BALANCE, OBEY_KILL, PLACE_AGAIN
+from unjam.loader.engine.deadlines import BALANCE, LOOK_AGAIN, OBEY_KILL, PLACE_AGAIN
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.process_pool import ProcessPool
 from unjam.loader.pool.protocol import Arrival, Work, WorkerExit
@@ -75,6 +76,9 @@ class ClusterPool:
         self._started: dict[int, int] = {}  # how often each worker was started
         self._sent: dict[int, tuple[int, int]] = {}  # by batch: the worker, and its number of starts, that have it
         self._held = Held()
+        self._last_came = 0.0
+        if first_remote:
+            reports.has("here", first_remote)
         self.arrivals: deque[Arrival] = deque()
         self.closed = False
         self.made_in = 0
@@ -155,7 +159,10 @@ class ClusterPool:
         else:
             self._local.wait(seconds)
             while self._local.arrivals:
-                self.arrivals.append(self._local.arrivals.popleft())
+                arrival = self._local.arrivals.popleft()
+                self.arrivals.append(arrival)
+                if isinstance(arrival.event, ev.Result) and arrival.result is not None:
+                    self._count("here", 0, arrival.result.facts.times)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
         self._read()
@@ -242,11 +249,6 @@ class ClusterPool:
     def processes(self) -> list[Any]:
         """The workers' processes of this machine."""
         return [] if self._local is None else self._local.processes
-
-    def nodes(self) -> dict[str, tuple[int, int]]:
-        """By node: how many workers it has, and the bytes that came from it."""
-        found = {link.name: (len(link.workers), link.nbytes) for link in self._links if not link.lost}
-        return {"here": (self._first, 0), **found} if self._first else found
 
     def close(self) -> None:
         """See `Pool`."""
@@ -341,6 +343,7 @@ class ClusterPool:
             link.workers[worker] = RemoteWorker(worker)
             self._at[worker] = link
             link.tell(*orders)
+            self._reports.has(link.name, len(link.workers))
         self._waiting_since = 0.0
         if any(link.free < 0 for link in links) and not self._said_shared:
             self._said_shared = True
@@ -395,13 +398,20 @@ class ClusterPool:
     def _understand(self, link: NodeLink, worker: RemoteWorker, one: msg.FromWorker) -> Arrival | None:
         if isinstance(one.message, messages.BatchMade):
             batch = RemoteBatch(one.message, one.data, self._held, link.name)
-            link.nbytes += batch.nbytes
+            self._count(link.name, batch.nbytes, one.message.times)
             return Arrival(ev.Result(worker.number, one.message.batch, batch.nbytes), batch)
         arrival = understand(worker, Envelope(one.message, one.data), self._reports)  # type: ignore[arg-type] # has what it needs
         self._ready_at = self._ready_at or worker.ready_at
         if arrival is not None and arrival.result is not None and not isinstance(arrival.result, ArrivedBatch):
             return Arrival(arrival.event, RemoteFailure(arrival.result, link.name))
         return arrival
+
+    def _count(self, node: str, nbytes: int, times: bytes) -> None:
+        stamps = array.array("q", times)
+        self._reports.came(node, nbytes, (stamps[-1] - stamps[0]) / 1e9 if stamps else 0.0)
+        now = time.monotonic()
+        self._reports.coming += min(now - self._last_came, LOOK_AGAIN.seconds) if self._last_came else 0.0
+        self._last_came = now
 
     def _lose(self, link: NodeLink) -> None:
         """A node is gone: so are its workers."""
@@ -420,4 +430,5 @@ class ClusterPool:
             del link.workers[number]
         self._links.remove(link)
         self._cluster.lost(link)
+        self._reports.has(link.name, 0)
         threading.Thread(target=link.close, daemon=True).start()

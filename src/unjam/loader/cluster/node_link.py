@@ -62,7 +62,6 @@ class NodeLink:
         self.inbox: deque[msg.Reply] = deque()
         self.lost = ""
         self.answered = False  # whether the agent has ever worked
-        self.nbytes = 0
         self._agent = agent
         self._wake = wake
         self._shift: int | None = None  # from the agent's clock to ours, nanoseconds

@@ -14,7 +14,8 @@ from typing import Any
 
 from unjam.errors import CannotShipError, ClusterError
 from unjam.loader.cluster import node_messages as msg
-from unjam.loader.cluster.node_agent import NodeAgent, version
+from unjam.loader.cluster.actor import ActorAgent
+from unjam.loader.cluster.node_agent import version
 from unjam.loader.cluster.node_link import AgentLost, NodeLink
 from unjam.loader.engine.deadlines import NODE_START
 from unjam.loader.pool.start import PayloadCache
@@ -23,7 +24,6 @@ from unjam.loader.ship import shipping
 from unjam.loader.ship.pickle_culprit import find_culprit
 from unjam.loader.ship.process_state import ProcessState
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec
-from unjam.system.waiting import Waiting
 
 
 def connect(settings: RayPool) -> Any:
@@ -41,36 +41,6 @@ def connect(settings: RayPool) -> Any:
             where = f"the cluster at {settings.address}" if settings.address else "a Ray cluster"
             raise ClusterError(f"{where} cannot be reached: {error}") from error
     return ray
-
-
-class ActorAgent:
-    """The class of the actor: a `NodeAgent` in its process. `stored`: where the dataset's bytes are."""
-
-    def __init__(self, shipment: msg.Shipment, stored: list[Any], specs: list[WorkerSpec]) -> None:
-        self._agent = NodeAgent(shipment, lambda: _content(stored), specs)
-
-    def poll(self, seconds: float) -> msg.Reply:
-        """See `NodeAgent`."""
-        return self._agent.poll(seconds)
-
-    def tell(self, orders: list[msg.Order]) -> None:
-        """See `NodeAgent`."""
-        self._agent.tell(orders)
-
-    def ask(self, question: str, argument: Any) -> str | Waiting | None:
-        """Call a method of the agent."""
-        found: str | Waiting | None = getattr(self._agent, question)(argument)
-        return found
-
-    def close(self) -> None:
-        """See `NodeAgent`."""
-        self._agent.close()
-
-
-def _content(stored: list[Any]) -> Any:
-    import ray  # noqa: PLC0415 - in the actor
-
-    return ray.get(stored[0], timeout=NODE_START.seconds)[0]
 
 
 class RayAgent:
@@ -230,7 +200,7 @@ class RayCluster:
             max_restarts=0,
             max_task_retries=0,
         )
-        return RayAgent(self._ray, actor.remote(self._shipment, [self._stored], specs))
+        return RayAgent(self._ray, actor.remote(pickle.dumps((self._shipment, specs)), [self._stored]))
 
 
 def _actor_class(ray: Any) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from unjam.statistics import NodeShare
 from unjam.system.logs import log
 
 
@@ -19,6 +20,20 @@ class WorkerReports:
     said: set[str] = field(default_factory=set)
     skipped_samples: int = 0
     skipped_seconds: float = 0.0
+    # by node of a cluster, what came from there; and for how long batches came from nodes, in seconds
+    nodes: dict[str, NodeShare] = field(default_factory=dict)
+    coming: float = 0.0
+
+    def came(self, node: str, nbytes: int, seconds: float) -> None:
+        """Count a batch of a node."""
+        known = self.nodes.get(node, NodeShare())
+        self.nodes[node] = replace(
+            known, batches=known.batches + 1, bytes=known.bytes + nbytes, seconds=known.seconds + seconds
+        )
+
+    def has(self, node: str, workers: int) -> None:
+        """Note how many workers a node has."""
+        self.nodes[node] = replace(self.nodes.get(node, NodeShare()), workers=workers)
 
     def skipped(self, samples: int, seconds: float) -> None:
         """Count samples of a stream that were read again only to come to where it was."""
