@@ -232,7 +232,11 @@ def test_policies():
     assert indices(loader) == [index for index in range(40) if index != 13]
     asked = []
     loader = unjam.DataLoader(
-        Fails("raises"), batch_size=4, num_workers=2, pool="ray", on_error=lambda error: asked.append(error.index) or "skip"
+        Fails("raises"),
+        batch_size=4,
+        num_workers=2,
+        pool="ray",
+        on_error=lambda error: asked.append(error.index) or "skip",
     )
     assert indices(loader) == [index for index in range(40) if index != 13]
     assert asked == [13]
@@ -333,7 +337,12 @@ def test_a_node_comes(cluster):
 
 def test_kills_at_random(cluster):
     """Actors and workers die for a while; nothing is lost, repeated or out of order."""
-    dice, until, rounds, stop = random.Random(5), time.monotonic() + float(os.environ.get("UNJAM_CHAOS_SECONDS", "12")), 0, []
+    dice, until, rounds, stop = (
+        random.Random(5),
+        time.monotonic() + float(os.environ.get("UNJAM_CHAOS_SECONDS", "12")),
+        0,
+        [],
+    )
 
     def kill():
         while not stop:
@@ -360,11 +369,7 @@ def test_kills_at_random(cluster):
 
 def test_a_cluster_without_room():
     with pytest.raises(unjam.ClusterError, match="needs 1 CPU, 1 unobtainium"):
-        list(
-            unjam.DataLoader(
-                Slow(8), num_workers=1, pool=unjam.RayPool(resources={"unobtainium": 1}, patience=2)
-            )
-        )
+        list(unjam.DataLoader(Slow(8), num_workers=1, pool=unjam.RayPool(resources={"unobtainium": 1}, patience=2)))
 
 
 def test_a_cluster_that_is_gone():
@@ -390,7 +395,11 @@ def test_a_cluster_that_is_gone():
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, os.path.dirname(__file__)], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", code, os.path.dirname(__file__)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert "ClusterError True" in done.stdout, done.stdout + done.stderr[-3000:]
 
@@ -434,7 +443,7 @@ class Holds(Dataset):
 
 def test_what_cannot_travel_is_named():
     with pytest.raises(unjam.CannotShipError, match=r"dataset\.inner\['handle'\] cannot be sent"):
-        list(unjam.DataLoader(Holds((one for one in ())), num_workers=1, pool="ray"))
+        list(unjam.DataLoader(Holds(one for one in ()), num_workers=1, pool="ray"))
     shared = torch.zeros(100_000).share_memory_()
     with pytest.raises(unjam.CannotShipError, match=r"dataset\.inner\['handle'\] cannot be sent"):
         list(unjam.DataLoader(Holds(shared), num_workers=1, pool="ray"))
@@ -460,7 +469,9 @@ def test_what_cannot_be_rebuilt_there_is_named():
 
 def test_one_copy_of_the_dataset_on_a_machine():
     data = Rows(400, 10_000)
-    loaders = [unjam.DataLoader(data, batch_size=50, num_workers=2, pool="ray", persistent_workers=True) for _ in range(2)]
+    loaders = [
+        unjam.DataLoader(data, batch_size=50, num_workers=2, pool="ray", persistent_workers=True) for _ in range(2)
+    ]
     iterators = [iter(loader) for loader in loaders]
     for iterator in iterators:
         next(iterator)

@@ -12,6 +12,7 @@ try:
     from typer.core import TyperGroup
 
     from unjam.cli_parsing import ProgramCommand, with_loader_options
+    from unjam.cli_pools import try_pools
     from unjam.doctor.report.terminal import console, escape, progress
 except ImportError as missing:
     raise SystemExit(f"the command needs {missing.name}: pip install {missing.name}") from missing
@@ -142,6 +143,9 @@ def check(
     fix: Annotated[bool, typer.Option("--fix", help="Edit the program where an edit is proven to help.")] = False,  # noqa: FBT002 - typer's way
     diff: Annotated[bool, typer.Option("--diff", help="Print what --fix would change.")] = False,  # noqa: FBT002 - as above
     whole: Annotated[bool, typer.Option("--all", help="Watch the program to its end.")] = False,  # noqa: FBT002 - typer's way
+    pool: Annotated[
+        str, typer.Option(help="Only try whether the loaders work there, with one worker: ray.", show_default=False)
+    ] = "",
     profile: Annotated[  # noqa: FBT002 - typer's way
         bool, typer.Option("--profile", help="Also: which transform and which line the time goes to.")
     ] = False,
@@ -155,6 +159,10 @@ def check(
     if budget <= 0:
         _stop(f"--budget takes a number of seconds, not {budget:g}")
     _check_folders(json, html, sarif)
+    if pool:
+        _try_pools(
+            [f"{pool}:1" if pool == "ray" else pool], target, arguments, module=bool(module), batches=4, json=json
+        )
     quiet = str(json) == "-"
     said = console(stderr=True)
     with said.status("") if said.is_terminal else contextlib.nullcontext() as status:
@@ -199,6 +207,9 @@ def tune(
     profile: Annotated[  # noqa: FBT002 - typer's way
         bool, typer.Option("--profile", help="Which transform and which line the time goes to.")
     ] = False,
+    pool: Annotated[
+        str, typer.Option(help="Compare the program as it is with this pool: ray, or ray:64.", show_default=False)
+    ] = "",
     json: _Json = None,
     html: _Html = None,
 ) -> None:
@@ -208,6 +219,9 @@ def tune(
 
     target, arguments = _target(program, module)
     _check_folders(json, html)
+    if pool:
+        pools = ["processes", pool]
+        raise typer.Exit(try_pools(pools, target, arguments, steps or 100, json, module=bool(module)))
     wanted = TuneRequest(target, arguments, bool(module), budget, step_ms, steps, profile)
     quiet = str(json) == "-"
     try:

@@ -16,7 +16,6 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from unjam.errors import CannotResumeError, SampleError
 from unjam.loader import options as own_options
 from unjam.loader import resume
-from unjam.loader.cluster.verdict import does_not_pay
 from unjam.loader.driver.auto_size import AutoSizer, divides_itself, first_size
 from unjam.loader.options import AutoWorkers, LoaderOptions
 from unjam.loader.pool import fork_server
@@ -24,7 +23,6 @@ from unjam.loader.state import LoaderState, attach, own_of
 from unjam.loader.worker.sample_random import replay_sample
 from unjam.statistics import Statistics
 from unjam.system import torch_private
-from unjam.system.limits import own_processors
 from unjam.system.logs import log
 
 if TYPE_CHECKING:
@@ -104,7 +102,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             from unjam.loader.frameworks import watch_accelerate  # noqa: PLC0415 - only if accelerate is used
 
             watch_accelerate(DataLoader)
-        if self.num_workers and self.multiprocessing_context is None and (own.ray_pool is None or own.ray_pool.workers):
+        if (
+            self.num_workers
+            and self.multiprocessing_context is None
+            and (own.ray_pool is None or (own.ray_pool.workers and own.ray_pool.beside))
+        ):
             # the server imports torch while the program builds its model
             fork_server.start_early()
 
@@ -120,12 +122,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def statistics(self) -> Statistics:
         """Return what this loader has done so far, in all epochs; readable when printed."""
-        payloads, known = self._state.payloads, self._state.recorder.statistics()
-        nodes = dict(payloads.reports.nodes)
+        payloads = self._state.payloads
         return dataclasses.replace(
-            known,
-            nodes=nodes,
-            does_not_pay=does_not_pay(nodes, payloads.reports.coming, known.waited.total - known.starting, own_processors()) if nodes else "",
+            self._state.recorder.statistics(),
             rebuilt=payloads.rebuilt,
             passed_over=payloads.reports.skipped_samples,
             passing_over=payloads.reports.skipped_seconds,

@@ -107,10 +107,12 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         private.BaseIterator.__init__(self, loader)
         self._ray = own_of(loader)[0].ray_pool
         # workers of this machine; the others are on a cluster
-        self._here = self._num_workers if self._ray is None or self._ray.workers is not None else 0
+        self._num_workers: int = loader.num_workers
+        self._here = self._num_workers
         if self._ray is not None:
-            self._num_workers += self._ray.workers or 0
-        self._prefetch_factor = loader.prefetch_factor or (2 if self._ray is not None else None)
+            self._here = self._num_workers if self._ray.workers is not None and self._ray.beside else 0
+            self._num_workers = self._num_workers if self._ray.workers is None else self._here + self._ray.workers
+        self._prefetch_factor: int = 2 if loader.prefetch_factor is None else loader.prefetch_factor
         self._in_order = getattr(loader, "in_order", True)
         self._sizer = own_of(loader)[1].sizer
         if self._sizer is None and self._prefetch_factor <= 0:
@@ -157,6 +159,7 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         )
         self._settings = _settings(loader, options, seed=int(self._base_seed) if self._elastic else None)
         self._recorder, self._function = state.recorder, options.function
+        self._recorder.reports = state.payloads.reports
         self._mover, self._on_device = _mover(options, state), options.on_device
         pool = open_pool(*self._start) if on_cluster is None else open_cluster_pool(*on_cluster)
         pool.made_in = time.monotonic_ns() - self._begun

@@ -130,9 +130,9 @@ class LoaderOptions:
     pool: Any = _option(  # noqa: RUF009 - as above
         None,
         str,
-        'where the workers are: "processes" of this machine (default), "ray" for the nodes of a Ray cluster, or an `unjam.RayPool` '
-        "that says which cluster, how many workers and what each of them needs.",
-        "Where the workers are: processes (of this machine) or ray (the nodes of a Ray cluster).",
+        'where the workers are: "processes" of this machine (default), "ray" for the nodes of a Ray cluster ("ray:64": 64 of them, '
+        "whatever `num_workers` says), or an `unjam.RayPool` that says which cluster, how many workers and what each of them needs.",
+        "Where the workers are: processes (of this machine), ray (the nodes of a Ray cluster), or ray:64 (that many there).",
     )
     profile: bool = _option(
         False,  # noqa: FBT003 - the default

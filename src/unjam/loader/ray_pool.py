@@ -13,6 +13,7 @@ class RayPool:
 
     workers: how many there are on the cluster, beside `num_workers` on this machine. None: all of
         `num_workers` are on the cluster.
+    beside: False: there are none on this machine, whatever `num_workers` says.
     address: of the cluster, as `ray.init` takes it. None: the cluster that this program uses already, or
         the one that `RAY_ADDRESS` names, or else one on this machine.
     cpus: processors of its node that each worker takes.
@@ -23,6 +24,7 @@ class RayPool:
     """
 
     workers: int | None = None
+    beside: bool = True
     address: str | None = None
     cpus: float = 1.0
     resources: Mapping[str, float] = field(default_factory=dict)
@@ -32,9 +34,11 @@ class RayPool:
 
     def __post_init__(self) -> None:
         """Raise ValueError or TypeError for an invalid value."""
-        workers = self.workers
+        workers: Any = self.workers
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
             raise ValueError(f"workers should be a whole number of at least 1 or None, but got workers={workers!r}")
+        if not self.beside and workers is None:
+            raise ValueError("beside=False needs a number of workers")
         for name in ("cpus", "patience"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
@@ -51,6 +55,8 @@ def pool_of(given: Any) -> RayPool | None:
         return None
     if given == "ray":
         return RayPool()
+    if isinstance(given, str) and given.startswith("ray:") and given[4:].isdecimal():
+        return RayPool(workers=int(given[4:]), beside=False)
     if isinstance(given, RayPool):
         return given
-    raise ValueError(f"pool should be 'processes', 'ray' or an unjam.RayPool, but got pool={given!r}")
+    raise ValueError(f"pool should be 'processes', 'ray', 'ray:8' or an unjam.RayPool, but got pool={given!r}")

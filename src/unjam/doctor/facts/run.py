@@ -102,6 +102,8 @@ class LoaderRun:
     profile: Mapping[str, Any] | None = None
     auto: str = ""  # the setting that `auto` chose, and why
     device: str = ""  # what was sent to a device
+    nodes: tuple[tuple[str, int, int, int], ...] = ()  # of a cluster: name, workers, batches, bytes
+    does_not_pay: str = ""  # why workers on the cluster do not pay
     cut: bool = False  # the oldest waits and batches were dropped
 
     @property

@@ -60,7 +60,8 @@ class Picture:
 def of_run(run: LoaderRun) -> Picture | None:
     """Return the picture of a loader of `unjam run`."""
     times = [t for wait in run.waits for t in (wait.asked, wait.got)]
-    times += [t for timed in (*run.made, *run.copies) for t in (timed.begun, timed.done)]
+    times += [t for made in run.made for t in (made.begun, made.done)]
+    times += [t for copy in run.copies for t in (copy.begun, copy.done)]
     if not times:
         return None
     start, end = min(times), max(times)

@@ -60,6 +60,11 @@ def _loader(loader: LoaderRun, faults: tuple[Fault, ...]) -> list[str]:
         lines.append(f"    auto: {loader.auto}")
     if loader.device:
         lines.append(f"    device: {loader.device}")
+    for name, workers, batches, size in loader.nodes:
+        sent = f", {size / 1e6:,.1f} MB over the network" if size else ""
+        lines.append(f"    node {name}: {count(workers, 'worker')}, {count(batches, 'batch', 'batches')}{sent}")
+    if loader.does_not_pay:
+        lines.append(f"    workers on the cluster do not pay: {loader.does_not_pay}")
     if loader.failed or loader.failures:
         words = [
             f"{failure.count} {failure.words}" + (f" ({_samples(failure.samples)})" if failure.samples else "")
@@ -115,6 +120,11 @@ def as_json(judged: Judged, version: str) -> str:
                     "incidents": dict(loader.incidents),
                     "auto": loader.auto,
                     "device": loader.device,
+                    "nodes": [
+                        {"node": name, "workers": workers, "batches": batches, "bytes": size}
+                        for name, workers, batches, size in loader.nodes
+                    ],
+                    "does_not_pay": loader.does_not_pay,
                     "profile": loader.profile,
                 }
                 for loader, faults in judged.faults

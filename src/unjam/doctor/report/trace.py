@@ -17,9 +17,9 @@ MOST_EVENTS = 1_000_000
 
 def chrome(run: RunFacts, version: str) -> str:
     """Return the trace in the JSON object format: complete events, in microseconds."""
-    moments = [wait.asked for one in run.loaders for wait in one.waits] + [
-        m.begun for one in run.loaders for m in (*one.made, *one.copies)
-    ]
+    moments = [wait.asked for one in run.loaders for wait in one.waits]
+    moments += [made.begun for one in run.loaders for made in one.made]
+    moments += [copy.begun for one in run.loaders for copy in one.copies]
     start = min(moments, default=0)
     events: list[dict[str, Any]] = []
     for number, loader in enumerate(run.loaders):

@@ -295,6 +295,12 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
             indices = error.indices or (error.index,)
             causes[key] += len(indices)
             samples.setdefault(key, []).extend(str(index) for index in indices)
+    nodes: dict[str, Counter[str]] = {}
+    for recorder in recorders:
+        for name, one in recorder.statistics().nodes.items():
+            known = nodes.setdefault(name, Counter())
+            known.update(batches=one.batches, bytes=one.bytes)
+            known["workers"] = max(known["workers"], one.workers)
     profilers = [recorder.profiler for recorder in recorders if recorder.profiler is not None]
     profile = dataclasses.asdict(together(profilers)) if profilers else None
     chosen = next((recorder.auto() for recorder in reversed(recorders) if recorder.auto is not None), None)
@@ -314,6 +320,8 @@ def _from_recorders(recorders: list[Any]) -> dict[str, Any]:
         "overdue": tuple(overdue),
         "profile": profile,
         "auto": auto,
+        "nodes": tuple((name, one["workers"], one["batches"], one["bytes"]) for name, one in nodes.items()),
+        "does_not_pay": next((said for one in recorders if (said := one.statistics().does_not_pay)), ""),
         "device": str(copies).strip().removeprefix("device: ") if copies is not None else "",
     }
 

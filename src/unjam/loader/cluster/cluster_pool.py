@@ -388,7 +388,9 @@ class ClusterPool:
                 self._at.pop(worker.number, None)
                 last_exit = dataclasses.replace(one.exit, node=link.name)
                 # one that moves to another node is no incident
-                self._exits[worker.number] = dataclasses.replace(last_exit, said_goodbye=True) if worker.moves else last_exit
+                self._exits[worker.number] = (
+                    dataclasses.replace(last_exit, said_goodbye=True) if worker.moves else last_exit
+                )
                 self.arrivals.append(Arrival(one.death))
             else:
                 arrival = self._understand(link, worker, one)

@@ -220,7 +220,8 @@ class NodeAgent:
         assert isinstance(batch, ArrivedBatch), "only batches are read here"
         made, data, owner = batch.relayed()
         self._held.append(owner)
-        return msg.FromWorker(arrival.event.worker, made, data), size + batch.nbytes
+        event: Any = arrival.event
+        return msg.FromWorker(event.worker, made, data), size + batch.nbytes
 
     def _states(self) -> dict[int, msg.WorkerState] | None:
         now = time.monotonic()

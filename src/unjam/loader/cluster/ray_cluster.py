@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import math
 import os
 import pickle
@@ -36,7 +37,7 @@ def connect(settings: RayPool) -> Any:
         try:
             # an agent that cannot reach the head is our business: Ray would end this whole process
             os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(int(NODE_START.seconds)))
-            ray.init(address=settings.address, ignore_reinit_error=True, logging_level="warning")
+            ray.init(address=settings.address, ignore_reinit_error=True, logging_level=logging.WARNING)
         except Exception as error:
             where = f"the cluster at {settings.address}" if settings.address else "a Ray cluster"
             raise ClusterError(f"{where} cannot be reached: {error}") from error
@@ -89,7 +90,9 @@ class RayAgent:
         except known.RayError as error:
             raise AgentLost(_short(error)) from error
         except Exception as error:  # Ray was shut down, or this process lost its node
-            raise AgentLost(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}") from error
+            raise AgentLost(
+                f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            ) from error
 
 
 def _short(error: Exception) -> str:
@@ -123,10 +126,12 @@ class RayCluster:
         used = {self._keys[link.name] for link in links}
         nodes = sorted((node for node in self.nodes() if node.key not in used), key=lambda node: self._failed[node.key])
         best = [node for node in nodes if self._failed[node.key] == self._failed[nodes[0].key]] if nodes else []
-        found = []
+        found: list[NodeLink] = []
         for node, share in shares(best, min(workers, self._fair()), spread=self._settings.placement != "pack"):
             agent = self._agent(node, share, specs)
-            name = node.name if all(link.name != node.name for link in [*links, *found]) else f"{node.name}-{node.key[:6]}"
+            name = (
+                node.name if all(link.name != node.name for link in [*links, *found]) else f"{node.name}-{node.key[:6]}"
+            )
             self._keys[name] = node.key
             found.append(NodeLink(agent, name, share, wake))
         return found
@@ -173,7 +178,7 @@ class RayCluster:
     def _fair(self) -> int:
         """The most workers for this rank: its part of the cluster, if there are several."""
         ranks = int(os.environ.get("WORLD_SIZE", "1") or 1)
-        total = self._ray.cluster_resources().get("CPU", 0.0) / self._settings.cpus
+        total: float = self._ray.cluster_resources().get("CPU", 0.0) / self._settings.cpus
         return max(1, math.floor(total / max(1, ranks)))
 
     def _bundles(self, group: Any) -> list[Node]:

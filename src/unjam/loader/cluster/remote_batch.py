@@ -60,9 +60,7 @@ class RemoteFacts(Facts):
 
 def remote_facts(plain: Facts, node: str) -> RemoteFacts:
     """Return facts that know their node."""
-    facts = RemoteFacts(
-        plain.samples, plain.nbytes, plain.times, plain.told, plain.listed, plain.profile, plain.news
-    )
+    facts = RemoteFacts(plain.samples, plain.nbytes, plain.times, plain.told, plain.listed, plain.profile, plain.news)
     facts.node = node
     return facts
 
@@ -81,8 +79,9 @@ class RemoteBatch(ArrivedBatch):
 
     def open_held(self, *, copy: bool) -> tuple[Any, Any]:
         """Return the batch, and what keeps its memory."""
-        made, view = self._made, memoryview(self._data)
-        if copy or isinstance(self._data, bytes):
+        data: Any = self._data
+        made, view = self._made, memoryview(data)
+        if copy or isinstance(data, bytes):
             owner: Any = bytearray(view)
         else:
             # Nobody else has this object, so the consumer may write to it; Ray maps it writable, and says that it is not.
@@ -120,7 +119,9 @@ def missing_there(failed: Failed) -> str:
     """Say so if an error is about a file that exists here."""
     error = failed.exception
     text = error.words if isinstance(error, ExceptionRecord) else str(error)
-    if not re.search(r"No such file|not found|does not exist|cannot (open|read|find)|can't (open|read|find)", text, re.IGNORECASE):
+    if not re.search(
+        r"No such file|not found|does not exist|cannot (open|read|find)|can't (open|read|find)", text, re.IGNORECASE
+    ):
         return ""
     for name in dict.fromkeys(_PATH.findall(text)):
         if len(name) > 2 and os.path.exists(name):

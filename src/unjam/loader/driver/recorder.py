@@ -15,12 +15,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from unjam.errors import SampleError, TooManyErrorsError, short, words_of
+from unjam.loader.cluster.verdict import does_not_pay
 from unjam.loader.device.copy_count import CopyCount
 from unjam.loader.driver.profiling import Profiler
 from unjam.loader.driver.times import Times
 from unjam.loader.pool.protocol import Facts, Pool, Work
+from unjam.loader.pool.worker_reports import WorkerReports
 from unjam.loader.worker.exceptions import RemoteTraceback, twin, type_name
 from unjam.statistics import Auto, Statistics
+from unjam.system.limits import own_processors
 from unjam.system.logs import log
 from unjam.system.private_files import open_own
 
@@ -66,6 +69,7 @@ class Recorder:
         self.seed: int | None = None
         self.profiler = Profiler() if profile else None
         self.copies = CopyCount()
+        self.reports: WorkerReports | None = None
 
     def __reduce__(self) -> Any:
         # a copy of a loader has its own record
@@ -163,6 +167,8 @@ class Recorder:
         spans, held = (0, 0) if pool is None else pool.memory()
         totals = self._totals
         auto = self.auto() if self.auto is not None else None
+        waited, starting = self.times.waited(), sum(self.starts)
+        nodes = {} if self.reports is None else dict(self.reports.nodes)
         return Statistics(
             epochs=totals["epochs"],
             batches=self._batches,
@@ -173,9 +179,9 @@ class Recorder:
             retried=totals["retried"],
             empty_batches=totals["empty_batches"],
             restarts=totals["restarts"],
-            starting=sum(self.starts),
+            starting=starting,
             workers=self._workers if auto is None else auto.workers,
-            waited=self.times.waited(),
+            waited=waited,
             stages=self.times.stages(),
             slowest=self.times.slowest(),
             stalls=self.times.stalls,
@@ -186,6 +192,10 @@ class Recorder:
             auto=auto,
             profile=None if self.profiler is None else self.profiler.report(),
             copies=self.copies.statistics(),
+            nodes=nodes,
+            does_not_pay=does_not_pay(nodes, self.reports.coming, waited.total - starting, own_processors())
+            if self.reports is not None and nodes
+            else "",
         )
 
     # -- internals ---------------------------------------------------------------------------------

@@ -109,16 +109,24 @@ COPY_ENDS = Deadline(
     "device may be busy with a long kernel",
 )
 NODE_COPY = Deadline(
-    "node copy", 120.0, "how long another process of the same node may take to copy the dataset before we make a copy of our own"
+    "node copy",
+    120.0,
+    "how long another process of the same node may take to copy the dataset before we make a copy of our own",
 )
 NODE_PULSE = Deadline(
-    "node pulse", 0.5, "how long an agent waits for news before it answers with what its workers do; it is how the parent knows them"
+    "node pulse",
+    0.5,
+    "how long an agent waits for news before it answers with what its workers do; it is how the parent knows them",
 )
 NODE_SILENT = Deadline(
-    "node silent", 30.0, "an agent that does not answer for so long counts as lost; importing torch on a cold node counts as an answer"
+    "node silent",
+    30.0,
+    "an agent that does not answer for so long counts as lost; importing torch on a cold node counts as an answer",
 )
 NODE_START = Deadline(
-    "node start", 300.0, "how long an actor may take to start: Ray may install a runtime environment, and torch may come from a network disk"
+    "node start",
+    300.0,
+    "how long an actor may take to start: Ray may install a runtime environment, and torch may come from a network disk",
 )
 ASK_NODE = Deadline("ask node", 3.0, "how long an agent may take to tell a worker's stack")
 CLOSE_NODE = Deadline("close node", 2.0, "how long an agent may take to end its workers before its actor is killed")

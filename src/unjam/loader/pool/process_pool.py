@@ -108,11 +108,10 @@ class ProcessPool:
         """See `Pool`."""
         handle = self._handles.get(worker)
         if handle is not None:
-            pack_index(work)
             if work.sent_to == handle.process.pid:
                 return  # an action may be done twice, but an iterable gives its samples once
             work.sent_to = handle.process.pid
-            post(handle, task_of(work), work.packed)
+            post(handle, task_of(work), pack_index(work))
 
     def post_task(self, worker: int, task: messages.Task, packed: bytes) -> None:
         """Send a worker a batch to make that another process has drawn."""

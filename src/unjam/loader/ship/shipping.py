@@ -70,7 +70,6 @@ class Payload:
     # a method of the program's own code that runs when the object is rebuilt; empty: none
     runs: str = ""
 
-
     @classmethod
     def received(cls, content: Any, manifest: Manifest) -> Payload:
         """Return a payload whose bytes came from another process."""

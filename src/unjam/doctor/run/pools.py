@@ -1,0 +1,158 @@
+"""Tries a program on another pool, and compares pools: each time the program itself runs for some batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from unjam.doctor.run.launch import CannotRun
+from unjam.doctor.run.settings import Settings
+from unjam.doctor.run.short_run import short_run
+from unjam.loader.ray_pool import pool_of
+
+# seconds that a trial may take
+TRIAL_SECONDS = 300.0
+# a difference below this is none
+CLEAR = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTrial:
+    """What happened on a pool. rate: batches in a second, after the first one; 0: unknown.
+
+    nodes: by name, the batches and bytes of each. problem: why it does not work; empty: it does.
+    """
+
+    pool: str
+    batches: int = 0
+    rate: float = 0.0
+    waited: float = 0.0
+    started: float = 0.0
+    nodes: tuple[tuple[str, int, int], ...] = ()
+    problem: str = ""
+    note: str = ""
+    place: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "pool": self.pool,
+            "batches": self.batches,
+            "rate": round(self.rate, 3),
+            "waited": round(self.waited, 3),
+            "started": round(self.started, 3),
+            "nodes": [{"node": name, "batches": batches, "bytes": size} for name, batches, size in self.nodes],
+            "problem": self.problem,
+            "note": self.note,
+        }
+
+
+def check(pools: list[str], target: str, *, module: bool) -> None:
+    """Raise ValueError if one of the pools is unknown, or if the target is no program."""
+    if target.endswith(".ipynb") or (":" in target and not module):
+        raise ValueError("--pool runs a script or a module as it is")
+    for one in pools:
+        try:
+            pool_of(one)
+        except ValueError as error:
+            raise ValueError("--pool takes ray, or ray:64 for 64 workers there") from error
+
+
+def try_pools(
+    pools: list[str],
+    target: str,
+    arguments: list[str],
+    batches: int,
+    say: Callable[[str, float], None],
+    *,
+    module: bool,
+) -> list[PoolTrial]:
+    """Run the program on one pool after the other."""
+    found = []
+    for one in pools:
+        say(f"running {target} on {one}, for {batches} batches", 0.0)
+        words = (arguments, target) if module else ([target, *arguments], "")
+        found.append(_try_pool(*words, one, lambda: say("", 0.0), batches))
+    return found
+
+
+def _try_pool(program: list[str], module: str, pool: str, tick: Callable[[], None], batches: int) -> PoolTrial:
+    """Run the program on a pool until it has some batches."""
+    options = {} if pool == "processes" else {"pool": pool}
+    try:
+        seen = short_run(program, module, Settings(options=options, stop_after=batches), tick, TRIAL_SECONDS)
+    except CannotRun as error:
+        return PoolTrial(pool, problem=_last_error(str(error)))
+    used = max(seen["loaders"], key=lambda one: one["batches"], default=None)
+    if used is None:
+        return PoolTrial(pool, problem=seen["ended"] or "the program used no loader")
+    failures = "; ".join(one["what"] for one in used["failures"] if one["decision"] == "raise")
+    problem = failures or (seen["ended"] if not used["batches"] else "")
+    if problem:
+        problem = _whole(problem, seen["output"])
+    spent = used["waited"] + used["trained"]
+    return PoolTrial(
+        pool,
+        used["batches"],
+        (used["batches"] - used["epochs"]) / spent if spent > 0 else 0.0,
+        used["waited"] / spent if spent > 0 else 0.0,
+        used["started"],
+        tuple((one["node"], one["batches"], one["bytes"]) for one in used["nodes"]),
+        problem,
+        used["does_not_pay"],
+        f"{used['name']}" + (f" ({used['file']}:{used['line']})" if used["file"] else ""),
+    )
+
+
+def _last_error(output: str) -> str:
+    """Return the error that ended a program, without its frames."""
+    before, traceback, after = output.rpartition("Traceback (most recent call last):")
+    lines = after.splitlines() if traceback else before.splitlines()
+    first = next((at for at, line in enumerate(lines) if line and not line.startswith(" ")), None)
+    return output if not traceback or first is None else "\n".join(lines[first:])
+
+
+def _whole(problem: str, output: str) -> str:
+    """Return an error with the lines that follow its first one in the program's output."""
+    lines = output.splitlines()
+    at = next((at for at, line in enumerate(lines) if problem[:60] in line), None)
+    if at is None:
+        return problem
+    return "\n".join([problem, *(line for line in lines[at + 1 : at + 8] if line.strip() and "Traceback" not in line)])
+
+
+def as_json(trials: list[PoolTrial], target: str, version: str) -> str:
+    """Return the documented JSON object."""
+    found = {"schema": 1, "unjam": version, "target": target, "trials": [one.as_dict() for one in trials]}
+    return json.dumps(found, indent=2)
+
+
+def lines(trials: list[PoolTrial]) -> list[str]:
+    """Return what happened in words, and a verdict if there were several trials."""
+    found = [line for one in trials for line in _words(one)]
+    return [*found, verdict(trials)] if len(trials) > 1 else found
+
+
+def _words(trial: PoolTrial) -> list[str]:
+    if trial.problem:
+        return [f"{trial.pool}: does not work", *(f"  {line}" for line in trial.problem.splitlines())]
+    at = ", ".join(
+        f"{batches} batches of {size / max(1, batches) / 1e6:.2f} MB from node {name}"
+        for name, batches, size in trial.nodes
+    )
+    found = [f"{trial.pool}: works: {at or f'{trial.batches} batches'}; the first one came after {trial.started:.1f} s"]
+    return [*found, *([f"  {trial.note}"] if trial.note else [])]
+
+
+def verdict(trials: list[PoolTrial]) -> str:
+    """Return one line: which of the pools is the fastest."""
+    good = [one for one in trials if not one.problem and one.rate]
+    if not good:
+        return "none of them works"
+    best = max(good, key=lambda one: one.rate)
+    first = good[0]
+    if best is first or best.rate < CLEAR * first.rate:
+        return f"{first.pool} is enough: {first.rate:.1f} batches/s, the training waits {first.waited:.0%} of the time"
+    return f"{best.pool} is {best.rate / first.rate:.1f} times as fast as {first.pool}: {best.rate:.1f} batches/s"
