@@ -28,6 +28,7 @@ $(MINIMAL): pyproject.toml $(CONSTRAINTS)
 $(STAMP): $(MINIMAL)
 	@echo "setting up $(VENV): frameworks, test libraries, linters"
 	$(INSTALL) --quiet --editable ".[demo,bench,test,frameworks]"
+	$(INSTALL) --quiet --editable ".[ray]" || echo "there is no wheel of Ray for this machine: the tests on a cluster are skipped"
 	@touch $@
 
 $(SITE): $(MINIMAL)

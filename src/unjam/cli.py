@@ -160,9 +160,8 @@ def check(
         _stop(f"--budget takes a number of seconds, not {budget:g}")
     _check_folders(json, html, sarif)
     if pool:
-        _try_pools(
-            [f"{pool}:1" if pool == "ray" else pool], target, arguments, module=bool(module), batches=4, json=json
-        )
+        pools = [f"{pool}:1" if pool == "ray" else pool]
+        raise typer.Exit(try_pools(pools, target, arguments, 4, json, module=bool(module)))
     quiet = str(json) == "-"
     said = console(stderr=True)
     with said.status("") if said.is_terminal else contextlib.nullcontext() as status:
