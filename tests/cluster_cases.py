@@ -260,12 +260,20 @@ def test_a_path_that_exists_only_here(tmp_path):
     here = tmp_path / "labels.txt"
     here.write_text("abc")
     there = Failed(
-        0, 13, 0, 0, "getitem", 0.0, record(FileNotFoundError(2, "No such file or directory", str(here)), ())
+        0,
+        13,
+        0,
+        0,
+        "getitem",
+        0.0,
+        record(FileNotFoundError(2, "No such file or directory", str(here)), (), by_value=False),
     )
     assert f"{here} exists on this machine" in missing_there(there)
-    there.exception = record(FileNotFoundError(2, "No such file or directory", "/nowhere/labels.txt"), ())
+    there.exception = record(
+        FileNotFoundError(2, "No such file or directory", "/nowhere/labels.txt"), (), by_value=False
+    )
     assert not missing_there(there)
-    there.exception = record(ValueError(f"{here} has no labels"), ())
+    there.exception = record(ValueError(f"{here} has no labels"), (), by_value=False)
     assert not missing_there(there)
     with pytest.raises(FileNotFoundError) as caught:
         list(unjam.DataLoader(Fails("/nowhere/labels.txt"), batch_size=4, num_workers=1, pool="ray"))
@@ -422,6 +430,42 @@ def test_code_that_exists_only_here(tmp_path, monkeypatch):
 
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     assert indices(loader) == [3 * index for index in range(12)]
+
+
+class Shared(Dataset):
+    def __init__(self):
+        self.names = unjam.share([f"name {number}" for number in range(50_000)])
+        self.sizes = unjam.share({f"key {number}": number for number in range(20_000)})
+        self.images = unjam.share(np.arange(400_000, dtype=np.float32).reshape(1000, 400))
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.tensor(
+            int(self.names[index].split()[1]) + self.sizes[f"key {index}"] + float(self.images[index][0])
+        )
+
+
+def test_shared_data_travels():
+    assert indices(unjam.DataLoader(Shared(), batch_size=4, num_workers=2, pool="ray")) == [402 * n for n in range(40)]
+
+
+def test_an_agent_that_does_not_answer(monkeypatch):
+    from unjam.loader.cluster import node_link
+    from unjam.loader.engine.deadlines import Deadline
+
+    monkeypatch.setattr(node_link, "NODE_SILENT", Deadline("", 3.0, ""))
+    loader = unjam.DataLoader(Slow(), batch_size=4, num_workers=4, pool="ray")
+    got = []
+    for number, batch in enumerate(loader):
+        got.append(batch)
+        if number == 8:
+            stopped = next(one["Pid"] for one in actors() if one["State"] == "ALIVE")
+            os.kill(stopped, signal.SIGSTOP)
+    assert indices(got) == list(range(200))
+    assert "did not answer for 3 s" in loader.incidents[0].what
+    os.kill(stopped, signal.SIGCONT)
 
 
 class Holds(Dataset):

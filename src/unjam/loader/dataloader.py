@@ -19,6 +19,7 @@ from unjam.loader import resume
 from unjam.loader.driver.auto_size import AutoSizer, divides_itself, first_size
 from unjam.loader.options import AutoWorkers, LoaderOptions
 from unjam.loader.pool import fork_server
+from unjam.loader.ray_pool import pool_of
 from unjam.loader.state import LoaderState, attach, own_of
 from unjam.loader.worker.sample_random import replay_sample
 from unjam.statistics import Statistics
@@ -74,6 +75,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         own = LoaderOptions.from_keywords(options)
         if num_workers == "auto" or isinstance(num_workers, AutoWorkers):
             num_workers = AutoWorkers(first_size(dataset, iterable=isinstance(dataset, IterableDataset)))
+        vars(self)["pool"] = own.pool  # torch's constructor asks whether there are too many workers for this machine
         newer = {"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}
         super().__init__(
             dataset,
@@ -109,6 +111,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         ):
             # the server imports torch while the program builds its model
             fork_server.start_early()
+
+    def check_worker_number_rationality(self) -> None:
+        """Warn if there are more workers than processors; those on a cluster do not count."""
+        cluster = pool_of(vars(self)["pool"])
+        if cluster is None or (cluster.workers and cluster.beside):
+            super().check_worker_number_rationality()
 
     @property
     def errors(self) -> tuple[SampleError, ...]:
@@ -213,7 +221,7 @@ def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
     cluster = options.ray_pool
     if loader.num_workers == 0 and state.sizer is None and (cluster is None or cluster.workers is None):
         return iterator.InlineIterator(loader)
-    if cluster is None:
+    if cluster is None or isinstance(loader, DataLoader):
         loader.check_worker_number_rationality()
     return iterator.WorkersIterator(loader, begun)
 

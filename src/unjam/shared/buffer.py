@@ -4,7 +4,7 @@ NOTE [ By reference ]
 
 A buffer is written once and then only read. Where the kernel can do it, we seal the buffer, so that
 no process can write to it. A pickle holds only a reference to the buffer. For a process that is
-being started, this is a descriptor. Otherwise it is `/proc/<pid>/fd/<n>` of a process that holds
+being started, this is a descriptor. For another machine it is the content. Otherwise it is `/proc/<pid>/fd/<n>` of a process that holds
 the buffer; the receiver opens it and checks that it is the same file. For a buffer on disk it is
 the path. A process that gets the same reference twice, or inherits the buffer by fork, keeps using
 one `Buffer` object.
@@ -13,10 +13,12 @@ one `Buffer` object.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import mmap
 import os
+import pickle
 import secrets
 import stat
 import struct
@@ -27,7 +29,7 @@ from multiprocessing import context as mp_context
 from multiprocessing import reduction
 from typing import Any, cast
 
-from unjam.system.memory import PORTABLE_VARIABLE, Mapping, OwnedFd
+from unjam.system.memory import PORTABLE_VARIABLE, Mapping, OwnedFd, ReceivedMemory, address_of
 from unjam.system.memory_limits import available_memory
 
 ALIGNMENT = 64
@@ -100,6 +102,45 @@ class Buffer:
         status = os.fstat(self._fd)
         _lend(self)
         return _from_process, (self.name, self.size, os.getpid(), int(self._fd), (status.st_dev, status.st_ino))
+
+
+class ReceivedBuffer(Buffer):
+    """A buffer whose bytes came from another machine, in memory that the pickle lies in."""
+
+    __slots__ = ("_view",)
+
+    def __init__(self, view: memoryview, size: int, name: str) -> None:
+        super().__init__(OwnedFd(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)), size, name)
+        self._view = view
+
+    @property
+    def bytes(self) -> Any:
+        """See `Buffer`."""
+        characters: Any = (ctypes.c_char * self.size).from_address(address_of(self._view))
+        characters.keeps = self._view
+        return characters
+
+    def words(self, at: int, count: int, kind: str = "q") -> memoryview:
+        """See `Buffer`."""
+        found: Any = self._view.cast("B")[at : at + count * struct.calcsize(kind)]
+        return cast("memoryview", found.cast(kind))
+
+    def private(self) -> Any:
+        """See `Buffer`: the pickle's memory is private to this process."""
+        return ReceivedMemory(self._view)
+
+    def __reduce__(self) -> Any:
+        return travelling(self)
+
+
+def travelling(buffer: Buffer) -> Any:
+    """Reduce a buffer for another machine: by its content."""
+    return received_buffer, (buffer.name, buffer.size, pickle.PickleBuffer(memoryview(buffer.bytes).cast("B")))
+
+
+def received_buffer(name: str, size: int, content: Any) -> Buffer:
+    """Rebuild what `travelling` reduced."""
+    return _known.get(name) or ReceivedBuffer(memoryview(content), size, name)
 
 
 # Buffers that we keep for a while after pickling: the reference may still be in a queue when this

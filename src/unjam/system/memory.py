@@ -145,6 +145,17 @@ def _unmap(address: int, size: int, before: list[Callable[[], None]]) -> None:
     _libc().munmap(address, size)
 
 
+class ReceivedMemory(_MappedMemory):
+    """The same interface over memory that somebody else has mapped."""
+
+    __slots__ = ("keeps",)
+
+    def __init__(self, view: memoryview) -> None:
+        self.keeps = view
+        self.address, self.size = address_of(view), view.nbytes
+        self.array_type = ctypes.c_ubyte * view.nbytes
+
+
 class PrivateMemory(_MappedMemory):
     """The same interface over normal memory of this process, for when sharing is impossible."""
 

@@ -26,6 +26,7 @@ from unjam.loader.cluster.remote_batch import Held, RemoteBatch, RemoteFailure
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
 from unjam.loader.engine.deadlines import BALANCE, LOOK_AGAIN, OBEY_KILL, PLACE_AGAIN
+from unjam.loader.pool.exit_status import sample_of
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.process_pool import ProcessPool
 from unjam.loader.pool.protocol import Arrival, Work, WorkerExit
@@ -427,7 +428,8 @@ class ClusterPool:
                 node=link.name,
                 node_lost=link.lost,
             )
-            self.arrivals.append(Arrival(ev.Death(number, cause=ev.Cause.MACHINE, prepared=link.answered)))
+            on = sample_of(self._exits[number].heartbeat)
+            self.arrivals.append(Arrival(ev.Death(number, *on, ev.Cause.MACHINE, prepared=link.answered)))
             self._at.pop(number, None)
             del link.workers[number]
         self._links.remove(link)

@@ -11,7 +11,7 @@ from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
 from unjam.loader.pool.protocol import WorkerExit
 from unjam.loader.pool.worker_handle import WorkerHandle
-from unjam.loader.transport.status_page import Stage
+from unjam.loader.transport.status_page import Heartbeat, Stage
 from unjam.system.memory_limits import oom_kills
 
 _ON_BATCH = (Stage.GETITEM, Stage.COLLATE, Stage.PICKLE, Stage.SEND, Stage.RETRYING)
@@ -67,10 +67,13 @@ def exit_of(handle: WorkerHandle, memory: str) -> WorkerExit:
 
 def death_of(handle: WorkerHandle, ending: WorkerExit) -> ev.Death:
     """Return a worker's exit as an event for the engine."""
-    heartbeat = ending.heartbeat
     cause = ev.Cause.MEMORY if ending.memory else ev.Cause.UNKNOWN
     if handle.killed_at is not None:
         cause = ev.Cause.SILENT if handle.stop_reason is Reason.SILENT else ev.Cause.SUSPENDED
+    return ev.Death(handle.number, *sample_of(ending.heartbeat), cause, prepared=handle.prepared)
+
+
+def sample_of(heartbeat: Heartbeat) -> tuple[int | None, int]:
+    """Return the batch and the position in it that a worker is on; None and -1 if it is on none."""
     batch = heartbeat.batch if heartbeat.stage in _ON_BATCH else None
-    position = heartbeat.position if heartbeat.stage in (Stage.GETITEM, Stage.RETRYING) else -1
-    return ev.Death(handle.number, batch, position, cause, prepared=handle.prepared)
+    return batch, heartbeat.position if heartbeat.stage in (Stage.GETITEM, Stage.RETRYING) else -1

@@ -25,6 +25,7 @@ from unjam.loader.ship import unpickling
 from unjam.loader.ship.reachable_modules import MAIN, file_of, imports_of, runs_code, uses_globals
 from unjam.loader.ship.shared_maps import SharedMaps
 from unjam.loader.transport import packing, unpacking
+from unjam.shared.buffer import Buffer, travelling
 from unjam.shared.per_worker import PerWorker, by_value
 from unjam.system.memory import OwnedFd, address_of
 from unjam.system.torch_private import PipeWrapper
@@ -131,6 +132,10 @@ class TravellingPickler(ShippingPickler):
     """For another machine: nothing can be shared with this process, and the program's own modules may not exist there."""
 
     imports_own = False
+
+    def reducer_override(self, obj: Any) -> Any:
+        """See `ShippingPickler`; what `unjam.share` shares goes by its content."""
+        return travelling(obj) if isinstance(obj, Buffer) else super().reducer_override(obj)
 
     def inherit(self, fd: int) -> int:
         """Refuse: a descriptor means nothing on another machine."""
