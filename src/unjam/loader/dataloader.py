@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 
+# `prefetch_factor` if none is given: a batch of another machine is longer on its way
+DEPTH_ON_CLUSTER = 4
 # whether we have warned that this torch lacks something
 _warned: list[bool] = []
 
@@ -76,6 +78,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if num_workers == "auto" or isinstance(num_workers, AutoWorkers):
             num_workers = AutoWorkers(first_size(dataset, iterable=isinstance(dataset, IterableDataset)))
         vars(self)["pool"] = own.pool  # torch's constructor asks whether there are too many workers for this machine
+        if (
+            prefetch_factor is None
+            and num_workers
+            and own.ray_pool is not None
+            and not isinstance(num_workers, AutoWorkers)
+        ):
+            prefetch_factor = DEPTH_ON_CLUSTER
         newer = {"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}
         super().__init__(
             dataset,

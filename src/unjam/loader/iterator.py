@@ -112,7 +112,7 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         if self._ray is not None:
             self._here = self._num_workers if self._ray.workers is not None and self._ray.beside else 0
             self._num_workers = self._num_workers if self._ray.workers is None else self._here + self._ray.workers
-        self._prefetch_factor: int = 2 if loader.prefetch_factor is None else loader.prefetch_factor
+        self._prefetch_factor: int = 4 if loader.prefetch_factor is None else loader.prefetch_factor
         self._in_order = getattr(loader, "in_order", True)
         self._sizer = own_of(loader)[1].sizer
         if self._sizer is None and self._prefetch_factor <= 0:

@@ -36,6 +36,9 @@ from unjam.system.waiting import Waiting
 
 # a reply ends when its batches have this many bytes: the next one is made while it travels
 REPLY_BYTES = 64 << 20
+# If the last reply was sent so few seconds ago, the next one waits for more news, unless it has so many bytes already: a reply takes
+# the parent a millisecond, whatever it holds.
+BUSY, LINGER, LARGE = 0.01, 0.003, 1 << 20
 # seconds between two reports of what the workers do
 STATES_EVERY = 0.25
 # messages that the agent's own pool needs: slots and their bytes
@@ -91,7 +94,7 @@ class NodeAgent:
         self._outbox: deque[Any] = deque()
         self._news = threading.Condition()
         self._held: list[Any] = []  # slots of the last reply, which is being sent
-        self._told = 0.0
+        self._told = self._replied = 0.0
         self._problem = ""
         self._closing = False
         self._wake_read, self._wake_write = os.pipe()
@@ -113,13 +116,20 @@ class NodeAgent:
         with self._news:
             if not self._outbox and not self._problem:
                 self._news.wait(seconds)
+            if time.monotonic() - self._replied < BUSY and not self._large():
+                self._news.wait_for(self._large, LINGER)  # small batches in quick succession travel together
         news, size = [], 0
         while self._outbox and size < REPLY_BYTES:
             one = self._outbox.popleft()
             if isinstance(one, Arrival):
                 one, size = self._relayed(one, size)
             news.append(one)
+        self._replied = time.monotonic()
         return msg.Reply(time.monotonic_ns(), self._boot, tuple(news), self._states(), self._problem)
+
+    def _large(self) -> bool:
+        waiting: list[Any] = [one.result for one in self._outbox if isinstance(one, Arrival)]
+        return bool(sum(one.nbytes for one in waiting) >= LARGE)
 
     def stack(self, worker: int) -> str:
         """Return a worker's stack."""

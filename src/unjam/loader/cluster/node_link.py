@@ -1,4 +1,7 @@
-"""The parent's side of one agent: a thread asks it for news, again and again."""
+"""The parent's side of one agent: a thread asks it for news, again and again, and another one sends orders.
+
+A call of Ray takes nearly a millisecond. Orders that come meanwhile go together with the next call.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, Protocol
 
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_agent import boot
-from unjam.loader.engine.deadlines import ASK_NODE, CLOSE_NODE, NODE_PULSE, NODE_SILENT, NODE_START
+from unjam.loader.engine.deadlines import ASK_NODE, CLOSE_NODE, LOOK_AGAIN, NODE_PULSE, NODE_SILENT, NODE_START
 from unjam.loader.transport.status_page import Heartbeat, Stage
 from unjam.loader.worker import messages
 
@@ -66,8 +69,10 @@ class NodeLink:
         self._wake = wake
         self._shift: int | None = None  # from the agent's clock to ours, nanoseconds
         self._closed = False
-        self._thread = threading.Thread(target=self._listen, name=f"unjam-node-{name}", daemon=True)
-        self._thread.start()
+        self._orders: deque[msg.Order] = deque()
+        self._some = threading.Event()
+        for task in (self._listen, self._send):
+            threading.Thread(target=task, name=f"unjam-node-{name}", daemon=True).start()
 
     @property
     def free(self) -> int:
@@ -75,13 +80,9 @@ class NodeLink:
         return self.room - len(self.workers)
 
     def tell(self, *orders: msg.Order) -> None:
-        """Send orders to the agent."""
-        if not self.lost:
-            try:
-                self._agent.tell(list(orders))
-            except AgentLost as error:
-                self.lost = str(error)
-                self._wake()
+        """Send orders to the agent; does not wait."""
+        self._orders.extend(orders)
+        self._some.set()
 
     def ask(self, question: str, argument: Any) -> Any:
         """Ask the agent; None if it does not answer in time."""
@@ -93,6 +94,7 @@ class NodeLink:
     def close(self) -> None:
         """End the agent."""
         self._closed = True
+        self._some.set()
         self._agent.close(CLOSE_NODE.seconds)
 
     def in_our_clock(self, reply: msg.Reply) -> msg.Reply:
@@ -107,6 +109,20 @@ class NodeLink:
                 for number, one in states.items()
             }
         return dataclasses.replace(reply, news=tuple(_shifted_news(one, shift) for one in reply.news), states=states)
+
+    def _send(self) -> None:
+        while not self._closed and not self.lost:
+            if not self._some.wait(LOOK_AGAIN.seconds):
+                continue
+            self._some.clear()
+            orders = []
+            while self._orders:
+                orders.append(self._orders.popleft())
+            try:
+                self._agent.tell(orders)
+            except AgentLost as error:
+                self.lost = str(error)
+                self._wake()
 
     def _listen(self) -> None:
         within = NODE_START.seconds
