@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(
         importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'unjam[ray]'"
     ),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1500),
 ]
 
 
@@ -46,7 +46,7 @@ def results(tmp_path_factory):
         f"--junitxml={report}",
         str(CASES),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=850, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1400, check=False)
     if not report.exists():
         return None, done.stdout[-5000:] + done.stderr[-5000:]
     found = {}
