@@ -9,7 +9,6 @@ processor.
 from __future__ import annotations
 
 import array
-import contextlib
 import dataclasses
 import os
 import select
@@ -23,6 +22,7 @@ from unjam.errors import ClusterError
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_link import NodeLink, RemoteWorker, unknown
 from unjam.loader.cluster.remote_batch import Held, RemoteBatch, RemoteFailure
+from unjam.loader.cluster.waker import Waker
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
 from unjam.loader.engine.deadlines import BALANCE, LOOK_AGAIN, OBEY_KILL, PLACE_AGAIN
@@ -84,13 +84,11 @@ class ClusterPool:
         self.closed = False
         self.made_in = 0
         self._launched = self._ready_at = 0
-        self._wake_read, self._wake_write = os.pipe()
-        for fd in (self._wake_read, self._wake_write):
-            os.set_blocking(fd, False)
+        self._waker = Waker()
         self._poller = select.poll()
-        self._poller.register(self._wake_read, select.POLLIN)
+        self._poller.register(self._waker.fd, select.POLLIN)
         if local is not None:
-            local.wake_on(self._wake_read)
+            local.wake_on(self._waker.fd)
         self._placing = threading.Lock()
         self._placed: deque[list[NodeLink] | str] = deque()  # from the placer: new links, or why there are none
         self._placer_said = ""
@@ -133,6 +131,8 @@ class ClusterPool:
         """See `Pool`."""
         self._specs = [dataclasses.replace(spec, shared_seed=shared_seed, epoch=epoch) for spec in self._specs]
         self._sent.clear()
+        for number in self._waiting:  # they begin with this epoch, and what they had to do in the last one is void
+            self._waiting[number] = [msg.StartWorkers((self._specs[number],))]
         if self._local is not None:
             self._local.resume(shared_seed, epoch)
         for link in self._links:
@@ -164,8 +164,7 @@ class ClusterPool:
                 self.arrivals.append(arrival)
                 if isinstance(arrival.event, ev.Result) and arrival.result is not None:
                     self._count("here", 0, arrival.result.facts.times)
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
+        self._waker.rest()
         self._read()
         self._place()
 
@@ -272,9 +271,6 @@ class ClusterPool:
         self._links.clear()
         self._at.clear()
         self._waiting.clear()
-        for fd in (self._wake_read, self._wake_write):
-            os.close(fd)
-        self._wake_write = -1
 
     def forget(self) -> None:
         """Do nothing with the agents; the parent owns them."""
@@ -301,13 +297,15 @@ class ClusterPool:
         links = [link for link in self._links if not link.lost]
         now = time.monotonic()
         waited = now - self._waiting_since if self._waiting else 0.0
-        if links and self._waiting and (answer is not None or waited > PLACE_AGAIN.seconds):
+        lack = len(self._waiting) - sum(max(0, link.free) for link in links)
+        if links and self._waiting and (lack <= 0 or answer is not None or waited > PLACE_AGAIN.seconds):
             self._assign(links)
         elif not links and waited > self._patience:
             raise ClusterError(
                 f"no node of the cluster has taken a worker for {self._patience:g} s: {self._placer_said or self._cluster.why_no_room()}"
             )
-        surplus = len(self._waiting) + sum(max(0, -link.free) for link in links)
+        # also workers that share a processor: there may be room for them now
+        surplus = max(0, lack) + sum(max(0, -link.free) for link in links)
         if surplus and now >= self._place_next and self._placing.acquire(blocking=False):
             self._place_next = now + (PLACE_AGAIN if self._waiting else BALANCE).seconds
             threading.Thread(target=self._grow, args=(surplus, links), name="unjam-placer", daemon=True).start()
@@ -315,12 +313,12 @@ class ClusterPool:
     def _grow(self, workers: int, links: list[NodeLink]) -> None:
         """In the placer's thread: start agents."""
         try:
-            found: list[NodeLink] | str = self._cluster.grow(workers, links, self._specs, self._wake)
+            found: list[NodeLink] | str = self._cluster.grow(workers, links, self._specs, self._waker.wake)
         except Exception as error:  # noqa: BLE001 - told when patience is over
             found = f"{type(error).__name__}: {error}"
         self._placed.append(found)
         self._placing.release()
-        self._wake()
+        self._waker.wake()
         if self.closed and not isinstance(found, str):  # nobody will take them
             for link in found:
                 link.close()
@@ -361,10 +359,6 @@ class ClusterPool:
                     link.workers[worker].moves = True
                     link.tell(msg.StopWorker(worker, Reason.FORGOTTEN))
 
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
-            os.write(self._wake_write, b"!")
-
     # -- what comes --------------------------------------------------------------------------------
 
     def _read(self) -> None:
@@ -402,6 +396,7 @@ class ClusterPool:
         if isinstance(one.message, messages.BatchMade):
             batch = RemoteBatch(one.message, one.data, self._held, link.name)
             self._count(link.name, batch.nbytes, one.message.times)
+            self._sent.pop(one.message.batch, None)
             return Arrival(ev.Result(worker.number, one.message.batch, batch.nbytes), batch)
         arrival = understand(worker, Envelope(one.message, one.data), self._reports)  # type: ignore[arg-type] # has what it needs
         self._ready_at = self._ready_at or worker.ready_at

@@ -21,6 +21,7 @@ import unjam
 from unjam.errors import CannotStartError
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_copy import node_copy
+from unjam.loader.cluster.waker import Waker
 from unjam.loader.engine.deadlines import CLOSE_NODE, LOOK_AGAIN
 from unjam.loader.pool.process_pool import ProcessPool
 from unjam.loader.pool.protocol import Arrival
@@ -97,9 +98,7 @@ class NodeAgent:
         self._told = self._replied = 0.0
         self._problem = ""
         self._closing = False
-        self._wake_read, self._wake_write = os.pipe()
-        for fd in (self._wake_read, self._wake_write):
-            os.set_blocking(fd, False)
+        self._waker = Waker()
         self._thread = threading.Thread(target=self._run, name="unjam-agent", daemon=True)
         self._thread.start()
 
@@ -108,7 +107,7 @@ class NodeAgent:
     def tell(self, orders: list[msg.Order]) -> None:
         """Take orders; they are carried out in their order."""
         self._orders.extend(orders)
-        self._wake()
+        self._waker.wake()
 
     def poll(self, seconds: float) -> msg.Reply:
         """Return what happened; wait at most so long for the first event."""
@@ -152,7 +151,7 @@ class NodeAgent:
     def close(self) -> None:
         """End all workers."""
         self._closing = True
-        self._wake()
+        self._waker.wake()
         self._thread.join(CLOSE_NODE.seconds)
 
     # -- the thread --------------------------------------------------------------------------------
@@ -164,13 +163,12 @@ class NodeAgent:
             self._fail(error)
             return
         pool = self._pool
-        pool.wake_on(self._wake_read)
+        pool.wake_on(self._waker.fd)
         try:
             while not self._closing:
                 self._carry_out(pool)
                 pool.wait(LOOK_AGAIN.seconds)
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_read, 4096)
+                self._waker.rest()
                 self._post(pool)
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(error)
@@ -246,10 +244,6 @@ class NodeAgent:
         with self._news:
             self._problem = f"{type(error).__name__}: {error}"
             self._news.notify_all()
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake_write, b"!")
 
 
 def _settle(theirs: ProcessState) -> None:

@@ -57,9 +57,14 @@ class RemoteWorker:
 
 
 class NodeLink:
-    """One agent and its workers. `room`: how many workers have a processor there. `wake`: called from the thread."""
+    """One agent and its workers. `room`: how many workers have a processor there. `wake`: called from the threads.
 
-    def __init__(self, agent: Agent, name: str, room: int, wake: Callable[[], None]) -> None:
+    `start`: how many seconds the agent may take to answer for the first time.
+    """
+
+    def __init__(
+        self, agent: Agent, name: str, room: int, wake: Callable[[], None], start: float = NODE_START.seconds
+    ) -> None:
         self.name, self.room = name, room
         self.workers: dict[int, RemoteWorker] = {}
         self.inbox: deque[msg.Reply] = deque()
@@ -68,6 +73,7 @@ class NodeLink:
         self._agent = agent
         self._wake = wake
         self._shift: int | None = None  # from the agent's clock to ours, nanoseconds
+        self._start = start
         self._closed = False
         self._orders: deque[msg.Order] = deque()
         self._some = threading.Event()
@@ -125,13 +131,16 @@ class NodeLink:
                 self._wake()
 
     def _listen(self) -> None:
-        within = NODE_START.seconds
+        within = self._start
         while not self._closed:
             asked = time.monotonic_ns()
             try:
                 reply = self._agent.poll(NODE_PULSE.seconds, within)
             except AgentLost as error:
-                self.lost = self.lost or str(error)
+                late = (
+                    "; others may have taken its processors" if not self.answered and "not answer" in str(error) else ""
+                )
+                self.lost = self.lost or f"{error}{late}"
                 break
             if self._shift is None:
                 same = reply.boot and reply.boot == boot()

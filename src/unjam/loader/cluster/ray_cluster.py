@@ -133,7 +133,9 @@ class RayCluster:
                 node.name if all(link.name != node.name for link in [*links, *found]) else f"{node.name}-{node.key[:6]}"
             )
             self._keys[name] = node.key
-            found.append(NodeLink(agent, name, share, wake))
+            # to install a runtime environment may take minutes; otherwise an actor that does not start has found no room
+            start = NODE_START.seconds if self._settings.runtime_env else self._settings.patience
+            found.append(NodeLink(agent, name, share, wake, start))
         return found
 
     def lost(self, link: NodeLink) -> None:

@@ -1,0 +1,28 @@
+"""Wakes a thread that polls descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from unjam.system.memory import OwnedFd
+
+
+class Waker:
+    """A pipe to oneself. It is closed when nobody can wake any more: another file could get a number that was closed too early."""
+
+    def __init__(self) -> None:
+        read, write = os.pipe()
+        self.fd, self._write = OwnedFd(read), OwnedFd(write)
+        for fd in (read, write):
+            os.set_blocking(fd, False)
+
+    def wake(self) -> None:
+        """Make `fd` readable; any thread may call it."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write, b"!")
+
+    def rest(self) -> None:
+        """Read what woke us."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 4096)
