@@ -161,7 +161,10 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         self._recorder, self._function = state.recorder, options.function
         self._recorder.reports = state.payloads.reports
         self._mover, self._on_device = _mover(options, state), options.on_device
-        pool = open_pool(*self._start) if on_cluster is None else open_cluster_pool(*on_cluster)
+        if on_cluster is None:
+            pool: ProcessPool | ClusterPool = open_pool(*self._start)
+        else:
+            pool = open_cluster_pool(*on_cluster, moves=options.on_worker_death == "restart")
         pool.made_in = time.monotonic_ns() - self._begun
         self._use(pool)
 

@@ -16,16 +16,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from unjam.errors import ClusterError
 from unjam.loader.cluster import node_messages as msg
-from unjam.loader.cluster.node_link import NodeLink, RemoteWorker, unknown
+from unjam.loader.cluster.node_link import Cluster, NodeLink, RemoteWorker, unknown
 from unjam.loader.cluster.remote_batch import Held, RemoteBatch, RemoteFailure
 from unjam.loader.cluster.waker import Waker
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
-from unjam.loader.engine.deadlines import BALANCE, LOOK_AGAIN, OBEY_KILL, PLACE_AGAIN
+from unjam.loader.engine.deadlines import BALANCE, CLOSE_NODE, LOOK_AGAIN, OBEY_KILL, PLACE_AGAIN
 from unjam.loader.pool.exit_status import sample_of
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.process_pool import ProcessPool
@@ -41,21 +41,11 @@ from unjam.system.logs import log
 from unjam.system.waiting import Waiting
 
 
-class Cluster(Protocol):
-    """Where agents come from."""
-
-    def grow(self, workers: int, links: list[NodeLink], specs: list[WorkerSpec], wake: Any) -> list[NodeLink]:
-        """Start agents for so many more workers on nodes with room; perhaps for fewer, or none. May take seconds."""
-
-    def lost(self, link: NodeLink) -> None:
-        """A link is lost."""
-
-    def why_no_room(self) -> str:
-        """Say what the cluster lacks, after `grow` found nothing."""
-
-
 class ClusterPool:
-    """See NOTE [ Workers on a cluster ]. Workers below `first_remote` belong to `local`."""
+    """See NOTE [ Workers on a cluster ]. Workers below `first_remote` belong to `local`.
+
+    `moves`: workers may be ended here to start again on a node that came.
+    """
 
     def __init__(
         self,
@@ -65,9 +55,11 @@ class ClusterPool:
         patience: float,
         local: ProcessPool | None = None,
         first_remote: int = 0,
+        *,
+        moves: bool = True,
     ) -> None:
         self._cluster, self._specs, self._reports, self._patience = cluster, specs, reports, patience
-        self._local, self._first = local, first_remote
+        self._local, self._first, self._moves = local, first_remote, moves
         self._owner = os.getpid()
         self._links: list[NodeLink] = []
         self._at: dict[int, NodeLink] = {}
@@ -80,7 +72,7 @@ class ClusterPool:
         self._last_came = 0.0
         if first_remote:
             reports.has("here", first_remote)
-        self.arrivals: deque[Arrival] = deque()
+        self.arrivals: deque[Arrival] = deque() if local is None else local.arrivals
         self.closed = False
         self.made_in = 0
         self._launched = self._ready_at = 0
@@ -131,8 +123,7 @@ class ClusterPool:
         """See `Pool`."""
         self._specs = [dataclasses.replace(spec, shared_seed=shared_seed, epoch=epoch) for spec in self._specs]
         self._sent.clear()
-        for number in self._waiting:  # they begin with this epoch, and what they had to do in the last one is void
-            self._waiting[number] = [msg.StartWorkers((self._specs[number],))]
+        self._waiting.clear()  # the engine starts them again, with this epoch's settings
         if self._local is not None:
             self._local.resume(shared_seed, epoch)
         for link in self._links:
@@ -142,9 +133,10 @@ class ClusterPool:
         """See `Pool`."""
         if worker < self._first and self._local is not None:
             self._local.stop(worker, reason)
-        elif self._waiting.pop(worker, None) is not None:
+        elif worker in self._waiting:
             self._exits[worker] = WorkerExit(worker, None, None, unknown(), said_goodbye=True)
             self.arrivals += [Arrival(ev.Goodbye(worker)), Arrival(ev.Death(worker))]
+            self._waiting.pop(worker, None)
         else:
             self._tell(worker, msg.StopWorker(worker, reason))
 
@@ -158,10 +150,9 @@ class ClusterPool:
         if self._local is None:
             self._poller.poll(int(seconds * 1000))
         else:
-            self._local.wait(seconds)
-            while self._local.arrivals:
-                arrival = self._local.arrivals.popleft()
-                self.arrivals.append(arrival)
+            known = len(self.arrivals)
+            self._local.wait(seconds)  # adds to the same list
+            for arrival in list(self.arrivals)[known:]:
                 if isinstance(arrival.event, ev.Result) and arrival.result is not None:
                     self._count("here", 0, arrival.result.facts.times)
         self._waker.rest()
@@ -192,8 +183,9 @@ class ClusterPool:
         """See `Pool`."""
         if worker < self._first and self._local is not None:
             return self._local.heartbeat(worker)
-        state = self._state(worker)
-        return None if state is None else state.heartbeat
+        link, state = self._at.get(worker), self._state(worker)
+        # what was told a while ago says nothing of now: batches may be on their way that take seconds
+        return None if link is None or state is None or link.is_quiet else state.heartbeat
 
     def pid(self, worker: int) -> int | None:
         """See `Pool`."""
@@ -218,7 +210,13 @@ class ClusterPool:
         if worker < self._first and self._local is not None:
             return self._local.stack(worker)
         link = self._at.get(worker)
-        return "" if link is None else link.ask("stack", worker) or ""
+        if link is None:
+            return ""
+        stack: str = link.ask("stack", worker) or ""
+        now = link.ask("state", worker)  # it may have gone on since it was last told
+        if now is not None and worker in link.workers:
+            link.workers[worker].state = link.state_in_our_clock(now)
+        return stack
 
     def waits_for(self, worker: int) -> Waiting:
         """See `Pool`."""
@@ -258,19 +256,27 @@ class ClusterPool:
         if self.closed:
             return
         self.closed = True
-        if self._local is not None:
-            self._local.close()
-        if self._placing.acquire(timeout=OBEY_KILL.seconds):  # it may be starting an agent
-            self._placing.release()
-        self._take_placed()
-        closers = [threading.Thread(target=link.close, daemon=True) for link in self._links]
+        closers = self._close_links()  # first: another Ctrl-C may come
+        try:
+            if self._local is not None:
+                self._local.close()
+            if self._placing.acquire(timeout=OBEY_KILL.seconds):  # it may be starting an agent
+                self._placing.release()
+        finally:
+            self._take_placed()
+            closers += self._close_links()
         for one in closers:
-            one.start()
-        for one in closers:
-            one.join(2 * OBEY_KILL.seconds + 2.0)
-        self._links.clear()
+            one.join(2 * OBEY_KILL.seconds + CLOSE_NODE.seconds)
         self._at.clear()
         self._waiting.clear()
+
+    def _close_links(self) -> list[threading.Thread]:
+        closers = []
+        while self._links:
+            closers.append(threading.Thread(target=self._links[-1].close, daemon=True))
+            closers[-1].start()
+            self._links.pop()
+        return closers
 
     def forget(self) -> None:
         """Do nothing with the agents; the parent owns them."""
@@ -307,6 +313,9 @@ class ClusterPool:
         # also workers that share a processor: there may be room for them now
         surplus = max(0, lack) + sum(max(0, -link.free) for link in links)
         if surplus and now >= self._place_next and self._placing.acquire(blocking=False):
+            if self._placed:  # it has just answered
+                self._placing.release()
+                return
             self._place_next = now + (PLACE_AGAIN if self._waiting else BALANCE).seconds
             threading.Thread(target=self._grow, args=(surplus, links), name="unjam-placer", daemon=True).start()
 
@@ -337,12 +346,13 @@ class ClusterPool:
 
     def _assign(self, links: list[NodeLink]) -> None:
         for worker in sorted(self._waiting):
-            link = max(links, key=lambda one: (one.free > 0, one.free / one.room))
-            orders = self._waiting.pop(worker)
-            link.workers[worker] = RemoteWorker(worker)
-            self._at[worker] = link
-            link.tell(*orders)
-            self._reports.has(link.name, len(link.workers))
+            if worker not in self._at:  # an earlier call was interrupted
+                link = max(links, key=lambda one: (one.free > 0, one.free / one.room))
+                link.workers[worker] = RemoteWorker(worker)
+                self._at[worker] = link
+                link.tell(*self._waiting[worker])
+                self._reports.has(link.name, len(link.workers))
+            self._waiting.pop(worker)
         self._waiting_since = 0.0
         if any(link.free < 0 for link in links) and not self._said_shared:
             self._said_shared = True
@@ -351,10 +361,10 @@ class ClusterPool:
 
     def _move_to(self, new: list[NodeLink]) -> None:
         """More nodes have come: let workers that share a processor start again there."""
-        room = sum(link.free for link in new)
+        room = sum(link.free for link in new) if self._moves else 0
         for link in self._links:
             for worker in list(link.workers)[link.room :]:
-                if room > 0 and not self._specs[worker].iterable:
+                if room > 0 and link.workers[worker].prepared and not self._specs[worker].iterable:
                     room -= 1
                     link.workers[worker].moves = True
                     link.tell(msg.StopWorker(worker, Reason.FORGOTTEN))
@@ -379,14 +389,15 @@ class ClusterPool:
             if worker is None:
                 continue
             if isinstance(one, msg.WorkerGone):
-                del link.workers[worker.number]
-                self._at.pop(worker.number, None)
                 last_exit = dataclasses.replace(one.exit, node=link.name)
                 # one that moves to another node is no incident
                 self._exits[worker.number] = (
                     dataclasses.replace(last_exit, said_goodbye=True) if worker.moves else last_exit
                 )
+                # first: an exception of a signal handler must not lose a death; a second one does no harm
                 self.arrivals.append(Arrival(one.death))
+                del link.workers[worker.number]
+                self._at.pop(worker.number, None)
             else:
                 arrival = self._understand(link, worker, one)
                 if arrival is not None:
@@ -424,7 +435,9 @@ class ClusterPool:
                 node_lost=link.lost,
             )
             on = sample_of(self._exits[number].heartbeat)
-            self.arrivals.append(Arrival(ev.Death(number, *on, ev.Cause.MACHINE, prepared=link.answered)))
+            self.arrivals.append(
+                Arrival(ev.Death(number, *on, ev.Cause.MACHINE, prepared=link.answered and not link.failed))
+            )
             self._at.pop(number, None)
             del link.workers[number]
         self._links.remove(link)

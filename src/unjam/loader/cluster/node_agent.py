@@ -31,6 +31,7 @@ from unjam.loader.pool.worker_handle import WorkerHandle
 from unjam.loader.ship import shipping
 from unjam.loader.ship.process_state import ProcessState
 from unjam.loader.transport.channel import Envelope
+from unjam.loader.transport.status_page import Stage
 from unjam.loader.worker import messages
 from unjam.loader.worker.spec import WorkerSpec
 from unjam.system.waiting import Waiting
@@ -134,6 +135,10 @@ class NodeAgent:
         """Return a worker's stack."""
         return "" if self._pool is None else self._pool.stack(worker)
 
+    def state(self, worker: int) -> msg.WorkerState | None:
+        """Return what a worker does now."""
+        return None if self._pool is None else self._pool.states().get(worker)
+
     def waits_for(self, worker: int) -> Waiting | None:
         """Return what a worker waits for."""
         return None if self._pool is None else self._pool.waits_for(worker)
@@ -236,9 +241,14 @@ class NodeAgent:
         if self._pool is None or now - self._told < STATES_EVERY:
             return None
         self._told = now
-        with contextlib.suppress(RuntimeError):  # a worker came or went meanwhile
-            return self._pool.states()
-        return None
+        # one whose batch waits here for its turn is not idle
+        sending = {one.event.worker for one in list(self._outbox) if isinstance(one, Arrival)}  # type: ignore[union-attr] # results
+        return {
+            number: dataclasses.replace(one, heartbeat=dataclasses.replace(one.heartbeat, stage=Stage.SEND))
+            if number in sending and one.heartbeat.stage is Stage.IDLE
+            else one
+            for number, one in self._pool.states().items()
+        }
 
     def _fail(self, error: BaseException) -> None:
         with self._news:

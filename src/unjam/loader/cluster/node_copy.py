@@ -20,6 +20,7 @@ from unjam.system.memory import Mapping, OwnedFd, create
 
 # the byte after the content says that all of it is there
 _COMPLETE = 1
+_PIECE = 64 << 20
 _STEP = 0.02  # seconds between two looks for a copy that another process makes
 
 
@@ -48,7 +49,10 @@ def node_copy(digest: str, manifest: Manifest, content: Callable[[], Any]) -> tu
         fd = OwnedFd(create(size, label))
         mapping = Mapping(fd, size)
         view = mapping.view()
-        view[: manifest.size] = memoryview(content())[: manifest.size]
+        source = memoryview(content())
+        for at in range(0, manifest.size, _PIECE):  # in pieces: other threads have to answer meanwhile
+            end = min(at + _PIECE, manifest.size)
+            view[at:end] = source[at:end]
         view[manifest.size] = _COMPLETE
         return fd, mapping
 

@@ -19,6 +19,7 @@ from unjam.loader.cluster.node_agent import boot
 from unjam.loader.engine.deadlines import ASK_NODE, CLOSE_NODE, LOOK_AGAIN, NODE_PULSE, NODE_SILENT, NODE_START
 from unjam.loader.transport.status_page import Heartbeat, Stage
 from unjam.loader.worker import messages
+from unjam.loader.worker.spec import WorkerSpec
 
 
 class AgentLost(Exception):
@@ -69,7 +70,9 @@ class NodeLink:
         self.workers: dict[int, RemoteWorker] = {}
         self.inbox: deque[msg.Reply] = deque()
         self.lost = ""
-        self.answered = False  # whether the agent has ever worked
+        self.answered = False  # whether the agent's pool was ever open
+        self.failed = False  # the agent itself said why it cannot work
+        self._heard = time.monotonic()
         self._agent = agent
         self._wake = wake
         self._shift: int | None = None  # from the agent's clock to ours, nanoseconds
@@ -84,6 +87,11 @@ class NodeLink:
     def free(self) -> int:
         """How many more workers have a processor there."""
         return self.room - len(self.workers)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the agent has not answered for longer than it takes when nothing happens."""
+        return time.monotonic() - self._heard > 4 * NODE_PULSE.seconds
 
     def tell(self, *orders: msg.Order) -> None:
         """Send orders to the agent; does not wait."""
@@ -110,11 +118,12 @@ class NodeLink:
             return reply
         states = reply.states
         if states is not None:
-            states = {
-                number: dataclasses.replace(one, heartbeat=_shifted(one.heartbeat, shift))
-                for number, one in states.items()
-            }
+            states = {number: self.state_in_our_clock(one) for number, one in states.items()}
         return dataclasses.replace(reply, news=tuple(_shifted_news(one, shift) for one in reply.news), states=states)
+
+    def state_in_our_clock(self, state: msg.WorkerState) -> msg.WorkerState:
+        """Return a worker's state whose times are those of our clock."""
+        return dataclasses.replace(state, heartbeat=_shifted(state.heartbeat, self._shift or 0))
 
     def _send(self) -> None:
         while not self._closed and not self.lost:
@@ -146,13 +155,27 @@ class NodeLink:
                 same = reply.boot and reply.boot == boot()
                 self._shift = 0 if same else (asked + time.monotonic_ns()) // 2 - reply.now
             within = NODE_SILENT.seconds
-            self.answered = self.answered or not reply.problem
+            self.answered = self.answered or reply.states is not None
+            self._heard = time.monotonic()
             self.inbox.append(reply)
             if reply.problem:
-                self.lost = reply.problem
+                self.failed, self.lost = True, reply.problem
                 break
             self._wake()
         self._wake()
+
+
+class Cluster(Protocol):
+    """Where agents come from."""
+
+    def grow(self, workers: int, links: list[NodeLink], specs: list[WorkerSpec], wake: Any) -> list[NodeLink]:
+        """Start agents for so many more workers on nodes with room; perhaps for fewer, or none. May take seconds."""
+
+    def lost(self, link: NodeLink) -> None:
+        """A link is lost."""
+
+    def why_no_room(self) -> str:
+        """Say what the cluster lacks, after `grow` found nothing."""
 
 
 def _shifted(heartbeat: Heartbeat, shift: int) -> Heartbeat:

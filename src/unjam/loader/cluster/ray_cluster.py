@@ -73,6 +73,10 @@ class RayAgent:
     def close(self, within: float) -> None:
         """See `Agent`."""
         self._asked = None
+        if (
+            not self._ray.is_initialized()
+        ):  # the actors have ended with the connection; a call would start another cluster
+            return
         with contextlib.suppress(Exception):  # it may be gone
             self._ray.get(self._actor.close.remote(), timeout=within)
         with contextlib.suppress(Exception):
@@ -81,6 +85,8 @@ class RayAgent:
     @contextlib.contextmanager
     def _named(self, within: float = 0.0) -> Iterator[None]:
         known = self._ray.exceptions
+        if not self._ray.is_initialized():  # see `close`
+            raise AgentLost("the program has shut Ray down")
         try:
             yield
         except known.GetTimeoutError as error:
@@ -128,7 +134,12 @@ class RayCluster:
         best = [node for node in nodes if self._failed[node.key] == self._failed[nodes[0].key]] if nodes else []
         found: list[NodeLink] = []
         for node, share in shares(best, min(workers, self._fair()), spread=self._settings.placement != "pack"):
-            agent = self._agent(node, share, specs)
+            try:
+                agent = self._agent(node, share, specs)
+            except Exception:
+                if not found:
+                    raise
+                break  # use those that were made
             name = (
                 node.name if all(link.name != node.name for link in [*links, *found]) else f"{node.name}-{node.key[:6]}"
             )
@@ -247,7 +258,8 @@ def ship_there(ray: Any, worker_input: WorkerInput, cache: PayloadCache) -> tupl
         payload = shipping.ship(worker_input, cache.travelling, with_state=True, travels=True)
     except Exception as error:
         raise cannot_travel(worker_input, error, _pickles) from error
-    job = ray.get_runtime_context().get_job_id()
+    context = ray.get_runtime_context()
+    job = (context.get_job_id(), context.get_node_id())  # another cluster may count its jobs from the beginning
     if cache.stored is None or payload is not cache.travelling or cache.stored[0] != job:
         view = payload.mapping.view()[: payload.manifest.size]
         digest = hashlib.blake2b(view, digest_size=16).hexdigest()
@@ -283,14 +295,21 @@ def _pickles(part: object) -> None:
 
 def rebuilds_on(agent: RayAgent) -> Callable[[object], None]:
     """Return what raises if a part cannot be rebuilt by an agent."""
+    lost: list[AgentLost] = []
 
     def attempt(part: object) -> None:
+        if lost:
+            return
         try:
             payload = shipping.ship(part, travels=True)
         except Exception:  # noqa: BLE001 - the whole could be pickled; this part is sent in another way
             return
         content = bytes(payload.mapping.view()[: payload.manifest.size])
-        said = agent.ask("attempt", (content, payload.manifest), NODE_START.seconds)
+        try:
+            said = agent.ask("attempt", (content, payload.manifest), NODE_START.seconds)
+        except AgentLost as error:  # that is not the part's fault
+            lost.append(error)
+            return
         if said:
             raise RuntimeError(said)
 

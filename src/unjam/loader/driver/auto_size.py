@@ -190,7 +190,7 @@ class AutoSizer:
         """The workers are on a cluster with room for so many."""
         limits = self.pace.limits
         if limits.because != "memory":
-            words = f"the cluster's {room} free processor{'s' * (room > 1)}"
+            words = f"the cluster's {room} processor{'s' * (room > 1)}"
             workers = min(room, 1) if limits.workers == 1 and "iterable" in limits.because else room
             self.pace.limits = replace(limits, workers=workers, processors=room, because=words)
 
