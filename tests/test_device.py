@@ -573,8 +573,8 @@ def test_a_timeout_counts_waiting_for_workers_only(device, monkeypatch):
     plain = mover.open_accelerator
 
     def slow(which):
-        time.sleep(1.5)
+        time.sleep(4.5)
         return plain(which)
 
     monkeypatch.setattr(mover, "open_accelerator", slow)
-    check_rows([(data.clone(), indices.clone()) for data, indices in loader_of(workers=2, timeout=1)])
+    check_rows([(data.clone(), indices.clone()) for data, indices in loader_of(workers=2, timeout=4)])
