@@ -19,7 +19,7 @@ from unjam.loader import resume
 from unjam.loader.driver.auto_size import AutoSizer, divides_itself, first_size
 from unjam.loader.options import AutoWorkers, LoaderOptions
 from unjam.loader.pool import fork_server
-from unjam.loader.ray_pool import pool_of
+from unjam.loader.ray_pool import DEPTH_ON_CLUSTER, pool_of
 from unjam.loader.state import LoaderState, attach, own_of
 from unjam.loader.worker.sample_random import replay_sample
 from unjam.statistics import Statistics
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 
-# `prefetch_factor` if none is given: a batch of another machine is longer on its way
-DEPTH_ON_CLUSTER = 4
 # whether we have warned that this torch lacks something
 _warned: list[bool] = []
 
@@ -123,7 +121,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def check_worker_number_rationality(self) -> None:
         """Warn if there are more workers than processors; those on a cluster do not count."""
-        cluster = pool_of(vars(self)["pool"])
+        cluster = pool_of(vars(self).get("pool"))
         if cluster is None or (cluster.workers and cluster.beside):
             super().check_worker_number_rationality()
 

@@ -25,9 +25,6 @@ from typing import Any
 from torch.utils.data import BatchSampler, IterableDataset
 
 from unjam.errors import ClusterError
-from unjam.loader.cluster.cluster_pool import ClusterPool
-from unjam.loader.cluster.start import open_cluster_pool, why_not_there
-from unjam.loader.cluster.start import room as cluster_room
 from unjam.loader.device.accelerator import check
 from unjam.loader.device.mover import Mover
 from unjam.loader.device.pinning import Pinner
@@ -39,8 +36,8 @@ from unjam.loader.engine.config import Config
 from unjam.loader.engine.elastic_machine import ElasticMachine
 from unjam.loader.engine.machine import Machine
 from unjam.loader.options import LoaderOptions
-from unjam.loader.pool.process_pool import ProcessPool
 from unjam.loader.pool.start import fork_instead, open_pool
+from unjam.loader.ray_pool import DEPTH_ON_CLUSTER
 from unjam.loader.resume import Resumption, StatefulDraw, stateful_sampler
 from unjam.loader.state import LoaderState, own_of
 from unjam.loader.transport.collating import additions
@@ -112,7 +109,7 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         if self._ray is not None:
             self._here = self._num_workers if self._ray.workers is not None and self._ray.beside else 0
             self._num_workers = self._num_workers if self._ray.workers is None else self._here + self._ray.workers
-        self._prefetch_factor: int = 4 if loader.prefetch_factor is None else loader.prefetch_factor
+        self._prefetch_factor: int = DEPTH_ON_CLUSTER if loader.prefetch_factor is None else loader.prefetch_factor
         self._in_order = getattr(loader, "in_order", True)
         self._sizer = own_of(loader)[1].sizer
         if self._sizer is None and self._prefetch_factor <= 0:
@@ -128,7 +125,10 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         self._elastic = (self._sizer is not None or mixed) and not self._iterable
         if self._sizer is not None:
             if self._ray is not None:
-                self._sizer.use_cluster(cluster_room(self._ray))
+                from unjam.loader.cluster.start import room  # noqa: PLC0415 - only for workers on a cluster
+
+                self._here = 0  # all of them are there
+                self._sizer.use_cluster(self._ray.workers or room(self._ray))
             # places for the most workers possible; iterables use the best size so far
             size = self._sizer.limits if self._elastic else self._sizer.setting
             self._num_workers, self._prefetch_factor = size.workers, size.depth
@@ -162,13 +162,16 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         self._recorder.reports = state.payloads.reports
         self._mover, self._on_device = _mover(options, state), options.on_device
         if on_cluster is None:
-            pool: ProcessPool | ClusterPool = open_pool(*self._start)
+            pool: Any = open_pool(*self._start)
         else:
+            from unjam.loader.cluster.start import open_cluster_pool  # noqa: PLC0415 - as above
+
             pool = open_cluster_pool(*on_cluster, moves=options.on_worker_death == "restart")
         pool.made_in = time.monotonic_ns() - self._begun
         self._use(pool)
 
-    def _use(self, pool: ProcessPool | ClusterPool) -> None:
+    def _use(self, pool: Any) -> None:
+        """Drive a pool: a `ProcessPool` or a `ClusterPool`."""
         machine = Machine(self._config)
         if self._elastic:
             size, depth = self._num_workers, self._prefetch_factor
@@ -184,7 +187,8 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
     @property
     def _workers(self) -> list[Any]:
         """The workers' processes; frameworks and torch's own tests read them."""
-        return self._pool.processes
+        processes: list[Any] = self._pool.processes
+        return processes
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's signature
         if not first_iter:
@@ -233,6 +237,8 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
     def _fall_back(self, problem: CannotLoad) -> None:
         """A worker could not rebuild the dataset: start again with forked workers, if possible."""
         if self._ray is not None:
+            from unjam.loader.cluster.start import why_not_there  # noqa: PLC0415 - as above
+
             worker_input, specs, _, cache = self._start
             raise why_not_there(self._ray, worker_input, specs, cache, problem.error) from problem.error
         self._use(fork_instead(*self._start, problem.error))

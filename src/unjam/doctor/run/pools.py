@@ -33,7 +33,6 @@ class PoolTrial:
     nodes: tuple[tuple[str, int, int], ...] = ()
     problem: str = ""
     note: str = ""
-    place: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -102,7 +101,6 @@ def _try_pool(program: list[str], module: str, pool: str, tick: Callable[[], Non
         tuple((one["node"], one["batches"], one["bytes"]) for one in used["nodes"]),
         problem,
         used["does_not_pay"],
-        f"{used['name']}" + (f" ({used['file']}:{used['line']})" if used["file"] else ""),
     )
 
 

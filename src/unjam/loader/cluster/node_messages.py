@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from unjam.loader.engine.actions import Reason
@@ -20,7 +20,7 @@ from unjam.loader.worker.spec import WorkerSpec
 class Shipment:
     """What an agent needs to start workers, without the bytes of the dataset.
 
-    digest: of those bytes. version: of unjam and torch, which must be the same everywhere.
+    digest: of those bytes. version: of unjam and Python, which must be the same everywhere.
     """
 
     manifest: Manifest
@@ -126,4 +126,3 @@ class Reply:
     news: tuple[FromWorker | WorkerGone, ...] = ()
     states: Mapping[int, WorkerState] | None = None
     problem: str = ""
-    reports: tuple[str, ...] = field(default=())

@@ -40,6 +40,7 @@ from unjam.loader.pool.protocol import Arrival, Asked, Facts, Pool, Work
 
 # The consumer may hold this many batches in recycled memory; we copy later ones to ordinary memory.
 MOST_HELD = 4
+LATE = 0.05  # seconds; past the user's `timeout` we wait once more: what came while a copy began is not late
 # returned in place of a batch whose samples were all skipped
 _NO_BATCH = object()
 
@@ -196,16 +197,16 @@ class Driver:
         inbox = self._table.inbox
         while self._outcome is None and not self.closed:
             bound = self._stalls.interval
-            if timeout > 0:
-                bound = min(bound, max(0.0, begun + timeout - time.monotonic()))
+            bound = min(bound, max(LATE, begun + timeout - time.monotonic())) if timeout > 0 else bound
             if not inbox:
+                asked = time.monotonic()
                 self.pool.wait(bound)
                 self._transfer.take(inbox)
                 now = time.monotonic()
                 if self._stalls.due(now) and not inbox:
                     self._look(now - begun)
-                if 0 < timeout <= now - begun and not inbox and self._outcome is None:
-                    self._handle(ev.TimedOut())  # also the time for copies: a batch that is there is not late
+                if 0 < timeout <= asked - begun and now - asked > LATE / 2 and not inbox and self._outcome is None:
+                    self._handle(ev.TimedOut())
             while inbox and self._outcome is None:
                 first = inbox[0]
                 if isinstance(first.event, ev.Death):
