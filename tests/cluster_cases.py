@@ -26,7 +26,8 @@ from ray.cluster_utils import Cluster
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import unjam
-from unjam.loader.cluster.ray_cluster import Node, shares
+from unjam.loader.cluster.node_link import AgentLost
+from unjam.loader.cluster.ray_cluster import Node, RayAgent, shares
 from unjam.loader.cluster.remote_batch import missing_there
 from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.job import Failed
@@ -374,6 +375,23 @@ def test_a_cluster_without_room():
         list(unjam.DataLoader(Slow(8), num_workers=1, pool=unjam.RayPool(resources={"unobtainium": 1}, patience=2)))
 
 
+def test_a_slow_start_is_no_lack_of_room():
+    class Starts:
+        def __init__(self):
+            time.sleep(6)
+
+        def poll(self, seconds):
+            return "news"
+
+    slow = RayAgent(ray, ray.remote(num_cpus=1)(Starts).remote(), patience=3)
+    assert slow.poll(0.1, within=60) == "news"
+    slow.close(1)
+    nowhere = RayAgent(ray, ray.remote(num_cpus=1000)(Starts).remote(), patience=1)
+    with pytest.raises(AgentLost, match="others may have taken its processors"):
+        nowhere.poll(0.1, within=60)
+    nowhere.close(1)
+
+
 def test_a_cluster_that_is_gone():
     """In a process of its own, whose cluster loses all its nodes."""
     code = textwrap.dedent(
@@ -385,7 +403,7 @@ def test_a_cluster_that_is_gone():
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": STORE})
         node = made.add_node(num_cpus=2, object_store_memory=STORE)
         ray.init(address=made.address, logging_level="error", log_to_driver=False)
-        loader = unjam.DataLoader(Slow(), batch_size=4, num_workers=2, pool=unjam.RayPool(patience=4))
+        loader = unjam.DataLoader(Slow(4000), batch_size=4, num_workers=2, pool=unjam.RayPool(patience=4))
         try:
             for number, batch in enumerate(loader):
                 if number == 3:

@@ -58,14 +58,9 @@ class RemoteWorker:
 
 
 class NodeLink:
-    """One agent and its workers. `room`: how many workers have a processor there. `wake`: called from the threads.
+    """One agent and its workers. `room`: how many workers have a processor there. `wake`: called from the threads."""
 
-    `start`: how many seconds the agent may take to answer for the first time.
-    """
-
-    def __init__(
-        self, agent: Agent, name: str, room: int, wake: Callable[[], None], start: float = NODE_START.seconds
-    ) -> None:
+    def __init__(self, agent: Agent, name: str, room: int, wake: Callable[[], None]) -> None:
         self.name, self.room = name, room
         self.workers: dict[int, RemoteWorker] = {}
         self.inbox: deque[msg.Reply] = deque()
@@ -76,7 +71,6 @@ class NodeLink:
         self._agent = agent
         self._wake = wake
         self._shift: int | None = None  # from the agent's clock to ours, nanoseconds
-        self._start = start
         self._closed = False
         self._orders: deque[msg.Order] = deque()
         self._some = threading.Event()
@@ -140,16 +134,13 @@ class NodeLink:
                 self._wake()
 
     def _listen(self) -> None:
-        within = self._start
+        within = NODE_START.seconds
         while not self._closed:
             asked = time.monotonic_ns()
             try:
                 reply = self._agent.poll(NODE_PULSE.seconds, within)
             except AgentLost as error:
-                late = (
-                    "; others may have taken its processors" if not self.answered and "not answer" in str(error) else ""
-                )
-                self.lost = self.lost or f"{error}{late}"
+                self.lost = self.lost or str(error)
                 break
             if self._shift is None:
                 same = reply.boot and reply.boot == boot()

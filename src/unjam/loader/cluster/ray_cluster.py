@@ -45,10 +45,10 @@ def connect(settings: RayPool) -> Any:
 
 
 class RayAgent:
-    """An actor, as a link uses it. See `Agent`."""
+    """An actor, as a link uses it. See `Agent`. `patience`: how many seconds its node may take to give it a process."""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
-        self._ray, self._actor = ray, actor
+    def __init__(self, ray: Any, actor: Any, patience: float) -> None:
+        self._ray, self._actor, self._patience = ray, actor, patience
         self._asked: Any = None
 
     def tell(self, orders: list[msg.Order]) -> None:
@@ -60,6 +60,10 @@ class RayAgent:
         """See `Agent`."""
         with self._named(within):
             asked = self._asked or self._actor.poll.remote(seconds)
+            if self._asked is None:  # the first one: the node may have no processors left for it
+                done, _ = self._ray.wait([asked], timeout=min(self._patience, within))
+                if not done and not self._has_process():
+                    raise AgentLost(f"it got no process for {self._patience:g} s: others may have taken its processors")
             self._asked = None
             reply: msg.Reply = self._ray.get(asked, timeout=within)
             self._asked = self._actor.poll.remote(seconds)  # before the caller has read this reply
@@ -82,6 +86,13 @@ class RayAgent:
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor)
 
+    def _has_process(self) -> bool:
+        """Whether the actor has a process, which may still be importing torch or receiving the dataset."""
+        from ray._private.state import actors  # noqa: PLC0415 - an extra; the public way needs Ray's dashboard
+
+        known = actors(self._actor._actor_id.hex())  # noqa: SLF001 - there is no public name
+        return bool(known.get("Address", {}).get("Port"))
+
     @contextlib.contextmanager
     def _named(self, within: float = 0.0) -> Iterator[None]:
         known = self._ray.exceptions
@@ -89,6 +100,8 @@ class RayAgent:
             raise AgentLost("the program has shut Ray down")
         try:
             yield
+        except AgentLost:
+            raise
         except known.GetTimeoutError as error:
             raise AgentLost(f"it did not answer for {within:g} s") from error
         except known.RayTaskError as error:  # what the agent itself raised
@@ -144,9 +157,7 @@ class RayCluster:
                 node.name if all(link.name != node.name for link in [*links, *found]) else f"{node.name}-{node.key[:6]}"
             )
             self._keys[name] = node.key
-            # to install a runtime environment may take minutes; otherwise an actor that does not start has found no room
-            start = NODE_START.seconds if self._settings.runtime_env else self._settings.patience
-            found.append(NodeLink(agent, name, share, wake, start))
+            found.append(NodeLink(agent, name, share, wake))
         return found
 
     def lost(self, link: NodeLink) -> None:
@@ -218,7 +229,9 @@ class RayCluster:
             max_restarts=0,
             max_task_retries=0,
         )
-        return RayAgent(self._ray, actor.remote(pickle.dumps((self._shipment, specs)), [self._stored]))
+        # to install a runtime environment may take minutes
+        patience = NODE_START.seconds if self._settings.runtime_env else self._settings.patience
+        return RayAgent(self._ray, actor.remote(pickle.dumps((self._shipment, specs)), [self._stored]), patience)
 
 
 def _actor_class(ray: Any) -> Any:
