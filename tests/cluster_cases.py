@@ -297,8 +297,23 @@ def test_an_actor_is_killed():
 
 def kill_an_actor(dice):
     alive = [one for one in actors() if one["State"] == "ALIVE"]
-    if alive:
-        os.kill(dice.choice(alive)["Pid"], signal.SIGKILL)
+    return kill(dice.choice(alive)["Pid"]) if alive else False
+
+
+def kill_a_process(dice):
+    """Kill a worker, a template or a fork server of an actor."""
+    ours = []
+    for one in actors():
+        with contextlib.suppress(psutil.Error):
+            ours += psutil.Process(one["Pid"]).children(recursive=True) if one["State"] == "ALIVE" else []
+    return kill(dice.choice(ours).pid) if ours else False
+
+
+def kill(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
 
 
 @pytest.mark.parametrize("kind", ["map", "stream"])
@@ -326,48 +341,37 @@ class SlowStream(IterableDataset):
 
 
 def test_a_node_comes(cluster):
-    loader = unjam.DataLoader(Slow(900, 0.03), batch_size=4, num_workers=6, pool="ray")
+    loader = unjam.DataLoader(Slow(40_000, 0.03), batch_size=4, num_workers=6, pool="ray")
     iterator = iter(loader)
     got = [next(iterator)]
     extra = cluster.add_node(num_cpus=2, object_store_memory=STORE)
     cluster.wait_for_nodes()
-    got += iterator
-    assert indices(got) == list(range(900))
+    until = time.monotonic() + 60
+    while len(loader.statistics().nodes) < 3 and time.monotonic() < until:
+        got.append(next(iterator))
     assert len(loader.statistics().nodes) == 3
+    got += [next(iterator) for _ in range(40)]
+    assert indices(got) == list(range(4 * len(got)))
     assert not loader.incidents
+    del iterator
     cluster.remove_node(extra)
 
 
 def test_kills_at_random(cluster):
     """Actors and workers die for a while; nothing is lost, repeated or out of order."""
-    dice, until, rounds, stop = (
-        random.Random(5),
-        time.monotonic() + float(os.environ.get("UNJAM_CHAOS_SECONDS", "12")),
-        0,
-        [],
-    )
-
-    def kill():
-        while not stop:
-            time.sleep(dice.uniform(0.3, 1.5))
-            with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if dice.random() < 0.4:
-                    kill_an_actor(dice)
-                else:
-                    ours = [one for one in psutil.process_iter(["name"]) if "unjam" in " ".join(one.cmdline())]
-                    os.kill(dice.choice(ours).pid, signal.SIGKILL) if ours else None
-
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    try:
-        while time.monotonic() < until:
-            loader = unjam.DataLoader(Slow(300, 0.01), batch_size=4, num_workers=4, pool="ray", max_restarts=10_000)
-            assert indices(loader) == list(range(300))
-            rounds += 1
-    finally:
-        stop.append(1)
-        killer.join(5)
-    print(f"{rounds} epochs")
+    dice, kills, rounds = random.Random(5), 0, 0
+    until = time.monotonic() + float(os.environ.get("UNJAM_CHAOS_SECONDS", "12"))
+    while time.monotonic() < until:
+        loader = unjam.DataLoader(Slow(600, 0.01), batch_size=4, num_workers=4, pool="ray", max_restarts=10_000)
+        got = []
+        for batch in loader:
+            got.append(batch)
+            if dice.random() < 0.04:  # after a batch: a slow machine has time to start again
+                kills += kill_an_actor(dice) if dice.random() < 0.4 else kill_a_process(dice)
+        assert indices(got) == list(range(600))
+        rounds += 1
+    print(f"{rounds} epochs, {kills} kills")
+    assert kills
 
 
 def test_a_cluster_without_room():
@@ -482,7 +486,7 @@ def test_an_agent_that_does_not_answer(monkeypatch):
             stopped = next(one["Pid"] for one in actors() if one["State"] == "ALIVE")
             os.kill(stopped, signal.SIGSTOP)
     assert indices(got) == list(range(200))
-    assert "did not answer for 3 s" in loader.incidents[0].what
+    assert any("did not answer for 3 s" in one.what for one in loader.incidents)
     os.kill(stopped, signal.SIGCONT)
 
 

@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 import time
+import warnings
 from multiprocessing import forkserver as mp_forkserver
 from multiprocessing import resource_tracker
 
@@ -44,6 +45,16 @@ def _descriptors() -> dict[int, str]:
 def _mappings() -> int:
     with open("/proc/self/maps") as maps:
         return sum("memfd:unjam" in line or "/unjam-" in line for line in maps)
+
+
+def _tracker_lives() -> bool:
+    """Whether multiprocessing's resource tracker runs; starts another one if not."""
+    lives = resource_tracker._resource_tracker._check_alive()
+    if not lives:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is gone
+            resource_tracker.ensure_running()
+    return lives
 
 
 def _segments() -> set[str]:
@@ -87,6 +98,7 @@ def nothing_left_behind(server):
     children, descriptors, segments = _children(), _descriptors(), _segments()
     threads, mappings = {t.ident for t in threading.enumerate()}, _mappings()
     yield
+    assert _tracker_lives(), "multiprocessing's resource tracker ended"
     gc.collect()  # torch's own iterators take seconds to end when they are collected
     deadline = time.monotonic() + 5
     while True:

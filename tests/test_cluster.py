@@ -20,6 +20,7 @@ pytestmark = [
         importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'unjam[ray]'"
     ),
     pytest.mark.timeout(1500),
+    pytest.mark.alone,  # nodes, agents and workers need all processors
 ]
 
 

@@ -435,9 +435,8 @@ class ClusterPool:
                 node_lost=link.lost,
             )
             on = sample_of(self._exits[number].heartbeat)
-            self.arrivals.append(
-                Arrival(ev.Death(number, *on, ev.Cause.MACHINE, prepared=link.answered and not link.failed))
-            )
+            cause = ev.Cause.UNKNOWN if link.failed else ev.Cause.MACHINE
+            self.arrivals.append(Arrival(ev.Death(number, *on, cause, prepared=link.answered and not link.failed)))
             self._at.pop(number, None)
             del link.workers[number]
         self._links.remove(link)

@@ -26,6 +26,10 @@ class AgentLost(Exception):
     """The agent, or its node, is gone or does not answer; the text says which."""
 
 
+class AgentCannotStart(AgentLost):
+    """Nothing has ended the agent: it has no room to start."""
+
+
 class Agent(Protocol):
     """An agent on another node. Only `poll` and `ask` wait."""
 
@@ -66,7 +70,7 @@ class NodeLink:
         self.inbox: deque[msg.Reply] = deque()
         self.lost = ""
         self.answered = False  # whether the agent's pool was ever open
-        self.failed = False  # the agent itself said why it cannot work
+        self.failed = False  # the agent cannot work there; it was not ended from outside
         self._heard = time.monotonic()
         self._agent = agent
         self._wake = wake
@@ -140,6 +144,7 @@ class NodeLink:
             try:
                 reply = self._agent.poll(NODE_PULSE.seconds, within)
             except AgentLost as error:
+                self.failed = isinstance(error, AgentCannotStart)
                 self.lost = self.lost or str(error)
                 break
             if self._shift is None:

@@ -17,7 +17,7 @@ from unjam.errors import CannotShipError, ClusterError
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.actor import ActorAgent
 from unjam.loader.cluster.node_agent import version
-from unjam.loader.cluster.node_link import AgentLost, NodeLink
+from unjam.loader.cluster.node_link import AgentCannotStart, AgentLost, NodeLink
 from unjam.loader.engine.deadlines import NODE_START
 from unjam.loader.pool.start import PayloadCache
 from unjam.loader.ray_pool import RayPool
@@ -63,7 +63,9 @@ class RayAgent:
             if self._asked is None:  # the first one: the node may have no processors left for it
                 done, _ = self._ray.wait([asked], timeout=min(self._patience, within))
                 if not done and not self._has_process():
-                    raise AgentLost(f"it got no process for {self._patience:g} s: others may have taken its processors")
+                    raise AgentCannotStart(
+                        f"it got no process for {self._patience:g} s: others may have taken its processors"
+                    )
             self._asked = None
             reply: msg.Reply = self._ray.get(asked, timeout=within)
             self._asked = self._actor.poll.remote(seconds)  # before the caller has read this reply

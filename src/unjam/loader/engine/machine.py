@@ -264,8 +264,9 @@ class Machine:
         if self.config.iterable and record.active and (event.cause is Cause.SILENT or (entry and entry.deaths)):
             return self._give_up(Reason.CANNOT_REPLAY, worker, owed[0] if owed else None)
         record.failed_starts = 0 if event.prepared else record.failed_starts + 1
+        came_and_went = record.was_ready or event.cause is Cause.MACHINE  # nothing says that it cannot start
         if record.failed_starts >= (
-            self.config.failed_starts_later if record.was_ready else self.config.failed_starts_at_first
+            self.config.failed_starts_later if came_and_went else self.config.failed_starts_at_first
         ):
             return self._give_up(Reason.NEVER_READY, worker)
         self.restarts += 1
