@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # `prefetch_factor` if none is given: a batch of another machine is longer on its way
-DEPTH_ON_CLUSTER = 4
+DEPTH_ON_CLUSTER = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

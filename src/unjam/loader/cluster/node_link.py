@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from unjam.loader.cluster import node_messages as msg
-from unjam.loader.cluster.node_agent import boot
+from unjam.loader.cluster.node_agent import BUSY, LINGER, boot
 from unjam.loader.engine.deadlines import ASK_NODE, CLOSE_NODE, LOOK_AGAIN, NODE_PULSE, NODE_SILENT, NODE_START
 from unjam.loader.transport.status_page import Heartbeat, Stage
 from unjam.loader.worker import messages
@@ -75,7 +75,7 @@ class NodeLink:
         self._agent = agent
         self._wake = wake
         self._shift: int | None = None  # from the agent's clock to ours, nanoseconds
-        self._closed = False
+        self._closed = threading.Event()
         self._orders: deque[msg.Order] = deque()
         self._some = threading.Event()
         for task in (self._listen, self._send):
@@ -105,7 +105,7 @@ class NodeLink:
 
     def close(self) -> None:
         """End the agent."""
-        self._closed = True
+        self._closed.set()
         self._some.set()
         self._agent.close(CLOSE_NODE.seconds)
 
@@ -124,22 +124,26 @@ class NodeLink:
         return dataclasses.replace(state, heartbeat=_shifted(state.heartbeat, self._shift or 0))
 
     def _send(self) -> None:
-        while not self._closed and not self.lost:
+        sent = 0.0
+        while not self._closed.is_set() and not self.lost:
             if not self._some.wait(LOOK_AGAIN.seconds):
                 continue
+            if time.monotonic() - sent < BUSY:
+                self._closed.wait(LINGER)  # orders in quick succession travel together
             self._some.clear()
             orders = []
             while self._orders:
                 orders.append(self._orders.popleft())
             try:
                 self._agent.tell(orders)
+                sent = time.monotonic()
             except AgentLost as error:
                 self.lost = str(error)
                 self._wake()
 
     def _listen(self) -> None:
         within = NODE_START.seconds
-        while not self._closed:
+        while not self._closed.is_set():
             asked = time.monotonic_ns()
             try:
                 reply = self._agent.poll(NODE_PULSE.seconds, within)
