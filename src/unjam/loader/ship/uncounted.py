@@ -102,8 +102,11 @@ def _parts(chunk: list[Any]) -> list[Any]:
     return parts
 
 
-def _attributes(objects: list[Any], opened: set[int]) -> Iterator[tuple[dict[str, Any]]]:
-    """Yield the attributes of objects that are not plain. Skip classes, modules and functions."""
+def _attributes(objects: list[Any], opened: set[int]) -> Iterator[tuple[Any, ...]]:
+    """Yield the attributes of objects that are not plain. Skip classes, modules and functions.
+
+    Since Python 3.13 gc.get_referents omits the values of such a dict: they lie in the object.
+    """
     for one in objects:
         if id(one) in opened or isinstance(one, _CODE):
             continue
@@ -113,4 +116,4 @@ def _attributes(objects: list[Any], opened: set[int]) -> Iterator[tuple[dict[str
         except AttributeError:
             continue
         if type(attributes) is dict:
-            yield (attributes,)
+            yield (attributes, *attributes.values())
