@@ -26,7 +26,7 @@ from ray.cluster_utils import Cluster
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import unjam
-from unjam.loader.cluster.node_link import AgentLost
+from unjam.loader.cluster.node_link import AgentCannotStart
 from unjam.loader.cluster.ray_cluster import Node, RayAgent, shares
 from unjam.loader.cluster.remote_batch import missing_there
 from unjam.loader.worker.exceptions import record
@@ -391,9 +391,23 @@ def test_a_slow_start_is_no_lack_of_room():
     assert slow.poll(0.1, within=60) == "news"
     slow.close(1)
     nowhere = RayAgent(ray, ray.remote(num_cpus=1000)(Starts).remote(), patience=1)
-    with pytest.raises(AgentLost, match="others may have taken its processors"):
+    with pytest.raises(AgentCannotStart, match="others may have taken its processors"):
         nowhere.poll(0.1, within=60)
     nowhere.close(1)
+
+
+def test_an_agent_that_cannot_start_says_why():
+    class Lacks:
+        def __init__(self):
+            import a_package_that_no_node_has  # noqa: F401
+
+        def poll(self, seconds):
+            return "news"
+
+    lacks = RayAgent(ray, ray.remote(num_cpus=1)(Lacks).remote(), patience=30)
+    with pytest.raises(AgentCannotStart, match="No module named 'a_package_that_no_node_has'"):
+        lacks.poll(0.1, within=60)
+    lacks.close(1)
 
 
 def test_a_cluster_that_is_gone():

@@ -27,7 +27,7 @@ class AgentLost(Exception):
 
 
 class AgentCannotStart(AgentLost):
-    """Nothing has ended the agent: it has no room to start."""
+    """Nothing outside has ended the agent: it has no room, fails or takes too long to start."""
 
 
 class Agent(Protocol):

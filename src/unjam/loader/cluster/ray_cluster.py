@@ -50,6 +50,7 @@ class RayAgent:
     def __init__(self, ray: Any, actor: Any, patience: float) -> None:
         self._ray, self._actor, self._patience = ray, actor, patience
         self._asked: Any = None
+        self._lost: type[AgentLost] = AgentCannotStart  # until it has answered once
 
     def tell(self, orders: list[msg.Order]) -> None:
         """See `Agent`."""
@@ -60,7 +61,7 @@ class RayAgent:
         """See `Agent`."""
         with self._named(within):
             asked = self._asked or self._actor.poll.remote(seconds)
-            if self._asked is None:  # the first one: the node may have no processors left for it
+            if self._lost is AgentCannotStart:  # the node may have no processors left for it
                 done, _ = self._ray.wait([asked], timeout=min(self._patience, within))
                 if not done and not self._has_process():
                     raise AgentCannotStart(
@@ -68,6 +69,7 @@ class RayAgent:
                     )
             self._asked = None
             reply: msg.Reply = self._ray.get(asked, timeout=within)
+            self._lost = AgentLost
             self._asked = self._actor.poll.remote(seconds)  # before the caller has read this reply
             return reply
 
@@ -105,11 +107,17 @@ class RayAgent:
         except AgentLost:
             raise
         except known.GetTimeoutError as error:
-            raise AgentLost(f"it did not answer for {within:g} s") from error
+            raise self._lost(f"it did not answer for {within:g} s") from error
         except known.RayTaskError as error:  # what the agent itself raised
             raise AgentLost(f"its agent failed: {type(error.cause).__name__}: {error.cause}") from error
-        except known.RayError as error:
+        except known.RayActorError as error:
+            if error.actor_init_failed:  # a package may be missing there: Ray's last line is the exception
+                raise AgentCannotStart(str(error).strip().splitlines()[-1]) from error
             raise AgentLost(_short(error)) from error
+        except known.NodeDiedError as error:
+            raise AgentLost(_short(error)) from error
+        except known.RayError as error:
+            raise self._lost(_short(error)) from error
         except Exception as error:  # Ray was shut down, or this process lost its node
             raise AgentLost(
                 f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
