@@ -83,7 +83,7 @@ class ClusterPool:
             local.wake_on(self._waker.fd)
         self._placing = threading.Lock()
         self._placed: deque[list[NodeLink] | str] = deque()  # from the placer: new links, or why there are none
-        self._placer_said = ""
+        self._placer_said = self._agent_failed = ""
         self._place_next = 0.0
         self._said_shared = False
         open_pools.add(self)
@@ -307,9 +307,8 @@ class ClusterPool:
         if links and self._waiting and (lack <= 0 or answer is not None or waited > PLACE_AGAIN.seconds):
             self._assign(links)
         elif not links and waited > self._patience:
-            raise ClusterError(
-                f"no node of the cluster has taken a worker for {self._patience:g} s: {self._placer_said or self._cluster.why_no_room()}"
-            )
+            why = self._placer_said or self._agent_failed or self._cluster.why_no_room()
+            raise ClusterError(f"no node of the cluster has taken a worker for {self._patience:g} s: {why}")
         # also workers that share a processor: there may be room for them now
         surplus = max(0, lack) + sum(max(0, -link.free) for link in links)
         if surplus and now >= self._place_next and self._placing.acquire(blocking=False):
@@ -439,6 +438,8 @@ class ClusterPool:
             self.arrivals.append(Arrival(ev.Death(number, *on, cause, prepared=link.answered and not link.failed)))
             self._at.pop(number, None)
             del link.workers[number]
+        if link.failed:
+            self._agent_failed = f"the agent on node {link.name} cannot start: {link.lost}"
         self._links.remove(link)
         self._cluster.lost(link)
         self._reports.has(link.name, 0)

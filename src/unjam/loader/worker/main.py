@@ -131,6 +131,7 @@ class Worker:
 
     def _arm(self) -> None:
         """Make stacks readable without ptrace, as early as possible."""
+        faulthandler.disable()  # if it was enabled, a library may have replaced its handlers, and `enable` would not notice
         faulthandler.enable(self._stacks, all_threads=True)
         faulthandler.register(STACK_SIGNAL, self._stacks, all_threads=True)
         self._page.words[ARMED] = 1
