@@ -12,7 +12,8 @@ TOOLS := build/tools
 # without --quiet, under which --strict lets every warning pass; the variable keeps the theme from advertising its next version
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-.PHONY: setup demo demo-all loaders test suite lint bench simulate device chaos soak corpus frozen fuzz matrix pictures docs docs-check wheel clean
+.PHONY: setup demo demo-all loaders test test-all suite lint bench simulate device chaos soak corpus frozen cluster fuzz mutants matrix \
+	pictures docs docs-check wheel clean
 .NOTPARALLEL:  # pip cannot install two things into one environment at a time, and tests that measure want the machine for themselves
 
 setup: $(STAMP) $(SITE)  ## everything that any target needs
@@ -48,12 +49,22 @@ loaders: $(STAMP)  ## the same small programs on torch's loader and on unjam's
 test: lint docs-check  ## types, lint, documentation and every test
 	@$(MAKE) --no-print-directory suite
 
-# Tests start programs and look at them while they run; a machine that is busy with something else can upset one. What failed is run once more, alone.
-AGAIN := --last-failed --last-failed-no-failures none
+# the same at full size, and the whole suite on every promised pair of Python and torch
+EVERYTHING := test corpus frozen cluster simulate chaos soak fuzz mutants matrix
 
-suite: $(STAMP)  ## every test, in two processes: most of them wait for processes of their own
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" || $(BIN)/python -m pytest $(AGAIN) -m "not alone"
-	$(BIN)/python -m pytest -m alone || $(BIN)/python -m pytest $(AGAIN) -m alone
+test-all:  ## everything at full size: hours. Says at the end what each part took
+	@failed=0; for part in $(EVERYTHING); do \
+		began=$$(date +%s); word=passed; $(MAKE) --no-print-directory $$part || { word=FAILED; failed=1; }; \
+		told="$$told$$part: $$word in $$((($$(date +%s) - began + 30) / 60)) min\n"; \
+	done; printf "$$told"; exit $$failed
+
+# numpy's idle threads spin for a while after each use, in every process that a test starts: this ends it at once
+PYTEST := OPENBLAS_THREAD_TIMEOUT=4 $(BIN)/python -m pytest --durations=20
+
+suite: $(STAMP)  ## every test once: most of them side by side, then those that need all processors
+	@$(BIN)/python -m compileall -q src  # some environments write no bytecode, and tests start many interpreters
+	$(PYTEST) -n 4 --dist worksteal -m "not alone"
+	$(PYTEST) -m alone
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -88,14 +99,21 @@ chaos: $(STAMP)  ## three minutes of workers, and two of whole trainings, killed
 soak: $(STAMP)  ## 200,000 batches and 20,000 epochs: memory and descriptors stay flat
 	$(BIN)/python tests/soak.py
 
-corpus: $(STAMP)  ## every program of tests/corpus: verdict, culprit, confidence, seconds, false alarms
+corpus: $(STAMP)  ## the programs of every rule, then of tests/corpus: verdict, culprit, confidence, seconds, false alarms
+	UNJAM_RULES=all $(PYTEST) -n 3 --dist worksteal tests/test_rules.py
 	$(BIN)/python tests/run_corpus.py
 
 frozen: $(STAMP)  ## every program of tests/frozen, stuck or well: what `unjam why` says of it, and how fast
 	$(BIN)/python tests/run_frozen.py
 
+cluster: $(STAMP)  ## every case on a real Ray cluster on this machine, and of workers killed for memory
+	UNJAM_LONG=1 $(PYTEST) tests/test_ray.py tests/test_memory_kill.py
+
 fuzz: $(STAMP)  ## ten minutes of programs that nobody wrote, on torch's loader and on ours: everything that differs
 	$(BIN)/python tests/fuzz/run.py --seconds 600
+
+mutants: $(STAMP)  ## breaks the product in twenty places, one at a time: do the tests notice?
+	$(BIN)/python tests/run_mutants.py
 
 matrix:  ## the whole suite under every promised pair of Python and torch, each in an environment of its own
 	"$(PYTHON)" tests/run_matrix.py

@@ -20,6 +20,7 @@ import psutil
 import torch
 from torch.utils.data import Dataset
 
+from support import wait_until
 from unjam import DataLoader
 
 WAYS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGUSR1)
@@ -104,9 +105,7 @@ class Footprint:
         gc.collect()
         me = psutil.Process()
         # a template is told to end when its loader goes, and takes a moment
-        until = time.monotonic() + 5
-        while any(_is_template(one) for one in me.children(recursive=True)) and time.monotonic() < until:
-            time.sleep(0.02)
+        wait_until(lambda: not any(_is_template(one) for one in me.children(recursive=True)))
         return cls(me.memory_full_info().uss, me.num_fds(), len(me.children(recursive=True)), threading.active_count())
 
 
@@ -117,13 +116,19 @@ def _is_template(process: psutil.Process) -> bool:
         return False
 
 
-def run(seconds: float, rate: float = 5.0, seed: int = 0, *, workers: int = 3, length: int = 1600) -> dict:
-    """Iterate under fire; raise AssertionError at the first thing that is not as it should be."""
+def run(
+    seconds: float, rate: float = 5.0, seed: int = 0, *, workers: int = 3, length: int = 1600, strikes: int = 0
+) -> dict:
+    """Iterate under fire, for so long or until so many strikes; raise AssertionError at the first thing that is wrong."""
     until = time.monotonic() + seconds
+
+    def is_over() -> bool:
+        return time.monotonic() > until or 0 < strikes <= sum(killer.strikes.values())
+
     epochs = restarts = samples = 0
     before = None
     with Killer(rate, seed) as killer:
-        while time.monotonic() < until:
+        while not is_over():
             loader = DataLoader(
                 Work(length),
                 batch_size=8,
@@ -141,7 +146,7 @@ def run(seconds: float, rate: float = 5.0, seed: int = 0, *, workers: int = 3, l
                     assert torch.equal(batch, torch.stack([expected(i) for i in indices.tolist()])), "other bytes"
                     at += 8
                     killer.batches += 1
-                    if time.monotonic() > until:
+                    if is_over():
                         break
                 else:
                     assert at == length, f"{at} of {length} samples"

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import multiprocessing.util
 import os
+import signal
 import threading
-import time
+import types
 import warnings
 from multiprocessing import forkserver as mp_forkserver
 from multiprocessing import resource_tracker
+from pathlib import Path
 
-import psutil
+import hypothesis
 import pytest
+import torch
 
+import rule_programs
+import warm
+from support import wait_until
 from unjam.loader.pool import fork_server
 
 
 def _children() -> set[int]:
-    mine = psutil.Process()
-    server = fork_server.server_pid()
+    """Every process below this one but the helpers that a process has one of."""
+    helpers = {fork_server.server_pid(), warm.interpreter_pid()}
     found = set()
-    for child in mine.children(recursive=True):
+    for pid in _below(os.getpid()):
         try:
-            line = " ".join(child.cmdline())
-            if child.pid != server and "resource_tracker" not in line and "multiprocessing.forkserver" not in line:
-                found.add(child.pid)
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            line = Path(f"/proc/{pid}/cmdline").read_text()
+        except OSError:
             continue
+        if line and pid not in helpers and "resource_tracker" not in line and "multiprocessing.forkserver" not in line:
+            found.add(pid)
     return found
+
+
+def _below(pid: int) -> list[int]:
+    found = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    except OSError:
+        return []  # it has ended
+    return found + [deeper for child in found for deeper in _below(child)]
 
 
 def _descriptors() -> dict[int, str]:
@@ -58,18 +76,13 @@ def _tracker_lives() -> bool:
 
 
 def _segments() -> set[str]:
-    names = {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_"))}
-    return {name for name in names if not _belongs_to_others(name)}
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_"))}
 
 
-def _belongs_to_others(segment: str) -> bool:
-    """Whether a living process that is none of ours made it: the tests run in two processes at once."""
-    pid = segment.split("_")[1]
-    try:
-        maker = psutil.Process(int(pid))
-        return maker.is_running() and os.getpid() not in [maker.pid, *(parent.pid for parent in maker.parents())]
-    except (psutil.Error, ValueError):
-        return False
+# the same examples each time, unless more of them are asked for
+hypothesis.settings.register_profile("same", derandomize=True)
+if "UNJAM_SCHEDULES" not in os.environ:
+    hypothesis.settings.load_profile("same")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -80,9 +93,40 @@ def pytest_runtest_makereport():
     return report
 
 
-@pytest.fixture(scope="session", autouse=True)
+def pytest_make_parametrize_id(val):
+    """Cases are named by what they are, not by numbers."""
+    if isinstance(val, types.FunctionType) and val.__name__ == "<lambda>":
+        used = [*val.__code__.co_names, *(one for one in val.__code__.co_consts if isinstance(one, (int, float, str)))]
+        return " ".join(map(str, used))[:60] or None
+    if isinstance(val, (dict, list, tuple, set, frozenset, bytes, torch.dtype)):
+        return repr(val)[:60]
+    return None
+
+
+def pytest_collection_modifyitems(items):
+    """Files whose tests mostly wait come first: tests that compute fill the time, and nobody waits alone at the end."""
+    waiting = (
+        "test_why.py",
+        "test_live_rules.py",
+        "test_check.py",
+        "test_check_watching.py",
+        "test_rules.py",
+        "test_run.py",
+    )
+    items.sort(key=lambda item: item.path.name not in waiting)
+
+
+def pytest_report_header():
+    return f"rules whose programs are run: {rule_programs.chosen()[1]}"
+
+
+@pytest.fixture(scope="session")
 def server():
     """What a process has one of runs before the first test: unjam's fork server, and multiprocessing's own helpers."""
+    # a shell that runs the tests in the background has Ctrl-C ignored, and children inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    warm.warm_interpreter()
+    multiprocessing.util.spawnv_passfds = warm.spawnv_passfds
     resource_tracker.ensure_running()
     mp_forkserver.ensure_running()
     # what is imported stays: each test's two collections need not walk it
@@ -93,17 +137,24 @@ def server():
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind(server):
-    gc.collect()
+def nothing_left_behind(request):
+    """After a test: no child, descriptor, thread, mapping or segment that was not there before it."""
+    if request.node.get_closest_marker("static") is not None:
+        yield
+        return
+    server = request.getfixturevalue("server")
     children, descriptors, segments = _children(), _descriptors(), _segments()
     threads, mappings = {t.ident for t in threading.enumerate()}, _mappings()
     yield
     assert _tracker_lives(), "multiprocessing's resource tracker ended"
-    gc.collect()  # torch's own iterators take seconds to end when they are collected
-    deadline = time.monotonic() + 5
-    while True:
-        gc.collect()
-        left = []
+    kept = None
+    left = []
+
+    def is_gone() -> bool:
+        nonlocal kept
+        if left:
+            gc.collect()  # what a cycle holds is no leak
+        left.clear()
         if extra := _children() - children:
             left.append(f"children {extra}")
         now = _descriptors()
@@ -113,11 +164,14 @@ def nothing_left_behind(server):
             left.append(f"threads {extra}")
         if (extra := _mappings() - mappings) > 0:
             left.append(f"{extra} mappings")
-        if extra := _segments() - segments:
-            left.append(f"segments {extra}")
-        if not left or time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
+        # those of other processes, such as a second run of the tests, come and go
+        kept = _segments() - segments if kept is None else kept & _segments()
+        if kept:
+            left.append(f"segments {kept}")
+        return not left
+
+    with contextlib.suppress(AssertionError):
+        wait_until(is_gone, 30, every=0.05)
     assert not left, "left behind: " + "; ".join(left)
 
 
@@ -126,7 +180,18 @@ def _server_changed(server) -> int:
     return 1 if fork_server.server_pid() not in (server.pid, None) else 0
 
 
-def pytest_collection_modifyitems(items):
-    """The longest files first, so that one of two processes does not end minutes after the other."""
-    longest = ["test_rules.py", "test_why.py", "test_run.py", "test_run_frameworks.py", "test_check.py", "test_tune.py"]
-    items.sort(key=lambda item: longest.index(item.path.name) if item.path.name in longest else len(longest))
+@pytest.fixture
+def cluster(monkeypatch):
+    """A cluster of two nodes with two processors each, all of it in this process."""
+    from fake_cluster import FakeCluster, FakeNode, FakeRay
+    from unjam.loader.cluster import node_agent, ray_cluster
+
+    fake = FakeRay(FakeNode("alpha"), FakeNode("beta"))
+    monkeypatch.setattr(ray_cluster, "connect", lambda settings: fake)
+    monkeypatch.setattr(ray_cluster, "RayCluster", FakeCluster)
+    monkeypatch.setattr(node_agent, "_settle", lambda state: None)  # it would change this very process
+    yield fake
+    for node in fake.machines:
+        for agent in node.agents:
+            agent.close(2)
+        node.agents.clear()  # pytest keeps the cluster until after the check for what is left

@@ -9,6 +9,7 @@ to read other processes' memory away from the command.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -19,10 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
+from support import python, wait_until
+
 FOLDER = Path(__file__).parent / "frozen"
 TRUTH = json.loads((FOLDER / "truth.json").read_text())
-# seconds until a program is where it is going to stay
-SETTLE = 9.0
+# A program is where it is going to stay when its processes have been the same for so many seconds: at rest, or computing, which may
+# also be the import of torch.
+AT_REST, COMPUTING = 2.5, 8.0
 WITHOUT_PTRACE = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
 
 
@@ -66,15 +72,43 @@ def start(name: str) -> subprocess.Popen:
     )
 
 
+def settle(process: subprocess.Popen) -> None:
+    """Wait until a program is where it is going to stay: stuck, or well at work."""
+    same = rest = time.monotonic()
+    before, used = None, 0.0
+
+    def is_steady() -> bool:
+        nonlocal same, rest, before, used
+        assert process.poll() is None, "the program ended"
+        now, cpu = _family(process.pid)
+        if now != before:
+            same, before = time.monotonic(), now
+        if now != before or cpu - used > 0.3:
+            rest, used = time.monotonic(), cpu
+        return time.monotonic() - max(same, rest) > AT_REST or time.monotonic() - same > COMPUTING
+
+    wait_until(is_steady, 60, every=0.1)
+
+
+def _family(pid: int) -> tuple[dict[int, bool], float]:
+    """The processes of a program, which of them are stopped, and the seconds that they have computed."""
+    found, used = {}, 0.0
+    for one in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found[one.pid] = one.status() == psutil.STATUS_STOPPED
+            used += sum(one.cpu_times()[:2])
+    return found, used
+
+
 def look(name: str, pid: int, before: list[str] | None = None) -> Seen:
     began = time.monotonic()
-    done = subprocess.run(
-        [*(before or []), sys.executable, "-m", "unjam", "why", str(pid), "--json", "-"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    words = ["-m", "unjam", "why", str(pid), "--json", "-"]
+    if before:
+        done = subprocess.run(
+            [*before, sys.executable, *words], capture_output=True, text=True, timeout=90, check=False
+        )
+    else:
+        done = python(words)
     took = time.monotonic() - began
     try:
         said = json.loads(done.stdout)
@@ -92,7 +126,7 @@ def stop(process: subprocess.Popen) -> None:
 def one(name: str, before: list[str] | None = None) -> Seen:
     process = start(name)
     try:
-        time.sleep(SETTLE)
+        settle(process)
         return look(name, process.pid, before)
     finally:
         stop(process)

@@ -65,7 +65,7 @@ def environment(folder: Path, python: str, torch: str) -> Path:
 def suite(python: Path, more: list[str]) -> tuple[int, str]:
     """Run the suite as `make test` does; its exit code and what the two runs counted."""
     worst, counted = 0, []
-    for words in (["-n", "2", "--dist", "loadfile", "-m", "not alone"], ["-m", "alone"]):
+    for words in (["-n", "4", "--dist", "worksteal", "-m", "not alone"], ["-m", "alone"]):
         command = [str(python), "-m", "pytest", "-q", *words, *more]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         last = ""

@@ -8,12 +8,15 @@ import random
 import subprocess
 import sys
 import textwrap
+import time
 from collections import OrderedDict, namedtuple
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from warm import WarmPopen, can_be_warm, warm_interpreter
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -151,18 +154,57 @@ def epochs(loader_class, make_dataset, *, count=1, seed=7, options=None):
     return [[tear(batch) for batch in loader] for _ in range(count)]
 
 
-def script(tmp_path: Path, text: str, *, name="program.py", arguments=(), timeout=90, env=None, check=True):
+def wait_until(condition, timeout=60, *, every=0.02):
+    """Wait until `condition()` is true, and return its value; a test that waits in vain fails."""
+    until = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < until, f"waited {timeout} s in vain for {getattr(condition, '__name__', condition)}"
+        time.sleep(every)
+    return found
+
+
+def start_python(arguments, *, warm=True, **options):
+    """Start `python ARGUMENTS` as a child; see NOTE [ Warm programs ] for what `warm` spares."""
+    command = [sys.executable, *map(str, arguments)]
+    if warm and can_be_warm(command, options.get("env")):
+        return WarmPopen(warm_interpreter(), command, **options)
+    return subprocess.Popen(command, **options)
+
+
+def python(arguments, *, timeout=90, check=False, warm=True, typed=None, **options):
+    """Run `python ARGUMENTS` to its end; what it printed and its exit status. `typed`: its standard input."""
+    pipe = subprocess.PIPE
+    options = {"stdin": subprocess.DEVNULL if typed is None else pipe, "stdout": pipe, "stderr": pipe, **options}
+    with start_python(arguments, warm=warm, text=True, **options) as process:
+        try:
+            out, err = process.communicate(typed, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    assert not check or done.returncode == 0, f"{done.stdout}{done.stderr}"
+    return done
+
+
+def script(tmp_path: Path, text: str, *, name="program.py", arguments=(), timeout=90, env=None, check=True, warm=True):
     """Run a program of its own, as a user would; its result."""
     path = tmp_path / name
     path.write_text(textwrap.dedent(text))
-    done = subprocess.run(
-        [sys.executable, str(path), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=tmp_path,
-        env={**os.environ, **(env or {})},
-    )
-    if check:
-        assert done.returncode == 0, done.stdout + done.stderr
-    return done
+    known = {**os.environ, **(env or {})}
+    return python([path, *arguments], timeout=timeout, check=check, warm=warm, cwd=tmp_path, env=known)
+
+
+def empty_case(**changes):
+    """What the doctor knows of a loader of which nothing remarkable is known."""
+    from unjam.doctor.facts.case import Case, LoaderFacts, ProcessFacts
+
+    loader = LoaderFacts(
+        kind="DataLoader", dataset="D", dataset_place=None, iterable=False, length=8, batch_size=4, num_workers=2,
+        start_method="fork", prefetch_factor=2, timeout=0, pins_for_nobody=False, persistent_workers=False,
+        drop_last=False, sampler="S", collate="c", default_collate=True, worker_init="",
+    )  # fmt: skip
+    world = ProcessFacts(
+        cpus=2, python="3.11", torch="2", threads=(), native_threads=0, pools=(), accelerator=None, shm_free=1 << 30,
+        descriptors=1024, descriptors_used=10, memory=1 << 34, temporary="/tmp", interactive=False,
+    )  # fmt: skip
+    return Case(dataclasses.replace(loader, **changes), world)

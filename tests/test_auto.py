@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import unjam
+from support import wait_until
 from unjam.loader.driver import auto_size
 from unjam.loader.engine.size_search import Limits, Setting, SizeSearch, Window
 from unjam.loader.options import AutoWorkers
@@ -140,9 +141,7 @@ def test_workers_leave_when_they_are_not_needed():
         pass
     pool = iterator._driver.pool
     assert sum(pool.pid(n) is not None for n in range(6)) == 4
-    for _ in resize(loader, iterator, *[1] * 30):
-        time.sleep(0.02)
-    assert [n for n in range(6) if pool.pid(n)] == [0]
+    wait_until(lambda: [*resize(loader, iterator, 1)] and [n for n in range(6) if pool.pid(n)] == [0])
     for _ in resize(loader, iterator, 2, 2):
         pass
     assert [n for n in range(6) if pool.pid(n)] == [0, 1]

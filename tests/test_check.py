@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from support import python, start_python, wait_until
+from unjam.system import waiting
 
 HEAD = "import torch\nfrom torch.utils.data import DataLoader, Dataset\n"
 HEALTHY = HEAD + (
@@ -65,27 +67,20 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
     before = set(glob.glob("/dev/shm/*"))
     yield tmp_path
-    assert _until(lambda: not _processes(str(tmp_path))), _processes(str(tmp_path))
-    assert _until(lambda: not glob.glob(str(tmp_path / "tmp" / "unjam-check-*")))
+    wait_until(lambda: not _processes(str(tmp_path)))
+    wait_until(lambda: not glob.glob(str(tmp_path / "tmp" / "unjam-check-*")))
     assert set(glob.glob("/dev/shm/torch_*")) <= before
 
 
-def _until(true, seconds: float = 6) -> bool:
-    until = time.monotonic() + seconds
-    while not true() and time.monotonic() < until:
-        time.sleep(0.1)
-    return true()
-
-
-def _processes(mark: str) -> list[str]:
+def _processes(mark: str) -> dict[int, str]:
     """Processes that still work in a folder, or were started for a program in it."""
-    found = []
+    found = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             try:
                 line = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode()
                 if mark in line or os.readlink(f"/proc/{name}/cwd") == mark:
-                    found.append(f"{name} {line}")
+                    found[int(name)] = line
             except OSError:
                 continue
     return found
@@ -170,10 +165,9 @@ def test_interrupted(folder):
     (folder / "stuck.py").write_text(STUCK)
     command = [sys.executable, "-m", "unjam", "check", "--json", "o.json", "stuck.py"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    _until(lambda: _processes_of(folder) >= 3, 30)
-    time.sleep(12)  # it imports torch and starts a worker, perhaps beside other tests
+    wait_until(lambda: any(waiting.look(pid).kind == "sleep" for pid in _processes(str(folder))))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode in (0, 1), out + err
     assert "stopped early" in out
     assert "stuck.py:" in out, out  # the line where the program stands
@@ -182,10 +176,8 @@ def test_interrupted(folder):
 
 def test_killed(folder):
     (folder / "stuck.py").write_text(STUCK)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "unjam", "check", "stuck.py"], cwd=folder, stderr=subprocess.DEVNULL
-    )
-    assert _until(lambda: _processes_of(folder) >= 4, 30)
+    process = start_python(["-m", "unjam", "check", "stuck.py"], cwd=folder, stderr=subprocess.DEVNULL)
+    wait_until(lambda: _processes_of(folder) >= 4)
     process.kill()
     process.wait(10)
 
@@ -195,16 +187,10 @@ def _processes_of(folder: Path) -> int:
 
 
 def test_the_catalogue_on_the_command_line():
-    done = subprocess.run(
-        [sys.executable, "-m", "unjam", "rules"], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = python(["-m", "unjam", "rules"], check=True)
     assert len(done.stdout.splitlines()) >= 30
-    done = subprocess.run(
-        [sys.executable, "-m", "unjam", "explain", "uj501"], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = python(["-m", "unjam", "explain", "uj501"], check=True)
     for heading in ("What happened", "Why", "How to confirm", "How to fix", "Limits"):
         assert heading in done.stdout
-    done = subprocess.run(
-        [sys.executable, "-m", "unjam", "explain", "UJ999"], capture_output=True, text=True, timeout=60
-    )
+    done = python(["-m", "unjam", "explain", "UJ999"])
     assert done.returncode == 2

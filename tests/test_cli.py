@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from faulty import Broken, Sour
+from support import python
 from unjam import DataLoader, __version__
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "unjam", *map(str, arguments)], capture_output=True, text=True, timeout=60
-    )
+    return python(["-m", "unjam", *map(str, arguments)])
 
 
 @pytest.fixture

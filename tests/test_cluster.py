@@ -1,65 +1,394 @@
-"""Workers on a Ray cluster: `cluster_cases.py` runs once, in a process of its own, and each of its tests is one here.
-
-Ray has threads and sockets that the other tests, which count such things, should not meet.
-"""
+"""Workers on the nodes of a cluster, whose nodes are agents in this process; test_ray.py has those on Ray itself."""
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-import subprocess
-import sys
-import xml.etree.ElementTree as ET
-from pathlib import Path
+import json
+import os
+import random
+import signal
+import threading
 
+import numpy as np
 import pytest
+import torch
+import torch.utils.data
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-CASES = Path(__file__).with_name("cluster_cases.py")
-pytestmark = [
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'unjam[ray]'"
-    ),
-    pytest.mark.timeout(1500),
-    pytest.mark.alone,  # nodes, agents and workers need all processors
-]
+import unjam
+from fake_cluster import FakeNode
+from support import wait_until
+from unjam.loader.cluster import cluster_pool
+from unjam.loader.cluster.ray_cluster import Node, shares
+from unjam.loader.cluster.remote_batch import missing_there
+from unjam.loader.engine.deadlines import Deadline
+from unjam.loader.worker.exceptions import record
+from unjam.loader.worker.job import Failed
 
-
-def names():
-    return [
-        one.name
-        for one in ast.parse(CASES.read_text()).body
-        if isinstance(one, ast.FunctionDef) and one.name.startswith("test_")
-    ]
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """By test: what went wrong."""
-    report = tmp_path_factory.mktemp("cluster") / "report.xml"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "--noconftest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        f"--junitxml={report}",
-        str(CASES),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1400, check=False)
-    if not report.exists():
-        return None, done.stdout[-5000:] + done.stderr[-5000:]
-    found = {}
-    for case in ET.parse(report).iter("testcase"):
-        wrong = [one.get("message", "") + "\n" + (one.text or "") for one in case if one.tag in ("failure", "error")]
-        found.setdefault(case.get("name").partition("[")[0], []).extend(wrong)
-    return found, done.stdout[-5000:]
+class Rows(Dataset):
+    def __init__(self, length=96, width=300):
+        self.data = torch.arange(length * width, dtype=torch.float32).view(length, width)
+        self.array = np.arange(length)
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        return self.data[index], index, torch.rand(2), float(self.array[index])
 
 
-@pytest.mark.parametrize("name", names())
-def test_on_a_cluster(name, results):
-    found, output = results
-    assert found is not None, output
-    assert name in found, output
-    assert not found[name], "\n".join(found[name])[-6000:]
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        for number in range(info.id, 60, info.num_workers):
+            yield torch.full((300,), number), number
+
+
+class Gated(Dataset):
+    """Samples from `after` on are made only when the gate, a file, is there."""
+
+    def __init__(self, gate, length=200, after=40):
+        self.gate, self.length, self.after = gate, length, after
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index >= self.after:
+            wait_until(self.gate.exists)
+        return torch.full((2000,), index)
+
+
+class GatedStream(IterableDataset):
+    def __init__(self, gate):
+        self.gate = gate
+
+    def __iter__(self):
+        info = get_worker_info()
+        for number in range(info.id, 200, info.num_workers):
+            if number >= 60:
+                wait_until(self.gate.exists)
+            yield torch.full((2000,), number)
+
+
+class Fails(Dataset):
+    def __init__(self, how, length=40):
+        self.how, self.length = how, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index == 13:
+            if self.how == "raises":
+                raise ValueError("sample thirteen")
+            if self.how == "hangs":
+                threading.Event().wait(1000)
+            if self.how == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            with open(self.how) as file:
+                return torch.tensor(len(file.read()))
+        return torch.tensor(index)
+
+
+def options(kind, workers):
+    return dict(batch_size=7, num_workers=workers, shuffle=kind is Rows, persistent_workers=True)
+
+
+def same(first, second):
+    first, second = list(first), list(second)
+    assert len(first) == len(second)
+    for one, other in zip(first, second, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert torch.equal(a, b)
+
+
+def indices(batches):
+    return [int(value) for batch in batches for value in (batch[:, 0] if batch.dim() > 1 else batch)]
+
+
+# -- the same batches as torch's ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "workers"), [(Rows, 3), (Stream, 2)], ids=["rows", "stream"])
+def test_parity_with_torch(kind, workers):
+    torch.manual_seed(3)
+    theirs = torch.utils.data.DataLoader(kind(), **options(kind, workers))
+    torchs = [list(theirs), list(theirs)]
+    del theirs
+    torch.manual_seed(3)
+    ours = unjam.DataLoader(kind(), pool="ray", **options(kind, workers))
+    for epoch in torchs:
+        same(ours, epoch)
+
+
+def test_batches_can_be_changed_and_kept():
+    loader = unjam.DataLoader(Rows(40, 60_000), batch_size=4, num_workers=2, pool="ray")
+    kept = []
+    for data, index, *_ in loader:
+        data += 1
+        kept.append((data, index))
+    for data, index in kept:
+        assert torch.equal(data, Rows(40, 60_000).data[index] + 1)
+    del data, kept, loader
+
+
+def test_workers_here_and_there(tmp_path):
+    loader = unjam.DataLoader(
+        Gated(tmp_path / "gate", after=1000), batch_size=4, num_workers=1, pool=unjam.RayPool(workers=2)
+    )
+    assert indices(loader) == list(range(200))
+    told = loader.statistics().nodes
+    assert set(told) == {"here", "alpha", "beta"}
+    assert sum(one.batches for one in told.values()) == 50
+
+
+def test_no_workers_here(tmp_path):
+    loader = unjam.DataLoader(Gated(tmp_path, 40), batch_size=4, pool=unjam.RayPool(workers=2))
+    assert indices(loader) == list(range(40))
+
+
+def test_auto_uses_the_clusters_processors(tmp_path):
+    loader = unjam.DataLoader(Gated(tmp_path, 120), batch_size=4, num_workers="auto", pool="ray")
+    assert indices(loader) == list(range(120))
+    assert loader.statistics().auto.most == 4
+
+
+def test_goes_on_where_it_stopped():
+    def made():
+        torch.manual_seed(3)
+        return unjam.DataLoader(Rows(), pool="ray", **options(Rows, 3))
+
+    loader = made()
+    whole = list(loader)
+    loader = made()
+    iterator = iter(loader)
+    begun = [next(iterator) for _ in range(5)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    del iterator, loader
+    loader = made()
+    loader.load_state_dict(state)
+    same([*begun, *loader], whole)
+
+
+# -- failures of samples -----------------------------------------------------------------------------------------------
+
+
+def test_a_sample_that_raises_names_its_node():
+    loader = unjam.DataLoader(Fails("raises"), batch_size=4, num_workers=2, pool="ray")
+    with pytest.raises(ValueError, match="thirteen") as caught:
+        list(loader)
+    assert any("on node" in note and "sample 13" in "".join(caught.value.__notes__) for note in caught.value.__notes__)
+
+
+def test_policies():
+    loader = unjam.DataLoader(Fails("raises"), batch_size=4, num_workers=2, pool="ray", on_error="skip")
+    assert indices(loader) == [index for index in range(40) if index != 13]
+    asked = []
+    loader = unjam.DataLoader(
+        Fails("raises"),
+        batch_size=4,
+        num_workers=2,
+        pool="ray",
+        on_error=lambda error: asked.append(error.index) or "skip",
+    )
+    assert indices(loader) == [index for index in range(40) if index != 13]
+    assert asked == [13]
+
+
+def test_a_sample_that_hangs():
+    loader = unjam.DataLoader(Fails("hangs"), batch_size=4, num_workers=2, pool="ray", sample_timeout=1.5)
+    with pytest.raises(unjam.SampleTimeoutError, match="sample 13") as caught:
+        list(loader)
+    assert "test_cluster.py" in str(caught.value)
+    assert "a lock" in str(caught.value)
+
+
+def test_a_sample_that_ends_its_worker():
+    loader = unjam.DataLoader(Fails("dies"), batch_size=4, num_workers=2, pool="ray", on_error="skip")
+    assert indices(loader) == [index for index in range(40) if index != 13]
+    assert "on node" in loader.incidents[0].what
+    assert loader.incidents[0].signal == "SIGKILL"
+
+
+def test_a_path_that_exists_only_here(tmp_path):
+    here = tmp_path / "labels.txt"
+    here.write_text("abc")
+
+    def failed(error):
+        return Failed(0, 13, 0, 0, "getitem", 0.0, record(error, (), by_value=False))
+
+    lost = FileNotFoundError(2, "No such file or directory", str(here))
+    assert f"{here} exists on this machine" in missing_there(failed(lost))
+    assert not missing_there(failed(FileNotFoundError(2, "No such file or directory", "/nowhere/labels.txt")))
+    assert not missing_there(failed(ValueError(f"{here} has no labels")))
+    with pytest.raises(FileNotFoundError) as caught:
+        list(unjam.DataLoader(Fails("/nowhere/labels.txt"), batch_size=4, num_workers=1, pool="ray"))
+    assert "on node" in str(caught.value.__notes__)
+
+
+# -- failures of the cluster -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_a_node_dies(cluster, kind, tmp_path):
+    """Its batches are made again elsewhere: nothing is lost, repeated or out of order."""
+    gate = tmp_path / "gate"
+    data = Gated(gate) if kind == "map" else GatedStream(gate)
+    loader = unjam.DataLoader(data, batch_size=4, num_workers=4, pool="ray")
+    got = []
+    for number, batch in enumerate(loader):
+        got.append(batch)
+        if number == 8:
+            cluster.machines[1].die()
+            gate.touch()
+    assert sorted(indices(got)) == list(range(200))
+    if kind == "map":
+        assert indices(got) == list(range(200))
+    assert "is gone with its node" in loader.incidents[0].what
+
+
+def test_a_node_comes(cluster, tmp_path, monkeypatch):
+    """Workers that share a processor move to a node that came."""
+    monkeypatch.setattr(cluster_pool, "BALANCE", Deadline("", 0.05, ""))
+    gate = tmp_path / "gate"
+    loader = unjam.DataLoader(Gated(gate, 40_000), batch_size=4, num_workers=6, pool="ray")
+    iterator = iter(loader)
+    got = [next(iterator)]
+    cluster.machines.append(FakeNode("gamma"))
+    gate.touch()
+    while len(loader.statistics().nodes) < 3:
+        got.append(next(iterator))
+    got += [next(iterator) for _ in range(40)]
+    assert indices(got) == list(range(4 * len(got)))
+    assert not loader.incidents
+    del iterator
+
+
+def test_kills_at_random(cluster, tmp_path):
+    """Workers and nodes die; nothing is lost, repeated or out of order."""
+    dice, kills = random.Random(5), 0
+    loader = unjam.DataLoader(
+        Gated(tmp_path, 600), batch_size=4, num_workers=4, pool="ray", max_restarts=10_000, prefetch_factor=1
+    )
+    (tmp_path / "gate").touch()
+    got = []
+    for number, batch in enumerate(loader):
+        got.append(batch)
+        if number % 15 == 7:
+            if number % 2:
+                os.kill(dice.choice(wait_until(cluster.workers)), signal.SIGKILL)
+            else:
+                old = next(node for node in cluster.machines if not node.dead)
+                cluster.machines.append(FakeNode(f"node {number}"))
+                old.die()
+            kills += 1
+    assert indices(got) == list(range(600))
+    assert kills == 10
+
+
+def test_a_cluster_without_room(tmp_path):
+    pool = unjam.RayPool(resources={"unobtainium": 1}, patience=0.5)
+    with pytest.raises(unjam.ClusterError, match="needs 1 CPU, 1 unobtainium"):
+        list(unjam.DataLoader(Gated(tmp_path, 8), num_workers=1, pool=pool))
+
+
+def test_agents_that_cannot_start_say_why(cluster, tmp_path):
+    for node in cluster.machines:
+        node.refuses = "ModuleNotFoundError: No module named 'a_package'"
+    with pytest.raises(unjam.UnjamError, match="No module named 'a_package'"):
+        list(unjam.DataLoader(Gated(tmp_path, 8), num_workers=1, pool=unjam.RayPool(patience=0.5)))
+
+
+def test_a_node_that_cannot_start_an_agent_is_done_without(cluster, tmp_path):
+    cluster.machines[0].refuses = "no disk space left"
+    assert indices(unjam.DataLoader(Gated(tmp_path, 40), batch_size=4, num_workers=2, pool="ray")) == list(range(40))
+
+
+def test_a_cluster_that_is_gone(cluster, tmp_path):
+    gate = tmp_path / "gate"
+    loader = unjam.DataLoader(Gated(gate), batch_size=4, num_workers=2, pool=unjam.RayPool(patience=0.5))
+
+    def lose_it():
+        for number, _ in enumerate(loader):
+            if number == 3:
+                for node in cluster.machines:
+                    node.die()
+                gate.touch()
+
+    with pytest.raises(unjam.ClusterError, match="no node of the cluster has taken a worker"):
+        lose_it()
+
+
+def test_an_agent_that_does_not_answer(cluster, tmp_path):
+    gate = tmp_path / "gate"
+    loader = unjam.DataLoader(Gated(gate), batch_size=4, num_workers=4, pool="ray")
+    got = []
+    for number, batch in enumerate(loader):
+        got.append(batch)
+        if number == 8:
+            cluster.machines[0].agents[0].silent = True
+            gate.touch()
+    assert indices(got) == list(range(200))
+    assert any("did not answer for" in one.what for one in loader.incidents)
+
+
+# -- what travels ------------------------------------------------------------------------------------------------------
+
+
+class Holds(Dataset):
+    def __init__(self, what):
+        self.inner = {"handle": what}
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+
+def test_what_cannot_travel_is_named():
+    with pytest.raises(unjam.CannotShipError, match=r"dataset\.inner\['handle'\] cannot be sent"):
+        list(unjam.DataLoader(Holds(one for one in ()), num_workers=1, pool="ray"))
+    shared = torch.zeros(100_000).share_memory_()
+    with pytest.raises(unjam.CannotShipError, match=r"dataset\.inner\['handle'\] cannot be sent"):
+        list(unjam.DataLoader(Holds(shared), num_workers=1, pool="ray"))
+
+
+# -- placement ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.static
+def test_shares():
+    nodes = [Node("a", "a", 5), Node("b", "b", 2)]
+    assert [share for _, share in shares(nodes, 4, spread=True)] == [2, 2]
+    assert [share for _, share in shares(nodes, 6, spread=True)] == [4, 2]
+    assert [share for _, share in shares(nodes, 100, spread=True)] == [5, 2]
+    assert [share for _, share in shares(nodes, 6, spread=False)] == [5, 1]
+    assert shares([], 6, spread=True) == []
+
+
+@pytest.mark.parametrize(("placement", "used"), [("spread", 2), ("pack", 1)])
+def test_workers_are_spread_or_packed(placement, used, cluster, tmp_path):
+    pool = unjam.RayPool(placement=placement)
+    loader = unjam.DataLoader(Gated(tmp_path, 40), batch_size=4, num_workers=2, pool=pool)
+    assert indices(loader) == list(range(40))
+    assert sum(bool(node.agents) for node in cluster.machines) == used
+
+
+def test_more_workers_than_processors(tmp_path, caplog):
+    loader = unjam.DataLoader(Gated(tmp_path, 80, 80), batch_size=4, num_workers=9, pool="ray")
+    assert indices(loader) == list(range(80))
+    assert "the cluster has 4 free processors for 9 workers" in caplog.text
+
+
+@pytest.mark.static
+def test_settings_are_checked(tmp_path):
+    with pytest.raises(ValueError, match="pool should be"):
+        unjam.DataLoader(Rows(), pool="dask")
+    with pytest.raises(ValueError, match="workers should be"):
+        unjam.RayPool(workers=0)
+    with pytest.raises(ValueError, match="placement should be"):
+        unjam.RayPool(placement="anywhere")

@@ -11,8 +11,6 @@ import dataclasses
 import gc
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -21,6 +19,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 import unjam
+from support import python
 from unjam import DataLoader, DeviceError
 from unjam.loader.device import mover
 
@@ -544,8 +543,7 @@ def test_the_flag_of_unjam_run(tmp_path):
         "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
         "for (x,) in DataLoader(TensorDataset(torch.zeros(8, 2)), batch_size=4):\n    print(x.device)\n"
     )
-    command = [sys.executable, "-m", "unjam", "run", "--device", "meta", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = python(["-m", "unjam", "run", "--device", "meta", program])
     assert done.stdout == "meta\nmeta\n", done.stderr
     assert "device: 2 batches" in done.stderr
     assert unjam.DeviceError is DeviceError

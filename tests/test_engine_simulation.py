@@ -18,7 +18,14 @@ from unjam.loader.engine.config import Config
 from unjam.loader.engine.elastic_machine import ElasticMachine
 from unjam.loader.engine.machine import Machine
 
-SCHEDULES = int(os.environ.get("UNJAM_SCHEDULES", "1500"))
+# the same schedules each time, unless more of them are asked for
+SCHEDULES = int(os.environ.get("UNJAM_SCHEDULES", "1000"))
+THOROUGHLY = settings(
+    max_examples=SCHEDULES,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
 MOST_STEPS = 3000
 
 configs = st.builds(
@@ -278,7 +285,7 @@ class World:
             assert len(self.delivered) == self.length, "every index exactly once"
 
 
-@settings(max_examples=SCHEDULES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@THOROUGHLY
 @given(
     decisions=st.binary(max_size=600),
     config=configs,
@@ -289,7 +296,7 @@ def test_any_interleaving(decisions, config, length, takes):
     interleave(World(Schedule(decisions), config, length), takes)
 
 
-@settings(max_examples=SCHEDULES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@THOROUGHLY
 @given(
     decisions=st.binary(max_size=600),
     config=configs,

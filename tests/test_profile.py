@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import unjam
+from support import wait_until
 from unjam.loader.worker.transforms import Transforms
 
 
@@ -63,7 +64,7 @@ class Made(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         if index in self.slow:
-            time.sleep(0.15)
+            time.sleep(1)
         return self.transform(index)
 
 
@@ -192,11 +193,9 @@ def test_what_does_not_want_to_be_looked_at(workers):
 def test_a_large_dataset_is_looked_at_quickly():
     dataset = Made(Quick(), 4)
     dataset.table = {n: {m: {} for m in range(10)} for n in range(100_000)}
-    began = time.monotonic()
     clock = Transforms({"dataset": dataset})
-    took = time.monotonic() - began
+    assert len(clock._seen) < 20_000, "not each of a million objects"
     clock.remove()
-    assert took < 1.0
 
 
 def test_the_users_classes_are_as_they_were():
@@ -228,10 +227,7 @@ def test_no_thread_is_left():
     next(iterator)
     assert any(thread.name == "unjam-profiler" for thread in threading.enumerate())
     del iterator
-    until = time.monotonic() + 5
-    while any(thread.name == "unjam-profiler" for thread in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(lambda: not any(thread.name == "unjam-profiler" for thread in threading.enumerate()))
 
 
 class Refusing:
@@ -312,7 +308,7 @@ def test_the_slowest_samples_are_named(workers):
     assert done.slowest[0].batch in (2, 41)
     assert done.stages["getitem"].slowest.startswith("sample ")
     assert done.stalls.batches >= 1
-    assert 0.05 < done.stalls.seconds < 1
+    assert done.stalls.seconds > 0.05
     assert sum(count for _, count in done.stages["getitem"].spread) == 400
     assert done.stages["getitem"].p50 <= done.stages["getitem"].p99 < done.stages["getitem"].longest
     assert "waited" in str(done)
@@ -322,4 +318,5 @@ def test_even_samples_stall_nobody():
     loader = unjam.DataLoader(Made(Quick(), 200), batch_size=8, num_workers=1)
     for _ in loader:
         pass
-    assert loader.statistics().stalls.seconds < 0.05
+    done = loader.statistics()
+    assert done.stalls.seconds < done.stages["getitem"].total / 2

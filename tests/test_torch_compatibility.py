@@ -319,7 +319,7 @@ for workers in (0, 2):
 def test_a_torch_that_lacks_something(tmp_path, without):
     """torch's own iterator takes over, or (where torch itself lacks what it needs) fails as it would without us."""
     text = f"import torch, torch.utils.data.dataloader\nsaved = torch.utils.data.DataLoader._get_iterator\n{without}\n"
-    done = script(tmp_path, text + LOADERS, check=False)
+    done = script(tmp_path, text + LOADERS, check=False, warm=False)
     said = [line for line in done.stderr.splitlines() if "its own iterator is used" in line]
     assert len(said) == 1, done.stdout + done.stderr
     # where torch itself needs what is missing, its own code raises, not ours
@@ -352,12 +352,13 @@ def test_a_lock_that_was_interrupted_is_taken_up_by_its_thread():
     lock.enter(lambda: False)
     with pytest.raises(RuntimeError, match="while it was making one"):
         lock.enter(lambda: False)
-    waiting = threading.Thread(target=lambda: (lock.enter(lambda: False), lock.leave()))
+    entered = threading.Event()
+    waiting = threading.Thread(target=lambda: (entered.set(), lock.enter(lambda: False), lock.leave()))
     waiting.start()
-    time.sleep(0.05)
+    assert entered.wait(60)
     assert waiting.is_alive()
     lock.leave()
-    waiting.join(5)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 

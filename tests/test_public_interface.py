@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from torch.utils.data import Dataset
 from typer.testing import CliRunner
 
 import unjam
+from support import python
 from unjam import moved_modules
 from unjam.cli import app
 from unjam.loader.iterator import InlineIterator, WorkersIterator
@@ -37,8 +36,12 @@ class Numbers(Dataset):
 
 @pytest.fixture
 def uninstalled():
+    """Torch's loader is torch's own after the test, also where the test put another patch over ours."""
+    before = {name: vars(TORCH)[name] for name in ("_get_iterator", "__iter__")}
     yield
     unjam.uninstall()
+    for name, function in before.items():
+        setattr(TORCH, name, function)
 
 
 # -- install ---------------------------------------------------------------------------------------
@@ -70,7 +73,7 @@ def test_installed_before_torch_is_imported(tmp_path):
         "    def __getitem__(self, i): return 1 // (i - 3)\n"
         "print(sum(len(b) for b in torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1)))\n"
     )
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=110, check=False)
+    done = python([str(program)], timeout=110)
     assert done.stdout == "7\n", done.stderr
     assert "-- unjam:" not in done.stderr
 
@@ -145,10 +148,7 @@ def test_the_programs_own_options_reach_it(tmp_path):
         "for batch in torch.utils.data.DataLoader(list(range(8)), batch_size=4): pass\n"
     )
     words = ["--profile", "--json", "x", "--budget=3", "-m", "y"]
-    done = subprocess.run(
-        [sys.executable, "-m", "unjam", "check", "--budget", "8", "--json", "-", str(program), *words],
-        capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
+    done = python(["-m", "unjam", "check", "--budget", "8", "--json", "-", str(program), *words], timeout=110)  # fmt: skip
     assert json.loads(done.stdout)["findings"] == [], done.stderr
 
 
@@ -346,5 +346,5 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_one(tmp_path
         "        print(int(stat.read().rpartition(')')[2].split()[1]) == server.pid, len(server._channel.arrived))\n"
         "fork_server.shut_down()\n"
     )
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=110, check=False)
+    done = python([str(program)], timeout=110)
     assert done.stdout.splitlines() == ["interrupted", *["True 0"] * 3], done.stderr

