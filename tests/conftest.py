@@ -20,7 +20,7 @@ import torch
 
 import rule_programs
 import warm
-from support import wait_until
+from support import can_isolate, wait_until
 from unjam.loader.pool import fork_server
 
 
@@ -178,6 +178,13 @@ def nothing_left_behind(request):
 def _server_changed(server) -> int:
     # a test that kills the server on purpose gets a new one, and with it a new socket
     return 1 if fork_server.server_pid() not in (server.pid, None) else 0
+
+
+@pytest.fixture
+def isolation():
+    """For tests of a whole program that `unjam check` watches."""
+    if not can_isolate():
+        pytest.skip("needs the right to mount: root, or a user namespace")
 
 
 @pytest.fixture

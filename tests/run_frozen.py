@@ -83,7 +83,7 @@ def settle(process: subprocess.Popen) -> None:
         now, cpu = _family(process.pid)
         if now != before:
             same, before = time.monotonic(), now
-        if now != before or cpu - used > 0.3:
+        if cpu - used > 0.3:
             rest, used = time.monotonic(), cpu
         return time.monotonic() - max(same, rest) > AT_REST or time.monotonic() - same > COMPUTING
 
@@ -117,6 +117,14 @@ def look(name: str, pid: int, before: list[str] | None = None) -> Seen:
     return Seen(name, said["findings"], said["processes"], said["environment"], done.returncode, took)
 
 
+def look_until_found(name: str, pid: int, before: list[str] | None = None) -> Seen:
+    """What `why` says of a program that gets stuck, once it finds anything: on a busy machine `settle` may end while it still starts."""
+    until = time.monotonic() + 60
+    while not (seen := look(name, pid, before)).serious and time.monotonic() < until:
+        time.sleep(1)
+    return seen
+
+
 def stop(process: subprocess.Popen) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -127,7 +135,7 @@ def one(name: str, before: list[str] | None = None) -> Seen:
     process = start(name)
     try:
         settle(process)
-        return look(name, process.pid, before)
+        return (look if TRUTH[name]["kind"] == "healthy" else look_until_found)(name, process.pid, before)
     finally:
         stop(process)
 

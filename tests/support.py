@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import random
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections import OrderedDict, namedtuple
@@ -16,6 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from unjam.system import copy_on_write
 from warm import WarmPopen, can_be_warm, warm_interpreter
 
 Point = namedtuple("Point", ["x", "y"])
@@ -161,6 +164,21 @@ def wait_until(condition, timeout=60, *, every=0.02):
         assert time.monotonic() < until, f"waited {timeout} s in vain for {getattr(condition, '__name__', condition)}"
         time.sleep(every)
     return found
+
+
+@functools.cache
+def can_isolate() -> bool:
+    """Whether `unjam check` can have its view of the files in which nothing lasts: only then it watches the whole program."""
+    with tempfile.TemporaryDirectory() as folder:
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                copy_on_write.enter(folder, "program")
+                code = 0
+            finally:
+                os._exit(code)
+        return os.waitpid(pid, 0)[1] == 0
 
 
 def start_python(arguments, *, warm=True, **options):

@@ -47,30 +47,13 @@ if __name__ == "__main__":
 """
 
 
-def isolated() -> bool:
-    pid = os.fork()
-    if pid == 0:
-        import tempfile
-
-        code = 1
-        try:
-            copy_on_write.enter(tempfile.mkdtemp(), "program")
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitpid(pid, 0)[1] == 0
-
-
-needs_view = pytest.mark.skipif("not isolated()", reason="needs the right to mount: root, or a user namespace")
-
-
 def check(program: Path, *options: str) -> dict:
     out = program.with_suffix(".json")
     python(["-m", "unjam", "check", "--budget", "20", "--json", str(out), *options, str(program)], cwd=program.parent, timeout=200)  # fmt: skip
     return json.loads(out.read_text())
 
 
-@needs_view
+@pytest.mark.usefixtures("isolation")
 def test_what_a_process_writes_in_a_view_does_not_last(tmp_path):
     keep = tmp_path / "keep"
     keep.mkdir()
@@ -97,7 +80,7 @@ def test_what_a_process_writes_in_a_view_does_not_last(tmp_path):
     assert (keep / "kept").exists()
 
 
-@needs_view
+@pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("start", "codes"), [(20, []), (15, ["UJ521"])])
 def test_every_loader_of_a_training_is_seen_and_nothing_is_left(tmp_path, start, codes):
@@ -109,7 +92,7 @@ def test_every_loader_of_a_training_is_seen_and_nothing_is_left(tmp_path, start,
     assert not (tmp_path / "written_by_the_program").exists()
 
 
-@needs_view
+@pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(300)
 def test_an_edit_is_proven_and_written_only_when_wanted(tmp_path):
     from unjam.doctor.rules import BY_CODE
@@ -161,7 +144,7 @@ Run().fit(data.DataLoader(Clips(NAMES[:40]), 4, True))
 """
 
 
-@needs_view
+@pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("shuffle", "every", "codes"),

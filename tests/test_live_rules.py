@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from run_frozen import look, settle, stop
+from run_frozen import look, look_until_found, settle, stop
 from support import start_python
 from unjam.doctor.rules import RULES
 
@@ -27,7 +27,7 @@ def seen(code: str, kind: str) -> list[dict]:
     )
     try:
         settle(process)
-        return look("", process.pid).serious
+        return (look if kind == "fixed" else look_until_found)("", process.pid).serious
     finally:
         stop(process)
 

@@ -14,7 +14,7 @@ import subprocess
 import psutil
 import pytest
 
-from run_frozen import TRUTH, WITHOUT_PTRACE, look, settle, start, stop
+from run_frozen import TRUTH, WITHOUT_PTRACE, look, look_until_found, settle, start, stop
 from support import python, start_python, wait_until
 
 STUCK = [
@@ -48,7 +48,7 @@ def each(names):
 @each(STUCK)
 def test_a_stuck_program(program):
     name, process = program
-    one = look(f"{name}.py", process.pid)
+    one = look_until_found(f"{name}.py", process.pid)
     assert one.right, (TRUTH[f"{name}.py"], one.serious, one.said)
     assert one.code == 1
     assert all(finding["help"] and finding["evidence"] for finding in one.serious)
@@ -67,7 +67,7 @@ def test_a_program_that_is_well(program):
 def test_stuck_and_nothing_may_be_read(program):
     name, process = program
     # without stacks only time tells that nothing moves
-    one = wait_until(lambda: (seen := look(f"{name}.py", process.pid, WITHOUT_PTRACE)).serious and seen)
+    one = look_until_found(f"{name}.py", process.pid, WITHOUT_PTRACE)
     assert one.serious[0]["code"].startswith("UJ2")
     suspended = one.serious[0]["code"] == "UJ210"
     assert one.serious[0]["confidence"] == ("proven" if suspended else "possible")
