@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 # the oldest torch, the newest, and one between; every Python once at least
 PAIRS = (("3.10", "2.4.1"), ("3.11", "2.13.0"), ("3.12", "2.4.1"), ("3.13", "2.6.0"), ("3.13", "2.15.0"))
 EXTRAS = "demo,bench,test,frameworks"
+OLDER = {"2.4.1": "transformers<5\n"}  # libraries whose newest version wants a newer torch
 
 
 def interpreter(version: str) -> str | None:
@@ -49,16 +50,14 @@ def environment(folder: Path, python: str, torch: str) -> Path:
     if not (folder / ".installed").exists():
         subprocess.run([python, "-m", "venv", str(folder)], check=True)
         pin = folder / "constraints.txt"
-        pin.write_text(f"torch=={torch}\n")
+        pin.write_text(f"torch=={torch}\n" + OLDER.get(torch, ""))
         install = [str(inside), "-m", "pip", "install", "--quiet", "--constraint", str(pin)]
         subprocess.run([*install, "--upgrade", "pip"], check=True)
         subprocess.run([*install, f"torch=={torch}", "numpy"], check=True)
         (folder / ".installed").touch()
-    subprocess.run(
-        [str(inside), "-m", "pip", "install", "--quiet", "--constraint", str(folder / "constraints.txt"),
-         "--editable", f"{ROOT}[{EXTRAS}]"],
-        check=True,
-    )  # fmt: skip
+    install = [str(inside), "-m", "pip", "install", "--quiet", "--constraint", str(folder / "constraints.txt")]
+    subprocess.run([*install, "--editable", f"{ROOT}[{EXTRAS}]"], check=True)
+    subprocess.run([*install, "--editable", f"{ROOT}[ray]"], check=False)  # there is no wheel of Ray for some machines
     return inside
 
 

@@ -23,12 +23,13 @@ HEALTHY = HEAD + (
     "    def __getitem__(self, i):\n"
     "        return torch.tensor(i * i), str(i)\n"
     "def make_loader():\n"
-    "    return DataLoader(Squares(), batch_size=4, num_workers=2, shuffle=True)\n"
+    "    return DataLoader(Squares(), batch_size=4, num_workers=2, shuffle=True, persistent_workers=True)\n"
     "if __name__ == '__main__':\n"
     "    import sys\n"
     "    assert sys.argv[1:] == ['--lr', '0.1'], sys.argv\n"
+    "    loader = make_loader()\n"
     "    for epoch in range(2):\n"
-    "        for batch, names in make_loader():\n"
+    "        for batch, names in loader:\n"
     "            open('trained', 'w').close()\n"
 )
 # two independent causes, and names that must not be believed
