@@ -100,7 +100,8 @@ soak: $(STAMP)  ## 200,000 batches and 20,000 epochs: memory and descriptors sta
 	$(BIN)/python tests/soak.py
 
 corpus: $(STAMP)  ## the programs of every rule, then of tests/corpus: verdict, culprit, confidence, seconds, false alarms
-	UNJAM_RULES=all $(PYTEST) -n 3 --dist worksteal tests/test_rules.py
+	UNJAM_RULES=all $(PYTEST) -n 3 --dist worksteal -m "not alone" tests/test_rules.py
+	UNJAM_RULES=all $(PYTEST) -m alone tests/test_rules.py
 	$(BIN)/python tests/run_corpus.py
 
 frozen: $(STAMP)  ## every program of tests/frozen, stuck or well: what `unjam why` says of it, and how fast

@@ -111,7 +111,7 @@ class Footprint:
 
 def _is_template(process: psutil.Process) -> bool:
     try:
-        return process.name() == "unjam-template"
+        return process.name() == "unjam-template" and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 

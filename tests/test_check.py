@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -57,8 +56,7 @@ STUCK = HEAD + (
 
 
 def run(*arguments: str, cwd: Path, timeout: float = 100) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "unjam", "check", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
+    return python(["-m", "unjam", "check", *arguments], cwd=cwd, timeout=timeout)
 
 
 @pytest.fixture
@@ -165,8 +163,8 @@ def test_a_program_that_fails_outside_its_loaders(folder):
 
 def test_interrupted(folder):
     (folder / "stuck.py").write_text(STUCK)
-    command = [sys.executable, "-m", "unjam", "check", "--json", "o.json", "stuck.py"]
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = ["-m", "unjam", "check", "--json", "o.json", "stuck.py"]
+    process = start_python(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: any(waiting.look(pid).kind == "sleep" for pid in _processes(str(folder))))
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -260,6 +261,7 @@ def test_a_node_comes(cluster, tmp_path, monkeypatch):
     cluster.machines.append(FakeNode("gamma"))
     gate.touch()
     while len(loader.statistics().nodes) < 3:
+        time.sleep(0.005)  # or all batches are made before the new node has started
         got.append(next(iterator))
     got += [next(iterator) for _ in range(40)]
     assert indices(got) == list(range(4 * len(got)))

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from support import python, start_python, wait_until
+from unjam.doctor.facts.run import LoaderRun, TimedBatch, Wait
+from unjam.doctor.rules.advice import slow_samples
 from unjam.doctor.run.settings import SITE, parse
 
 HEAD = "import sys, os, time, torch\nfrom torch.utils.data import DataLoader, Dataset, IterableDataset\n"
@@ -184,6 +186,20 @@ def test_a_slow_sample_is_named(tmp_path):
         assert slow[0]["saves"] > 1
         assert told["loaders"][0]["driver"] == ("torch" if options else "unjam")
         assert told["loaders"][0]["samples"] == 60
+
+
+@pytest.mark.static
+@pytest.mark.parametrize("late", [-1, 0, 50], ids=["before", "at once", "after"])
+def test_a_wait_is_blamed_on_the_batch_that_was_made_meanwhile(late):
+    """However late a busy worker notes that its batch is done."""
+    ms = 10**6
+    slow = TimedBatch(1, 100 * ms, 1100 * ms, (1100 + late) * ms, 4, 990 * ms, "21")
+    usual = [TimedBatch(n % 2, n * ms, n * ms, (n + 3) * ms, 4, ms, str(n)) for n in range(20)]
+    waits = (Wait(0, 90 * ms, first=True), Wait(105 * ms, 1100 * ms), Wait(1101 * ms, 1130 * ms))
+    run = LoaderRun("", None, 2, 4, persistent=False, driver="torch", waits=waits, made=(*usual, slow))
+    [(waited, sample, took)] = slow_samples(run)
+    assert (sample, took) == ("21", 0.99)
+    assert waited == 0.99
 
 
 STYLES = HEAD + (

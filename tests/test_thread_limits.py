@@ -200,11 +200,11 @@ def test_no_segment_in_dev_shm():
             return torch.ones(1 << 16)
 
     def collate(samples):
-        return torch.utils.data.default_collate(samples), sorted(os.listdir("/dev/shm"))
+        mine = [name for name in os.listdir("/dev/shm") if f"_{os.getpid()}_" in name or "unjam" in name]
+        return torch.utils.data.default_collate(samples), mine
 
-    before = sorted(os.listdir("/dev/shm"))
-    for _, listing in unjam.DataLoader(Many(), batch_size=2, num_workers=2, collate_fn=collate):
-        assert listing == before
+    for _, segments in unjam.DataLoader(Many(), batch_size=2, num_workers=2, collate_fn=collate):
+        assert segments == []  # torch's loader has one for each batch: torch_PID_RANDOM_NUMBER
 
 
 # -- signs of life -----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 import unjam
-from support import Squares, script, tear
+from support import Squares, python, script, tear
 from unjam import stored
 from unjam.doctor.facts.scene import Process
 from unjam.doctor.why import heartbeat, relations
@@ -296,50 +297,67 @@ def test_the_mode_that_the_consumer_is_in(workers, mode):
 
 # -- another torch -----------------------------------------------------------------------------------------------------
 
+# each case in a fork of a process that has imported torch and nothing of ours
+FORKS = """
+import json, os, sys, torch, torch.utils.data.dataloader
+for number, case in enumerate(json.load(sys.stdin)):
+    if os.fork() == 0:
+        for stream in (1, 2):
+            os.dup2(os.open(f"{number}.{stream}", os.O_CREAT | os.O_WRONLY), stream)
+        exec(case)
+        sys.exit()
+    print(os.wait()[1])
+"""
 LOADERS = """
-import unjam, torch
+import unjam
 for workers in (0, 2):
-    loader = unjam.DataLoader(range(6), batch_size=2, num_workers=workers)
+    how = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+    loader = unjam.DataLoader(range(6), batch_size=2, **how)
     print([b.tolist() for b in loader], type(iter(loader)).__module__.split(".")[0])
 """
 
 
-@pytest.mark.parametrize(
-    "without",
-    [
-        "del torch.utils.data._utils.worker._generate_state",
-        "del torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
-        "del torch.utils.data._utils.collate.default_collate_fn_map",
-        "init = torch.utils.data.dataloader._BaseDataLoaderIter.__init__\n"
-        "def changed(self, loader): init(self, loader); del self._base_seed\n"
-        "torch.utils.data.dataloader._BaseDataLoaderIter.__init__ = changed",
-    ],
-    ids=["a function", "a class", "a table", "an attribute"],
-)
-def test_a_torch_that_lacks_something(tmp_path, without):
+def loaders_after(changes, folder):
+    """What two loaders print and complain of, and whether they failed, after each of these changes to torch."""
+    cases = json.dumps([f"{change}\n{LOADERS}" for change in changes])
+    done = python(["-c", FORKS], typed=cases, cwd=folder, warm=False, check=True)
+    files = [[(folder / f"{number}.{stream}").read_text() for stream in (1, 2)] for number in range(len(changes))]
+    return [(out, err, int(status)) for (out, err), status in zip(files, done.stdout.split(), strict=True)]
+
+
+LACKING = {
+    "a function": "del torch.utils.data._utils.worker._generate_state",
+    "a class": "del torch.utils.data.dataloader._MultiProcessingDataLoaderIter",
+    "a table": "del torch.utils.data._utils.collate.default_collate_fn_map",
+    "an attribute": "init = torch.utils.data.dataloader._BaseDataLoaderIter.__init__\n"
+    "def changed(self, loader): init(self, loader); del self._base_seed\n"
+    "torch.utils.data.dataloader._BaseDataLoaderIter.__init__ = changed",
+}
+
+
+def test_a_torch_that_lacks_something(tmp_path):
     """torch's own iterator takes over, or (where torch itself lacks what it needs) fails as it would without us."""
-    text = f"import torch, torch.utils.data.dataloader\nsaved = torch.utils.data.DataLoader._get_iterator\n{without}\n"
-    done = script(tmp_path, text + LOADERS, check=False, warm=False)
-    said = [line for line in done.stderr.splitlines() if "its own iterator is used" in line]
-    assert len(said) == 1, done.stdout + done.stderr
-    # where torch itself needs what is missing, its own code raises, not ours
-    frames = [line for line in done.stderr.splitlines() if line.startswith('  File "')]
-    assert done.returncode == 0 or str(Path(unjam.__file__).parent) not in frames[-1], done.stderr
+    for name, (out, err, status) in zip(LACKING, loaders_after(LACKING.values(), tmp_path), strict=True):
+        said = [line for line in err.splitlines() if "its own iterator is used" in line]
+        assert len(said) == 1, (name, out + err)
+        # where torch itself needs what is missing, its own code raises, not ours
+        frames = [line for line in err.splitlines() if line.startswith('  File "')]
+        assert status == 0 or str(Path(unjam.__file__).parent) not in frames[-1], (name, err)
 
 
-@pytest.mark.parametrize(
-    "without",
-    [
-        "del torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe",
-        "del torch._C._autograd._profiler_enabled",
-        "import sys; sys.modules['torch.utils.data.graph_settings'] = None",
-        "del torch._tensor_str.PRINT_OPTS, torch._C._set_deterministic_algorithms",
-    ],
-)
-def test_a_torch_without_what_can_be_done_without(tmp_path, without):
-    done = script(tmp_path, f"import torch, torch.utils.data.dataloader\n{without}\n" + LOADERS)
-    assert done.stdout == "[[0, 1], [2, 3], [4, 5]] unjam\n" * 2
-    assert "its own iterator" not in done.stderr
+DISPENSABLE = [
+    "",
+    "del torch.utils.data.IterDataPipe, torch.utils.data.MapDataPipe",
+    "del torch._C._autograd._profiler_enabled",
+    "sys.modules['torch.utils.data.graph_settings'] = None",
+    "del torch._tensor_str.PRINT_OPTS, torch._C._set_deterministic_algorithms",
+]
+
+
+def test_a_torch_without_what_can_be_done_without(tmp_path):
+    for change, (out, err, _) in zip(DISPENSABLE, loaders_after(DISPENSABLE, tmp_path), strict=True):
+        assert out == "[[0, 1], [2, 3], [4, 5]] unjam\n" * 2, (change, err)
+        assert "its own iterator" not in err, change
 
 
 # -- small things ------------------------------------------------------------------------------------------------------

@@ -10,17 +10,17 @@ class Slowish(Dataset):
         return 100000
 
     def __getitem__(self, i):
-        time.sleep(0.05)
+        time.sleep(0.3)
         return torch.rand(2)
 
 loader = DataLoader(Slowish(), batch_size=4, num_workers=2)
 it = iter(loader)
 
 def freeze_one():
-    time.sleep(1.5)
+    time.sleep(0.5)
     os.kill(it._workers[0].pid, signal.SIGSTOP)
 
-threading.Thread(target=freeze_one, daemon=True).start()
 for n, b in enumerate(it):
-    if n % 10 == 0:
-        print(n, flush=True)
+    if n == 0:
+        threading.Thread(target=freeze_one, daemon=True).start()
+    print(n, flush=True)

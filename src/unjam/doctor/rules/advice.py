@@ -86,20 +86,25 @@ def faults(loader: LoaderRun) -> list[Fault]:
 
 
 def slow_samples(loader: LoaderRun) -> Iterator[tuple[float, str, float]]:
-    """Yield (seconds waited for it, the sample, seconds that it took) for each outlier."""
+    """Yield (seconds waited for it, the sample, seconds that it took) for each outlier.
+
+    A wait is counted for the outlier that was being made during most of it.
+    """
     if len(loader.made) < 3:
         return
     usual = statistics.median(one.longest for one in loader.made)
-    makers = iter(sorted(loader.made, key=lambda one: one.done))
-    current = next(makers, None)
+    outliers = [one for one in loader.made if one.slowest and one.longest > _OUTLIER * usual]
+    held: dict[TimedBatch, float] = {}
     for wait in loader.waits:
-        latest: TimedBatch | None = None
-        while current is not None and current.done <= wait.got + 2_000_000:
-            latest, current = current, next(makers, None)
-        if latest is None or wait.first or wait.seconds < 0.02:
+        if wait.first or wait.seconds < 0.02:
             continue
-        if latest.longest > _OUTLIER * usual and latest.longest > 0.3 * (wait.got - wait.asked) and latest.slowest:
-            yield min(wait.seconds, latest.longest / 1e9), latest.slowest, latest.longest / 1e9
+        during = max(outliers, key=lambda one: min(one.done, wait.got) - max(one.begun, wait.asked), default=None)
+        if during is None or during.done < wait.asked or during.begun > wait.got:
+            continue
+        if during.longest > 0.3 * (wait.got - wait.asked):
+            held[during] = held.get(during, 0.0) + min(wait.seconds, during.longest / 1e9)
+    for batch, seconds in held.items():
+        yield min(seconds, batch.longest / 1e9), batch.slowest, batch.longest / 1e9
 
 
 def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:

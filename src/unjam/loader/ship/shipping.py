@@ -218,7 +218,7 @@ class _KeepingUnpickler(pickle.Unpickler):
 class Dumped:
     """A pickled object before it is placed in memory."""
 
-    stream: memoryview
+    stream: bytes
     buffers: list[pickle.PickleBuffer]
     fds: list[OwnedFd]
     modules: set[str]
@@ -234,7 +234,7 @@ def dump(
     pickler = ContainerPickler(stream, numbers) if numbers else kind(stream)
     with as_if_spawning(pickler):
         pickler.dump(worker_input)
-    dumped = Dumped(stream.getbuffer(), pickler.buffers, pickler.fds, pickler.modules, pickler.runs)
+    dumped = Dumped(stream.getvalue(), pickler.buffers, pickler.fds, pickler.modules, pickler.runs)
     pickler.let_go()
     return dumped
 
@@ -262,7 +262,7 @@ def _dump_with_code(worker_input: object) -> Dumped:
 
 
 def _plan(dumped: Dumped) -> Manifest:
-    state = (dumped.stream.nbytes, len(dumped.state))
+    state = (len(dumped.stream), len(dumped.state))
     at = sum(state)
     buffers = []
     for buffer in dumped.buffers:
@@ -270,11 +270,11 @@ def _plan(dumped: Dumped) -> Manifest:
         at = -(-at // ALIGNMENT) * ALIGNMENT
         buffers.append((at, raw.nbytes, raw.readonly))
         at += raw.nbytes
-    return Manifest(at, (0, dumped.stream.nbytes), state, tuple(buffers))
+    return Manifest(at, (0, len(dumped.stream)), state, tuple(buffers))
 
 
 def _places(manifest: Manifest, dumped: Dumped) -> Iterator[tuple[tuple[int, int], memoryview]]:
-    yield manifest.stream, dumped.stream
+    yield manifest.stream, memoryview(dumped.stream)
     if dumped.state:
         yield manifest.state, memoryview(dumped.state)
     for (start, length, _), buffer in zip(manifest.buffers, dumped.buffers, strict=True):
