@@ -164,7 +164,8 @@ def test_a_program_that_fails_outside_its_loaders(folder):
 def test_interrupted(folder):
     (folder / "stuck.py").write_text(STUCK)
     command = ["-m", "unjam", "check", "--json", "o.json", "stuck.py"]
-    process = start_python(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # not warm: the process that sleeps must be one of the program
+    process = start_python(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, warm=False)
     wait_until(lambda: any(waiting.look(pid).kind == "sleep" for pid in _processes(str(folder))))
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

@@ -269,6 +269,31 @@ def test_a_node_comes(cluster, tmp_path, monkeypatch):
     del iterator
 
 
+def test_a_node_comes_before_the_workers_can_move(cluster, monkeypatch):
+    """They move later: the new node does not stay empty."""
+    monkeypatch.setattr(cluster_pool, "BALANCE", Deadline("", 0.05, ""))
+    loader = unjam.DataLoader(range(400_000), batch_size=4, num_workers=6, pool="ray")
+    iterator = iter(loader)
+    got = [next(iterator) for _ in range(12)]
+    links = iterator._pool._links
+    everyone = [worker for link in links for worker in link.workers.values()]
+    for worker in everyone:
+        worker.prepared = False
+    cluster.machines.append(FakeNode("gamma"))
+    while len(links) < 3:
+        time.sleep(0.005)
+        got.append(next(iterator))
+    assert len(loader.statistics().nodes) == 2
+    for worker in everyone:
+        worker.prepared = True
+    while len(loader.statistics().nodes) < 3:
+        time.sleep(0.005)
+        got.append(next(iterator))
+    assert torch.cat(got).tolist() == list(range(4 * len(got)))
+    assert not loader.incidents
+    del iterator
+
+
 def test_kills_at_random(cluster, tmp_path):
     """Workers and nodes die; nothing is lost, repeated or out of order."""
     dice, kills = random.Random(5), 0

@@ -311,6 +311,8 @@ class ClusterPool:
             raise ClusterError(f"no node of the cluster has taken a worker for {self._patience:g} s: {why}")
         # also workers that share a processor: there may be room for them now
         surplus = max(0, lack) + sum(max(0, -link.free) for link in links)
+        if surplus and not self._waiting and self._moves:
+            self._spread(links)
         if surplus and now >= self._place_next and self._placing.acquire(blocking=False):
             if self._placed:  # it has just answered
                 self._placing.release()
@@ -339,8 +341,6 @@ class ClusterPool:
             answer = self._placer_said = found if isinstance(found, str) else ""
             if not isinstance(found, str):
                 self._links += found
-                if found and not self._waiting and not self.closed:
-                    self._move_to(found)
         return answer
 
     def _assign(self, links: list[NodeLink]) -> None:
@@ -358,15 +358,16 @@ class ClusterPool:
             room, all_of_them = sum(link.room for link in links), sum(len(link.workers) for link in links)
             log.warning("the cluster has %d free processors for %d workers: they share them", room, all_of_them)
 
-    def _move_to(self, new: list[NodeLink]) -> None:
-        """More nodes have come: let workers that share a processor start again there."""
-        room = sum(link.free for link in new) if self._moves else 0
-        for link in self._links:
-            for worker in list(link.workers)[link.room :]:
-                if room > 0 and link.workers[worker].prepared and not self._specs[worker].iterable:
+    def _spread(self, links: list[NodeLink]) -> None:
+        """Let workers that share a processor start again on nodes that have room, such as those that have just come."""
+        everyone = [worker for link in links for worker in link.workers.values()]
+        room = sum(max(0, link.free) for link in links) - sum(worker.moves for worker in everyone)
+        for link in links:
+            for worker in list(link.workers.values())[link.room :]:
+                if room > 0 and worker.prepared and not worker.moves and not self._specs[worker.number].iterable:
                     room -= 1
-                    link.workers[worker].moves = True
-                    link.tell(msg.StopWorker(worker, Reason.FORGOTTEN))
+                    worker.moves = True
+                    link.tell(msg.StopWorker(worker.number, Reason.FORGOTTEN))
 
     # -- what comes --------------------------------------------------------------------------------
 
