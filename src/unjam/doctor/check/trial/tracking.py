@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.doctor.check.inventory import Inventory, walk
+from unjam.doctor.check.processes import pause
 from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import release_mine
@@ -18,6 +19,7 @@ from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import described
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.trial import Plan
+from unjam.loader.engine.deadlines import WATCH_TRIAL
 from unjam.loader.outlier import read as read_shape
 
 MEMORY_EVERY = 0.2  # seconds between two readings of a worker's memory
@@ -220,6 +222,14 @@ def collate(here: Here, function: Callable[[Any], Any], samples: Any) -> Any:
     return batch
 
 
+def _has_changed(batch: Any, before: str) -> bool:
+    """Whether a batch has another content for good: while a worker's queue moves it into shared memory, it may look so."""
+    if digest(batch)[0] == before:
+        return False
+    pause(WATCH_TRIAL.seconds)
+    return digest(batch)[0] != before
+
+
 def _look_at_last_batch(here: Here, batch: Any) -> None:
     """Record if the batch before has changed: the collate function, or a sample, reuses its memory."""
     last = here.last_batch
@@ -227,7 +237,7 @@ def _look_at_last_batch(here: Here, batch: Any) -> None:
         here.last_batch = None
         return
     here.batches += 1
-    if last is not None and last[0] is not batch and digest(last[0])[0] != last[1]:
+    if last is not None and last[0] is not batch and _has_changed(*last):
         here.recorder.write("overwritten", alias=_alias(here, last[0]))
     here.last_batch = (batch, digest(batch)[0])
 
