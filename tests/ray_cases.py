@@ -28,7 +28,7 @@ from ray.cluster_utils import Cluster
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import unjam
-from support import wait_until
+from support import Rows, Stream, wait_until
 from unjam.loader.cluster.node_link import AgentCannotStart
 from unjam.loader.cluster.ray_cluster import RayAgent
 
@@ -101,25 +101,6 @@ def same(first, second):
     for one, other in zip(first, second, strict=True):
         for a, b in zip(one, other, strict=True):
             assert torch.equal(a, b)
-
-
-class Rows(Dataset):
-    def __init__(self, length=96, width=300):
-        self.data = torch.arange(length * width, dtype=torch.float32).view(length, width)
-        self.array = np.arange(length)
-
-    def __len__(self):
-        return len(self.data)
-
-    def __getitem__(self, index):
-        return self.data[index], index, torch.rand(2), float(self.array[index])
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        info = get_worker_info()
-        for number in range(info.id, 60, info.num_workers):
-            yield torch.full((300,), number), number
 
 
 class Slow(Dataset):

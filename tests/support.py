@@ -58,6 +58,29 @@ class Noisy(Dataset):
         }
 
 
+class Rows(Dataset):
+    """Rows that are large enough for shared memory, beside what a worker draws."""
+
+    def __init__(self, length=96, width=300):
+        self.data = torch.arange(length * width, dtype=torch.float32).view(length, width)
+        self.array = np.arange(length)
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        return self.data[index], index, torch.rand(2), float(self.array[index])
+
+
+class Stream(IterableDataset):
+    """The same as a stream, dealt out over the workers."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        for number in range(info.id, 60, info.num_workers):
+            yield torch.full((300,), number), number
+
+
 class Bulk(Squares):
     def __getitems__(self, indices):
         return [self[i] for i in indices]

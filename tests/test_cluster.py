@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 
-import numpy as np
 import pytest
 import torch
 import torch.utils.data
@@ -17,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import unjam
 from fake_cluster import FakeNode
-from support import wait_until
+from support import Rows, Stream, wait_until
 from unjam.loader.cluster import cluster_pool
 from unjam.loader.cluster.ray_cluster import Node, shares
 from unjam.loader.cluster.remote_batch import missing_there
@@ -26,25 +25,6 @@ from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.job import Failed
 
 pytestmark = pytest.mark.usefixtures("cluster")
-
-
-class Rows(Dataset):
-    def __init__(self, length=96, width=300):
-        self.data = torch.arange(length * width, dtype=torch.float32).view(length, width)
-        self.array = np.arange(length)
-
-    def __len__(self):
-        return len(self.data)
-
-    def __getitem__(self, index):
-        return self.data[index], index, torch.rand(2), float(self.array[index])
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        info = get_worker_info()
-        for number in range(info.id, 60, info.num_workers):
-            yield torch.full((300,), number), number
 
 
 class Gated(Dataset):
