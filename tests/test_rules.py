@@ -13,9 +13,10 @@ import pytest
 
 from rule_programs import MEASURE, chosen
 from support import can_isolate, empty_case, python
-from unjam.doctor.facts.trial import Memory, Plan, Trial
+from unjam.doctor.facts.trial import Memory, Place, Plan, Raised, Trial
+from unjam.doctor.facts.watched import WatchedEpoch, WatchedLoader
 from unjam.doctor.report import catalogue
-from unjam.doctor.rules import RULES
+from unjam.doctor.rules import RULES, uj306_sample_raises, uj308_fails_only_in_workers, uj705_yields_nothing
 from unjam.doctor.rules.rule import Severity
 from unjam.doctor.rules.uj404_objects_copied_on_read import growth
 
@@ -92,6 +93,30 @@ def test_pages_that_every_worker_copies_once_are_no_growth():
     assert grown((1, 9), (17, 79)) == 0
     assert grown((1, 9), (17, 79), (117, 79)) == 0
     assert grown((1, 9), (17, 79), (117, 179)) == 1 << 20
+
+
+@pytest.mark.static
+def test_a_stream_that_the_program_has_read_is_not_called_empty():
+    """The trials come after the program: a pipe that it has read to its end gives them nothing."""
+    case = empty_case(iterable=True, length=None)
+    case.trials = [Trial(Plan(0, tolerant=True), "finished", 0.1, epochs=(0.02,))]
+    assert uj705_yields_nothing.detect(case) is not None
+    case.seen = WatchedLoader(0, 1, {}, None, None, [WatchedEpoch(0, batches=100)])
+    assert uj705_yields_nothing.detect(case) is None
+
+
+@pytest.mark.static
+def test_an_exception_about_the_number_of_the_process_is_not_blamed_on_the_sample():
+    """Every trial is another process than the program, so such a sample fails in all of them."""
+    case = empty_case()
+    there = Raised("KeyError", "4711", "", Place("data.py", 24), "0", 0, process=4711)
+    here = Raised("KeyError", "4722", "", Place("data.py", 24), "0", -1, process=4722)
+    case.trials = [
+        Trial(Plan(2), "raised", 1.0, there, (there,)),
+        Trial(Plan(0, tolerant=True), "finished", 1.0, None, (here,), epochs=(0.1,)),
+    ]
+    assert uj306_sample_raises.detect(case) is None
+    assert "the number of the worker's own process" in uj308_fails_only_in_workers.detect(case).title
 
 
 @pytest.mark.static

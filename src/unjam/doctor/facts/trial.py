@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -137,6 +138,12 @@ class Raised:
     worker: int = -1
     stage: str = "sample"  # or "collate", "start", "init", "consumer", "batch"
     crosses: str = ""  # why the exception could not be pickled
+    process: int = 0  # the process that raised it
+
+    @property
+    def names_process(self) -> bool:
+        """Whether the exception is about the number of the process, such as a key that another process does not have."""
+        return re.search(rf"\b{self.process}\b", self.message) is not None if self.process else False
 
 
 @dataclass(frozen=True, slots=True)

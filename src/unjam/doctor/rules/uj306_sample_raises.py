@@ -46,6 +46,7 @@ def detect(case: Case) -> Finding | None:
     # the trial runs in a fork, where an accelerator that was in use fails (UJ703)
     device = case.process_facts.accelerator or "forked subprocess"
     bad = [b for b in bad if not for_memory(b) and not out_of_descriptors(b) and device not in b.message]
+    bad = [b for b in bad if not b.names_process]  # every trial is another process than the program
     if case.loader.num_workers:
         bad = [b for b in bad if not b.crosses]
     if alone is None or not bad:
@@ -56,6 +57,7 @@ def detect(case: Case) -> Finding | None:
     in_place = case.tried(own)
     if in_place is not None and in_place.fine and not in_place.bad:
         return None
+    tried = in_place is not None and in_place.outcome != "refused"
     first = bad[0]
     kinds = list(dict.fromkeys(b.type_name for b in bad))
     loaded = len(alone.samples) + len(bad)
@@ -70,7 +72,7 @@ def detect(case: Case) -> Finding | None:
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
             "without workers too: it is the sample, not the workers",
         ),
-        PROVEN if in_place is not None or not many else LIKELY,
+        PROVEN if tried or not many else LIKELY,
         f"repair sample {names(b.index for b in bad)}, or what {first.place or case.loader.dataset} does with it",
         first.place,
         wants=(own,) if many else (),

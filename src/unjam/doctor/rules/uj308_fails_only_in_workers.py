@@ -16,21 +16,35 @@ Limits: this is a symptom; the cause may be a race.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, only_in_workers, raised_words
+from unjam.doctor.rules.judging import LIKELY, PROVEN, first_line, only_in_workers, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule(
     "UJ308", "fails-only-in-workers", symptom="differs", fallback=True, yields_to=("died", "raised", "start", "none")
 )
+# the same, where the exception itself shows that the process matters
+KNOWN = replace(RULE, fallback=False, replaces=("UJ310",))
 
 
 def detect(case: Case) -> Finding | None:
     """Find an exception that occurs only in workers."""
     in_place = next((t for t in case.trials if t.plan.in_place and t.fine and not t.bad and t.samples), None)
     alone = in_place or case.alone
+    named = next((one for one in (case.as_is.bad if case.as_is else ()) if one.names_process and one.worker >= 0), None)
+    if named is not None:
+        return Finding(
+            KNOWN,
+            f"sample {named.index} raises {named.type_name}: {first_line(named)}, the number of the worker's own process",
+            f"sample {named.index} at {named.place}" if named.place else f"sample {named.index}",
+            raised_words(named),
+            LIKELY,
+            f"{named.place or case.loader.dataset} finds only what the program's own process made: make it in each worker",
+            named.place,
+        )
     bad = only_in_workers(case)
     if in_place is not None and bad is None and case.as_is is not None and not case.as_is.fine:
         bad = next(iter(case.as_is.bad), None)

@@ -33,6 +33,8 @@ def detect(case: Case) -> Finding | None:
     )
     if empty is None or any(trial.batches for trial in case.trials):
         return None
+    if case.seen is not None and any(one.batches for one in case.seen.epochs):
+        return None  # the program got batches: it has used up what the trials had to read
     dropped = sum(fact["count"] for fact in empty.facts.get("dropped", []))
     small = loader.drop_last and loader.length is not None and loader.batch_size and loader.length < loader.batch_size
     why = (

@@ -70,7 +70,7 @@ class _TrialBuilder:
                     self._open[pid] = ("sent", index)
                     self._facts.setdefault("collate", []).append(event["s"])
                 case "raised":
-                    raised = self._raised(event, worker, index)
+                    raised = self._raised(event, worker, index, pid)
                     if event["stage"] == "consumer":
                         self._last = raised
                     else:
@@ -130,11 +130,11 @@ class _TrialBuilder:
         )  # fmt: skip
 
     @staticmethod
-    def _raised(event: dict[str, Any], worker: int, index: str) -> Raised:
+    def _raised(event: dict[str, Any], worker: int, index: str, pid: int) -> Raised:
         place = Place(event["file"], event["line"]) if event.get("file") else None
         return Raised(
             event["type"], event["message"], event["trace"], place, event.get("i", index if event["stage"] == "sample" else ""),
-            worker, event["stage"], event.get("crosses", ""),
+            worker, event["stage"], event.get("crosses", ""), pid,
         )  # fmt: skip
 
     def trial(self) -> Trial:

@@ -22,7 +22,9 @@ from unjam.doctor.facts.trial import Plan
 from unjam.loader.engine.deadlines import WATCH_TRIAL
 from unjam.loader.outlier import read as read_shape
 
-MEMORY_EVERY = 0.2  # seconds between two readings of a worker's memory
+MEMORY_EVERY = 0.2  # most seconds between two readings of a worker's memory
+# the numbers of samples after which it is read in any case: fast samples may fill it within that time
+MEMORY_AT = frozenset({1, *(1 << power for power in range(3, 20))})
 AGAIN = 6  # load so many samples twice, to see whether an index always gives the same sample
 
 
@@ -278,7 +280,7 @@ def _tracing(here: Here, swallowed: list[str]) -> Iterator[None]:
 
 def _record_memory(here: Here) -> None:
     now = time.monotonic()
-    if here.recorder.worker < 0 or (now - here.weighed < MEMORY_EVERY and here.samples != 1):
+    if here.recorder.worker < 0 or (now - here.weighed < MEMORY_EVERY and here.samples not in MEMORY_AT):
         return
     here.weighed = now
     found = {}
