@@ -89,6 +89,24 @@ def _collates_more(program: Program, difference: Difference, torchs: dict, ours:
     return "in collate_tensor_fn" in one["words"] and "elem.new(storage)" in one["words"]
 
 
+def _sends_quantised(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """A quantised tensor that torch's own reduction cannot rebuild; without in_order only the number of batches is compared."""
+    if "seen" not in difference.path:
+        return False
+    theirs, found = (side["seen"][difference.path[1]].get("found", []) for side in (torchs, ours))
+    return any(is_error(item) and "UnknownQuantizer" in item["words"] for item in theirs) and not any(
+        map(is_error, found)
+    )
+
+
+def _before_an_error(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """Without in_order, how many batches come before the error that ends an action is a matter of time, with torch too."""
+    if "seen" not in difference.path or torchs["seen"][difference.path[1]].get("ordered", True):
+        return False
+    steps = (side["seen"][difference.path[1]] for side in (torchs, ours))
+    return all(any(map(is_error, step.get("found", []))) for step in steps)
+
+
 def _names_what_ended_it(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
     """A persistent worker whose dataset raises when an epoch begins: torch's is gone, ours says what was raised."""
     one, other = difference.torchs, difference.ours
@@ -100,17 +118,26 @@ def _names_what_ended_it(program: Program, difference: Difference, torchs: dict,
 def _init_ends_it(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
     """After the error of a worker's beginning torch goes on with the other workers; we have raised it, in its place, and end."""
     places = {plan.failure.place for plan in program.loaders if plan.failure is not None}
-    if places.isdisjoint(("init", "iter")) or "seen" not in difference.path:
+    if places.isdisjoint(("init", "iter")):
+        return False
+    if any(is_error(item) and _at_the_beginning(item) for item in _found_before(difference, ours)):
+        # the next epoch has other workers than torch's, or the same iterator was asked once more
+        return True
+    if "seen" not in difference.path:
         return False
     step = difference.path[1]
     theirs, found = (side["seen"][step].get("found", []) for side in (torchs, ours))
     raised = next((at for at, item in enumerate(found) if is_error(item)), None)
+    if raised is None or not any(is_error(item) for item in theirs):
+        return False
     place = difference.path[3] if len(difference.path) > 3 else None
-    if raised is None:
-        # the same iterator was asked once more, in an action of its own
-        before = [item for earlier in ours["seen"][:step] for item in earlier.get("found", [])]
-        return difference.ours == "end" and any(is_error(item) and _at_the_beginning(item) for item in before)
-    return len(theirs) > raised and is_error(theirs[raised]) and isinstance(place, int) and place > raised
+    return not ours["seen"][step]["ordered"] or (isinstance(place, int) and place > raised)
+
+
+def _found_before(difference: Difference, side: dict) -> list:
+    """What the actions before the one that differs gave; of a difference at the end, what all of them gave."""
+    until = difference.path[1] if difference.path[0] == "seen" else None
+    return [item for earlier in side["seen"][:until] for item in earlier.get("found", [])]
 
 
 def _at_the_beginning(error: dict) -> bool:
@@ -123,10 +150,15 @@ def _unpicklable(program: Program, difference: Difference, torchs: dict, ours: d
 
 
 def _unpicklable_batch(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
-    """The last batch of a torch worker that ends by itself: torch loses it without a word, we raise."""
-    if not any(hangs_torch(plan) for plan in program.loaders) or "seen" not in difference.path:
+    """The last batch, or error, of a torch worker that ends by itself: torch loses it without a word, we raise."""
+    if "seen" not in difference.path:
         return False
-    found = ours["seen"][difference.path[1]].get("found", [])
+    theirs, found = (side["seen"][difference.path[1]].get("found", []) for side in (torchs, ours))
+    if any(plan.failure is not None and plan.failure.kind == "local" and plan.workers for plan in program.loaders):
+        # a class that no other process has
+        return any(is_error(item) and item["error"] == "Local" for item in found) and not any(map(is_error, theirs))
+    if not any(hangs_torch(plan) for plan in program.loaders):
+        return False
     return any(is_error(item) and any(note.startswith("in pickle") for note in item["notes"]) for item in found)
 
 
@@ -148,8 +180,8 @@ def _stop_iteration(program: Program, difference: Difference, torchs: dict, ours
         or "seen" not in difference.path
     ):
         return False
-    step = ours["seen"][difference.path[1]]
-    return any(is_error(item) and "raised StopIteration" in item["words"] for item in step.get("found", []))
+    found = [*_found_before(difference, ours), *ours["seen"][difference.path[1]].get("found", [])]
+    return any(is_error(item) and "raised StopIteration" in item["words"] for item in found)
 
 
 def _system_exit(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
@@ -191,6 +223,8 @@ ON_PURPOSE = (
         _cannot_collate,
     ),
     OnPurpose("unjam collates more", "what torch stacks without workers is stacked in workers too", _collates_more),
+    OnPurpose("unjam sends quantised tensors", "torch rebuilds them without their quantiser", _sends_quantised),
+    OnPurpose("what comes before an error", "has no order without in_order", _before_an_error),
     OnPurpose("collate names the sizes", "where torch's own says that a storage is not resizable", _collate_words),
     OnPurpose(
         "an error before the first sample is named",
