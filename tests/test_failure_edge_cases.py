@@ -163,6 +163,24 @@ def test_an_iterator_that_fails_for_ever(workers, policy):
     assert made.errors[-1].note == "it failed 100 times in a row"
 
 
+class ExitsInLen(Dataset):
+    """Its length ends the program, as one that parses arguments may; torch asks for it only where it needs it."""
+
+    def __len__(self):
+        raise SystemExit("usage: ...")
+
+    def __getitem__(self, index):
+        raise IndexError(f"no sample {index}")
+
+
+@WORKERS
+def test_a_length_that_raises_anything_does_not_hide_the_samples_own_error(workers):
+    """To name a sample we ask for the length: what that raises must not end the program in place of the sample's error."""
+    loader = DataLoader(ExitsInLen(), batch_size=None, sampler=[3], num_workers=workers)
+    with pytest.raises(IndexError, match="no sample 3"):
+        list(loader)
+
+
 class Reuses:
     """A batch sampler that fills one list again and again."""
 

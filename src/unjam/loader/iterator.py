@@ -320,7 +320,9 @@ def _expected(loader: Any) -> int | None:
         if loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler:
             return len(loader.sampler)
         return None
-    except Exception:  # noqa: BLE001 - user code, which torch does not call here; if it raises, the number is unknown
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - user code, which torch does not call here; if it raises, the number is unknown
         return None
 
 

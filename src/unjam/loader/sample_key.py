@@ -20,7 +20,9 @@ def key_of(dataset: Any, index: Any, depth: int = 0) -> str | None:
     """Return the sample's name and where it is (`'img/37.jpg' (samples[37])`), or None."""
     try:
         return _key_of(dataset, index, depth)
-    except Exception:  # noqa: BLE001 - only a hint; user objects may raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - only a hint; user objects may raise anything, even SystemExit
         return None
 
 
