@@ -123,6 +123,19 @@ def test_warnings_turned_into_errors(workers):
         assert "sample 13" in notes(caught.value)
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_stop_iteration_before_the_first_sample_is_an_error(persistent):
+    """It would end the loop at once: an epoch without a batch, and without a word."""
+
+    def init(worker):
+        raise StopIteration("no shard left")
+
+    made = loader(Broken({}), worker_init_fn=init, persistent_workers=persistent)
+    with pytest.raises(RuntimeError, match="worker 0 raised StopIteration before its first sample") as told:
+        list(made)
+    assert str(told.value.__cause__) == "no shard left"
+
+
 def test_a_failure_in_worker_init_fn_names_the_worker():
     def init(worker):
         if worker == 1:

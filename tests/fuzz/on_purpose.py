@@ -81,22 +81,16 @@ def _collate_words(program: Program, difference: Difference, torchs: dict, ours:
     return "resize storage that is not resizable" in one["words"] and "stack expects each tensor" in other["words"]
 
 
-def _collates_more(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
-    """Tensors that torch's default collate stacks without workers, and cannot make shared memory for in one: quantised, lazy views."""
-    one, other = difference.torchs, difference.ours
-    if not is_error(one) or is_error(other) or not isinstance(other, dict):
-        return False
-    return "in collate_tensor_fn" in one["words"] and "elem.new(storage)" in one["words"]
-
-
-def _sends_quantised(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
-    """A quantised tensor that torch's own reduction cannot rebuild; without in_order only the number of batches is compared."""
+def _sends_more(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """Tensors that torch's worker cannot stack into shared memory, or its consumer not rebuild: quantised, lazy views."""
     if "seen" not in difference.path:
         return False
     theirs, found = (side["seen"][difference.path[1]].get("found", []) for side in (torchs, ours))
-    return any(is_error(item) and "UnknownQuantizer" in item["words"] for item in theirs) and not any(
-        map(is_error, found)
+    words = [item["words"] for item in theirs if is_error(item)]
+    cannot = any(
+        "UnknownQuantizer" in one or ("in collate_tensor_fn" in one and "elem.new(storage)" in one) for one in words
     )
+    return cannot and not any(map(is_error, found))
 
 
 def _before_an_error(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
@@ -128,8 +122,12 @@ def _init_ends_it(program: Program, difference: Difference, torchs: dict, ours: 
     step = difference.path[1]
     theirs, found = (side["seen"][step].get("found", []) for side in (torchs, ours))
     raised = next((at for at, item in enumerate(found) if is_error(item)), None)
-    if raised is None or not any(is_error(item) for item in theirs):
+    if raised is None:
         return False
+    if not any(map(is_error, theirs)):
+        return (
+            ours["seen"][step]["action"] == "two iterators"
+        )  # torch loses the error if the second takes over the workers
     place = difference.path[3] if len(difference.path) > 3 else None
     return not ours["seen"][step]["ordered"] or (isinstance(place, int) and place > raised)
 
@@ -189,9 +187,11 @@ def _system_exit(program: Program, difference: Difference, torchs: dict, ours: d
     if not _fails_with(program, "system exit") or "seen" not in difference.path:
         return False
     step = difference.path[1]
-    if any(is_error(item) and "SystemExit" in item["words"] for item in ours["seen"][step].get("found", [])):
-        return True
-    return any(is_error(item) and _worker_gone(item) for item in torchs["seen"][step].get("found", []))
+    named = [*_found_before(difference, ours), *ours["seen"][step].get("found", [])]
+    gone = [*_found_before(difference, torchs), *torchs["seen"][step].get("found", [])]
+    return any(is_error(item) and "SystemExit" in item["words"] for item in named) or any(
+        is_error(item) and _worker_gone(item) for item in gone
+    )
 
 
 def _worker_gone(error: dict) -> bool:
@@ -222,8 +222,7 @@ ON_PURPOSE = (
         "where default collate fails, CannotCollateError names the odd sample",
         _cannot_collate,
     ),
-    OnPurpose("unjam collates more", "what torch stacks without workers is stacked in workers too", _collates_more),
-    OnPurpose("unjam sends quantised tensors", "torch rebuilds them without their quantiser", _sends_quantised),
+    OnPurpose("unjam sends more tensors", "what torch gives without workers comes from workers too", _sends_more),
     OnPurpose("what comes before an error", "has no order without in_order", _before_an_error),
     OnPurpose("collate names the sizes", "where torch's own says that a storage is not resizable", _collate_words),
     OnPurpose(

@@ -126,7 +126,11 @@ class Incidents:
         error = error_of(result.facts.failures()[-1])
         if not result.loading:
             self._recorder.failed(error)
-        return error.exception, result.loading
+        raised = error.exception
+        if isinstance(raised, StopIteration):  # it would end the epoch in silence
+            raised = RuntimeError(f"worker {worker} raised StopIteration before its first sample")
+            raised.__cause__ = error.exception
+        return raised, result.loading
 
     # -- silence -----------------------------------------------------------------------------------
 
