@@ -70,7 +70,14 @@ def _cannot_collate(program: Program, difference: Difference, torchs: dict, ours
     caught = _CAUGHT.search(one["words"])
     kind = caught[1] if caught else one["error"]
     default = any(not plan.collate for plan in program.loaders)
-    return default and kind in ("RuntimeError", "TypeError", "AttributeError", "KeyError", "NotImplementedError")
+    return default and kind in (
+        "RuntimeError",
+        "TypeError",
+        "ValueError",
+        "AttributeError",
+        "KeyError",
+        "NotImplementedError",
+    )
 
 
 def _collate_words(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
@@ -85,12 +92,17 @@ def _sends_more(program: Program, difference: Difference, torchs: dict, ours: di
     """Tensors that torch's worker cannot stack into shared memory, or its consumer not rebuild: quantised, lazy views."""
     if "seen" not in difference.path:
         return False
-    theirs, found = (side["seen"][difference.path[1]].get("found", []) for side in (torchs, ours))
-    words = [item["words"] for item in theirs if is_error(item)]
-    cannot = any(
-        "UnknownQuantizer" in one or ("in collate_tensor_fn" in one and "elem.new(storage)" in one) for one in words
-    )
-    return cannot and not any(map(is_error, found))
+    if not torchs["seen"][difference.path[1]].get("ordered", True):
+        # without in_order only the number of batches is compared, or errors come last
+        return any(map(_cannot_send, torchs["seen"][difference.path[1]].get("found", [])))
+    return _cannot_send(difference.torchs) and not is_error(difference.ours)
+
+
+def _cannot_send(item: object) -> bool:
+    if not isinstance(item, dict) or not is_error(item):
+        return False
+    words = item["words"]
+    return "UnknownQuantizer" in words or ("in collate_tensor_fn" in words and "elem.new(storage)" in words)
 
 
 def _before_an_error(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
@@ -136,6 +148,21 @@ def _found_before(difference: Difference, side: dict) -> list:
     """What the actions before the one that differs gave; of a difference at the end, what all of them gave."""
     until = difference.path[1] if difference.path[0] == "seen" else None
     return [item for earlier in side["seen"][:until] for item in earlier.get("found", [])]
+
+
+def _after_the_sampler(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
+    """Torch asks the sampler before it hands over a batch, and loses that batch if the sampler raises; we deliver it."""
+    if "seen" not in difference.path or not any(
+        plan.failure is not None and plan.failure.place == "sampler" and plan.workers for plan in program.loaders
+    ):
+        return False
+    places = []
+    for side in (torchs, ours):
+        found = [*_found_before(difference, side), *side["seen"][difference.path[1]].get("found", [])]
+        places.append(
+            next((at for at, item in enumerate(found) if is_error(item) and "sampler" in item["words"]), None)
+        )
+    return places[0] is not None and places[0] == places[1]
 
 
 def _at_the_beginning(error: dict) -> bool:
@@ -231,6 +258,11 @@ ON_PURPOSE = (
         _names_what_ended_it,
     ),
     OnPurpose("an error before the first sample ends the epoch", "torch goes on without that worker", _init_ends_it),
+    OnPurpose(
+        "no batch is lost when the sampler raises",
+        "torch drops the one that it was about to return",
+        _after_the_sampler,
+    ),
     OnPurpose("torch hangs on what cannot be pickled", "unjam raises or delivers", _unpicklable),
     OnPurpose("torch loses what cannot be pickled", "unjam raises", _unpicklable_batch),
     OnPurpose("torch hangs", "unjam comes to its end; torch waits for a worker that is gone", _torch_hangs),
