@@ -29,6 +29,8 @@ TRUTH = json.loads((FOLDER / "truth.json").read_text())
 # A program is where it is going to stay when its processes have been the same for so many seconds, and each of them has been at rest as
 # long or has computed for itself longer than the import of torch takes. Processor time, since on a busy machine an import takes minutes.
 AT_REST, COMPUTING = 2.5, 5.0
+# a program of which so many processes have ended is well at work: each epoch, or sample, has others
+COME_AND_GO = 6
 WITHOUT_PTRACE = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
 
 
@@ -77,13 +79,14 @@ def settle(process: subprocess.Popen) -> None:
     began: dict[tuple[int, bool], float] = {}  # since when this process has existed or been stopped
     worked: dict[int, tuple[float, float]] = {}  # the seconds that it has computed, and when that last became more
     gone = 0.0  # when a process was last missed
+    missed = 0  # how often
 
     def is_steady() -> bool:
-        nonlocal gone
+        nonlocal gone, missed
         assert process.poll() is None, "the program ended"
         now, family = time.monotonic(), _family(process.pid)
         if began.keys() - family.keys():
-            gone = now
+            gone, missed = now, missed + 1
         for one, used in family.items():
             began.setdefault(one, now)
             if one[0] not in worked or used - worked[one[0]][0] > 0.3:
@@ -92,7 +95,7 @@ def settle(process: subprocess.Popen) -> None:
             del began[one]
         same = now - max(gone, *began.values())
         at_work = [one for one in family if now - worked[one[0]][1] < AT_REST and family[one] < COMPUTING]
-        return same > AT_REST and not at_work
+        return missed >= COME_AND_GO or (same > AT_REST and not at_work)
 
     wait_until(is_steady, 120, every=0.1)
 
@@ -132,7 +135,8 @@ def look_until_found(name: str, pid: int, before: list[str] | None = None) -> Se
 
 
 def stop(process: subprocess.Popen) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself, which `settle` says
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     process.stdin.close()
 
