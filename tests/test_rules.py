@@ -117,6 +117,23 @@ def test_an_exception_about_the_number_of_the_process_is_not_blamed_on_the_sampl
     ]
     assert uj306_sample_raises.detect(case) is None
     assert "the number of the worker's own process" in uj308_fails_only_in_workers.detect(case).title
+    # in a container processes have small numbers: one that is named by chance shows nothing
+    by_chance = Raised("ValueError", "sample 23 is damaged", "", Place("data.py", 24), "23", 0, process=23)
+    elsewhere = Raised("ValueError", "sample 23 is damaged", "", Place("data.py", 24), "23", -1, process=31)
+    case.trials = [
+        Trial(Plan(2), "raised", 1.0, by_chance, (by_chance,)),
+        Trial(Plan(0, tolerant=True), "finished", 1.0, None, (elsewhere,), epochs=(0.1,)),
+    ]
+    assert uj306_sample_raises.detect(case) is not None
+    assert uj308_fails_only_in_workers.detect(case) is None
+
+
+@pytest.mark.static
+@pytest.mark.parametrize("message", ["4711", "no reader of process 4711", "/tmp/index_4711.bin"])
+def test_the_number_of_a_process_is_found_in_a_message(message):
+    """Programs name files and keys by it, in whatever way."""
+    assert Raised("KeyError", message, "", process=4711).names_process
+    assert not Raised("KeyError", message, "", process=711).names_process
 
 
 @pytest.mark.static

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuzz.compare import Difference, is_error
-from fuzz.program import Program
+from fuzz.program import Loader, Program
 from fuzz.sides import hangs_torch
 
 Predicate = Callable[[Program, Difference, dict, dict], bool]
@@ -109,6 +109,8 @@ def _before_an_error(program: Program, difference: Difference, torchs: dict, our
     """Without in_order, how many batches come before the error that ends an action is a matter of time, with torch too."""
     if "seen" not in difference.path or torchs["seen"][difference.path[1]].get("ordered", True):
         return False
+    if torchs["seen"][difference.path[1]]["action"] in ("iterate", "thread"):
+        return False  # these go on after an error
     steps = (side["seen"][difference.path[1]] for side in (torchs, ours))
     return all(any(map(is_error, step.get("found", []))) for step in steps)
 
@@ -123,7 +125,7 @@ def _names_what_ended_it(program: Program, difference: Difference, torchs: dict,
 
 def _init_ends_it(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
     """After the error of a worker's beginning torch goes on with the other workers; we have raised it, in its place, and end."""
-    places = {plan.failure.place for plan in program.loaders if plan.failure is not None}
+    places = {plan.failure.place for plan in _used(program, difference) if plan.failure is not None}
     if places.isdisjoint(("init", "iter")):
         return False
     if any(is_error(item) and _at_the_beginning(item) for item in _found_before(difference, ours)):
@@ -137,11 +139,20 @@ def _init_ends_it(program: Program, difference: Difference, torchs: dict, ours: 
     if raised is None:
         return False
     if not any(map(is_error, theirs)):
-        return (
-            ours["seen"][step]["action"] == "two iterators"
-        )  # torch loses the error if the second takes over the workers
+        # torch loses the error if the second takes over the workers
+        return ours["seen"][step]["action"] == "two iterators"
     place = difference.path[3] if len(difference.path) > 3 else None
     return not ours["seen"][step]["ordered"] or (isinstance(place, int) and place > raised)
+
+
+def _used(program: Program, difference: Difference) -> list[Loader]:
+    """The loaders of the action that differs; of what is compared after all actions, every loader."""
+    action = difference.path[1] - len(program.loaders) if difference.path[0] == "seen" else -1
+    if not 0 <= action < len(program.actions):
+        return list(program.loaders)
+    first = program.actions[action].loader % len(program.loaders)
+    both = program.actions[action].kind == "two loaders"
+    return [program.loaders[first], *([program.loaders[(first + 1) % len(program.loaders)]] if both else [])]
 
 
 def _found_before(difference: Difference, side: dict) -> list:
@@ -153,7 +164,8 @@ def _found_before(difference: Difference, side: dict) -> list:
 def _after_the_sampler(program: Program, difference: Difference, torchs: dict, ours: dict) -> bool:
     """Torch asks the sampler before it hands over a batch, and loses that batch if the sampler raises; we deliver it."""
     if "seen" not in difference.path or not any(
-        plan.failure is not None and plan.failure.place == "sampler" and plan.workers for plan in program.loaders
+        plan.failure is not None and plan.failure.place == "sampler" and plan.workers
+        for plan in _used(program, difference)
     ):
         return False
     places = []

@@ -142,8 +142,8 @@ class Raised:
 
     @property
     def names_process(self) -> bool:
-        """Whether the exception is about the number of the process, such as a key that another process does not have."""
-        return re.search(rf"\b{self.process}\b", self.message) is not None if self.process else False
+        """Whether the exception names the number of the process that raised it; by chance, perhaps."""
+        return self.process > 0 and re.search(rf"(?<!\d){self.process}(?!\d)", self.message) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,19 @@ def only_in_workers(case: Case) -> Raised | None:
     return None
 
 
+def about_process(case: Case) -> Raised | None:
+    """Return an exception of a sample that names its process in a worker, and in a trial without workers its other one.
+
+    So the sample needs something that the program's own process made under its number.
+    """
+    alone = {bad.index: bad for bad in bad_samples(case.alone, "sample") if bad.names_process}
+    for bad in bad_samples(case.as_is, "sample"):
+        other = alone.get(bad.index)
+        if other is not None and bad.names_process and bad.process != other.process:
+            return bad
+    return None
+
+
 def for_memory(bad: Raised) -> bool:
     """Whether an exception says that memory ran out."""
     return (

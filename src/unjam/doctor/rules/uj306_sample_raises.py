@@ -22,6 +22,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.rules.judging import (
     LIKELY,
     PROVEN,
+    about_process,
     bad_samples,
     count,
     first_line,
@@ -46,7 +47,8 @@ def detect(case: Case) -> Finding | None:
     # the trial runs in a fork, where an accelerator that was in use fails (UJ703)
     device = case.process_facts.accelerator or "forked subprocess"
     bad = [b for b in bad if not for_memory(b) and not out_of_descriptors(b) and device not in b.message]
-    bad = [b for b in bad if not b.names_process]  # every trial is another process than the program
+    if about_process(case) is not None:
+        bad = [b for b in bad if not b.names_process]  # every trial is another process than the program
     if case.loader.num_workers:
         bad = [b for b in bad if not b.crosses]
     if alone is None or not bad:

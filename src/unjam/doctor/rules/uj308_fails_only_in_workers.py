@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, first_line, only_in_workers, raised_words
+from unjam.doctor.rules.judging import LIKELY, PROVEN, about_process, first_line, only_in_workers, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule(
@@ -34,7 +34,7 @@ def detect(case: Case) -> Finding | None:
     """Find an exception that occurs only in workers."""
     in_place = next((t for t in case.trials if t.plan.in_place and t.fine and not t.bad and t.samples), None)
     alone = in_place or case.alone
-    named = next((one for one in (case.as_is.bad if case.as_is else ()) if one.names_process and one.worker >= 0), None)
+    named = about_process(case)
     if named is not None:
         return Finding(
             KNOWN,
