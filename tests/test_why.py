@@ -16,6 +16,7 @@ import pytest
 
 from run_frozen import TRUTH, WITHOUT_PTRACE, look, look_until_found, settle, start, stop
 from support import python, start_python, wait_until
+from unjam.system import native_stacks
 
 STUCK = [
     "vision_lock_refresher", "mplock_holder_killed", "omp_torch_then_fork", "socket_silent_server", "worker_sigstopped",
@@ -52,6 +53,24 @@ def test_a_stuck_program(program):
     assert one.right, (TRUTH[f"{name}.py"], one.serious, one.said)
     assert one.code == 1
     assert all(finding["help"] and finding["evidence"] for finding in one.serious)
+
+
+@pytest.mark.static
+@pytest.mark.parametrize(
+    ("on_stack", "waits"),
+    [
+        (["libc.so.6", "torch/lib/libgomp.so.1", "torch/lib/libtorch_cpu.so", "libpython3.11.so"], True),
+        (["libc.so.6", "libsqlite3.so.0", "lib-dynload/_sqlite3.cpython-311.so", "libpython3.11.so"], True),
+        (["libc.so.6", "libpython3.11.so", "torch/lib/libtorch_cpu.so"], False),
+        (["libc.so.6", "lib-dynload/_multiprocessing.cpython-311.so", "libpython3.11.so"], False),
+        (["libc.so.6", "libcrypto.so.3", "lib-dynload/_multiprocessing.cpython-311.so", "libpython3.11.so"], False),
+    ],
+    ids=["library", "library of the standard library", "interpreter", "semaphore", "semaphore over remains of a call"],
+)
+def test_who_waits_in_the_c_library(monkeypatch, on_stack, waits):
+    """A stack holds remains of earlier calls: a wait for a semaphore must not be called one of a library."""
+    monkeypatch.setattr(native_stacks, "_on_stack", lambda pid, tid: [f"/usr/{path}" for path in on_stack])
+    assert native_stacks.waits_in_library(1) is waits
 
 
 @each(WELL)

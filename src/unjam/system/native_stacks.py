@@ -21,11 +21,16 @@ def libraries_on_stack(pid: int, tid: int | None = None) -> tuple[str, ...]:
 
 def waits_in_library(pid: int, tid: int | None = None) -> bool:
     """Whether a library called the C library's wait, and not the interpreter itself."""
+    first = ""  # above the C library
     for path in _on_stack(pid, tid):
         name = os.path.basename(path)
-        if not name.startswith(_BELOW):
-            return not (name.startswith(("python", "libpython")) or "/lib-dynload/" in path)
-    return False
+        if name.startswith(("python", "libpython")):
+            break
+        if name.startswith("_multiprocessing."):
+            return False  # its semaphores call the C library only: what lies below are remains of earlier calls
+        if not first and not name.startswith(_BELOW):
+            first = path
+    return bool(first) and "/lib-dynload/" not in first
 
 
 def _on_stack(pid: int, tid: int | None) -> list[str]:
