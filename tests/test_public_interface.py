@@ -88,6 +88,24 @@ def test_installed_with_what_makes_no_sense():
     assert "unjam" not in inspect.getmodule(TORCH._get_iterator).__name__
 
 
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [({"num_worker": 2}, "num_workers"), ({"shuffel": True}, "shuffle"), ({"batchsize": 4}, "batch_size"), ({"prefetch": 2}, "prefetch_factor"),
+     ({"persistant_workers": True}, "persistent_workers"), ({"on_errors": "skip"}, "on_error")],
+)  # fmt: skip
+def test_the_option_that_was_meant_is_named(options, meant):
+    with pytest.raises(TypeError, match=f"did you mean '{meant}'"):
+        unjam.DataLoader(range(8), **options)
+
+
+@pytest.mark.parametrize("number", ["Auto", "AUTO", "atuo"])
+def test_auto_in_other_letters(number):
+    with pytest.raises(ValueError, match=r"num_workers.*did you mean 'auto'"):
+        unjam.DataLoader(range(8), num_workers=number)
+    with pytest.raises(ValueError, match="num_workers"):
+        unjam.DataLoader(range(8), num_workers="many")
+
+
 def test_a_patch_of_somebody_else_stays(uninstalled, monkeypatch):
     unjam.install(summary=False)
     ours = TORCH.__iter__

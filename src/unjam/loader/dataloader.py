@@ -35,6 +35,7 @@ T_co = TypeVar("T_co", covariant=True)
 _warned: list[bool] = []
 
 _TORCH_HAS_IN_ORDER = "in_order" in inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+_TORCHS_OPTIONS = tuple(inspect.signature(torch.utils.data.DataLoader.__init__).parameters)[1:]
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
@@ -72,7 +73,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         in_order: bool = True,
         **options: Any,
     ) -> None:
-        own = LoaderOptions.from_keywords(options)
+        own = LoaderOptions.from_keywords(options, others=_TORCHS_OPTIONS)
+        LoaderOptions.check_workers(num_workers)
         if num_workers == "auto" or isinstance(num_workers, AutoWorkers):
             num_workers = AutoWorkers(first_size(dataset, iterable=isinstance(dataset, IterableDataset)))
         vars(self)["pool"] = own.pool  # torch's constructor asks whether there are too many workers for this machine

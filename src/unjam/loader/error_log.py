@@ -118,6 +118,8 @@ def read(path: str) -> Groups:
 
 def incidents(path: str) -> Iterator[Incident | None]:
     """Yield the incident in each line of an error log; None for a line that is none."""
+    if stat.S_ISFIFO(os.stat(path).st_mode) and not os.path.realpath(path).startswith("/proc/"):
+        raise OSError(errno.EINVAL, "it is a pipe", path)  # to open it would wait for somebody who writes
     with open(path, "rb") as file:
         if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is a device", path)

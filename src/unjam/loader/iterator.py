@@ -133,7 +133,7 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
             size = self._sizer.limits if self._elastic else self._sizer.setting
             self._num_workers, self._prefetch_factor = size.workers, size.depth
             if self._iterable:
-                self._num_workers = resumption.workers(size.workers)
+                self._num_workers = resumption.workers(size.workers, self._sizer.limits.workers)
         self._base_seed: int = resumption.seed(int(self._base_seed), self._num_workers, by_batch=self._elastic)
         self._resumption: Resumption | None = resumption
         self._open(loader)

@@ -11,7 +11,7 @@ import difflib
 import inspect
 import os
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,6 +48,11 @@ def _count_or_fraction(text: str) -> float:
 
 def _yes_or_no(text: str) -> bool:
     return {"True": True, "False": False}[text]
+
+
+def _suggestion(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,16 +187,26 @@ class LoaderOptions:
                 raise FileNotFoundError(f"error_log={os.fspath(self.error_log)!r}: the folder {folder} does not exist")
 
     @classmethod
-    def from_keywords(cls, keywords: Mapping[str, Any]) -> LoaderOptions:
-        """Make options from keywords; raise TypeError, with a suggestion, for an unknown name."""
+    def from_keywords(cls, keywords: Mapping[str, Any], others: Iterable[str] = ()) -> LoaderOptions:
+        """Make options from keywords; raise TypeError, with a suggestion, for an unknown name.
+
+        others: names of further options that the caller has.
+        """
         unknown = next((name for name in keywords if name not in DEFAULTS), None)
         if unknown is not None:
-            near = difflib.get_close_matches(unknown, DEFAULTS, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = _suggestion(unknown, [*DEFAULTS, *others])
             raise TypeError(f"DataLoader.__init__() got an unexpected keyword argument {unknown!r}{hint}")
         given = cls(**keywords)
         given.check_folder()
         return given
+
+    @staticmethod
+    def check_workers(number: Any) -> None:
+        """Raise if a number of workers is text; torch's own error would not say which option it is about."""
+        if isinstance(number, str) and number != "auto":
+            raise ValueError(
+                f'num_workers is a number or "auto", not {number!r}{_suggestion(number.lower(), ["auto"])}'
+            )
 
     @classmethod
     def of(cls, loader: Any) -> LoaderOptions:

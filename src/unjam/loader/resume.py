@@ -45,13 +45,12 @@ from unjam.errors import CannotResumeError, UnjamWarning
 from unjam.loader.driver.delivered import Delivered, checksum
 from unjam.loader.driver.index_source import listed
 from unjam.loader.options import AutoWorkers
+from unjam.loader.saved_state import GLOBAL, VERSION, checked
 from unjam.loader.state import LoaderState
 from unjam.loader.worker.progress import as_plain, from_plain, is_stateful
 from unjam.loader.worker.spec import batch_seed
 from unjam.system import random_state
 
-VERSION = 1
-_GLOBAL = "global "
 # these draw from torch's generators only
 _TORCHS = (
     BatchSampler,
@@ -129,15 +128,15 @@ def _global_names(loader: Any, *, samples: bool = False) -> tuple[str, ...]:
 def begin_states(loader: Any, *, samples: bool = False) -> dict[str, bytes]:
     """Return the states of all generators that the order may come from."""
     names = _global_names(loader, samples=samples)
-    found = {_GLOBAL + name: state for name, state in random_state.capture(names).items()}
+    found = {GLOBAL + name: state for name, state in random_state.capture(names).items()}
     return found | {path: random_state.state_of(one) for path, one in _generators(loader).items()}
 
 
 def _set_back(loader: Any, states: Mapping[str, bytes]) -> None:
     known = _generators(loader)
     for path, state in states.items():
-        if path.startswith(_GLOBAL):
-            random_state.restore({path.removeprefix(_GLOBAL): state})
+        if path.startswith(GLOBAL):
+            random_state.restore({path.removeprefix(GLOBAL): state})
         elif path in known:
             random_state.set_state(known[path], state)
 
@@ -200,13 +199,13 @@ def load_state_dict(loader: Any, state: LoaderState, saved: Mapping[str, Any]) -
     """Remember a state: the next iterator goes on from it."""
     if not saved:
         return
-    if saved.get("unjam") != VERSION:
-        told = (
-            f"version {saved['unjam']}" if "unjam" in saved else f"its keys are {', '.join(map(str, list(saved)[:4]))}"
-        )
-        raise CannotResumeError(
-            f"this is no state of an unjam.DataLoader of this version ({told}); load the state that its state_dict() returned"
-        )
+    saved = checked(saved)
+    for path, generator in _generators(loader).items():
+        if path in saved["begin"]:
+            try:
+                random_state.check_for(generator, random_state.from_text(saved["begin"][path]))
+            except ValueError as error:
+                raise CannotResumeError(f"the saved state is damaged, field 'begin': {path}: {error}") from error
     automatic = isinstance(loader.num_workers, AutoWorkers)
     if isinstance(loader.dataset, IterableDataset) and not saved["finished"] and not automatic:
         before, now = saved["num_workers"], loader.num_workers
@@ -215,7 +214,7 @@ def load_state_dict(loader: Any, state: LoaderState, saved: Mapping[str, Any]) -
                 f"this state was taken with num_workers={before}, and each of them has its part of the stream: "
                 f"it cannot go on with num_workers={now}"
             )
-    state.pending = copy.deepcopy(dict(saved))
+    state.pending = copy.deepcopy(saved)
     for path, sampler in _samplers(loader):
         if path in saved.get("set_epoch", {}) and _counts_epochs(sampler):
             sampler.set_epoch(saved["set_epoch"][path])
@@ -245,9 +244,16 @@ class Resumption:
     def _goes_on(self) -> bool:
         return self.saved is not None and not self.saved["finished"]
 
-    def workers(self, wanted: int) -> int:
+    def workers(self, wanted: int, most: int) -> int:
         """Return how many workers the epoch has: a stream goes on with those that it had."""
-        return self.saved["num_workers"] if self.saved is not None and self._goes_on else wanted
+        if self.saved is None or not self._goes_on:
+            return wanted
+        had: int = self.saved["num_workers"]
+        if had > most:
+            raise CannotResumeError(
+                f"this state was taken with num_workers={had}, each with its part of the stream; this machine allows {most}"
+            )
+        return had
 
     def seed(self, drawn: int, workers: int, *, by_batch: bool) -> int:
         """Number the epoch, and return torch's base seed for its workers.

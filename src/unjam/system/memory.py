@@ -36,6 +36,13 @@ def create(size: int, label: str) -> int:
     return fd
 
 
+def create_sealable(label: str) -> int | None:
+    """A descriptor of empty anonymous memory that can be made immutable; None if this system has none."""
+    if not hasattr(os, "memfd_create") or os.environ.get(PORTABLE_VARIABLE):
+        return None
+    return os.memfd_create(f"unjam-{label}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
 @functools.cache
 def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,10 +1,14 @@
-"""Safe files in folders that others can write to: no foreign links, and private new files."""
+"""Safe files and sockets in folders that others can write to: nothing of another user is trusted."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import socket
 import stat
+import struct
+from collections.abc import Iterator
 
 
 class UnsafeFileError(OSError):
@@ -20,6 +24,29 @@ def open_own(path: str, flags: int, mode: int) -> int:
     except FileNotFoundError:
         # another process may have created it since; then we open that file
         return _checked(_open(path, flags, mode), path)
+
+
+@contextlib.contextmanager
+def own_folder(path: str) -> Iterator[str]:
+    """A name for a folder that stays the name of this very folder, whatever becomes of the path.
+
+    Raises UnsafeFileError if another user could have made the folder, or can write to it.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise UnsafeFileError(errno.EPERM, "the folder belongs to another user", path)
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def is_own_peer(connection: socket.socket) -> bool:
+    """Whether the process at the other end of a local socket belongs to this user."""
+    form = struct.Struct("3i")  # process, user, group
+    _, user, _ = form.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size))
+    return bool(user == os.geteuid())
 
 
 def _open(path: str, flags: int, mode: int) -> int:

@@ -27,6 +27,7 @@ import torch
 
 NAMES = ("torch", "python", "numpy")
 _WORDS = 624
+_LONGEST = 1 << 20  # more than any state takes, as bytes or as text
 _NORMAL = struct.Struct("<?d")  # whether a second normal number is waiting, and which
 _WAITING = struct.Struct("@i4xd")  # the same in numpy's memory
 
@@ -77,8 +78,80 @@ def as_text(state: bytes) -> str:
 
 
 def from_text(text: str) -> bytes:
-    """Read what `as_text` wrote."""
-    return zlib.decompress(base64.b64decode(text))
+    """Read what `as_text` wrote; ValueError if it is something else."""
+    if len(text) > _LONGEST:
+        raise ValueError("it is too long for the state of a generator")
+    try:
+        reader = zlib.decompressobj()
+        state = reader.decompress(base64.b64decode(text, validate=True), _LONGEST)
+    except zlib.error as error:
+        raise ValueError(f"it cannot be decompressed ({error})") from error
+    if not reader.eof:
+        raise ValueError("it is not complete, or too long for the state of a generator")
+    return state
+
+
+def check(name: str, state: bytes) -> None:
+    """Raise ValueError unless this is a state of the global generator with this name."""
+    if name == "torch":
+        _check_torch(state)
+    elif name in ("python", "numpy"):
+        _check_words(state, position=-1 if name == "python" else 0)
+    else:
+        raise ValueError(f"there is no generator {name!r}")
+
+
+def check_for(generator: Any, state: bytes) -> None:
+    """Raise ValueError unless this is a state for a generator object."""
+    if isinstance(generator, torch.Generator):
+        _check_torch(state)
+    elif isinstance(generator, random.Random):
+        _check_words(state, position=-1)
+    elif hasattr(generator, "bit_generator"):
+        try:
+            given = json.loads(state)
+        except (ValueError, RecursionError) as error:
+            raise ValueError("it is no state of numpy's generator") from error
+        _check_alike(given, json.loads(state_of(generator)))
+        try:
+            type(generator.bit_generator)().state = given  # numpy checks the numbers
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValueError(f"it is no state of this generator ({error})") from error
+    else:
+        _check_words(state, position=0)
+
+
+def _check_torch(state: bytes) -> None:
+    try:
+        torch.Generator().set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    except (RuntimeError, TypeError) as error:
+        raise ValueError("it is no state of torch's generator") from error
+
+
+def _check_words(state: bytes, *, position: int) -> None:
+    """Python's and numpy's generators read at the position without a check of their own."""
+    if len(state) != 4 * (_WORDS + 1) + _NORMAL.size:
+        raise ValueError(f"it has {len(state)} bytes, not {4 * (_WORDS + 1) + _NORMAL.size}")
+    at = array.array("I", state[: 4 * (_WORDS + 1)])[position]
+    if at > _WORDS:
+        raise ValueError(f"its position {at} is not within its {_WORDS} words")
+
+
+def _check_alike(given: Any, known: Any) -> None:
+    """Check that a state has the form of another one, and that positions are within their tables."""
+    if isinstance(known, dict):
+        if not isinstance(given, dict) or given.keys() != known.keys():
+            raise ValueError("it is no state of this generator")
+        for key in known:
+            _check_alike(given[key], known[key])
+        for key, table in (("pos", "key"), ("buffer_pos", "buffer")):
+            if key in given and table in given and not 0 <= given[key] <= len(given[table]):
+                raise ValueError(f"its position {given[key]} is not within its {len(given[table])} words")
+    elif isinstance(known, list):
+        if not isinstance(given, list) or len(given) != len(known) or not all(type(one) is int for one in given):
+            raise ValueError("it is no state of this generator")
+    elif type(given) is not type(known) or (isinstance(known, str) and given != known):
+        raise ValueError("it is no state of this generator")
 
 
 # -- any generator object ------------------------------------------------------------------------------

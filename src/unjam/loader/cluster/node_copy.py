@@ -1,85 +1,129 @@
 """One copy of a dataset for all workers of a machine, whichever loader or rank they belong to.
 
 The copy is anonymous memory whose name contains a digest of its content. Another process of the same
-user finds it by that name among the open descriptors of processes, so nothing is left behind when the
-last of them ends.
+user finds it by that name among the open descriptors of that user's processes, so nothing is left
+behind when the last of them ends. Anybody can make memory with that name, and the content is going to
+be unpickled. So a copy counts only if it belongs to this user, if it is sealed, which means that
+nobody can change it any more, and if its content has the digest.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import os
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from unjam.loader.engine.deadlines import NODE_COPY
+from unjam.loader.engine.deadlines import NAME_TAKEN, NODE_COPY
 from unjam.loader.ship.shipping import Manifest
-from unjam.system.memory import Mapping, OwnedFd, create
+from unjam.system.memory import Mapping, OwnedFd, create, create_sealable
+from unjam.system.private_files import is_own_peer
 
-# the byte after the content says that all of it is there
-_COMPLETE = 1
 _PIECE = 64 << 20
-_STEP = 0.02  # seconds between two looks for a copy that another process makes
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_STEP = 0.02  # seconds between two attempts to reach whoever has the name
+
+
+def digest_of(content: Any) -> str:
+    """The digest that names a copy."""
+    found = hashlib.blake2b(digest_size=16)
+    view = memoryview(content)
+    for at in range(0, len(view), _PIECE):  # in pieces: other threads have to answer meanwhile
+        found.update(view[at : at + _PIECE])
+    return found.hexdigest()
 
 
 def node_copy(digest: str, manifest: Manifest, content: Callable[[], Any]) -> tuple[OwnedFd, Mapping]:
     """Return the machine's copy; make it from `content()` if there is none."""
-    label, size = f"dataset-{digest}", manifest.size + 1
     until = time.monotonic() + NODE_COPY.seconds
-    with contextlib.ExitStack() as stack:
-        maker = socket.socket(socket.AF_UNIX)
-        stack.callback(maker.close)
+    # a name that goes with its process: only one process at a time makes the copy
+    name = f"\0unjam-{os.geteuid()}-{digest}"
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as maker:
         while True:
-            found = _find(label, size)
+            found = _find(digest, manifest.size)
             if found is not None:
                 return found
-            try:
-                # a name that goes with its process: only one process at a time makes the copy
-                maker.bind(f"\0unjam-{os.getuid()}-{digest}")
+            if _takes(name, maker) or not _other_is_done(name, until):
                 break
-            except OSError:
-                if time.monotonic() > until:
-                    break  # the other one is stuck: make another copy
-            _pause(_STEP)
-        found = _find(label, size)  # it may have come between the two
-        if found is not None:
-            return found
-        fd = OwnedFd(create(size, label))
-        mapping = Mapping(fd, size)
-        view = mapping.view()
-        source = memoryview(content())
-        for at in range(0, manifest.size, _PIECE):  # in pieces: other threads have to answer meanwhile
-            end = min(at + _PIECE, manifest.size)
-            view[at:end] = source[at:end]
-        view[manifest.size] = _COMPLETE
-        return fd, mapping
+        return _find(digest, manifest.size) or _make(digest, manifest.size, content())  # it may have come meanwhile
 
 
-def _find(label: str, size: int) -> tuple[OwnedFd, Mapping] | None:
-    for path in _descriptors(f"/memfd:unjam-{label} (deleted)"):
+def _make(digest: str, size: int, content: Any) -> tuple[OwnedFd, Mapping]:
+    label = f"dataset-{digest}"
+    sealable = create_sealable(label)
+    fd = OwnedFd(create(size, label) if sealable is None else sealable)
+    source = memoryview(content)
+    at = 0
+    while at < size:
+        at += os.pwrite(fd, source[at : min(at + _PIECE, size)], at)
+    if sealable is not None:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    return fd, Mapping(fd, max(size, 1), private=True)
+
+
+def _find(digest: str, size: int) -> tuple[OwnedFd, Mapping] | None:
+    for path in _descriptors(f"/memfd:unjam-dataset-{digest} (deleted)"):
         with contextlib.suppress(OSError):
-            fd = OwnedFd(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-            if os.fstat(fd).st_size == size:
-                mapping = Mapping(fd, size)
-                if mapping.view()[size - 1] == _COMPLETE:
-                    return fd, mapping
+            fd = OwnedFd(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            status = os.fstat(fd)
+            if status.st_uid != os.geteuid() or status.st_size != size:
+                continue
+            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+                continue  # not complete yet, or never to be trusted
+            mapping = Mapping(fd, max(size, 1), private=True)
+            if digest_of(mapping.view()[:size]) == digest:
+                return fd, mapping
     return None
 
 
 def _descriptors(target: str) -> Iterator[str]:
-    """Yield the descriptors, of processes that we may look into, that refer to a file."""
+    """Yield the descriptors of this user's processes that refer to a file."""
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         folder = f"/proc/{pid}/fd"
         with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+                continue
             for name in os.listdir(folder):
                 with contextlib.suppress(OSError):
                     if os.readlink(f"{folder}/{name}") == target:
                         yield f"{folder}/{name}"
 
 
-def _pause(seconds: float) -> None:
-    import select  # noqa: PLC0415 - only here
+def _takes(name: str, maker: socket.socket) -> bool:
+    """Take a name that only one process can have; False if another process has it."""
+    try:
+        maker.bind(name)
+    except OSError:
+        return False
+    maker.listen(64)
+    return True
 
-    select.select([], [], [], seconds)
+
+def _other_is_done(name: str, until: float) -> bool:
+    """Wait for the process that has the name; False if it is stuck, or of another user."""
+    patience = min(until, time.monotonic() + NAME_TAKEN.seconds)
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as other:
+        other.settimeout(0)
+        while True:
+            try:
+                other.connect(name)
+                break
+            except ConnectionRefusedError:
+                with contextlib.closing(socket.socket(socket.AF_UNIX)) as attempt:
+                    if _takes(name, attempt):
+                        return True  # it has ended
+                if time.monotonic() > patience:
+                    return False  # nobody listens, as our processes do
+            except BlockingIOError:
+                if time.monotonic() > patience:
+                    return False
+            select.select([], [], [], _STEP)
+        if not is_own_peer(other):
+            return False
+        ended, _, _ = select.select([other], [], [], max(0.0, until - time.monotonic()))
+        return bool(ended)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import math
 import os
 import pickle
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from unjam.errors import CannotShipError, ClusterError
+from unjam.errors import CannotShipError, ClusterError, UnjamWarning
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.actor import ActorAgent
 from unjam.loader.cluster.node_agent import version
+from unjam.loader.cluster.node_copy import digest_of
 from unjam.loader.cluster.node_link import AgentCannotStart, AgentLost, NodeLink
 from unjam.loader.engine.deadlines import NODE_START
 from unjam.loader.pool.start import PayloadCache
@@ -37,11 +38,40 @@ def connect(settings: RayPool) -> Any:
         try:
             # an agent that cannot reach the head is our business: Ray would end this whole process
             os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(int(NODE_START.seconds)))
-            ray.init(address=settings.address, ignore_reinit_error=True, logging_level=logging.WARNING)
+            _init(ray, settings.address)
         except Exception as error:
             where = f"the cluster at {settings.address}" if settings.address else "a Ray cluster"
             raise ClusterError(f"{where} cannot be reached: {error}") from error
     return ray
+
+
+def _init(ray: Any, address: str | None) -> None:
+    """Connect to a cluster. One that we start for this machine alone listens on the loopback interface only."""
+    options = {"ignore_reinit_error": True, "logging_level": logging.WARNING}
+    try:
+        ray.init(address=address or "auto", **options)
+    except ConnectionError:
+        if address is not None:
+            raise
+        with _on_this_machine_only():
+            ray.init(address="local", include_dashboard=False, **options)
+
+
+@contextlib.contextmanager
+def _on_this_machine_only() -> Iterator[None]:
+    """Let Ray use the loopback interface, as it does on systems where it makes no clusters of several machines."""
+    from ray._private import ray_constants  # noqa: PLC0415 - an extra; there is no public way
+
+    known = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
+    if known is None:
+        warnings.warn(
+            "this version of Ray listens on all network interfaces of this machine", UnjamWarning, stacklevel=4
+        )
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = known
 
 
 class RayAgent:
@@ -285,11 +315,11 @@ def ship_there(ray: Any, worker_input: WorkerInput, cache: PayloadCache) -> tupl
     job = (context.get_job_id(), context.get_node_id())  # another cluster may count its jobs from the beginning
     if cache.stored is None or payload is not cache.travelling or cache.stored[0] != job:
         view = payload.mapping.view()[: payload.manifest.size]
-        digest = hashlib.blake2b(view, digest_size=16).hexdigest()
+        digest = digest_of(view)
         cache.travelling, cache.stored = payload, (job, digest, ray.put([pickle.PickleBuffer(view)]))
     _, digest, stored = cache.stored
     parts = (payload.manifest, digest, payload.modules, payload.own, payload.runs)
-    return msg.Shipment(*parts, ProcessState.here(), version()), stored
+    return msg.Shipment(*parts, ProcessState.here().for_other_machines(), version()), stored
 
 
 def cannot_travel(

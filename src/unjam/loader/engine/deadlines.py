@@ -98,6 +98,7 @@ REBUILD = Deadline(
     "rebuild", 600.0, "millions of objects take seconds to be rebuilt in a template, a slow disk minutes to import from"
 )
 TEMPLATE_IDLE = Deadline("template idle", 600.0, "a template without workers ends after this, and its memory with it")
+ASK_GIT = Deadline("ask git", 10.0, "how long git may take to say whether a file is committed, before a backup is made")
 THEIR_FILE = Deadline(
     "read a file of another user", 5.0, "a source file on a network disk that does not answer is left out"
 )
@@ -112,6 +113,11 @@ NODE_COPY = Deadline(
     "node copy",
     120.0,
     "how long another process of the same node may take to copy the dataset before we make a copy of our own",
+)
+NAME_TAKEN = Deadline(
+    "name taken",
+    1.0,
+    "how long a name may be taken before the process that has it shows that it belongs to this user",
 )
 NODE_PULSE = Deadline(
     "node pulse",
@@ -134,7 +140,9 @@ PLACE_AGAIN = Deadline("place again", 1.0, "how often the cluster is asked for r
 BALANCE = Deadline("balance", 10.0, "how often the cluster is asked for more room while workers share processors")
 ALL = (
     COPY_ENDS,
+    ASK_GIT,
     NODE_COPY,
+    NAME_TAKEN,
     NODE_PULSE,
     NODE_SILENT,
     NODE_START,

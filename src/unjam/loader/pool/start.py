@@ -28,6 +28,7 @@ from unjam.loader.pool.fork_server import ForkClient
 from unjam.loader.pool.launcher import ContextLauncher, ServerLauncher
 from unjam.loader.pool.open_pools import close_all
 from unjam.loader.pool.process_pool import ProcessPool
+from unjam.loader.pool.shared_handles import shared_handles
 from unjam.loader.pool.templates import TemplateCache, TemplateProcess
 from unjam.loader.pool.worker_handle import StartFrame
 from unjam.loader.pool.worker_reports import WorkerReports
@@ -85,8 +86,11 @@ def open_pool(worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, 
     """Return a pool for these workers; nothing has started yet. See NOTE [ Start method ]."""
     _at_exit_once()
     method = None if context is None else context.get_start_method()
+    connections = _tell_of_shared_handles(worker_input, method)
     if method == "fork":
         return _forking(worker_input, specs, context, cache)
+    if connections and method is None and "fork" in multiprocessing.get_all_start_methods():
+        return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
     if cache.must_fork and method is None:
         return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
     try:
@@ -200,6 +204,23 @@ def _preload(cache: PayloadCache) -> None:
     fork_server.with_server(lambda server: server.preload(names))
 
 
+def _tell_of_shared_handles(worker_input: WorkerInput, method: str | None) -> bool:
+    """Warn of what all workers would share; whether there is a connection, which no other process can have."""
+    found = shared_handles(worker_input)
+    forks = method == "fork" or (method is None and any(one.is_connection for one in found))
+    for one in found:
+        if one.is_connection and method is None:
+            _warn_once(
+                one.path,
+                "%s (%s) cannot be sent to a worker, so the workers are forked from this process, as torch's are; "
+                "the risk: %s\n%s",
+                one.path, one.type_name, one.risk, one.cure,
+            )  # fmt: skip
+        elif one.is_connection or forks:  # a file that is sent is opened again
+            _warn_once(one.path, "%s (%s): %s\n%s", one.path, one.type_name, one.risk, one.cure)
+    return any(one.is_connection for one in found)
+
+
 def _forking(worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, cache: PayloadCache) -> ProcessPool:
     by_name = [spec.by_name() for spec in specs]
     begin = StartFrame(None, None, None, adopted=False)
@@ -220,7 +241,11 @@ def _fall_back(
     from unjam.system.fork_safety import fork_now  # noqa: PLC0415 - only when something cannot be sent
 
     safety = fork_now()
-    risk = "fork was found safe now" if safety.safe else f"the risk: {'; '.join(safety.reasons)}\n{problem.cure}"
+    risk = "fork was found safe now" if safety.safe else f"the risk: {'; '.join(safety.reasons)}"
+    if problem.is_native:
+        risk += "; all workers share it: if it is a connection or has a position, samples may be wrong"
+    if problem.is_native or not safety.safe:
+        risk += f"\n{problem.cure}"
     _warn_once(
         problem.path,
         "%s (%s) cannot be sent to a worker, so the workers are forked from this process, as torch's are; %s",
@@ -249,7 +274,9 @@ def _cannot_ship(worker_input: WorkerInput, error: BaseException, method: str | 
                     f"help: make it in the worker: unjam.per_worker(what opens it, its arguments) in place of {culprit.path}; or open or "
                     "create it on first use in __getitem__; or pass multiprocessing_context='fork'"
                 )
-            return _problem(text, cure, culprit.path, culprit.type_name, error)
+            problem = _problem(text, cure, culprit.path, culprit.type_name, error)
+            problem.is_native = culprit.is_native and not culprit.between_processes
+            return problem
     return _problem(
         f"the dataset cannot be sent to a worker: {type(error).__name__}: {error}",
         "help: pass multiprocessing_context='fork', or make what is missing importable in another process",

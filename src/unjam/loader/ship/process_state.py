@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import process, resource_tracker
 from typing import Any
 
@@ -71,6 +71,10 @@ class ProcessState:
         if numpy is not None:
             state.numpy_errors = dict(numpy.geterr())
         return state
+
+    def for_other_machines(self) -> ProcessState:
+        """The part of the state that may leave this machine: no environment, which has secrets, and no key."""
+        return replace(self, environ={}, authkey=b"")
 
     def settle(self, worker: int, *, adopted: bool) -> None:
         """Make this process look like the parent's child. `adopted`: unknown to multiprocessing."""

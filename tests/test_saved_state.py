@@ -1,0 +1,200 @@
+"""A damaged or hostile state is refused when it is loaded, with one exception that names the field."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import io
+import itertools
+import json
+import random
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import RandomSampler
+
+import unjam
+from support import Counting, Squares
+from unjam.errors import CannotResumeError
+from unjam.system import random_state
+
+
+def make(**options):
+    return unjam.DataLoader(Squares(40), batch_size=4, shuffle=True, num_workers=1, **options)
+
+
+@pytest.fixture(scope="module")
+def states():
+    """A state within an epoch, one between two, and one of a stream."""
+    loader = make()
+    for _ in itertools.islice(loader, 3):
+        pass
+    within = loader.state_dict()
+    for _ in loader:
+        pass
+    stream = unjam.DataLoader(Counting(40), batch_size=2, num_workers=2)
+    iterator = iter(stream)
+    for _ in range(3):
+        next(iterator)
+    found = {"within": within, "between": loader.state_dict(), "stream": stream.state_dict()}
+    iterator.close() if hasattr(iterator, "close") else None
+    return found
+
+
+def text_of(state: bytes) -> str:
+    return base64.b64encode(zlib.compress(state)).decode()
+
+
+def with_position(text: str, at: int, place: int) -> str:
+    raw = bytearray(random_state.from_text(text))
+    struct.pack_into("I", raw, 4 * place, at)
+    return text_of(bytes(raw))
+
+
+WRONG = [
+    ("unjam", 2), ("unjam", True), ("epoch", "1"), ("epoch", -1), ("epoch", None), ("finished", 0), ("batches", 10**30),
+    ("num_workers", 10**6), ("num_workers", -1), ("num_workers", 2.0), ("keeps_workers", None), ("seed", "x"), ("rank", [0]),
+    ("rank", [3, 2]), ("rank", "ab"), ("begin", []), ("begin", {"global torch": 5}), ("begin", {"global torch": "no base64!"}),
+    ("begin", {"global torch": text_of(b"short")}), ("begin", {"global other": text_of(b"")}), ("position", "0"),
+    ("ahead", list(range(50))), ("ahead", [5, 5]), ("ahead", 7), ("ahead", ["5"]), ("drawn", -1), ("seeded", "yes"),
+    ("generators", {"numpy": text_of(bytes(3000))}), ("generators", None), ("last_worker", 10**9), ("sampler", 5),
+    ("set_epoch", {"sampler": "3"}), ("workers", {"x": {}}), ("workers", {"0": 5}), ("workers", {"0": {"yielded": -1}}),
+    ("workers", []), ("batches", 10**6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG, ids=lambda value: repr(value)[:30])
+def test_a_wrong_value_is_named(states, field, value):
+    saved = copy.deepcopy(states["within"])
+    saved[field] = value
+    with pytest.raises(CannotResumeError) as caught:
+        make().load_state_dict(saved)
+    assert field in str(caught.value) or field == "unjam"
+
+
+def test_a_missing_field_is_named(states):
+    for kind in ("within", "between"):
+        for field in states[kind]:
+            if field in ("sampler", "set_epoch", "workers", "order"):
+                continue
+            saved = {name: value for name, value in states[kind].items() if name != field}
+            try:
+                make().load_state_dict(saved)
+            except CannotResumeError as error:
+                assert field in str(error) or field == "unjam"
+
+
+@pytest.mark.parametrize("saved", [5, "text", [1], {"epoch": 3}, {"unjam": None}])
+def test_what_is_no_state_at_all(saved):
+    with pytest.raises(CannotResumeError):
+        make().load_state_dict(saved)
+
+
+@pytest.mark.parametrize("at", [625, 5_000, 10**6, (1 << 32) - 1])
+@pytest.mark.parametrize(("name", "place"), [("numpy", 0), ("python", 624)])
+def test_a_position_outside_of_a_generators_words(name, place, at):
+    """numpy reads there without a check of its own: 10**6 is a segmentation fault."""
+    good = random_state.as_text(random_state.capture((name,))[name])
+    random_state.check(name, random_state.from_text(with_position(good, 624, place)))
+    with pytest.raises(ValueError, match="position"):
+        random_state.check(name, random_state.from_text(with_position(good, at, place)))
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [torch.Generator(), random.Random(1), np.random.RandomState(1), np.random.default_rng(1), np.random.Generator(np.random.MT19937(1)), np.random.Generator(np.random.Philox(1))],
+    ids=lambda one: type(getattr(one, "bit_generator", one)).__name__,
+)  # fmt: skip
+def test_states_of_other_generators(generator):
+    own = random_state.state_of(generator)
+    random_state.check_for(generator, own)
+    for other in (
+        b"",
+        b"{}",
+        b"[]",
+        bytes(5000),
+        own[:-1],
+        own + b"x",
+        b'{"bit_generator": "MT19937"}',
+        b"[" * 5000,
+    ):
+        with pytest.raises(ValueError):
+            random_state.check_for(generator, other)
+
+
+def test_the_position_of_a_bit_generator():
+    generator = np.random.Generator(np.random.MT19937(1))
+    state = json.loads(random_state.state_of(generator))
+    state["state"]["pos"] = 10**6
+    own = json.dumps(state).encode()
+    with pytest.raises(ValueError, match="position"):
+        random_state.check_for(generator, own)
+    state["state"].update(pos=3, key=[-1] * 624)
+    with pytest.raises(ValueError):
+        random_state.check_for(generator, json.dumps(state).encode())
+
+
+def test_a_text_that_inflates(states):
+    """A little text must not take much memory: the rest is never decompressed."""
+    bomb = base64.b64encode(zlib.compress(bytes(1 << 26), 9)).decode()
+    saved = copy.deepcopy(states["within"])
+    saved["generators"] = {"torch": bomb}
+    with pytest.raises(CannotResumeError, match="too long"):
+        make().load_state_dict(saved)
+
+
+def test_a_state_cannot_start_as_many_workers_as_it_likes(states):
+    saved = copy.deepcopy(states["stream"])
+    saved["num_workers"] = 4000
+    saved["workers"] = {}
+    loader = unjam.DataLoader(Counting(40), batch_size=2, num_workers="auto")
+    loader.load_state_dict(saved)
+    with pytest.raises(CannotResumeError, match="4000"):
+        next(iter(loader))
+
+
+def test_an_epoch_that_ends_before_the_state(states):
+    """Nothing would come, without a word."""
+    saved = copy.deepcopy(states["within"])
+    saved["position"] = saved["batches"] = saved["begun"] = 10**6
+    loader = make()
+    loader.load_state_dict(saved)
+    with pytest.warns(unjam.UnjamWarning, match="after 10 batches"):
+        assert list(loader) == []
+
+
+def test_states_survive_torch_save_without_trust(states):
+    for saved in states.values():
+        file = io.BytesIO()
+        torch.save(saved, file)
+        file.seek(0)
+        assert torch.load(file, weights_only=True) == saved
+
+
+def test_random_damage_never_fails_later(states):
+    """Whatever one value becomes: it is refused with the exception, or the epoch runs."""
+    draw = random.Random(random.randrange(10**6))
+    values = [None, True, -1, 0, 3, 10**30, 1.5, "", "x", b"x", [], [1], {}, {"a": 1}, [[1]], float("nan")]
+    for _ in range(150):
+        saved = copy.deepcopy(states["within"])
+        place = saved
+        name = draw.choice(sorted(place))
+        if isinstance(place[name], dict) and place[name] and draw.random() < 0.5:
+            place = place[name]
+            name = draw.choice(sorted(place))
+        place[name] = draw.choice(values)
+        loader = unjam.DataLoader(Squares(40), batch_size=4, sampler=RandomSampler(Squares(40)))
+        try:
+            loader.load_state_dict(saved)
+        except CannotResumeError:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                list(loader)
+            except CannotResumeError:
+                pass
