@@ -508,3 +508,26 @@ def test_a_placement_group():
     loader = unjam.DataLoader(Slow(40, 0.005), batch_size=4, num_workers=3, pool=unjam.RayPool(placement=group))
     assert indices(loader) == list(range(40))
     ray.util.remove_placement_group(group)
+
+
+@LONG
+def test_a_cluster_of_ours_listens_on_the_loopback_interface_only():
+    code = textwrap.dedent(
+        """
+        import os
+        import psutil, ray
+        from unjam.loader.cluster.ray_cluster import _on_this_machine_only
+        with _on_this_machine_only():
+            ray.init(address="local", include_dashboard=False, logging_level="error", num_cpus=1, object_store_memory=200 << 20)
+        ray.get(ray.remote(lambda: 1).remote())
+        found = set()
+        for one in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+            found |= {made.laddr.ip for made in one.net_connections() if made.status == psutil.CONN_LISTEN}
+        print("listens on", *sorted(found))
+        ray.shutdown()
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    (said,) = [line for line in done.stdout.splitlines() if line.startswith("listens on")]
+    assert said.split()[2:], done.stdout
+    assert all(address in ("127.0.0.1", "::1", "::ffff:127.0.0.1") for address in said.split()[2:]), said

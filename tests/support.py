@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from unjam.system import copy_on_write
+from unjam.system.isolation.program_files import VIEW, ProgramFiles
 from warm import WarmPopen, can_be_warm, warm_interpreter
 
 Point = namedtuple("Point", ["x", "y"])
@@ -191,17 +191,9 @@ def wait_until(condition, timeout=60, *, every=0.02):
 
 @functools.cache
 def can_isolate() -> bool:
-    """Whether `unjam check` can have its view of the files in which nothing lasts: only then it watches the whole program."""
+    """Whether `unjam check` can give a program an isolated view of the files."""
     with tempfile.TemporaryDirectory() as folder:
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                copy_on_write.enter(folder, "program")
-                code = 0
-            finally:
-                os._exit(code)
-        return os.waitpid(pid, 0)[1] == 0
+        return ProgramFiles.choose(folder).way == VIEW
 
 
 def start_python(arguments, *, warm=True, **options):

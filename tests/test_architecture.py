@@ -46,6 +46,7 @@ FLOORS = {
     "loader.cluster": 6.5,
     "loader.driver": 7,
     "loader.state": 7.5,
+    "loader.saved_state": 7.6,
     "loader.resume": 7.7,
     "loader.iterator": 8,
     "loader.dataloader": 9,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from support import python
 from unjam.doctor.fix import edits
 from unjam.doctor.fix.source_edit import CannotEdit, SourceEdit
-from unjam.system import copy_on_write
 
 TRAINING = """
 import os, shutil, tempfile, torch
@@ -51,33 +49,6 @@ def check(program: Path, *options: str) -> dict:
     out = program.with_suffix(".json")
     python(["-m", "unjam", "check", "--budget", "20", "--json", str(out), *options, str(program)], cwd=program.parent, timeout=200)  # fmt: skip
     return json.loads(out.read_text())
-
-
-@pytest.mark.usefixtures("isolation")
-def test_what_a_process_writes_in_a_view_does_not_last(tmp_path):
-    keep = tmp_path / "keep"
-    keep.mkdir()
-    (tmp_path / "old").write_text("before")
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            copy_on_write.enter(str(keep), "program")
-            (tmp_path / "old").unlink()
-            (tmp_path / "new").write_text("x")
-            (keep / "kept").write_text("x")
-            copy = copy_on_write.snapshot(str(keep), "program", "then")
-            (tmp_path / "new").unlink()
-            if os.fork() == 0:  # a later view shows the files as they were at the snapshot
-                copy_on_write.enter(str(keep), "trial", copy)
-                os._exit(0 if (tmp_path / "new").exists() and not (tmp_path / "old").exists() else 1)
-            code = os.waitstatus_to_exitcode(os.wait()[1])
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert (tmp_path / "old").read_text() == "before"
-    assert not (tmp_path / "new").exists()
-    assert (keep / "kept").exists()
 
 
 @pytest.mark.usefixtures("isolation")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -77,3 +78,95 @@ def test_what_is_no_log(tmp_path):
 def test_version_and_help():
     assert run("--version").stdout.strip() == f"unjam {__version__}"
     assert "errors" in run("--help").stdout
+
+
+# -- exit codes: 0 nothing found, 1 something found, 2 it could not be done ----------------------------------------------------
+
+ENDS = {
+    "os._exit": "import os; os._exit(5)",
+    "segfault": "import os, signal; signal.signal(signal.SIGSEGV, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGSEGV)",
+    "no loader": "x = 1",
+    "error": "raise SystemExit(1)",
+}
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [("os._exit", ("tune",)), ("os._exit", ("check",)), ("segfault", ("check", "--no-watch")), ("segfault", ("tune",)), ("no loader", ("check",)), ("error", ("check", "--no-watch"))],
+)  # fmt: skip
+def test_a_program_that_ends_early_could_not_be_examined(tmp_path, end, words):
+    (tmp_path / "program.py").write_text(ENDS[end])
+    done = python(["-m", "unjam", *words, "program.py"], cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "before it iterated a DataLoader" in done.stderr
+    assert "Traceback" not in done.stderr.replace("Traceback (most recent call last):\n  File", "")
+    told = {"os._exit": "exit code 5", "segfault": "SIGSEGV"}.get(end, "")
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize("words", [("check", "nothing.py"), ("check", "program.py"), ("check", "--no-watch", "program.py")], ids=" ".join)  # fmt: skip
+def test_there_is_a_document_for_every_exit_code(tmp_path, words):
+    (tmp_path / "program.py").write_text("import os; os._exit(5)")
+    done = python(["-m", "unjam", words[0], "--json", "-", *words[1:]], cwd=tmp_path)
+    assert done.returncode == 2
+    said = json.loads(done.stdout)
+    assert said["found"] == 0
+    assert said["error"]
+
+
+def test_other_errors_are_2_as_well(tmp_path):
+    for words in (
+        ("check",),
+        ("no-such-command",),
+        ("check", "--no-such-option", "x.py"),
+        ("explain", "UJ999"),
+        ("why", "2"),
+    ):
+        done = run(*words)
+        assert done.returncode == 2, (words, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+    assert run("rules").returncode == 0
+
+
+def test_a_thread_of_the_kernel_is_no_program():
+    assert "thread of the kernel" in run("why", "2").stderr or "no process" in run("why", "2").stderr
+
+
+def test_a_pipe_is_no_log(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    done = run("errors", tmp_path / "pipe")
+    assert done.returncode == 2
+    assert "pipe" in done.stderr
+
+
+def test_a_failure_of_unjam_itself_is_no_finding(tmp_path):
+    code = "from unjam import cli; cli.__version__ = property; from unjam.__main__ import main; import sys; sys.argv = ['unjam', 'check', 'x']\n"
+    code += "import unjam.doctor.check.command.check as c\ndef fail(*a, **k): raise ZeroDivisionError\nc.check_program = fail\nmain()"
+    done = python(["-c", code], cwd=tmp_path)
+    assert done.returncode == 2
+    assert "unjam itself failed" in done.stderr
+
+
+def test_much_output_takes_little_memory(tmp_path):
+    from unjam.system.waiting import tail
+
+    path = tmp_path / "output"
+    with open(path, "wb") as file:
+        file.truncate(1 << 33)
+        file.seek(1 << 33)
+        file.write(b"the last line\n")
+    assert tail(str(path)).endswith("the last line\n")
+
+
+def test_a_program_that_empties_the_temporary_folder(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "program.py").write_text(
+        "import glob, os, shutil, tempfile\n"
+        "from torch.utils.data import DataLoader\n"
+        "for path in glob.glob(tempfile.gettempdir() + '/*'):\n"
+        "    shutil.rmtree(path, ignore_errors=True)\n"
+        "for batch in DataLoader(range(8), batch_size=2, num_workers=1): pass\n"
+    )
+    done = python(["-m", "unjam", "check", "--budget", "6", "program.py"], cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing found" in done.stdout

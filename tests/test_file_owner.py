@@ -97,7 +97,7 @@ def test_checked_in_a_folder_with_such_a_name(tmp_path):
         "for batch in DataLoader(Rows(), batch_size=2, num_workers=1):\n"
         "    pass\n"
     )
-    command = [sys.executable, "-m", "unjam", "check", "train.py"]
+    command = [sys.executable, "-m", "unjam", "check", "--budget", "8", "train.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert "UJ306" in done.stdout, done.stdout + done.stderr
     assert "train.py:5" in done.stdout

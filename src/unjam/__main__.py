@@ -1,5 +1,41 @@
-"""`python -m unjam`."""
+"""`python -m unjam`, and the command `unjam`: runs a command, and chooses the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any, NoReturn
 
 from unjam.cli import app
 
-app(prog_name="unjam")
+import typer  # isort: skip - after what says that a package is missing
+
+# Typer uses click, or has a copy of it: this finds the class either way
+_CommandError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def main() -> NoReturn:
+    """Exit codes: 0 nothing found, 1 something found, 2 it could not be done, and nothing else."""
+    try:
+        code = app(prog_name="unjam", standalone_mode=False)
+    except typer.Exit as end:
+        code = end.exit_code
+    except _CommandError as error:
+        error.show()
+        code = 2
+    except (typer.Abort, KeyboardInterrupt):
+        typer.echo("interrupted", err=True)
+        code = 2
+    except BrokenPipeError:  # nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 2
+    except Exception:  # noqa: BLE001 - the traceback is shown
+        traceback.print_exc()
+        typer.echo("error: unjam itself failed; please report this traceback", err=True)
+        code = 2
+    sys.exit(code if code in (0, 1) else 0 if code is None else 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,8 @@ try:
     from unjam.cli_pools import try_pools
     from unjam.doctor.report.terminal import console, escape, progress
 except ImportError as missing:
-    raise SystemExit(f"the command needs {missing.name}: pip install {missing.name}") from missing
+    print(f"the command needs {missing.name}: pip install {missing.name}", file=sys.stderr)  # noqa: T201 - the command
+    raise SystemExit(2) from missing
 
 from unjam import __version__
 from unjam.system.masking import masked
@@ -176,7 +177,11 @@ def check(
             wishes = doctor.Wishes(budget, say, profile=profile, watch=watch, whole=whole)
             diagnosis = doctor.check_program(target, arguments, wishes, module=bool(module))
         except CannotExamine as error:
+            _write(json, machine.not_examined(target, masked(str(error)), __version__))
             _stop(str(error) + _misplaced(ctx, arguments))
+        except Exception as error:
+            _write(json, machine.not_examined(target, masked(f"{type(error).__name__}: {error}"), __version__))
+            raise
     _write(json, machine.as_json(diagnosis, __version__))
     _write(sarif, machine.as_sarif(diagnosis, __version__))
     if html is not None:
@@ -437,7 +442,3 @@ def _write(path: Path | None, text: str) -> None:
 def _stop(text: str) -> NoReturn:
     typer.echo(printable(masked(f"error: {text}")), err=True)
     raise typer.Exit(2)
-
-
-if __name__ == "__main__":
-    app()

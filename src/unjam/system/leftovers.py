@@ -1,4 +1,4 @@
-"""Names for our entries in the temporary folder, and removal of what killed processes left there.
+"""Names for our entries in folders for temporary files, and removal of what killed processes left there.
 
 A name says what made the entry: the kind, the process number, and an id of the set of processes
 that the number belongs to, because other machines or containers may use the same folder. Any user
@@ -15,7 +15,10 @@ import shutil
 import stat
 import tempfile
 import zlib
+from collections.abc import Callable
 
+# multiprocessing makes sockets below our folder, and the path of a socket is short
+LONGEST_PLACE = 20
 _NAME = re.compile(r"unjam-(?P<kind>run|check|lock)-(?P<world>\d{1,20}[0-9a-f]{8})-(?P<pid>[1-9]\d{0,9})-[\w.-]{1,64}")
 
 
@@ -24,12 +27,46 @@ def prefix(kind: str, pid: int | None = None) -> str:
     return f"unjam-{kind}-{_pid_space()}-{os.getpid() if pid is None else pid}-"
 
 
-def sweep() -> None:
-    """Remove what ended processes of this user left behind; runs once per process."""
-    top = tempfile.gettempdir()
-    if (os.getpid(), top) in _swept:
+def remove(path: str, kind: str, pid: int) -> None:
+    """Remove a folder of this name and process in the temporary folder, and nothing else: the path may come from anywhere."""
+    top, name = os.path.split(os.path.normpath(path))
+    found = _NAME.fullmatch(name)
+    if found is None or not name.startswith(prefix(kind, pid)) or top != os.path.normpath(tempfile.gettempdir()):
         return
-    _swept.add((os.getpid(), top))
+    with contextlib.suppress(OSError):
+        status = os.lstat(path)
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def places() -> list[str]:
+    """The folders for what outlives a program that empties the temporary folder, the best first."""
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    found = [own] if own and len(own) < LONGEST_PLACE and _is_private(own) else []
+    found += [one for one in ("/var/tmp", tempfile.gettempdir()) if os.access(one, os.W_OK | os.X_OK)]
+    return list(dict.fromkeys(found))
+
+
+def _is_private(folder: str) -> bool:
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+def sweep(remove_folder: Callable[[str], None] | None = None) -> None:
+    """Remove what ended processes of this user left behind; runs once per process.
+
+    remove_folder: removes a folder of the kind "check", and what belongs to it elsewhere.
+    """
+    for top in {*places(), tempfile.gettempdir()}:
+        if (os.getpid(), top) not in _swept:
+            _swept.add((os.getpid(), top))
+            _sweep(top, remove_folder)
+
+
+def _sweep(top: str, remove_folder: Callable[[str], None] | None) -> None:
     space, mine = _pid_space(), os.geteuid()
     try:
         names = os.listdir(top)
@@ -45,6 +82,8 @@ def sweep() -> None:
             if status.st_uid != mine:
                 continue
             if stat.S_ISDIR(status.st_mode):
+                if found["kind"] == "check" and remove_folder is not None:
+                    remove_folder(path)
                 shutil.rmtree(path, ignore_errors=True)
             elif stat.S_ISREG(status.st_mode) and found["kind"] == "lock" and not _is_locked(path):
                 os.unlink(path)

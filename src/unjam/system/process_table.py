@@ -20,6 +20,18 @@ _SMALL = re.compile(r"\d{1,9}", re.ASCII)
 _LAST_RUN = re.compile(r"exec_start\s*:\s*(\d{1,20}(?:\.\d{1,9})?)\b")
 
 
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD, a flag in /proc/PID/stat
+
+
+def is_kernel_thread(pid: int) -> bool:
+    """Whether a process number belongs to the kernel itself."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return bool(int(file.read().rpartition(")")[2].split()[6]) & _KERNEL_THREAD)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessEntry:
     """One process at one moment.

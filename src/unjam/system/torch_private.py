@@ -75,13 +75,17 @@ _ATTRIBUTES = (
 )  # fmt: skip
 
 
+class Probe(list[int]):
+    """The dataset of a loader that is made only to look at torch."""
+
+
 @functools.cache
 def missing() -> tuple[str, ...]:
     """The parts that our iterators need and this torch lacks."""
     found = list(needed)
     if not found:
         # with its own generator, because the base iterator draws a seed from it
-        loader: Any = torch.utils.data.DataLoader([0], generator=torch.Generator())  # type: ignore[arg-type] # a list will do
+        loader: Any = torch.utils.data.DataLoader(Probe([0]), generator=torch.Generator())  # type: ignore[arg-type] # a list will do
         try:
             probe = BaseIterator(loader)
             found += [f"{_DATALOADER}._BaseDataLoaderIter.{name}" for name in _ATTRIBUTES if not hasattr(probe, name)]

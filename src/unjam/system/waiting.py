@@ -223,6 +223,16 @@ def _address(text: str, size: int) -> str:
     return f"[{ipaddress.IPv6Address(b''.join(words))}]:{int(port, 16)}"
 
 
+def tail(path: str, most: int = 4000) -> str:
+    """The end of a file that may be large; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def read_text(path: str) -> str:
     """The text of a file; empty if it cannot be read."""
     try:

@@ -2,7 +2,7 @@
 
 It waits on a pipe whose other end only the doctor holds. The doctor records each session that it
 starts. If the pipe closes without a goodbye, the cleanup process kills those sessions and removes
-the folder.
+the folder of the program.
 """
 
 from __future__ import annotations
@@ -12,23 +12,27 @@ import os
 import shutil
 import signal
 
-from unjam.doctor.check.processes import kill_session
+from unjam.doctor.check.processes import kill_program, kill_session
+from unjam.system.isolation.refusals import remove_made
+from unjam.system.isolation.view import SHARED
 
 SESSIONS = "sessions"
+WATCH_VARIABLE = "UNJAM_WATCH"  # names the folder in every process of a watched program
 GOODBYE = b"goodbye"
 
 
 class CleanupProcess:
     """The doctor's side of the cleanup process."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, base: str, folder: str) -> None:
+        """base: to be removed at the end. folder: in it, where the sessions are recorded."""
         self._folder = folder
         read, self._write = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 os.close(self._write)
-                _wait_for_doctor(read, folder)
+                _wait_for_doctor(read, base, folder)
             finally:
                 os._exit(0)
         os.close(read)
@@ -51,7 +55,7 @@ def note(folder: str, leader: int) -> None:
         file.write(f"{leader}\n")
 
 
-def _wait_for_doctor(read: int, folder: str) -> None:
+def _wait_for_doctor(read: int, base: str, folder: str) -> None:
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -69,4 +73,11 @@ def _wait_for_doctor(read: int, folder: str) -> None:
         leaders = []
     for leader in leaders:
         kill_session(leader)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_program(base)
+
+
+def remove_program(base: str) -> None:
+    """Kill the processes of a program, wherever they are, and remove what it left behind."""
+    kill_program(base)
+    remove_made(f"{base}/{SHARED}")
+    shutil.rmtree(base, ignore_errors=True)

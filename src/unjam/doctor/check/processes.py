@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from unjam.system.children import reap
 from unjam.system.file_owner import HERE
+from unjam.system.isolation import view
 
 _SUBREAPER = 36
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -37,30 +38,6 @@ def adopt_orphans() -> None:
     """Become the parent of processes that a child leaves behind, to be able to wait for them."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-
-
-def reap(pid: int, seconds: float) -> int | None:
-    """The exit status of a child (negative for a signal), or None if it runs longer than `seconds`.
-
-    A process that is not our child gives 0 once it has ended.
-    """
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        fd = -1
-    try:
-        if fd >= 0:
-            poller = select.poll()
-            poller.register(fd, select.POLLIN)
-            if not poller.poll(int(seconds * 1000)):
-                return None
-        done, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return 0
-    finally:
-        if fd >= 0:
-            os.close(fd)
-    return os.waitstatus_to_exitcode(status) if done else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +79,42 @@ def _usage(pid: int, fields: list[str]) -> Usage:
     return Usage(pid, int(fields[1]), fields[0], cpu, int(fields[21]) * _PAGE, int(fields[3]))
 
 
-def marked(variable: str) -> list[Usage]:
-    """Every living process that was started with this environment variable, and its forks."""
-    wanted, found = variable.encode(), []
+def is_zombie(pid: int) -> bool:
+    """Whether a process has ended and waits to be reaped."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return False
+
+
+def of_program(base: str) -> list[Usage]:
+    """Every living process of the program whose files are in this folder, whatever session it is in.
+
+    Such a process was started with the folder's name in its environment, or is in one of its views.
+    """
+    wanted, found = os.fsencode(base), []
     for pid, fields in _all():
-        if fields[0] == "Z":
+        if fields[0] == "Z" or pid == os.getpid():
             continue
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
-                    found.append(_usage(pid, fields))
+                is_marked = wanted in file.read()
         except OSError:
             continue
+        if is_marked or view.is_in(pid, base):
+            found.append(_usage(pid, fields))
     return found
 
 
-def kill_all(variable: str) -> None:
-    """Kill every process that was started with this environment variable."""
-    _kill_until_gone(lambda: marked(variable))
+def in_view(base: str, name: str) -> list[Usage]:
+    """Every living process in one view of the files."""
+    return [_usage(pid, fields) for pid, fields in _all() if fields[0] != "Z" and view.is_in(pid, base, name)]
+
+
+def kill_program(base: str) -> None:
+    """Kill every process of the program whose files are in this folder."""
+    _kill_until_gone(lambda: of_program(base))
 
 
 def kill_session(leader: int) -> None:
@@ -129,21 +124,37 @@ def kill_session(leader: int) -> None:
 
 
 def _kill_until_gone(find: Callable[[], list[Usage]]) -> None:
+    """Kill processes, and multiprocessing's resource trackers last: each removes what its program left, then ends."""
     until = time.monotonic() + 2
     while time.monotonic() < until:
         alive = find()
         if not alive:
             break
-        for one in alive:
+        others = [one for one in alive if not _is_resource_tracker(one.pid)]
+        for one in others:
             with contextlib.suppress(OSError):
                 os.kill(one.pid, signal.SIGKILL)
-        for one in alive:
+        for one in others or alive:
             reap(one.pid, 0.2)
+    for one in find():
+        with contextlib.suppress(OSError):
+            os.kill(one.pid, signal.SIGKILL)
+        reap(one.pid, 0.2)
+
+
+def _is_resource_tracker(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"multiprocessing.resource_tracker" in file.read()
+    except OSError:
+        return False
 
 
 def end_session(leader: int, folder: str) -> None:
     """Kill a trial's processes, and remove the folder of their sockets."""
     kill_session(leader)
+    base, name = os.path.dirname(os.path.dirname(folder)), os.path.basename(folder)
+    _kill_until_gone(lambda: in_view(base, name))
     with contextlib.suppress(OSError), open(f"{folder}/temporary", encoding="utf-8") as file:
         shutil.rmtree(file.read(), ignore_errors=True)
 

@@ -200,12 +200,17 @@ class Case:
 
     @property
     def drains(self) -> bool:
-        """Whether loading consumes data that is then gone: from a process queue, pipe or socket."""
-        return any(
+        """Whether loading consumes data that is then gone: from a process queue or pipe, and maybe from a socket."""
+        return bool(self.connections) or any(
             (part.kind == "queue" and part.facts.get("between_processes"))
-            or (part.kind == "handle" and str(part.facts.get("target", "")).startswith(("pipe:", "socket:")))
+            or (part.kind == "handle" and str(part.facts.get("target", "")).startswith("pipe:"))
             for part in self.parts
         )
+
+    @property
+    def connections(self) -> list[Part]:
+        """The sockets that the dataset holds."""
+        return [part for part in self.kinds("handle") if str(part.facts.get("target", "")).startswith("socket:")]
 
     def part(self, path: str) -> Part | None:
         """Return the part at this path."""

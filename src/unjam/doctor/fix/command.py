@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from unjam.doctor.check.command.check import Wishes, check_program
 from unjam.doctor.fix.mend import repair
+from unjam.doctor.fix.write_back import CannotWrite
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.repair import show_repair
 from unjam.doctor.report.terminal import console
@@ -20,15 +21,17 @@ def fix_and_show(
 ) -> None:
     """Try edits for each finding, print the result, and write the files if wanted."""
     if diagnosis.watched is None or diagnosis.watched.files_kept:
-        raise CannotFix("edits are tried on a view of the files in which nothing lasts, and that cannot be had here")
+        raise CannotFix("an edit can only be tried where the program's file writes are isolated")
 
     def check(edits: dict[str, str]) -> Diagnosis:
         return check_program(diagnosis.target, arguments, replace(wishes, edits=edits, profile=False), module=module)
 
     result = repair(diagnosis, check, wishes.say)
     patch = result.diff()
-    if write:
-        result.write()
+    try:
+        backups = result.write() if write else []
+    except CannotWrite as error:
+        raise CannotFix(str(error)) from error
     if not quiet:
         rows = [(one.code, one.words, one.proven, one.refused) for one in result.mended]
-        show_repair(rows, patch, console(with_markup=True), written=write)
+        show_repair(rows, patch, console(with_markup=True), written=write, backups=backups)

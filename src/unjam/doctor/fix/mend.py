@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from unjam.doctor.facts.trial import Trial
 from unjam.doctor.fix.proposals import Proposal, proposals
+from unjam.doctor.fix.write_back import Edited, write_back
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.rules.rule import Finding
 
@@ -34,33 +34,27 @@ class Repair:
 
     mended: list[Mended] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
+    originals: dict[str, str] = field(default_factory=dict)
 
     def diff(self) -> str:
         """All changes as one patch."""
         found: list[str] = []
         for path, text in self.files.items():
-            with open(path, encoding="utf-8", newline="") as file:
-                old = file.read()
+            old = self.originals[path]
             shown = os.path.relpath(path)
             found += difflib.unified_diff(
                 old.splitlines(keepends=True), text.splitlines(keepends=True), f"a/{shown}", f"b/{shown}"
             )
         return "".join(found)
 
-    def write(self) -> None:
-        """Write the changed files, each in one step."""
-        for path, text in self.files.items():
-            folder, name = os.path.split(os.path.realpath(path))
-            handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-            try:
-                with open(handle, "w", encoding="utf-8", newline="") as file:
-                    file.write(text)
-                os.chmod(temporary, os.stat(path).st_mode & 0o7777)
-                os.replace(temporary, os.path.join(folder, name))
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+    def write(self) -> list[str]:
+        """Write the changed files; return the backups that were made."""
+        return write_back(
+            [
+                Edited(path, self.originals[path].encode("utf-8"), text.encode("utf-8"))
+                for path, text in self.files.items()
+            ]
+        )
 
 
 def repair(first: Diagnosis, check: Callable[[dict[str, str]], Diagnosis], say: Callable[[str], None]) -> Repair:
@@ -91,6 +85,7 @@ def repair(first: Diagnosis, check: Callable[[dict[str, str]], Diagnosis], say: 
 
 
 def _keep(result: Repair, done: Mended, proposal: Proposal) -> None:
+    result.originals.setdefault(proposal.path, proposal.original)
     result.files[proposal.path] = proposal.text
     done.words, done.path, done.proven = proposal.words, proposal.path, True
 
@@ -111,4 +106,26 @@ def _worse(finding: Finding, before: Diagnosis, after: Diagnosis) -> str:
         and before.watched.outcome != after.watched.outcome
     ):
         return f"the changed program {after.watched.outcome}"
+    return _other_samples(before, after)
+
+
+def _other_samples(before: Diagnosis, after: Diagnosis) -> str:
+    """Whether workers of the changed program load other samples than the program without workers does."""
+    for old, new in zip(before.cases, after.cases, strict=False):
+        if old.first_alone is None or new.as_is is None:
+            continue
+        usual = _contents(old.first_alone)
+        now = _contents(new.as_is)
+        wrong = sum(now[index] != content for index, content in usual.items() if index in now)
+        if wrong:
+            return f"the changed program loads other samples than without workers: {wrong} of {len(usual)} differ"
     return ""
+
+
+def _contents(trial: Trial) -> dict[str, str]:
+    """The content of each sample that does not depend on random numbers, by index."""
+    return {
+        one.index: one.digest
+        for one in trial.of_epoch(0)
+        if not one.drew and not one.natural and one.digest and "#" not in one.index
+    }

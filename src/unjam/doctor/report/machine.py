@@ -42,6 +42,20 @@ def as_json(diagnosis: Diagnosis, version: str) -> str:
     )
 
 
+def not_examined(target: str, problem: str, version: str) -> str:
+    """Return the JSON object of a program that could not be examined: it has no findings, and says why."""
+    known = {
+        "schema": SCHEMA,
+        "unjam": version,
+        "target": target,
+        "found": 0,
+        "findings": [],
+        "loaders": [],
+        "trials": [],
+    }
+    return json.dumps({**known, "error": problem}, indent=2)
+
+
 def _processes(scene: Scene) -> list[dict[str, Any]]:
     """Return a summary of the processes; `--dump` writes all facts."""
     return [

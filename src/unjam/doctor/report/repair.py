@@ -7,7 +7,9 @@ from rich.console import Console
 from unjam.doctor.report.terminal import escape
 
 
-def show_repair(mended: list[tuple[str, str, bool, list[str]]], patch: str, console: Console, *, written: bool) -> None:
+def show_repair(
+    mended: list[tuple[str, str, bool, list[str]]], patch: str, console: Console, *, written: bool, backups: list[str]
+) -> None:
     """Print what each finding got: (code, what the edit does, whether it is proven, what was refused)."""
     console.print()
     for code, words, proven, refused in mended:
@@ -24,5 +26,7 @@ def show_repair(mended: list[tuple[str, str, bool, list[str]]], patch: str, cons
         console.print(f"[{colour}]{escape(line)}[/{colour}]", soft_wrap=True)
     if patch:
         console.print("[bold]written[/bold]" if written else "[bold]not written: --fix writes it[/bold]")
+        for path in backups:
+            console.print(f"the text before the edit is in {escape(path)}", soft_wrap=True)
     else:
         console.print("[bold]nothing to edit[/bold]")

@@ -38,8 +38,11 @@ def loader_line(case: Case) -> str:
     loader = case.loader
     made = f", made at {loader.made_at}" if loader.made_at else ""
     length = f"{loader.length:,} samples" if loader.length is not None else "a stream"
-    how = f"{loader.num_workers} workers by {loader.start_method}" if loader.num_workers else "no workers"
-    return f"{loader.kind} over {loader.dataset} ({length}), batch_size={loader.batch_size}, {how}{made}"
+    workers = f"{loader.num_workers} worker" + ("s" if loader.num_workers != 1 else "")
+    by = "" if loader.start_method == "unjam" else f" by {loader.start_method}"
+    how = f"{workers}{by}" if loader.num_workers else "no workers"
+    kind = f"unjam.{loader.kind}" if loader.driver == "unjam" and loader.kind == "DataLoader" else loader.kind
+    return f"{kind} over {loader.dataset} ({length}), batch_size={loader.batch_size}, {how}{made}"
 
 
 def watched_line(watched: Watched) -> str:
@@ -114,11 +117,8 @@ def _tried(diagnosis: Diagnosis, console: Console) -> None:
         table.add_row(escape(row.changed), escape(row.outcome), f"{row.seconds:.1f}")
     console.print(table)
     if diagnosis.watched is None:
-        why = diagnosis.environment.get("not watched", "")
         console.print("[dim]not watched: what the program does after its first iter(loader) is not seen[/dim]")
-        if why:
-            console.print(
-                f"[dim]a view of the files in which nothing lasts cannot be had ({escape(why)}); --watch does without[/dim]"
-            )
+    if diagnosis.environment.get("files"):
+        console.print(f"[dim]{escape(diagnosis.environment['files'])}[/dim]")
     if diagnosis.untried:
         console.print(f"[dim]no time left for: {escape('; '.join(diagnosis.untried[:4]))}; a larger --budget has[/dim]")

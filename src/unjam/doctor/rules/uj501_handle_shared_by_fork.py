@@ -37,7 +37,7 @@ def detect(case: Case) -> Finding | None:
     if not case.forked or trial is None:
         return None
     moved = [tuple(file) for fact in trial.facts.get("moved", []) for file in fact["files"]]
-    sockets = [part for part in case.kinds("handle") if str(part.facts.get("target", "")).startswith("socket:")]
+    sockets = case.connections
     provoked = trial.plan.changed(epochs=6, workers=max(3, trial.plan.workers))
     longer = case.tried(provoked)
     if longer is not None and (not differing(case, trial) or longer.bad) and (differing(case, longer) or longer.bad):
@@ -50,13 +50,16 @@ def detect(case: Case) -> Finding | None:
     fd, target = moved[0] if moved else (sockets[0].facts["fd"], sockets[0].facts["target"])
     part = next((p for p in case.kinds("handle") if p.facts.get("fd") == fd), None)
     name = part.path if part else f"descriptor {fd}"
-    reopened = trial.plan.changed(reopen=True)
-    again = case.tried(reopened)
+    is_connection = str(target).startswith("socket:")
+    # a connection cannot be opened again without the program, but a single worker shares it with nobody
+    apart = trial.plan.changed(workers=1) if is_connection else trial.plan.changed(reopen=True)
+    again = case.tried(apart)
     well = again is not None and again.fine and not differing(case, again) and not again.bad
     shown = bool(wrong or failure)
     return Finding(
         RULE,
-        f"{name} ({target}) is one open file for all workers"
+        (f"{name} is one connection" if is_connection else f"{name} ({target}) is one open file")
+        + " for all workers"
         + (f": {_harm(wrong, failure)}" if shown else ", and they move its position under each other"),
         name,
         (
@@ -71,12 +74,12 @@ def detect(case: Case) -> Finding | None:
             *((f"{again.plan}: every sample is right",) if well and again else ()),
         ),
         PROVEN if shown and well else LIKELY,
-        f"connect {name} in the worker, on first use in the sample's own code"
-        if str(target).startswith("socket:")
+        f"connect {name} in each worker: unjam.per_worker(what connects it, its arguments) in its place, or on first use"
+        if is_connection
         else f"open {name} in every worker: unjam.per_worker(open, path, ...) in its place, or keep the path and open on first use",
         (part.place if part else None) or case.loader.dataset_place,
         _diff(part),
-        wants=(reopened,) if shown and moved else (provoked,) if moved else (),
+        wants=(apart,) if shown else (provoked,) if moved else (),
     )
 
 

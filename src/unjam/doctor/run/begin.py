@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from types import ModuleType
 
-from unjam.doctor.run.settings import Settings, from_environment
+from unjam.doctor.run.settings import Settings, from_environment, remove_folder
 from unjam.system.import_hook import after_import
 
 _begun: list[int] = []
@@ -58,6 +58,4 @@ def _at_exit(settings: Settings) -> None:
     if closing is not None:
         closing.close(settings)
     if os.getpid() == settings.leader:
-        import shutil  # noqa: PLC0415 - as above
-
-        shutil.rmtree(settings.folder, ignore_errors=True)
+        remove_folder(settings)

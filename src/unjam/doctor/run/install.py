@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import sys
 import time
 import warnings
@@ -12,7 +11,7 @@ from typing import Any
 
 from unjam.doctor.run import begin
 from unjam.doctor.run.patches import PATCHES
-from unjam.doctor.run.settings import Settings, with_folder
+from unjam.doctor.run.settings import Settings, remove_folder, with_folder
 from unjam.errors import UnjamWarning
 from unjam.loader.options import LoaderOptions
 from unjam.system.file_owner import calling_place
@@ -80,4 +79,4 @@ def _end(settings: Settings) -> None:
     closing = sys.modules.get("unjam.doctor.run.closing")
     if closing is not None:
         closing.close(settings)
-    shutil.rmtree(settings.folder, ignore_errors=True)
+    remove_folder(settings)

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from unjam.doctor.run.settings import Settings, with_folder
+from unjam.doctor.run.settings import Settings, remove_folder, with_folder
 from unjam.loader.options import DEFAULTS, LoaderOptions, parse_option
 from unjam.system.masking import masked_words
 
@@ -60,7 +60,7 @@ def launch(
     try:
         os.execve(command[0], command, {**os.environ, **settings.environment()})  # noqa: S606 - needs no shell
     except OSError as error:
-        shutil.rmtree(settings.folder, ignore_errors=True)
+        remove_folder(settings)
         raise CannotRun(f"{command[0]} cannot be run: {error.strerror}") from error
 
 

@@ -66,6 +66,13 @@ def with_folder(settings: Settings) -> Settings:
     return dataclasses.replace(settings, folder=tempfile.mkdtemp(prefix=prefix("run", settings.leader)))
 
 
+def remove_folder(settings: Settings) -> None:
+    """Remove the folder that `with_folder` made. The settings may come from the environment, so it is checked."""
+    from unjam.system.leftovers import remove  # noqa: PLC0415 - as above
+
+    remove(settings.folder, "run", settings.leader)
+
+
 def parse(words: list[str]) -> dict[str, Any]:
     """Parse options such as `--on-error skip --trace out.json` from an environment variable."""
     from unjam.loader.options import IN_WORDS, parse_option  # noqa: PLC0415 - as above

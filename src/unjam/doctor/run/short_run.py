@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.doctor.run.launch import CannotRun, words
-from unjam.doctor.run.settings import Settings, with_folder
+from unjam.doctor.run.settings import Settings, remove_folder, with_folder
 from unjam.loader.engine.deadlines import ASK_AGAIN
 
 # seconds after which a program that has not finished its batches is killed
@@ -43,7 +42,7 @@ def short_run(
         _wait_for_exit(process, tick, most)
         return _read(settings.json, output, process.returncode)
     finally:
-        shutil.rmtree(settings.folder, ignore_errors=True)
+        remove_folder(settings)
 
 
 def _wait_for_exit(process: subprocess.Popen[bytes], tick: Callable[[], None], most: float) -> None:

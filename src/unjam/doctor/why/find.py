@@ -11,6 +11,7 @@ from unjam.doctor.rules import detected_live
 from unjam.doctor.why.families import Family, families, families_of
 from unjam.doctor.why.observe import observe
 from unjam.system.masking import without_secrets
+from unjam.system.process_table import is_kernel_thread
 
 
 class CannotLook(Exception):
@@ -23,6 +24,8 @@ def find(pid: int | None) -> list[Family]:
         raise CannotLook("why reads /proc, which only Linux has; use `py-spy dump --pid PID` here")
     if pid is None:
         return families()
+    if is_kernel_thread(pid):
+        raise CannotLook(f"process {pid} is a thread of the kernel, not a program")
     if pid == os.getpid():
         raise CannotLook("that is this command itself")
     found = families_of(pid)

@@ -12,6 +12,7 @@ from unjam.doctor.facts.trial import Batch, Memory, Place, Plan, ProcessEnd, Rai
 from unjam.system import stacks
 from unjam.system.exits import decode
 from unjam.system.stacks import Frame
+from unjam.system.waiting import tail
 
 MOST_OUTPUT = 6000
 
@@ -197,7 +198,7 @@ class _TrialBuilder:
         )  # fmt: skip
 
     def _output(self) -> str:
-        return self._file("output")[-MOST_OUTPUT:]
+        return tail(f"{self._folder}/output", MOST_OUTPUT)
 
     def _file(self, name: str) -> str:
         path = f"{self._folder}/{name}"

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
-import signal
-import subprocess
+import sys
 import tempfile
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
-from unjam.doctor.check.cleanup_process import CleanupProcess
+from unjam.doctor.check.cleanup_process import CleanupProcess, remove_program
 from unjam.doctor.check.command.assemble import assemble
 from unjam.doctor.check.command.measuring_process import MeasuringProcess
 from unjam.doctor.check.command.trial_watch import Patience, watch
-from unjam.doctor.check.processes import adopt_orphans, child_command, end_session, reap
-from unjam.doctor.check.target.twin import Gather, Measure, Started, Try
+from unjam.doctor.check.processes import adopt_orphans, end_session, is_zombie, pause
+from unjam.doctor.check.target.twin import Gather, Measure, NotStarted, Started, Try
+from unjam.doctor.check.trial.program_world import missing
 from unjam.doctor.check.trial.tracking import Setup
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
-from unjam.loader.engine.deadlines import GATHER, START_FRESH
-from unjam.system.leftovers import prefix, sweep
+from unjam.loader.engine.deadlines import FOLLOW, GATHER, START_FRESH
+from unjam.system.children import reap
+from unjam.system.isolation.program_files import ProgramFiles
+from unjam.system.leftovers import places, prefix, sweep
+from unjam.system.waiting import tail
 
 Tries = tuple[tuple[str, int, int, int, str], ...]
 
@@ -41,23 +46,41 @@ class CheckInterrupted(KeyboardInterrupt):
 class CapturedProgram:
     """A program with twins that answer requests. Loaders are numbered from 0."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_be_real: bool = False) -> None:
+        """may_be_real: if the program's writes cannot be kept from the user's files, let them happen."""
         adopt_orphans()
-        sweep()
-        self.folder = tempfile.mkdtemp(prefix=prefix("check"))
-        self._cleanup = CleanupProcess(self.folder)
+        sweep(remove_program)
+        self.files = ProgramFiles.choose(
+            tempfile.mkdtemp(prefix=prefix("check"), dir=places()[0]), may_be_real=may_be_real
+        )
+        self.files.save()
+        if self.files.is_risky:
+            sys.stderr.write(f"warning: {self.files.description()}\n")
+            sys.stderr.flush()
+        self.folder = self.files.shared
+        self._refusals = self.files.listen()
+        self._cleanup = CleanupProcess(self.files.base, self.folder)
         self._trials = 0
         self._unchanged = True  # nothing has used the program's shared memory since the capture
         self._tried: set[int] = set()
         self._gone = False
 
+    def protection(self) -> str:
+        """What the user should know about how the files were protected; "" if they were completely."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            self.files.not_covered = ProgramFiles.load(self.folder).not_covered  # the program's first process knows it
+        if self._refusals is not None:
+            self.files.refused = list(self._refusals.named)
+        return self.files.description()
+
+    def _remove_files(self) -> None:
+        if self._refusals is not None:
+            self._refusals.close()
+        remove_program(self.files.base)
+
     def _channel(self, request: Gather | Try | Measure) -> Connection:
         """The connection to the process that answers this request."""
         raise NotImplementedError
-
-    def _fresh_arguments(self, number: int) -> list[str]:  # noqa: ARG002 - others use it
-        """Further arguments of a process that inherits nothing."""
-        return []
 
     def gather(self, number: int) -> tuple[Case, Tries]:
         """Gather the facts of one loader."""
@@ -69,7 +92,7 @@ class CapturedProgram:
             with open(f"{folder}/case", "rb") as file:
                 case, tries = pickle.load(file)
         except (OSError, EOFError) as error:
-            text = _tail(f"{folder}/output")
+            text = tail(f"{folder}/output")
             raise CannotExamine(f"the loader could not be looked at (exit code {code})\n{text}") from error
         return case, tries
 
@@ -79,20 +102,14 @@ class CapturedProgram:
         setup = Setup(folder, plan, first=self._unchanged and number not in self._tried, tries=tries)
         self._tried.add(number)
         leader = self._start(Try(number, setup))
-        if plan.fresh:
-            reap(leader, GATHER.seconds)
+        if plan.fresh and not self._has_begun_afresh(leader, folder):
             end_session(leader, folder)
-            if not os.path.exists(f"{folder}/packed"):
-                return Trial(
-                    plan,
-                    "refused",
-                    0.0,
-                    note="the dataset cannot be sent to a new process",
-                    output=_tail(f"{folder}/output"),
-                )
-            leader = self._start_fresh(number, setup)
+            note = "the dataset cannot be sent to a new process"
+            return Trial(plan, "refused", 0.0, note=note, output=tail(f"{folder}/output"))
         seen = watch(leader, folder, patience, reserve)
         trial = assemble(plan, folder, seen)
+        if (not trial.fine or trial.bad) and not plan.in_place and (lacks := missing(folder)):
+            trial = replace(trial, outcome="refused", note=lacks)
         shutil.rmtree(folder, ignore_errors=True)
         if plan.in_place:
             self._gone = True
@@ -106,26 +123,14 @@ class CapturedProgram:
         os.mkfifo(f"{folder}/orders", 0o600)
         return MeasuringProcess(self._start(Measure(number, folder)), folder)
 
-    def _start_fresh(self, number: int, setup: Setup) -> int:
-        with open(f"{setup.folder}/setup", "wb") as file:
-            pickle.dump(setup, file)
-        process = subprocess.Popen(
-            child_command("unjam.doctor.check.trial.fresh", setup.folder, *self._fresh_arguments(number)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        process.returncode = 0
-        self._cleanup.note(process.pid)
+    def _has_begun_afresh(self, leader: int, folder: str) -> bool:
+        """Wait until a new interpreter has rebuilt the loader; whether the loader could be sent to it."""
         until = time.monotonic() + START_FRESH.seconds
-        while (
-            not os.path.exists(f"{setup.folder}/begun")
-            and time.monotonic() < until
-            and os.path.exists(f"/proc/{process.pid}")
-        ):
-            signal.sigtimedwait([], 0.05)
-        return process.pid
+        while not os.path.exists(f"{folder}/begun") and time.monotonic() < until:
+            if not os.path.exists(f"/proc/{leader}") or is_zombie(leader):
+                break
+            pause(FOLLOW.seconds)
+        return os.path.exists(f"{folder}/packed")
 
     def _start(self, request: Gather | Try | Measure) -> int:
         channel = self._channel(request)
@@ -137,6 +142,8 @@ class CapturedProgram:
         except (OSError, EOFError) as error:
             self._gone = True
             raise CannotExamine("the program is gone") from error
+        if isinstance(answer, NotStarted):
+            raise CannotExamine(f"a process for a trial cannot be started: {answer.reason}")
         if not isinstance(answer, Started):
             raise CannotExamine(f"the program said something strange: {answer!r}")
         self._cleanup.note(answer.pid)
@@ -155,12 +162,4 @@ class CapturedProgram:
 
     def output(self) -> str:
         """The end of the program's output."""
-        return _tail(f"{self.folder}/program.output")
-
-
-def _tail(path: str, most: int = 4000) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()[-most:]
-    except OSError:
-        return ""
+        return tail(f"{self.folder}/program.output")

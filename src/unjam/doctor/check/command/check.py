@@ -19,6 +19,8 @@ from unjam.doctor.facts.watched import Watched, WatchedProcess
 from unjam.doctor.report.diagnosis import Diagnosis, TrialRow
 from unjam.doctor.rules.program import combined
 from unjam.doctor.rules.rule import Finding, by_harm, without_echoes
+from unjam.system.exits import decode
+from unjam.system.isolation.program_files import REAL, full_words
 from unjam.system.masking import without_secrets
 
 BUDGET = 60.0
@@ -54,7 +56,7 @@ class Wishes:
     tick: Callable[[], None] = lambda: None
     hurry: float = 1.0
     profile: bool = False
-    watch: bool | None = None  # None: if what the program writes can be kept from lasting
+    watch: bool | None = None  # True: even if that changes the user's files
     whole: bool = False  # watch the program to its end
     edits: dict[str, str] = field(default_factory=dict)  # other texts of the program's files
 
@@ -68,7 +70,7 @@ class _Results:
     examinations: list[Examination] = field(default_factory=list)
     measured: list[Measured] = field(default_factory=list)
     watched: Watched | None = None
-    not_watched: str = ""
+    files: str = ""  # what the protection of the user's files did not cover
     stopped: bool = False
 
     def add(self, found: list[Finding]) -> None:
@@ -77,8 +79,8 @@ class _Results:
     def diagnosis(self, target: str) -> Diagnosis:
         rows = [TrialRow(place, *row) for place, one in enumerate(self.examinations) for row in table(one.case)]
         environment = _environment()
-        if self.not_watched:
-            environment["not watched"] = self.not_watched
+        if self.files:
+            environment["files"] = self.files
         diagnosis = Diagnosis(
             target=target,
             findings=by_harm(without_echoes(self.findings)),
@@ -101,22 +103,15 @@ def check_program(target: str, arguments: list[str], wishes: Wishes, *, module: 
         return check(open_target(target, arguments, module=module), target, wishes)
     command = program_command(target, arguments, module=module)
     stdin = sys.stdin.buffer.read() if target == "-" else None
-    for view in (True, False) if wishes.watch else (True,):
-        program = WatchedProgram(command, view=view, stdin=stdin, edits=wishes.edits if view else None)
-        again = functools.partial(_first_loaders, command, stdin, wishes) if view else None
-        diagnosis = _watch(program, target, wishes, again)
-        if diagnosis is not None:
-            return diagnosis
-        refused = program.refused
-    diagnosis = check(open_target(target, arguments, module=module), target, wishes)
-    diagnosis.environment["not watched"] = refused
-    return diagnosis
+    program = WatchedProgram(command, may_be_real=bool(wishes.watch), stdin=stdin, edits=wishes.edits)
+    again = functools.partial(_first_loaders, command, stdin, wishes) if program.files.way != REAL else None
+    return _watch(program, target, wishes, again)
 
 
 def _first_loaders(command: list[str], stdin: bytes | None, wishes: Wishes) -> list[WatchedProcess]:
     """Run the program a second time up to its first loader: a run that goes on from a checkpoint begins like this."""
     wishes.say("running it again until its first iter(loader): would it go on with the same data?")
-    program = WatchedProgram(command, view=True, stdin=stdin, edits=wishes.edits, brief=True)
+    program = WatchedProgram(command, stdin=stdin, edits=wishes.edits, brief=True)
     try:
         return program.first_loaders(AGAIN, wishes.tick)
     finally:
@@ -125,22 +120,24 @@ def _first_loaders(command: list[str], stdin: bytes | None, wishes: Wishes) -> l
 
 def _watch(
     program: WatchedProgram, target: str, wishes: Wishes, again: Callable[[], list[WatchedProcess]] | None
-) -> Diagnosis | None:
-    """Watch a program and replay its loaders. None: it cannot be watched without lasting effects."""
+) -> Diagnosis:
+    """Watch a program and replay its loaders."""
     results = _Results()
     try:
         wishes.say(f"watching {target}")
         watched = program.follow(WHOLE if wishes.whole else min(WATCH, wishes.budget / 2), wishes.tick, wishes.hurry)
-        if program.refused:
-            return None
         results.watched = watched
         results.stopped = program.interrupted
+        if watched.outcome == "failed" and (room := program.files.full()):
+            advice = "let it write less, or examine it where more memory is free"
+            raise CannotExamine(f"the program {full_words(room)}, and failed, which may be the reason; {advice}")
         if not results.stopped:
             _examine(program, range(min(len(program.captured), MOST_LOADERS)), wishes, results)
             program.finish(watched)
     except KeyboardInterrupt:
         results.stopped = True
     finally:
+        results.files = program.protection()
         program.end()
     if results.watched is not None:
         if again is not None and results.watched.saves_training and not results.stopped:
@@ -155,7 +152,8 @@ def _watch(
 def _before_loading(watched: Watched) -> str:
     if watched.outcome == "frozen":
         return f"the program does not go on, and has not iterated a DataLoader\n{watched.output}"
-    what = "failed" if watched.outcome == "failed" else "ended" if watched.outcome == "ended" else "went on for long"
+    failed = f"failed ({decode(watched.code).signal or f'exit code {watched.code}'})" if watched.code else "failed"
+    what = failed if watched.outcome == "failed" else "ended" if watched.outcome == "ended" else "went on for long"
     return f"the program {what} before it iterated a DataLoader\n{watched.output}"
 
 
@@ -173,6 +171,7 @@ def check(process: TargetProcess, target: str, wishes: Wishes | None = None) -> 
     except KeyboardInterrupt:
         results.stopped = True
     finally:
+        results.files = process.protection()
         process.end()
     return results.diagnosis(target)
 

@@ -111,10 +111,12 @@ class Examination:
             trial = self._attempt(without_workers)
             # the loader itself never forks, so a freeze caused by our fork must not count
             if trial.outcome == "hung" and self._last and self._left() > 5:
-                trial = replace(self._attempt(replace(without_workers, in_place=True)), plan=without_workers)
-            elif trial.outcome == "hung":
-                trial = replace(trial, outcome="refused", note="it freezes in a fork, which says nothing here")
-            self.case.trials.append(trial)
+                own = self._attempt(replace(without_workers, in_place=True))
+                trial = trial if own.outcome == "refused" else own
+            if trial.outcome == "hung" and not trial.plan.in_place:
+                lacks = "it freezes in a fork, which lacks the program's threads"
+                trial = replace(trial, outcome="refused", note=lacks)
+            self.case.trials.append(replace(trial, plan=without_workers))
             return
         # without fork, every worker of every epoch starts a new interpreter, which takes time
         seconds = min(10.0, share * 0.17) if loader.start_method == "fork" else min(25.0, share * 0.4)
@@ -122,9 +124,16 @@ class Examination:
             loader.num_workers, loader.start_method, epochs=1 if self.case.reading.once else 2, seconds=seconds
         )
         trial = self._try(as_is)
-        if (self.case.drains and trial.samples) or self._left() < 2:
+        drained = self.case.drains and trial.samples
+        if (drained and not self.case.connections) or self._left() < 2:
             return  # the trial has emptied the queue or pipe; another would find no data
-        self._try(without_workers)
+        alone = self._attempt(without_workers)
+        if drained and (not alone.fine or alone.bad):
+            # a server that is asked answers again, but one that only sends may have sent all
+            alone = replace(
+                alone, outcome="refused", note="the trial before may have used up what the connection gives"
+            )
+        self.case.trials.append(alone)
         if trial.outcome == "raised" and trial.bad and self._left() > 5:
             self._try(replace(as_is, tolerant=True))
 

@@ -5,29 +5,32 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import shutil
 import subprocess
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
-from unjam.doctor.check.processes import child_command, kill_session, reap
+from unjam.doctor.check.processes import child_command, end_session
 from unjam.doctor.check.target.capture_agent import CaptureAgent
+from unjam.doctor.check.target.observer import observed_environment
 from unjam.doctor.check.target.twin import Caught, Done, Ended, Gather, Measure, Try
 from unjam.loader.engine.deadlines import ASK_AGAIN, LET_GO
+from unjam.system.children import reap
+from unjam.system.exits import decode
+from unjam.system.isolation.program_files import ProgramFiles
 
 
 class TargetProcess(CapturedProgram):
     """A program that is stopped at its first iter()."""
 
-    def __init__(self, begin: Callable[[Connection, Connection, str], int]) -> None:
+    def __init__(self, begin: Callable[[Connection, Connection, ProgramFiles], int]) -> None:
         super().__init__()
         self._control, agents_end = Pipe()
         self._twin, twins_end = Pipe()
         self._caught = False
         try:
-            self.pid = begin(agents_end, twins_end, self.folder)
+            self.pid = begin(agents_end, twins_end, self.files)
         finally:
             agents_end.close()
             twins_end.close()
@@ -39,18 +42,20 @@ class TargetProcess(CapturedProgram):
     def from_command(cls, arguments: list[str]) -> TargetProcess:
         """Start a program in a new interpreter. The arguments are those of `target.program`."""
 
-        def begin(agents_end: Connection, twins_end: Connection, folder: str) -> int:
-            with open(f"{folder}/program.output", "wb") as output:
+        def begin(agents_end: Connection, twins_end: Connection, files: ProgramFiles) -> int:
+            with open(f"{files.shared}/program.output", "wb") as output:
                 process = subprocess.Popen(
                     child_command(
                         "unjam.doctor.check.target.program",
                         str(agents_end.fileno()),
                         str(twins_end.fileno()),
+                        files.shared,
                         *arguments,
                     ),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
+                    env=observed_environment(files.environment()),
                     pass_fds=(agents_end.fileno(), twins_end.fileno()),
                     start_new_session=True,
                 )
@@ -63,17 +68,18 @@ class TargetProcess(CapturedProgram):
     def from_function(cls, program: Callable[[], Any]) -> TargetProcess:
         """Start a function in a fork of this process."""
 
-        def begin(agents_end: Connection, twins_end: Connection, folder: str) -> int:
+        def begin(agents_end: Connection, twins_end: Connection, files: ProgramFiles) -> int:
             pid = os.fork()
             if pid:
                 return pid
             code = 1
             try:
                 os.setsid()
-                output = os.open(f"{folder}/program.output", os.O_WRONLY | os.O_CREAT, 0o600)
+                output = os.open(f"{files.shared}/program.output", os.O_WRONLY | os.O_CREAT, 0o600)
                 os.dup2(output, 1)
                 os.dup2(output, 2)
-                CaptureAgent(agents_end, twins_end).run(program)
+                os.environ.update(observed_environment(files.environment()))
+                CaptureAgent(agents_end, twins_end, files).run(program)
                 code = 0
             finally:
                 os._exit(code)
@@ -92,7 +98,16 @@ class TargetProcess(CapturedProgram):
                 raise CannotExamine(
                     f"the program ended (exit code {code}) before it iterated a DataLoader\n{self.output()}"
                 )
-        match pickle.loads(self._control.recv_bytes()):
+        try:
+            answer = pickle.loads(self._control.recv_bytes())
+        except (EOFError, OSError) as error:
+            self._gone = True
+            code = reap(self.pid, LET_GO.seconds)
+            how = decode(code).signal or f"exit code {code}" if code is not None else "it closed its connection"
+            raise CannotExamine(
+                f"the program ended ({how}) before it iterated a DataLoader\n{self.output()}"
+            ) from error
+        match answer:
             case Caught(loaders):
                 self._caught = True
                 return loaders
@@ -114,6 +129,6 @@ class TargetProcess(CapturedProgram):
             channel.close()
         if not self._gone and self._caught:  # before that it reads no requests
             reap(self.pid, LET_GO.seconds)
-        kill_session(self.pid)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        end_session(self.pid, self.folder)
+        self._remove_files()
         reap(self._cleanup.dismiss(), LET_GO.seconds)

@@ -14,11 +14,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from unjam.doctor.check.processes import Usage, end_session, pause, reap, session, sweep_shared_memory
+from unjam.doctor.check.processes import Usage, end_session, pause, session, sweep_shared_memory
 from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.event_log import progress, read
 from unjam.loader.engine.deadlines import TAKE_STACK, WATCH_TRIAL
 from unjam.system import stacks, waiting
+from unjam.system.children import reap
 from unjam.system.memory_limits import Kills, available_memory, oom_kills
 from unjam.system.native_stacks import libraries_on_stack
 

@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection
 from unjam.doctor.check.command.assemble_watched import assemble_watched
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
 from unjam.doctor.check.command.trial_watch import patience_factor
-from unjam.doctor.check.processes import Usage, child_command, kill_all, kill_session, marked, pause, reap
-from unjam.doctor.check.target.launch_watched import EDITS
-from unjam.doctor.check.target.observer import BRIEF, GO, HELD, SITE, VARIABLE, VIEW
+from unjam.doctor.check.processes import Usage, child_command, kill_program, kill_session, of_program, pause
+from unjam.doctor.check.target.launch_watched import EDITS, REFUSED
+from unjam.doctor.check.target.observer import BRIEF, GO, HELD, VARIABLE, observed_environment
 from unjam.doctor.check.target.twin import Captured, Done, Gather, Measure, Release, Try
 from unjam.doctor.check.target.twin_fork import SOCKET
 from unjam.doctor.check.trial.event_log import SUFFIX, progress
@@ -30,7 +30,10 @@ from unjam.doctor.facts.watched import Watched, WatchedProcess
 from unjam.doctor.why.families import families_of
 from unjam.doctor.why.observe import observe
 from unjam.loader.engine.deadlines import ASK_AGAIN, EXIT, FOLLOW, GATHER, LET_GO
+from unjam.system.children import reap
+from unjam.system.isolation.program_files import REAL, VIEW
 from unjam.system.memory_limits import available_memory
+from unjam.system.private_files import is_own_peer, own_folder
 
 # seconds without an event in which any program may do something else
 QUIET = 1.0
@@ -51,12 +54,15 @@ class WatchedProgram(CapturedProgram):
         self,
         command: list[str],
         *,
-        view: bool,
+        may_be_real: bool = False,
         stdin: bytes | None = None,
         edits: dict[str, str] | None = None,
         brief: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(may_be_real=may_be_real)
+        if edits and self.files.way != VIEW:
+            self._cleanup.dismiss()
+            raise CannotExamine(f"an edit can only be tried in an isolated view of the files ({self.files.reason})")
         if brief:
             with open(f"{self.folder}/{BRIEF}", "w", encoding="ascii"):
                 pass
@@ -67,33 +73,26 @@ class WatchedProgram(CapturedProgram):
         self._twins: list[Connection] = []
         self._known: list[Captured] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        at = os.open(self.folder, os.O_RDONLY)
-        self._listener.bind(f"/proc/self/fd/{at}/{SOCKET}")
-        os.close(at)
+        with own_folder(self.folder) as at:  # a long path does not fit into an address
+            self._listener.bind(f"{at}/{SOCKET}")
         self._listener.listen(64)
         self._listener.settimeout(0)
-        self._view = view
         self._held = self._released = False
         self.interrupted = False  # by Ctrl-C, known after `follow`
-        self.refused = ""  # why there is no view, known after `follow`
         self.pid = self._begin(command, stdin)
         self._cleanup.note(self.pid)
 
     def _begin(self, command: list[str], stdin: bytes | None) -> int:
-        path = os.environ.get("PYTHONPATH", "")
-        given = {**os.environ, VARIABLE: self.folder, "PYTHONPATH": SITE + (os.pathsep + path if path else "")}
         entry = f"{self.folder}/stdin"
         with open(entry, "wb") as file:
             file.write(stdin or b"")
         with open(f"{self.folder}/program.output", "wb") as output, open(entry, "rb") as words:
             process = subprocess.Popen(
-                child_command(
-                    "unjam.doctor.check.target.launch_watched", self.folder, VIEW if self._view else "", *command
-                ),
+                child_command("unjam.doctor.check.target.launch_watched", self.folder, *command),
                 stdin=words,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=given,
+                env=observed_environment({**self.files.environment(), VARIABLE: self.folder}),
                 start_new_session=True,
             )
         process.returncode = 0  # `reap` waits for it, not subprocess
@@ -109,7 +108,9 @@ class WatchedProgram(CapturedProgram):
         except KeyboardInterrupt:
             self.interrupted = True
             outcome, code, scene = "stopped", None, self._scene() if self._has_begun() else None
-        self.refused = self._why_refused()
+        refused = self._why_refused()
+        if refused:
+            raise CannotExamine(f"cannot protect your files from the program: {refused}")
         self._await_twins()
         if outcome == "stopped":
             self._suspend()
@@ -177,13 +178,16 @@ class WatchedProgram(CapturedProgram):
         processes = assemble_watched(self.folder)
         if outcome == "ended" and (code or any(f.stage == "end" for one in processes for f in one.failures)):
             outcome = "failed"
-        return Watched(outcome, code, seconds, processes, self.output(), files_kept=not self._view)
+        return Watched(outcome, code, seconds, processes, self.output(), files_kept=self.files.way == REAL)
 
     def _take_twins(self) -> None:
         take = self._listener.accept  # its timeout is 0: it never blocks
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = take()
+                if not is_own_peer(connection):
+                    connection.close()
+                    continue
                 channel = Connection(connection.detach())
                 if channel.poll(GATHER.seconds):
                     known = pickle.loads(channel.recv_bytes())
@@ -225,7 +229,7 @@ class WatchedProgram(CapturedProgram):
     def _alive(self) -> list[Usage]:
         """The program's processes, without twins and trials."""
         ours = {known.pid for known in self._known}
-        return [one for one in marked(f"{VARIABLE}={self.folder}") if one.pid not in ours and one.session not in ours]
+        return [one for one in of_program(self.files.base) if one.pid not in ours and one.session not in ours]
 
     def _suspend(self) -> None:
         """Stop what loads and trains; servers of the program go on, because trials may need them."""
@@ -267,10 +271,6 @@ class WatchedProgram(CapturedProgram):
     def _channel(self, request: Gather | Try | Measure) -> Connection:
         return self._twins[request.number]
 
-    def _fresh_arguments(self, number: int) -> list[str]:
-        known = self._known[number]
-        return [json.dumps({"pid": known.pid, "keep": self.folder, "copy": known.copy})] if self._view else []
-
     def _dismiss_twins(self) -> None:
         for twin in self._twins:
             with contextlib.suppress(OSError):
@@ -284,15 +284,15 @@ class WatchedProgram(CapturedProgram):
     def end(self) -> None:
         """End what is left of the program and its twins, and remove its files."""
         self._dismiss_twins()
-        kill_all(f"{VARIABLE}={self.folder}")
+        kill_program(self.files.base)
         kill_session(self.pid)
         self._listener.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._remove_files()
         reap(self._cleanup.dismiss(), LET_GO.seconds)
 
     def _why_refused(self) -> str:
         try:
-            with open(f"{self.folder}/refused", encoding="utf-8") as file:
+            with open(f"{self.folder}/{REFUSED}", encoding="utf-8") as file:
                 return file.read() or "it cannot be made"
         except OSError:
             return ""

@@ -16,8 +16,20 @@ from typing import Any
 
 from unjam.doctor.check.target import gather as facts
 from unjam.doctor.check.target.hook import Enough, Hook
-from unjam.doctor.check.target.twin import Caught, Ended, Started, Try, Twin, is_doctors, moment_of, requests
+from unjam.doctor.check.target.twin import (
+    Caught,
+    Ended,
+    Snapshot,
+    Started,
+    Try,
+    Twin,
+    is_doctors,
+    moment_of,
+    requests,
+)
 from unjam.doctor.check.trial import sandbox
+from unjam.system.isolation.mounts import CannotIsolate
+from unjam.system.isolation.program_files import ProgramFiles
 
 MOST_LOADERS = 4
 
@@ -25,8 +37,8 @@ MOST_LOADERS = 4
 class CaptureAgent:
     """The doctor's code inside of the target process."""
 
-    def __init__(self, control: Connection, twins: Connection) -> None:
-        self._control = control
+    def __init__(self, control: Connection, twins: Connection, files: ProgramFiles) -> None:
+        self._control, self._files = control, files
         self._twins = twins
         self._environment = dict(os.environ)
         self._hook = Hook(self._on_first_iter)
@@ -40,6 +52,7 @@ class CaptureAgent:
         self.watch()
         trace, code = "", 0
         try:
+            self._protect_files()
             program()
         except Enough:
             return
@@ -51,6 +64,13 @@ class CaptureAgent:
         if self._hook.open:
             with contextlib.suppress(OSError):
                 self._control.send(Ended(code, trace[-6000:]))
+
+    def _protect_files(self) -> None:
+        try:
+            self._files.enter()
+        except (CannotIsolate, OSError) as error:
+            raise SystemExit(f"cannot protect your files from the program: {error}") from error
+        self._files.save()
 
     def examine(self, loaders: list[Any]) -> None:
         """Serve requests for loaders that no program iterates."""
@@ -67,7 +87,9 @@ class CaptureAgent:
 
     def _serve(self, loaders: list[Any], frame: FrameType) -> None:
         self._hook.open = False
-        moment = moment_of(loaders, [self._hook.made.get(one) for one in loaders], frame, self._environment)
+        snapshot = Snapshot(self._files, self._files.snapshot("twin"))
+        made = [self._hook.made.get(one) for one in loaders]
+        moment = moment_of(loaders, made, frame, self._environment, snapshot)
         if os.fork() == 0:
             try:
                 Twin(moment, self._twins).serve()

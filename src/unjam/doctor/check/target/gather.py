@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from unjam.doctor.check.inventory import Inventory
+from unjam.doctor.check.trial.sandbox import UNJAM, is_unjams
 from unjam.doctor.facts.case import Crossing, LoaderFacts, ProcessFacts, ThreadFacts
 from unjam.doctor.facts.source import class_place, where_set
 from unjam.doctor.facts.trial import Place
@@ -47,14 +48,14 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
     from unjam.loader.transport.collating import is_default  # noqa: PLC0415 - as above
 
     context = loader.multiprocessing_context
-    method = context.get_start_method() if context is not None else multiprocessing.get_start_method()
+    ours = is_unjams(loader)
+    own_way = UNJAM if ours else multiprocessing.get_start_method()
+    method = context.get_start_method() if context is not None else own_way
     dataset, sampler = loader.dataset, loader.sampler
     inner = getattr(loader.batch_sampler, "sampler", sampler)
     return LoaderFacts(
         kind=type(loader).__name__,
-        driver="unjam"
-        if any(kind.__module__ == "unjam.loader.dataloader" for kind in type(loader).__mro__)
-        else "torch",
+        driver="unjam" if ours else "torch",
         dataset=type(dataset).__qualname__.rpartition(".")[2],
         dataset_place=class_place(type(dataset)) if is_users(_file(type(dataset))) else None,
         iterable=isinstance(dataset, IterableDataset),

@@ -19,6 +19,11 @@ class Enough(SystemExit):
     """Raised from iter() when the doctor is done, so that the program exits as after sys.exit()."""
 
 
+def is_probe(loader: Any) -> bool:
+    """Whether unjam made this loader for itself."""
+    return type(getattr(loader, "dataset", None)).__module__ == "unjam.system.torch_private"
+
+
 @dataclass
 class Hook:
     """Patches torch's DataLoader in this process."""
@@ -39,7 +44,7 @@ class Hook:
         @functools.wraps(init)
         def made(this: Any, *args: Any, **kwargs: Any) -> None:
             init(this, *args, **kwargs)
-            if self._is_active():
+            if self._is_active() and not is_probe(this):
                 self.made[this] = users_place(sys._getframe(1))  # noqa: SLF001
 
         @functools.wraps(iterate)
@@ -58,5 +63,5 @@ class Hook:
         return self.open and os.getpid() == self.pid
 
     def _catch_once(self, loader: Any) -> None:
-        if self._is_active():
+        if self._is_active() and not is_probe(loader):
             self.catch(loader, sys._getframe(2))  # noqa: SLF001

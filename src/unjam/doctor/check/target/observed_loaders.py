@@ -17,6 +17,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from unjam.doctor.check.target import held
+from unjam.doctor.check.target.hook import is_probe
 from unjam.doctor.check.target.observed_synchronisations import SynchronisationObserver
 from unjam.doctor.check.target.observed_transfers import TransferObserver
 from unjam.doctor.check.target.observer import Observer, place_fields, rank
@@ -73,7 +74,7 @@ class LoaderObserver:
 
     def made(self, loader: Any, frame: FrameType | None) -> None:
         """The program created a loader."""
-        if not self._observer.active:
+        if not self._observer.active or is_probe(loader):
             return
         self._in_this_process()
         self._count += 1
@@ -81,7 +82,7 @@ class LoaderObserver:
 
     def begins(self, iterator: Any, loader: Any, frame: FrameType | None) -> None:
         """The program begins a pass: a new iterator, or a persistent one for another epoch."""
-        if not self._observer.active:
+        if not self._observer.active or is_probe(loader):
             return
         self._in_this_process()
         record = self._records.get(loader)

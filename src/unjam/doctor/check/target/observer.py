@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from unjam.doctor.check.cleanup_process import WATCH_VARIABLE
 from unjam.doctor.check.processes import pause
 from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import words_of
@@ -23,9 +24,12 @@ from unjam.doctor.facts.trial import users_place
 from unjam.loader.engine.deadlines import HOLD_END, WATCH_TRIAL
 from unjam.system.file_owner import HERE
 from unjam.system.import_hook import after_import
+from unjam.system.isolation import redirect
+from unjam.system.isolation.program_files import ProgramFiles
+from unjam.system.private_files import own_folder
 
-VARIABLE = "UNJAM_WATCH"
-HELD, GO, VIEW, LEADER = "held", "go", "view", "leader"
+VARIABLE = WATCH_VARIABLE
+HELD, GO, LEADER = "held", "go", "leader"
 BRIEF = "brief"
 SITE = os.path.join(HERE, "doctor", "run", "site")
 
@@ -55,6 +59,8 @@ class Observer:
         """Observe no more: this process has become a twin."""
         self.active = False
         os.environ.pop(VARIABLE, None)
+        if redirect.VARIABLE in os.environ:
+            return  # new interpreters of a trial must redirect files too
         rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != SITE]
         os.environ["PYTHONPATH"] = os.pathsep.join(rest)
         if not rest:
@@ -64,7 +70,8 @@ class Observer:
         log = self._log
         if log is None or log.pid != os.getpid():
             self.captured = False
-            log = self._log = EventLog(self.folder, worker_number())
+            with own_folder(self.folder) as at:  # this process may outlive the doctor, and the folder
+                log = self._log = EventLog(self.folder, worker_number(), at)
             main = sys.modules.get("__main__")
             log.write(
                 "process", parent=os.getppid(), rank=rank(), script=str(getattr(main, "__file__", "") or ""),
@@ -93,22 +100,32 @@ class Observer:
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         fields = words_of(error) if isinstance(error, BaseException) else {}
         self.write("end", **fields)
+        with contextlib.suppress(OSError, ValueError, TypeError), own_folder(self.folder) as at:
+            ProgramFiles.load(at).note_if_full()
         if not self.captured or not self._is_leader():
             return
-        with contextlib.suppress(OSError):
-            with open(f"{self.folder}/{HELD}", "w", encoding="ascii") as file:
+        with contextlib.suppress(OSError), own_folder(self.folder) as at:
+            with open(f"{at}/{HELD}", "w", encoding="ascii") as file:
                 file.write(str(os.getpid()))
             until = time.monotonic() + HOLD_END.seconds
-            while time.monotonic() < until and not os.path.exists(f"{self.folder}/{GO}"):
+            while time.monotonic() < until and not os.path.exists(f"{at}/{GO}"):
                 pause(WATCH_TRIAL.seconds)
 
     def _is_leader(self) -> bool:
         """Whether this is the first process: others, such as ranks, are waited for by it."""
         try:
-            with open(f"{self.folder}/{LEADER}", encoding="ascii") as file:
+            with own_folder(self.folder) as at, open(f"{at}/{LEADER}", encoding="ascii") as file:
                 return file.read() == str(os.getpid())
         except OSError:
             return False
+
+
+def observed_environment(variables: dict[str, str]) -> dict[str, str]:
+    """The environment of an examined program. With variables, its interpreters run `begin`."""
+    if not variables:
+        return dict(os.environ)
+    path = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, **variables, "PYTHONPATH": SITE + (os.pathsep + path if path else "")}
 
 
 def place_fields(frame: Any) -> dict[str, Any]:
@@ -144,9 +161,11 @@ def _folder() -> str:
 def begin() -> None:
     """Register the patches for when the program imports torch."""
     folder = os.environ.get(VARIABLE, "")
-    if not folder or not os.path.isdir(folder):
-        return
-    observer = Observer(folder)
+    try:
+        with own_folder(folder):
+            observer = Observer(folder)
+    except OSError:
+        return  # the doctor is gone
     atexit.register(_at_exit, observer)
     from unjam.doctor.check.target.deeds import record_deeds  # noqa: PLC0415 - needs this module
 

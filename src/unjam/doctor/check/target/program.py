@@ -1,6 +1,7 @@
 """Runs the program under examination, in a new interpreter.
 
-Arguments of `main`: two descriptors of connections to the doctor, kind, target, program arguments.
+Arguments of `main`: two descriptors of connections to the doctor, the folder of the program's files,
+kind, target, program arguments.
 The first entry of `sys.path` is the same as without unjam: the folder of the script, or the current
 folder for `-m`.
 """
@@ -17,14 +18,15 @@ from typing import Any
 
 from unjam.doctor.check.target.capture_agent import CaptureAgent
 from unjam.doctor.check.target.notebook import main_module, run_notebook
+from unjam.system.isolation.program_files import ProgramFiles
 
 
 def main(arguments: list[str]) -> None:
     """Run the target that the arguments name."""
-    control, twins, kind, target, *rest = arguments
+    control, twins, folder, kind, target, *rest = arguments
     for fd in (control, twins):
         os.set_inheritable(int(fd), False)  # noqa: FBT003 - its signature
-    agent = CaptureAgent(Connection(int(control)), Connection(int(twins)))
+    agent = CaptureAgent(Connection(int(control)), Connection(int(twins)), ProgramFiles.load(folder))
     if kind == "script":
         agent.run(lambda: run_script(target, rest))
     elif kind == "notebook":

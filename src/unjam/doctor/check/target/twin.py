@@ -23,15 +23,18 @@ from types import FrameType
 from typing import Any
 
 from unjam.doctor.check.inventory import Inventory
-from unjam.doctor.check.processes import reap
+from unjam.doctor.check.processes import child_command
 from unjam.doctor.check.target import gather as facts
 from unjam.doctor.check.target import source_reading
 from unjam.doctor.check.trial import sandbox, self_inspection, shared_memory
+from unjam.doctor.check.trial.program_world import Server, own_servers
 from unjam.doctor.check.trial.tracking import Setup
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.loader.engine.deadlines import ASK_AGAIN, OBEY_KILL
-from unjam.system import copy_on_write
+from unjam.system.children import reap
+from unjam.system.isolation.mounts import CannotIsolate
+from unjam.system.isolation.program_files import REAL, ProgramFiles
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,6 @@ class Captured:
     line: int
     parent: int
     loader: int  # its number in that process
-    copy: str = ""  # the snapshot of its files
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,13 @@ class Started:
     """A sandbox was started."""
 
     pid: int
+
+
+@dataclass(frozen=True)
+class NotStarted:
+    """A sandbox could not be started."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -103,10 +112,10 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Files:
-    """A snapshot of the files that the program saw. See NOTE [ The view ] in copy_on_write."""
+class Snapshot:
+    """The files that the program saw. copy: of its changes; "" if there was no room for it."""
 
-    keep: str
+    files: ProgramFiles
     copy: str
 
 
@@ -119,8 +128,17 @@ class Moment:
     frame: FrameType
     facts: list[facts.Moment]
     environment: dict[str, str]
-    files: Files | None = None
+    files: Snapshot | None = None
     folder: str = ""  # the current folder; the program may remove it later
+    servers: tuple[Server, ...] = ()
+
+    def enter_files(self, name: str) -> None:
+        """Give this process the files as they were at the moment, for itself."""
+        taken = self.files
+        if taken is not None and taken.files.way != REAL and taken.copy:
+            # where even the program's files cannot be covered again, this process shares them
+            with contextlib.suppress(CannotIsolate, OSError):
+                taken.files.enter(name, taken.copy, self.folder)
 
 
 def moment_of(
@@ -128,10 +146,11 @@ def moment_of(
     made: list[Place | None],
     frame: FrameType,
     environment: dict[str, str],
-    files: Files | None = None,
+    files: Snapshot | None = None,
 ) -> Moment:
     """Read the facts now; call it in the program's process."""
-    known = Moment(loaders, made, frame, [facts.moment(loader) for loader in loaders], environment, files, _folder())
+    moments = [facts.moment(loader) for loader in loaders]
+    known = Moment(loaders, made, frame, moments, environment, files, _folder(), own_servers())
     sandbox.captured, sandbox.memory = sandbox.offsets(), shared_memory.snapshot()
     return known
 
@@ -158,6 +177,8 @@ class Twin:
                 continue
             number = wanted.number if len(moment.loaders) > 1 else 0
             loader = moment.loaders[number]
+            if isinstance(wanted, Try):
+                wanted.setup.servers = moment.servers
             match wanted:
                 case Gather(_, folder):
                     self._fork(functools.partial(self._gather, number, folder), folder)
@@ -166,7 +187,7 @@ class Twin:
 
                     self._fork(functools.partial(measuring.serve, loader, folder), folder)
                 case Try(_, setup) if setup.plan.fresh:
-                    self._fork(functools.partial(_pack, loader, setup.folder), setup.folder)
+                    self._fork(functools.partial(_start_afresh, loader, setup), setup.folder)
                 case Try(_, setup):
                     trial = functools.partial(sandbox.run_trial, loader, setup, facts.roots_of(loader))
                     self._fork(trial, setup.folder)
@@ -176,28 +197,31 @@ class Twin:
 
         Its parent exits at once, so the doctor adopts the sandbox and can wait for it.
         """
-        read, write = os.pipe()
-        pid = os.fork()
+        try:
+            read, write = os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            self._channel.send(NotStarted(str(error.strerror)))
+            return
         if pid:
             os.close(write)
             with open(read, "rb") as pipe:
                 child = int(pipe.read() or b"0")
             reap(pid, OBEY_KILL.seconds)  # it exits at once
-            self._channel.send(Started(child))
+            self._channel.send(Started(child) if child else NotStarted("its process could not be forked"))
             return
         os.close(read)
-        grandchild = os.fork()
+        try:
+            grandchild = os.fork()
+        except OSError:
+            os._exit(0)
         if grandchild:
             os.write(write, str(grandchild).encode())
             os._exit(0)
         os.close(write)
         code = 1
         try:
-            if self._moment.files is not None:
-                files = self._moment.files
-                # outside of the first view this user may have no right to mount: then it shares the program's files
-                with contextlib.suppress(copy_on_write.CannotIsolate, OSError):
-                    copy_on_write.enter(files.keep, os.path.basename(folder), files.copy, self._moment.folder)
+            self._moment.enter_files(os.path.basename(folder))
             sandbox.confine(folder)
             action()
             code = sandbox.GOODBYE
@@ -275,8 +299,18 @@ def _frames(frame: FrameType | None) -> list[FrameType]:
     return found
 
 
+def _start_afresh(loader: Any, setup: Setup) -> None:
+    """Replace this process by a new interpreter that gets the loader's parts and inherits nothing."""
+    folder = setup.folder
+    with open(f"{folder}/setup", "wb") as file:
+        pickle.dump(setup, file)
+    _pack(loader, folder)
+    command = child_command("unjam.doctor.check.trial.fresh", folder)
+    os.execv(command[0], command)  # noqa: S606 - our own module
+
+
 def _pack(loader: Any, folder: str) -> None:
-    """Pickle the loader's parts for a process that inherits nothing."""
+    """Pickle the loader's parts."""
     import cloudpickle  # noqa: PLC0415 - only here
 
     order = None

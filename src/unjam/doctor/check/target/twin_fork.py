@@ -13,13 +13,14 @@ from types import FrameType
 from typing import Any
 
 from unjam.doctor.check.cleanup_process import note
-from unjam.doctor.check.processes import reap
-from unjam.doctor.check.target.observer import VIEW, Observer
-from unjam.doctor.check.target.twin import Captured, Files, Twin, moment_of, outside_doctor
+from unjam.doctor.check.target.observer import Observer
+from unjam.doctor.check.target.twin import Captured, Snapshot, Twin, moment_of, outside_doctor
 from unjam.doctor.facts.trial import Place
 from unjam.loader.engine.deadlines import GATHER
-from unjam.system import copy_on_write
+from unjam.system.children import reap
+from unjam.system.isolation.program_files import ProgramFiles
 from unjam.system.memory_limits import available_memory
+from unjam.system.private_files import is_own_peer, own_folder
 
 SOCKET = "twins"
 # the twin needs this many times the memory of the program, as long as both change it
@@ -29,12 +30,14 @@ ROOM = 2
 def fork_twin(observer: Observer, loader: Any, made: Place | None, frame: FrameType | None, number: int) -> bool:
     """Fork a twin, unless one of such a loader exists; whether there is one now."""
     folder = observer.folder
-    if frame is None or not os.path.exists(f"{folder}/{SOCKET}") or not _room():
+    if frame is None or not _room():
         return False
     key = f"{made}|{type(loader.dataset).__qualname__}|{_length(loader.dataset)}|{type(loader.sampler).__name__}|{loader.num_workers}"
     name = f"twin-{zlib.crc32(key.encode()):08x}"
     try:
-        os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with own_folder(folder) as at:
+            os.stat(f"{at}/{SOCKET}")
+            os.close(os.open(f"{at}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except OSError:
         return False
     moment = moment_of([loader], [made], frame, observer.environment)
@@ -58,10 +61,9 @@ def fork_twin(observer: Observer, loader: Any, made: Place | None, frame: FrameT
 
 def _become_twin(folder: str, name: str, moment: Any, parent: int, number: int) -> None:
     try:
-        files = None
-        if os.path.exists(f"{folder}/{VIEW}"):
-            copy = copy_on_write.snapshot(folder, "program", name)
-            files = Files(folder, copy) if copy else None
+        with own_folder(folder) as at:
+            files = ProgramFiles.load(at)
+        snapshot = Snapshot(files, files.snapshot(name))
         if os.fork():
             os._exit(0)
         os.setsid()
@@ -73,11 +75,8 @@ def _become_twin(folder: str, name: str, moment: Any, parent: int, number: int) 
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         channel = _connected(folder)
         place = outside_doctor(moment.frame)
-        known = Captured(
-            os.getpid(), moment.made[0], place.f_lineno if place else 0, parent, number, files.copy if files else ""
-        )
-        channel.send(known)
-        object.__setattr__(moment, "files", files)
+        channel.send(Captured(os.getpid(), moment.made[0], place.f_lineno if place else 0, parent, number))
+        object.__setattr__(moment, "files", snapshot)
         Twin(moment, channel).serve()
     except BaseException:  # noqa: BLE001 - this process is ours: nothing of it may go on
         import traceback  # noqa: PLC0415 - only here
@@ -90,11 +89,10 @@ def _become_twin(folder: str, name: str, moment: Any, parent: int, number: int) 
 
 def _connected(folder: str) -> Connection:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    at = os.open(folder, os.O_RDONLY)
-    try:
-        connection.connect(f"/proc/self/fd/{at}/{SOCKET}")  # a long path does not fit into an address
-    finally:
-        os.close(at)
+    with own_folder(folder) as at:
+        connection.connect(f"{at}/{SOCKET}")
+    if not is_own_peer(connection):
+        raise PermissionError("another user listens in the doctor's place")
     return Connection(connection.detach())
 
 

@@ -15,11 +15,13 @@ SUFFIX = ".rec"
 class EventLog:
     """The log file of this process in the trial's folder."""
 
-    def __init__(self, folder: str, worker: int) -> None:
+    def __init__(self, folder: str, worker: int, at: str = "") -> None:
+        """at: another name of the folder, to make the file by."""
         self.folder = folder
         self.worker = worker
         self.pid = os.getpid()
-        self._fd = os.open(f"{folder}/{self.pid}{SUFFIX}", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(f"{at or folder}/{self.pid}{SUFFIX}", flags, 0o600)
         self.write("hello", worker=worker)
 
     def write(self, event: str, /, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""Runs a trial in a new interpreter that inherits nothing: `main([folder, files])`."""
+"""Runs a trial in a new interpreter that inherits nothing: `main([folder])`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,14 @@ import pickle
 import sys
 from typing import Any
 
+from unjam.doctor.check.trial import sandbox
+from unjam.system.isolation import redirect
+
 
 def main(arguments: list[str]) -> None:
     """Rebuild the loader from its pickled parts, and run the trial."""
-    folder, *files = arguments
-    if files:  # the program's own view of the file system
-        from unjam.system import copy_on_write  # noqa: PLC0415 - only then
-
-        known = json.loads(files[0])
-        copy_on_write.join(known["pid"])
-        copy_on_write.enter(known["keep"], f"{os.path.basename(folder)}.fresh", known.get("copy", ""))
-    from unjam.doctor.check.trial import sandbox  # noqa: PLC0415 - after the arguments are checked
-
-    out = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
+    (folder,) = arguments
+    redirect.begin()
     with open(f"{folder}/setup", "rb") as file:
         setup = pickle.load(file)
     with open(f"{folder}/path", encoding="utf-8") as file:

@@ -12,8 +12,10 @@ import functools
 import itertools
 import os
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 from unjam.doctor.check.inventory import Inventory
@@ -22,6 +24,7 @@ from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import ease_worker
 from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import described
+from unjam.doctor.check.trial.program_world import note_connections
 from unjam.doctor.check.trial.tracking import (
     AGAIN,
     LEFT_OUT,
@@ -45,6 +48,8 @@ def install(setup: Setup) -> None:
     global _setup  # noqa: PLW0603 - one trial per process
     from torch.utils.data._utils import fetch  # noqa: PLC0415 - imports torch
 
+    if _setup is None or _setup.folder != setup.folder:
+        note_connections(setup.folder, setup.servers)
     _setup = setup
     fetch._MapDatasetFetcher.fetch = _fetch_map  # type: ignore[method-assign]  # noqa: SLF001
     fetch._IterableDatasetFetcher.fetch = _fetch_iterable  # type: ignore[method-assign]  # noqa: SLF001
@@ -64,6 +69,7 @@ class Hello:
     def __call__(self, worker: int) -> None:
         """Prepare this worker."""
         install(self.setup)
+        _record_unjams_workers(self.setup)
         here = _process_state(worker, None)
         if self.setup.plan.plain or self.inner is None:
             return
@@ -74,6 +80,61 @@ class Hello:
             here.recorder.write("raised", stage="init", **described(error))
             raise
         here.recorder.write("ready")
+
+
+def _record_unjams_workers(setup: Setup) -> None:
+    """Do the same in a worker of unjam's, which handles bad samples itself: see `Setup`."""
+    global _setup  # noqa: PLW0603 - as above
+    fetching = sys.modules.get("unjam.loader.worker.fetching")
+    if fetching is None or getattr(fetching.MapFetcher, "_unjam", False):
+        return
+    _setup = replace(setup, plan=setup.plan.changed(tolerant=False))
+
+    def map_made(self: Any, dataset: Any, collate: Any, **options: Any) -> None:
+        init_map(self, dataset, collate, **options)
+        self._dataset = _RecordedSamples(self._dataset, _begin_recording(dataset, collate))
+
+    def stream_made(self: Any, dataset: Any, collate: Any, **options: Any) -> None:
+        init_stream(self, dataset, collate, **options)
+        self._iterator = _RecordedStream(self._iterator, _begin_recording(dataset, collate))
+
+    init_map, init_stream = fetching.MapFetcher.__init__, fetching.IterableFetcher.__init__
+    fetching.MapFetcher.__init__, fetching.IterableFetcher.__init__ = map_made, stream_made
+    setattr(fetching.MapFetcher, "_unjam", True)  # noqa: B010 - it is not declared
+
+
+def _begin_recording(dataset: Any, collate_fn: Any) -> Here:
+    here = _process_state(_worker(), SimpleNamespace(dataset=dataset, collate_fn=collate_fn))
+    ease_worker(here.setup.plan, here.inventory)
+    here.fetchers += 1
+    here.samples = 0
+    return here
+
+
+class _RecordedSamples:
+    """A dataset whose samples are recorded."""
+
+    def __init__(self, dataset: Any, here: Here) -> None:
+        self._dataset, self._here = dataset, here
+
+    def __getitem__(self, index: Any) -> Any:
+        return sample_of(self._here, str(index), lambda: self._dataset[index])
+
+    def __getitems__(self, indices: Any) -> Any:
+        return sample_of(self._here, listed(indices), lambda: self._dataset.__getitems__(indices))
+
+
+class _RecordedStream:
+    """An iterator whose samples are recorded."""
+
+    def __init__(self, samples: Iterator[Any], here: Here) -> None:
+        self._samples, self._here = samples, here
+
+    def __iter__(self) -> _RecordedStream:
+        return self
+
+    def __next__(self) -> Any:
+        return sample_of(self._here, f"#{self._here.samples}", lambda: next(self._samples))
 
 
 def _process_state(worker: int, fetcher: Any) -> Here:

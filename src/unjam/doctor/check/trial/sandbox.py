@@ -26,6 +26,7 @@ from unjam.doctor.facts.trial import Plan
 from unjam.loader.engine.deadlines import SETTLE
 
 GOODBYE = 0
+UNJAM = "unjam"  # the way in which unjam's loader starts workers if the program does not choose one
 captured: dict[int, int] = {}  # offsets of the program's open files at the moment of capture
 memory: list[shared_memory.Region] = []  # contents of its shared memory at that moment
 IDLE_STEP = 0.02
@@ -120,6 +121,11 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
     recorder.write("goodbye")
 
 
+def is_unjams(loader: Any) -> bool:
+    """Whether a loader is unjam's, or of a class derived from it."""
+    return any(kind.__module__ == "unjam.loader.dataloader" for kind in type(loader).__mro__)
+
+
 def _unwrapped(function: Any) -> Any:
     return function.inner if isinstance(function, Hello) else function
 
@@ -138,10 +144,12 @@ def _set(loader: Any, plan: Plan) -> str:
         values["_DataLoader__multiprocessing_context"] = None
     else:
         values["prefetch_factor"] = plan.prefetch or values.get("prefetch_factor") or 2
-        if plan.start:
+        if plan.start and plan.start != UNJAM:
             values["_DataLoader__multiprocessing_context"] = multiprocessing.get_context(plan.start)
     if plan.persistent and plan.workers:
         values["persistent_workers"] = True
+    if plan.tolerant and is_unjams(loader):
+        values["on_error"] = "skip"
     if plan.whole:
         values["drop_last"] = False
         if values.get("batch_sampler") is not None:
@@ -191,9 +199,15 @@ def _exit_codes() -> dict[int, int]:
 
 
 def iterator_of(loader: Any) -> Any:
-    """Torch's iterator for a loader, also if the loader's class overrides __iter__()."""
+    """The iterator of a loader: of torch's loader, or of unjam's; also if the loader's class overrides __iter__()."""
     from torch.utils.data import dataloader as torchs  # noqa: PLC0415 - imported by the program
 
+    if is_unjams(loader) and loader.num_workers:
+        if loader.persistent_workers and loader._iterator is not None:  # noqa: SLF001
+            loader._iterator._reset(loader)  # noqa: SLF001
+        else:
+            vars(loader)["_iterator"] = loader._get_iterator()  # noqa: SLF001 - its class may override __iter__()
+        return loader._iterator  # noqa: SLF001
     if not loader.num_workers:
         return torchs._SingleProcessDataLoaderIter(loader)  # noqa: SLF001
     if loader.persistent_workers and loader._iterator is not None:  # noqa: SLF001

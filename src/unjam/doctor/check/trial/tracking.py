@@ -17,6 +17,7 @@ from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import release_mine
 from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import described
+from unjam.doctor.check.trial.program_world import Server, note_error
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.trial import Plan
 from unjam.loader.engine.deadlines import WATCH_TRIAL
@@ -38,6 +39,7 @@ class Setup:
     first: bool = False  # the first trial: shared memory is still unchanged
     # handlers that hide errors: file, first and last line of try, line of handler, what it does
     tries: tuple[tuple[str, int, int, int, str], ...] = ()
+    servers: tuple[Server, ...] = ()  # of the program
 
 
 @dataclass
@@ -89,6 +91,8 @@ def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
         if iterable and isinstance(error, StopIteration):
             recorder.write("over")
             raise
+        if not plan.in_place:
+            note_error(here.setup.folder, error, in_worker=bool(plan.workers))
         recorder.write("raised", stage="sample", i=index, s=time.perf_counter() - began, **described(error))
         if plan.tolerant and isinstance(error, Exception):
             # use a good sample instead, so that the batch keeps its size

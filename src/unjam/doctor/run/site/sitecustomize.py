@@ -8,18 +8,27 @@ import sys
 
 
 def _begin() -> None:
-    watched = os.environ.get("UNJAM_WATCH")
-    if not watched and not os.environ.get("UNJAM") and not os.environ.get("UNJAM_RUN"):
+    if not any(os.environ.get(name) for name in ("UNJAM_FILES", "UNJAM_WATCH", "UNJAM", "UNJAM_RUN")):
         return
+    beginnings = []
     try:
-        if watched:
-            from unjam.doctor.check.target.observer import begin
-        else:
-            from unjam.doctor.run.begin import begin
+        if os.environ.get("UNJAM_FILES"):
+            from unjam.system.isolation import redirect
+
+            beginnings.append(redirect.begin)
+        if os.environ.get("UNJAM_WATCH"):
+            from unjam.doctor.check.target import observer
+
+            beginnings.append(observer.begin)
+        elif os.environ.get("UNJAM") or os.environ.get("UNJAM_RUN"):
+            from unjam.doctor.run import begin
+
+            beginnings.append(begin.begin)
     except ImportError:
         return  # the interpreter of another environment
     try:
-        begin()
+        for one in beginnings:
+            one()
     except Exception as error:  # the program must run even if unjam cannot
         sys.stderr.write(ascii(f"unjam: the program runs without it: {type(error).__name__}: {error}")[1:-1] + "\n")
 

@@ -1,0 +1,215 @@
+"""What a trial needs of the program and may lack: its servers, the accelerator, and room for files.
+
+A trial runs beside the program or after it, in another process. A server that the program runs, in a
+thread or a child process, may have ended by then, and an accelerator cannot be used in a fork. A trial
+that fails or freezes for this reason says nothing about the loader: it counts as not possible.
+
+The servers are recorded at the capture. A process of a trial notes each server that it connects to,
+and the doctor checks afterwards whether the server was still there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import json
+import os
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from unjam.doctor.check.processes import pause
+from unjam.system import process_table
+from unjam.system.descriptor_owners import Owners
+from unjam.system.isolation import view
+from unjam.system.isolation.program_files import full_words
+from unjam.system.waiting import read_text
+
+NOTES = "needed"
+_LISTENS = "0A"
+_ACCEPTS = 0x00010000  # a flag in /proc/net/unix
+# a server that lives takes a connection within this time
+TAKES = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A listening socket of the program. address: "host:port", or a path; an abstract one begins with "@"."""
+
+    address: str
+    inode: str
+    pid: int
+    born: float  # of the process, because a number is used again
+    is_connected: bool = False  # the program's main process had a connection with it at the capture
+
+
+def own_servers() -> tuple[Server, ...]:
+    """The listening sockets of this process and its descendants."""
+    addresses = _listening()
+    if not addresses:
+        return ()
+    table = process_table.everyone()
+    mine, me = _sockets(os.getpid()), os.getpid()
+    peers = {_peer(inode) for inode in mine}
+    family = [table[me], *process_table.descendants(table, me)]
+    connected = Owners().connected(me) if len(family) > 1 else set()
+    return tuple(
+        Server(addresses[inode], inode, one.pid, one.born, addresses[inode] in peers or one.pid in connected)
+        for one in family
+        for inode in (mine if one.pid == me else _sockets(one.pid))
+        if inode in addresses
+    )
+
+
+def note_connections(folder: str, servers: tuple[Server, ...]) -> None:
+    """Note from now on, in this process and its forks, each server that it connects to."""
+    if not servers:
+        return
+    for one in servers:
+        if one.is_connected:
+            _note(folder, one)
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "socket.connect":
+            for one in servers:
+                if _is_at(one.address, arguments[1]):
+                    _note(folder, one)
+
+    sys.addaudithook(hear)
+
+
+def note_error(folder: str, error: BaseException, *, in_worker: bool) -> None:
+    """Note an error that comes from what a trial lacks."""
+    if not in_worker:
+        _note_accelerator(folder, error)
+    room = view.room_if_full(os.path.dirname(os.path.dirname(folder)), os.path.basename(folder))
+    if room and getattr(error, "errno", None) == errno.ENOSPC:
+        _write(folder, {"room": room})
+
+
+def _note_accelerator(folder: str, error: BaseException) -> None:
+    """Note an error of an accelerator that refuses to work in a fork."""
+    torch = sys.modules.get("torch")
+    trace = error.__traceback__
+    while trace is not None and torch is not None:
+        name, file = trace.tb_frame.f_code.co_name, trace.tb_frame.f_code.co_filename
+        if name == "_lazy_init" and file.startswith(os.path.dirname(torch.__file__ or "")):
+            _write(folder, {"accelerator": os.path.basename(os.path.dirname(file))})
+            return
+        trace = trace.tb_next
+
+
+def missing(folder: str) -> str:
+    """What the processes of a trial needed and did not have, or nothing."""
+    for line in dict.fromkeys(read_text(f"{folder}/{NOTES}").splitlines()):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            noted = json.loads(line)
+            if "accelerator" in noted:
+                return f"it needs {noted['accelerator']}, which cannot be used in a fork of the program"
+            if "room" in noted:
+                return f"it {full_words(noted['room'])}"
+            server = Server(**noted)
+            if not _is_served(server):
+                return f"it needs the program's own server at {server.address}, which has ended"
+    return ""
+
+
+def _note(folder: str, server: Server) -> None:
+    _write(folder, asdict(server))
+
+
+def _write(folder: str, noted: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        fd = os.open(f"{folder}/{NOTES}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, (json.dumps(noted) + "\n").encode())
+        finally:
+            os.close(fd)
+
+
+def _is_served(server: Server) -> bool:
+    """Whether the process still has the socket, and takes the connections that wait there."""
+    process = process_table.entry(server.pid)
+    if process is None or process.born != server.born or server.inode not in _sockets(server.pid):
+        return False
+    for _ in range(int(TAKES / 0.1)):
+        if not _waiting_connections(server):
+            return True
+        pause(0.1)
+    return False
+
+
+def _waiting_connections(server: Server) -> int:
+    """How many connections nobody has taken yet; 0 if unknown."""
+    for table in ("tcp", "tcp6"):
+        for line in read_text(f"/proc/{server.pid}/net/{table}").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 9 and words[9] == server.inode:
+                return int(words[4].rpartition(":")[2], 16)
+    return 0
+
+
+def _sockets(pid: int) -> list[str]:
+    """The inodes of a process's sockets."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                if target.startswith("socket:["):
+                    found.append(target[8:-1])
+    return found
+
+
+def _listening() -> dict[str, str]:
+    """By inode: the addresses that somebody listens on."""
+    found = {}
+    for table in ("tcp", "tcp6"):
+        for line in read_text(f"/proc/self/net/{table}").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 9 and words[3] == _LISTENS:
+                found[words[9]] = _address(words[1])
+    for line in read_text("/proc/self/net/unix").splitlines()[1:]:
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and int(words[3], 16) & _ACCEPTS:
+            found[words[6]] = words[7]
+    return found
+
+
+def _peer(inode: str) -> str:
+    """The address at the other end of a connection of this process."""
+    for table in ("tcp", "tcp6"):
+        for line in read_text(f"/proc/self/net/{table}").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 9 and words[9] == inode:
+                return _address(words[2])
+    return ""
+
+
+def _address(hexadecimal: str) -> str:
+    """An address of /proc/net/tcp: its words are in the byte order of this machine."""
+    host, _, port = hexadecimal.partition(":")
+    raw = bytes.fromhex(host)
+    if sys.byteorder == "little":
+        raw = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
+    return f"{ipaddress.ip_address(raw)}:{int(port, 16)}"
+
+
+def _is_at(address: str, given: Any) -> bool:
+    """Whether a socket that connects to `given` reaches a server of this machine at an address."""
+    if isinstance(given, (str, bytes)):
+        path = os.fsdecode(given)
+        return address == (f"@{path[1:]}" if path.startswith("\0") else os.path.abspath(path)) or address == path
+    if not isinstance(given, tuple) or len(given) < 2:
+        return False
+    host, port = str(given[0]), str(given[1])
+    if address.rpartition(":")[2] != port:
+        return False
+    try:
+        there = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host in ("localhost", socket.gethostname())
+    own = ipaddress.ip_address(address.rpartition(":")[0])
+    return there.is_loopback or there.is_unspecified or own.is_unspecified or there == own

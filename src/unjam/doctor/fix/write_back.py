@@ -1,0 +1,134 @@
+"""Writes an edited program back, without losing what somebody saved in the meantime.
+
+A file keeps its owner, mode, attributes, hard links and line endings. The text before the edit stays
+in `FILE.orig`, unless git has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import subprocess
+import tempfile
+from dataclasses import dataclass
+
+from unjam.loader.engine.deadlines import ASK_GIT
+
+
+class CannotWrite(Exception):
+    """A file cannot be edited, and none was. The text says which, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A file's content before and after the edit."""
+
+    path: str
+    before: bytes
+    after: bytes
+
+
+def with_line_endings_of(text: str, original: str) -> str:
+    """A text with the line endings that most lines of the original have."""
+    endings = original.count("\r\n")
+    if endings * 2 <= original.count("\n"):
+        return text
+    return text.replace("\r\n", "\n").replace("\n", "\r\n")
+
+
+def write_back(files: list[Edited]) -> list[str]:
+    """Write all files, or none; return the backups that were made."""
+    for one in files:
+        _check(one)
+    backups = []
+    for one in files:
+        if not _is_clean_in_git(one.path):
+            backups.append(_back_up(one))
+        _write(one)
+    return backups
+
+
+def _check(one: Edited) -> None:
+    try:
+        status = os.stat(one.path)
+        if not status.st_mode & 0o222 or not os.access(one.path, os.W_OK):
+            raise CannotWrite(f"{one.path} is read-only")
+        with open(one.path, "r+b") as file:  # an immutable file is refused here
+            now = file.read()
+    except OSError as error:
+        raise CannotWrite(f"{one.path} cannot be written: {error.strerror}") from error
+    if now != one.before:
+        raise CannotWrite(f"{one.path} has changed since unjam read it; run unjam check --fix again")
+
+
+def _write(one: Edited) -> None:
+    path = os.path.realpath(one.path)
+    status = os.stat(path)
+    try:
+        if status.st_nlink > 1 or not _replace(one, path, status):
+            _check(one)
+            with open(path, "r+b") as file:  # its other names, or its owner, stay
+                file.write(one.after)
+                file.truncate()
+    except OSError as error:
+        raise CannotWrite(f"{one.path} cannot be written: {error.strerror}") from error
+
+
+def _replace(one: Edited, path: str, status: os.stat_result) -> bool:
+    """Put a new file in the place of the old one in one step; False if it could not have the same owner."""
+    folder, name = os.path.split(path)
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    except OSError:
+        return False  # no right to make files there
+    try:
+        with open(handle, "wb") as file:
+            file.write(one.after)
+            file.flush()
+            os.fsync(file.fileno())
+        if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(temporary, status.st_uid, status.st_gid)
+        for attribute in os.listxattr(path):
+            os.setxattr(temporary, attribute, os.getxattr(path, attribute))
+        os.chmod(temporary, stat.S_IMODE(status.st_mode))
+        _check(one)
+        os.replace(temporary, path)
+    except CannotWrite:
+        raise
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def _back_up(one: Edited) -> str:
+    for number in range(100):
+        path = f"{one.path}.orig" + (f".{number}" if number else "")
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise CannotWrite(f"{one.path} is not edited: {path} cannot be written: {error.strerror}") from error
+        with open(handle, "wb") as file:
+            file.write(one.before)
+            os.fchmod(file.fileno(), stat.S_IMODE(os.stat(one.path).st_mode))
+        return path
+    raise CannotWrite(f"{one.path} is not edited: there are a hundred backups of it already")
+
+
+def _is_clean_in_git(path: str) -> bool:
+    """Whether git can give the file back as it is."""
+    folder, name = os.path.split(os.path.realpath(path))
+    git = ["git", "-C", folder, "-c", "core.fsmonitor=false"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        for command in (["ls-files", "--error-unmatch", "--", name], ["diff", "--quiet", "HEAD", "--", name]):
+            done = subprocess.run([*git, *command], capture_output=True, check=False, timeout=ASK_GIT.seconds)
+            if done.returncode:
+                return False
+        return True
+    return False

@@ -1,0 +1,1 @@
+"""Ways to run a program without changing the user's files."""

@@ -1,0 +1,214 @@
+"""What can serve one worker only: a warning before the first batch, found by content, and never separated from its lock."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import unjam
+from support import python
+from unjam.loader.pool import start as starting
+
+
+class Holds(Dataset):
+    def __init__(self, **parts):
+        vars(self).update(parts)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index
+
+
+def warnings_of(caplog, dataset, **options) -> list[str]:
+    starting._told.clear()
+    with caplog.at_level(logging.WARNING, "unjam"):
+        iterator = iter(unjam.DataLoader(dataset, batch_size=4, num_workers=2, **options))
+        told = [record.getMessage() for record in caplog.records]  # before the first batch
+        assert [int(x) for batch in iterator for x in batch] == list(range(8))
+    caplog.clear()
+    return told
+
+
+class Client:
+    """Of a library that is written in Python."""
+
+    def __init__(self, connection):
+        self.pool = {"free": [connection]}
+
+
+@pytest.mark.parametrize("method", [None, "fork"])
+def test_a_connection_is_told_before_the_first_batch(caplog, method):
+    one, other = socket.socketpair()
+    reader, writer = multiprocessing.Pipe()
+    read, write = os.pipe()
+    with one, other, reader, writer, open(read, "rb") as pipe, open(write, "wb"):
+        cases = {
+            "dataset.connection": Holds(connection=one),
+            "dataset.client.pool['free'][0]": Holds(client=Client(one)),
+            "dataset.channel": Holds(channel=reader),
+            "dataset.stream": Holds(stream=one.makefile("rb")),
+            "dataset.pipe": Holds(pipe=pipe),
+        }
+        for path, dataset in cases.items():
+            (told,) = warnings_of(caplog, dataset, multiprocessing_context=method)
+            assert told.startswith(path), told
+            assert "share" in told
+            assert "samples may be wrong" in told
+            assert "unjam.per_worker(" in told
+        for dataset in cases.values():
+            if hasattr(dataset, "stream"):
+                dataset.stream.close()
+
+
+def test_a_position_in_a_file(caplog, tmp_path):
+    (tmp_path / "data").write_bytes(bytes(100))
+    with open(tmp_path / "data", "rb") as file:
+        (told,) = warnings_of(caplog, Holds(file=file), multiprocessing_context="fork")
+        assert "position" in told
+        assert "dataset.file" in told
+
+
+def test_a_client_of_a_native_library(caplog):
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    (told,) = warnings_of(caplog, Holds(base=connection))
+    assert "dataset.base (sqlite3.Connection)" in told
+    assert "all workers share it" in told
+    connection.close()
+
+
+def test_what_is_made_for_several_processes_is_not_told(caplog, tmp_path):
+    (tmp_path / "log").touch()
+    with open(tmp_path / "log", "a") as log:
+        queue = multiprocessing.Queue()
+        fine = Holds(
+            queue=queue, lock=multiprocessing.Lock(), event=multiprocessing.Event(), data=torch.arange(3), log=log,
+            value=multiprocessing.Value("i", 0), rows=unjam.SharedList([1, 2]), later=unjam.per_worker(socket.socketpair),
+        )  # fmt: skip
+        assert warnings_of(caplog, fine, multiprocessing_context="fork") == []
+        queue.close()
+        queue.join_thread()
+
+
+FEATURES = """
+import socket, struct, sys, threading, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+def serve(server):
+    while True:
+        connection, _ = server.accept()
+        threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+def answer(connection):
+    while len(asked := connection.recv(8)) == 8:
+        time.sleep(0.001)
+        connection.sendall(struct.pack("<4q", *[struct.unpack("<q", asked)[0] * 10 + k for k in range(4)]))
+
+class Features(Dataset):
+    def __init__(self, address):
+        self.connection = socket.create_connection(address)
+        self.lock = threading.Lock()
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        LOCKED
+    def load(self, index):
+        self.connection.sendall(struct.pack("<q", index))
+        raw = b""
+        while len(raw) < 32:
+            raw += self.connection.recv(32 - len(raw))
+        return torch.tensor(struct.unpack("<4q", raw))
+
+def busy(lock):
+    while True:
+        with lock:
+            time.sleep(0.05)
+        time.sleep(0.001)
+
+if __name__ == "__main__":
+    server = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=serve, args=(server,), daemon=True).start()
+    data = Features(server.getsockname())
+    BUSY
+    for batch in DataLoader(data, batch_size=4, num_workers=2):
+        pass
+"""
+
+
+def check(folder: Path, text: str, *options: str) -> tuple[dict, str]:
+    (folder / "train.py").write_text(text)
+    out = folder / "out.json"
+    words = ["-m", "unjam", "check", "--budget", "20", "--json", out, *options, "train.py"]
+    done = python(words, cwd=folder, timeout=150)
+    return json.loads(out.read_text()), done.stdout
+
+
+@pytest.mark.usefixtures("isolation")
+@pytest.mark.timeout(200)
+def test_a_shared_connection_is_found_by_the_samples(tmp_path):
+    text = FEATURES.replace("LOCKED", "return self.load(index)").replace("BUSY", "pass")
+    said, shown = check(tmp_path, text, "--fix")
+    (found,) = [one for one in said["findings"] if one["severity"] == "error"]
+    assert (found["code"], found["confidence"], found["culprit"]) == ("UJ501", "proven", "dataset.connection"), shown
+    assert "unjam.per_worker(socket.create_connection, address)" in (tmp_path / "train.py").read_text()
+    assert (tmp_path / "train.py.orig").read_text() == text
+
+
+@pytest.mark.usefixtures("isolation")
+@pytest.mark.timeout(200)
+def test_a_lock_is_not_separated_from_its_connection(tmp_path):
+    """Each worker with a lock of its own would use the one connection at the same time: a hang became wrong data."""
+    locked = "with self.lock:\n            return self.load(index)"
+    text = FEATURES.replace("LOCKED", locked).replace("BUSY", "threading.Thread(target=busy, args=(data.lock,), daemon=True).start()")  # fmt: skip
+    said, shown = check(tmp_path, text, "--fix")
+    assert [one["code"] for one in said["findings"] if one["severity"] == "error"] == ["UJ201"], shown
+    assert (tmp_path / "train.py").read_text() == text
+    assert "dataset.connection" in shown.partition("not edited")[2]
+
+
+CURED = """
+import threading, time, torch, unjam
+from torch.utils.data import Dataset
+
+class Locked(Dataset):
+    def __init__(self):
+        self.lock = threading.Lock()
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        with self.lock:
+            return torch.tensor(index)
+
+def busy(lock):
+    while True:
+        with lock:
+            time.sleep(0.05)
+        time.sleep(0.001)
+
+if __name__ == "__main__":
+    data = Locked()
+    threading.Thread(target=busy, args=(data.lock,), daemon=True).start()
+    for batch in unjam.DataLoader(data, batch_size=4, num_workers=2):
+        pass
+"""
+
+
+@pytest.mark.usefixtures("isolation")
+@pytest.mark.timeout(200)
+def test_a_program_is_examined_on_the_loader_that_it_uses(tmp_path):
+    """Torch's loader would freeze here; unjam's does not, so nothing is wrong with the program."""
+    said, shown = check(tmp_path, CURED)
+    assert said["findings"] == [], shown
+    assert len(said["loaders"]) == 1, shown
+    assert "unjam.DataLoader over Locked (40 samples)" in shown

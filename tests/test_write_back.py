@@ -1,0 +1,128 @@
+"""`--fix` writes an edit back without losing work, and a file keeps all that is not its text."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from unjam.doctor.fix import write_back as module
+from unjam.doctor.fix.write_back import CannotWrite, Edited, with_line_endings_of, write_back
+
+BEFORE, AFTER = b"x = 1\n", b"x = 2\n"
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_bytes(BEFORE)
+    return path
+
+
+def edit(path) -> list[str]:
+    return write_back([Edited(str(path), BEFORE, AFTER)])
+
+
+def test_the_original_is_kept_beside_it(program):
+    assert edit(program) == [f"{program}.orig"]
+    assert program.read_bytes() == AFTER
+    assert (program.parent / "program.py.orig").read_bytes() == BEFORE
+    program.write_bytes(BEFORE)
+    assert edit(program) == [f"{program}.orig.1"], "an older backup stays"
+
+
+def test_work_that_was_saved_meanwhile_is_kept(program):
+    program.write_bytes(b"x = 1\ny = 'saved in the editor'\n")
+    with pytest.raises(CannotWrite, match="has changed"):
+        edit(program)
+    assert b"saved in the editor" in program.read_bytes()
+    assert os.listdir(program.parent) == ["program.py"]
+
+
+def test_work_that_is_saved_at_the_last_moment(program, monkeypatch):
+    listxattr = os.listxattr
+
+    def save(path):
+        program.write_bytes(b"saved in the last moment")
+        return listxattr(path)
+
+    monkeypatch.setattr(module.os, "listxattr", save)
+    with pytest.raises(CannotWrite, match="has changed"):
+        edit(program)
+    assert program.read_bytes() == b"saved in the last moment"
+
+
+def test_all_files_or_none(program, tmp_path):
+    other = tmp_path / "other.py"
+    other.write_bytes(b"changed meanwhile")
+    with pytest.raises(CannotWrite, match=r"other\.py"):
+        write_back([Edited(str(program), BEFORE, AFTER), Edited(str(other), BEFORE, AFTER)])
+    assert program.read_bytes() == BEFORE
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o555])
+def test_a_read_only_file_is_refused(program, mode):
+    program.chmod(mode)
+    with pytest.raises(CannotWrite, match="read-only"):
+        edit(program)
+    assert program.read_bytes() == BEFORE
+
+
+def test_an_immutable_file_is_refused(program):
+    if shutil.which("chattr") is None or subprocess.run(["chattr", "+i", program], capture_output=True).returncode:
+        pytest.skip("this file system, or this user, cannot make a file immutable: run the suite as root on ext4")
+    try:
+        with pytest.raises(CannotWrite, match=r"cannot be written|read-only"):
+            edit(program)
+    finally:
+        subprocess.run(["chattr", "-i", program], check=True)
+    assert program.read_bytes() == BEFORE
+    assert os.listdir(program.parent) == ["program.py"]
+
+
+def test_mode_links_and_attributes_stay(program, tmp_path):
+    program.chmod(0o764)
+    os.setxattr(program, "user.note", b"mine")
+    edit(program)
+    assert program.stat().st_mode & 0o7777 == 0o764
+    assert os.getxattr(program, "user.note") == b"mine"
+    program.write_bytes(BEFORE)
+    hard, link = tmp_path / "hard.py", tmp_path / "link.py"
+    hard.hardlink_to(program)
+    link.symlink_to("program.py")
+    edit(link)
+    assert hard.read_bytes() == AFTER
+    assert os.path.samefile(hard, program)
+    assert link.is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a file to another user needs root")
+def test_the_owner_stays(program):
+    os.chown(program, 65534, 65534)
+    edit(program)
+    assert (program.stat().st_uid, program.stat().st_gid) == (65534, 65534)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_git_is_backup_enough(program):
+    def git(*words):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=program.parent, check=True, capture_output=True)  # fmt: skip
+
+    git("init")
+    git("add", "program.py")
+    git("commit", "-m", "x")
+    assert edit(program) == []
+    program.write_bytes(BEFORE)
+    git("add", "program.py")
+    program.write_bytes(b"not committed\n")
+    write_back([Edited(str(program), b"not committed\n", AFTER)])
+    assert (program.parent / "program.py.orig").read_bytes() == b"not committed\n"
+
+
+def test_line_endings():
+    assert with_line_endings_of("a\nb\n", "a\r\n") == "a\r\nb\r\n"
+    assert with_line_endings_of("a\r\nb\n", "x\r\ny\r\n") == "a\r\nb\r\n"
+    assert with_line_endings_of("a\nb\n", "a\n") == "a\nb\n"
+    assert with_line_endings_of("a", "") == "a"
