@@ -784,9 +784,9 @@ REDIRECTED_CASES = {
         """,
     "a child with an environment of its own": """
         import os, subprocess, sys
-        code = "from unjam.system.isolation import redirect; redirect.begin(); open('child', 'w').write('x')"
-        subprocess.run([sys.executable, "-c", code], env={"PATH": os.environ["PATH"]}, check=True)
-        assert open("child").read() == "x"
+        for number, given in enumerate([{"PATH": os.environ["PATH"]}, {**os.environ, "PYTHONPATH": "elsewhere"}, None]):
+            subprocess.run([sys.executable, "-c", f"open('child{number}', 'w').write('x')"], env=given, check=True)
+            assert open(f"child{number}").read() == "x"
         """,
     "links that lead nowhere": """
         import os, posix

@@ -45,7 +45,7 @@ def test_a_server_that_has_ended(tmp_path, kind):
         shown = f"@{name[1:]}" if kind == "abstract" else name
         address = name
     else:
-        shown = f"{address[0]}:{address[1]}"
+        shown = f"{address[0]}:{address[1]}" if kind == "tcp" else f"[{address[0]}]:{address[1]}"
         address = ("localhost", address[1]) if kind == "tcp" else address
     servers = (own(shown),)
 

@@ -210,11 +210,14 @@ def _peer(pid: int, inode: str) -> str:
         for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
             words = line.split()
             if len(words) > 9 and words[9] == inode:
-                return f" to {_address(words[2], size)}" if words[3] == "01" else f" ({_address(words[1], size)})"
+                return (
+                    f" to {address_text(words[2], size)}" if words[3] == "01" else f" ({address_text(words[1], size)})"
+                )
     return ""
 
 
-def _address(text: str, size: int) -> str:
+def address_text(text: str, size: int) -> str:
+    """An address of /proc/net/tcp (size 4) or tcp6 (size 16)."""
     host, _, port = text.partition(":")
     if size == 4:
         return f"{ipaddress.IPv4Address(int(host, 16).to_bytes(4, sys.byteorder))}:{int(port, 16)}"

@@ -56,6 +56,8 @@ def detect(case: Case) -> Finding | None:
     again = case.tried(apart)
     well = again is not None and again.fine and not differing(case, again) and not again.bad
     shown = bool(wrong or failure)
+    # a single worker shares nothing else either: the samples must have been seen to use the connection
+    is_used = not is_connection or any(one.facts.get("waits", {}).get("socket") for one in case.trials)
     return Finding(
         RULE,
         (f"{name} is one connection" if is_connection else f"{name} ({target}) is one open file")
@@ -73,7 +75,7 @@ def detect(case: Case) -> Finding | None:
             *((f"opened at {quoted(part.place)}",) if part and part.place else ()),
             *((f"{again.plan}: every sample is right",) if well and again else ()),
         ),
-        PROVEN if shown and well else LIKELY,
+        PROVEN if shown and well and is_used else LIKELY,
         f"connect {name} in each worker: unjam.per_worker(what connects it, its arguments) in its place, or on first use"
         if is_connection
         else f"open {name} in every worker: unjam.per_worker(open, path, ...) in its place, or keep the path and open on first use",

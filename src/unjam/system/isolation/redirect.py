@@ -24,14 +24,21 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from unjam.system.file_owner import HERE
 from unjam.system.import_hook import after_import
 from unjam.system.isolation import redirected_calls as calls
 from unjam.system.isolation import renames
 from unjam.system.isolation.union import Union
 
+# its sitecustomize calls `begin`
+SITE = posixpath.join(HERE, "doctor", "run", "site")
+_PLACE_OF_ENV = 10  # among the arguments of Popen, without self
 VARIABLE, IN_VIEW = "UNJAM_FILES", "view"
 # a database that is larger is opened read-only instead of being copied
 MOST_COPIED = 1 << 30
+
+
+_told: list[str] = []  # values of the variable; the program may remove it from its environment
 
 
 def begin() -> None:
@@ -51,7 +58,8 @@ def use(scratch: str, real: str) -> None:
     if calls.files is None:
         _install()
     calls.files = Union(scratch, [real])
-    os.environ[VARIABLE] = f"{scratch}\n{real}"
+    _told.append(f"{scratch}\n{real}")
+    os.environ[VARIABLE] = _told[-1]
 
 
 # -- other ways --------------------------------------------------------------------------------------
@@ -122,14 +130,16 @@ def _after_torch(module: ModuleType) -> None:
 
 
 def _keep_environment(init: Callable[..., None]) -> Callable[..., None]:
-    """Start child processes with the variables that redirect their files, also if the program gives an environment."""
+    """Start child processes with the variables that redirect their files, whatever environment the program gives them."""
 
     @functools.wraps(init)
     def replaced(self: Any, *args: Any, **kwargs: Any) -> None:
-        given = kwargs.get("env")
-        if given is not None and calls.files is not None and VARIABLE not in given:
-            own = {name: os.environ[name] for name in (VARIABLE, "PYTHONPATH", "TMPDIR") if name in os.environ}
-            kwargs["env"] = {**own, **given}
+        if calls.files is not None and len(args) <= _PLACE_OF_ENV:
+            given = kwargs.get("env")
+            given = dict(os.environ if given is None else given)
+            folders = [one for one in os.fsdecode(given.get("PYTHONPATH", "")).split(os.pathsep) if one and one != SITE]
+            own = {VARIABLE: _told[-1], "PYTHONPATH": os.pathsep.join([SITE, *folders])}
+            kwargs["env"] = {**given, **own}
         init(self, *args, **kwargs)
 
     return replaced

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
-from unjam.doctor.check.processes import child_command, end_session
+from unjam.doctor.check.processes import child_command, kill_session
 from unjam.doctor.check.target.capture_agent import CaptureAgent
 from unjam.doctor.check.target.observer import observed_environment
 from unjam.doctor.check.target.twin import Caught, Done, Ended, Gather, Measure, Try
@@ -129,6 +129,6 @@ class TargetProcess(CapturedProgram):
             channel.close()
         if not self._gone and self._caught:  # before that it reads no requests
             reap(self.pid, LET_GO.seconds)
-        end_session(self.pid, self.folder)
+        kill_session(self.pid)
         self._remove_files()
         reap(self._cleanup.dismiss(), LET_GO.seconds)

@@ -61,7 +61,8 @@ class WatchedProgram(CapturedProgram):
     ) -> None:
         super().__init__(may_be_real=may_be_real)
         if edits and self.files.way != VIEW:
-            self._cleanup.dismiss()
+            self._remove_files()
+            reap(self._cleanup.dismiss(), LET_GO.seconds)
             raise CannotExamine(f"an edit can only be tried in an isolated view of the files ({self.files.reason})")
         if brief:
             with open(f"{self.folder}/{BRIEF}", "w", encoding="ascii"):

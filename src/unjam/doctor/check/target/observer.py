@@ -22,16 +22,15 @@ from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import words_of
 from unjam.doctor.facts.trial import users_place
 from unjam.loader.engine.deadlines import HOLD_END, WATCH_TRIAL
-from unjam.system.file_owner import HERE
 from unjam.system.import_hook import after_import
 from unjam.system.isolation import redirect
 from unjam.system.isolation.program_files import ProgramFiles
+from unjam.system.isolation.redirect import SITE
 from unjam.system.private_files import own_folder
 
 VARIABLE = WATCH_VARIABLE
 HELD, GO, LEADER = "held", "go", "leader"
 BRIEF = "brief"
-SITE = os.path.join(HERE, "doctor", "run", "site")
 
 
 class Observer:

@@ -25,9 +25,10 @@ from unjam.system import process_table
 from unjam.system.descriptor_owners import Owners
 from unjam.system.isolation import view
 from unjam.system.isolation.program_files import full_words
-from unjam.system.waiting import read_text
+from unjam.system.waiting import address_text, read_text
 
 NOTES = "needed"
+_SIZES = {"tcp": 4, "tcp6": 16}  # of an address in these tables, in bytes
 _LISTENS = "0A"
 _ACCEPTS = 0x00010000  # a flag in /proc/net/unix
 # a server that lives takes a connection within this time
@@ -143,7 +144,7 @@ def _is_served(server: Server) -> bool:
 
 def _waiting_connections(server: Server) -> int:
     """How many connections nobody has taken yet; 0 if unknown."""
-    for table in ("tcp", "tcp6"):
+    for table in _SIZES:
         for line in read_text(f"/proc/{server.pid}/net/{table}").splitlines()[1:]:
             words = line.split()
             if len(words) > 9 and words[9] == server.inode:
@@ -166,11 +167,11 @@ def _sockets(pid: int) -> list[str]:
 def _listening() -> dict[str, str]:
     """By inode: the addresses that somebody listens on."""
     found = {}
-    for table in ("tcp", "tcp6"):
+    for table, size in _SIZES.items():
         for line in read_text(f"/proc/self/net/{table}").splitlines()[1:]:
             words = line.split()
             if len(words) > 9 and words[3] == _LISTENS:
-                found[words[9]] = _address(words[1])
+                found[words[9]] = address_text(words[1], size)
     for line in read_text("/proc/self/net/unix").splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8 and int(words[3], 16) & _ACCEPTS:
@@ -180,21 +181,12 @@ def _listening() -> dict[str, str]:
 
 def _peer(inode: str) -> str:
     """The address at the other end of a connection of this process."""
-    for table in ("tcp", "tcp6"):
+    for table, size in _SIZES.items():
         for line in read_text(f"/proc/self/net/{table}").splitlines()[1:]:
             words = line.split()
             if len(words) > 9 and words[9] == inode:
-                return _address(words[2])
+                return address_text(words[2], size)
     return ""
-
-
-def _address(hexadecimal: str) -> str:
-    """An address of /proc/net/tcp: its words are in the byte order of this machine."""
-    host, _, port = hexadecimal.partition(":")
-    raw = bytes.fromhex(host)
-    if sys.byteorder == "little":
-        raw = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
-    return f"{ipaddress.ip_address(raw)}:{int(port, 16)}"
 
 
 def _is_at(address: str, given: Any) -> bool:
@@ -211,5 +203,5 @@ def _is_at(address: str, given: Any) -> bool:
         there = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host in ("localhost", socket.gethostname())
-    own = ipaddress.ip_address(address.rpartition(":")[0])
+    own = ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))
     return there.is_loopback or there.is_unspecified or own.is_unspecified or there == own
