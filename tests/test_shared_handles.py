@@ -8,15 +8,19 @@ import multiprocessing
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import Dataset
 
+import confine
 import unjam
 from support import python
 from unjam.loader.pool import start as starting
+from unjam.system.isolation import landlock
 
 
 class Holds(Dataset):
@@ -163,6 +167,18 @@ def test_a_shared_connection_is_found_by_the_samples(tmp_path):
     assert (found["code"], found["confidence"], found["culprit"]) == ("UJ501", "proven", "dataset.connection"), shown
     assert "unjam.per_worker(socket.create_connection, address)" in (tmp_path / "train.py").read_text()
     assert (tmp_path / "train.py.orig").read_text() == text
+
+
+@pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+@pytest.mark.timeout(200)
+def test_an_edit_that_cannot_be_tried_is_not_made(tmp_path):
+    text = FEATURES.replace("LOCKED", "return self.load(index)").replace("BUSY", "pass")
+    (tmp_path / "train.py").write_text(text)
+    words = [sys.executable, "-m", "unjam", "check", "--budget", "15", "--fix", "train.py"]
+    done = subprocess.run(confine.command(words, mounts=False), cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "an edit can only be tried in an isolated view" in done.stdout
+    assert (tmp_path / "train.py").read_text() == text
 
 
 @pytest.mark.usefixtures("isolation")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from unjam.doctor.check.command.captured_program import CannotExamine
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.fix.proposals import Proposal, proposals
 from unjam.doctor.fix.write_back import Edited, write_back
@@ -73,8 +74,11 @@ def repair(first: Diagnosis, check: Callable[[dict[str, str]], Diagnosis], say: 
             if number >= MOST_TRIED:
                 break
             say(f"trying an edit: {proposal.words}")
-            after = check({**result.files, proposal.path: proposal.text})
-            worse = _worse(finding, now, after)
+            try:
+                after = check({**result.files, proposal.path: proposal.text})
+                worse = _worse(finding, now, after)
+            except CannotExamine as error:
+                worse = str(error).splitlines()[0]
             if worse:
                 done.refused.append(f"{proposal.words}: {worse}")
                 continue
