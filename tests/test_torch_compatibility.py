@@ -25,7 +25,7 @@ from unjam.doctor.why import heartbeat, relations
 from unjam.loader.driver.consumer_lock import ConsumerLock
 from unjam.loader.transport.status_page import PAGE_BYTES, Stage, StatusPage
 from unjam.system import memory
-from unjam.system.waiting import _address
+from unjam.system.waiting import address_text
 
 RUN = [sys.executable, "-m", "unjam", "run"]
 
@@ -400,8 +400,8 @@ def test_peers_over_ipv6_are_readable():
         return "".join(f"{int.from_bytes(raw[at : at + 4], sys.byteorder):08X}" for at in range(0, 16, 4)) + ":01BB"
 
     for host in ("2001:db8::7", "::1", "fe80::1:2:3:4"):
-        assert _address(kernel(host), 16) == f"[{host}]:443"
-    assert _address("0100007F:1F90" if sys.byteorder == "little" else "7F000001:1F90", 4) == "127.0.0.1:8080"
+        assert address_text(kernel(host), 16) == f"[{host}]:443"
+    assert address_text("0100007F:1F90" if sys.byteorder == "little" else "7F000001:1F90", 4) == "127.0.0.1:8080"
 
 
 def test_the_heartbeat_of_another_process_is_only_read(monkeypatch):
