@@ -99,6 +99,7 @@ def test_nothing_is_left(tmp_path, words, way, end):
     if way == "refused":
         command = confine.command(command, mounts=False)
     environment = dict([*os.environ.items(), mark.split("=", 1)])
+    # an ordinary user cannot mount them: then only the processes are looked at
     folders = {"/dev/shm": tmp_path / "shm", "/var/tmp": tmp_path / "tmp"} if os.geteuid() == 0 else {}
     if folders:
         command = with_folders_of_its_own(command, folders)

@@ -62,6 +62,23 @@ def test_all_files_or_none(program, tmp_path):
     assert program.read_bytes() == BEFORE
 
 
+def test_work_that_is_saved_after_another_file_was_written(program, tmp_path, monkeypatch):
+    other = tmp_path / "other.py"
+    other.write_bytes(BEFORE)
+    replace = os.replace
+
+    def save(source, target):
+        replace(source, target)
+        other.write_bytes(b"saved meanwhile")
+
+    monkeypatch.setattr(module.os, "replace", save)
+    with pytest.raises(CannotWrite, match=r"other\.py has changed"):
+        write_back([Edited(str(program), BEFORE, AFTER), Edited(str(other), BEFORE, AFTER)])
+    assert program.read_bytes() == BEFORE
+    assert other.read_bytes() == b"saved meanwhile"
+    assert sorted(os.listdir(tmp_path)) == ["other.py", "program.py"]
+
+
 @pytest.mark.parametrize("mode", [0o444, 0o555])
 def test_a_read_only_file_is_refused(program, mode):
     program.chmod(mode)

@@ -213,7 +213,6 @@ class Watched:
     processes: list[WatchedProcess] = field(default_factory=list)
     output: str = ""
     scene: Scene | None = None  # what its processes did when it froze
-    at_end: bool = False  # it froze after its last line
     files_kept: bool = False  # what it wrote is kept: there was no view
     again: list[WatchedProcess] = field(default_factory=list)  # a second run, up to its first loader
 

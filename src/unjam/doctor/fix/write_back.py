@@ -41,12 +41,22 @@ def write_back(files: list[Edited]) -> list[str]:
     """Write all files, or none; return the backups that were made."""
     for one in files:
         _check(one)
-    backups = []
-    for one in files:
-        if not _is_clean_in_git(one.path):
-            backups.append(_back_up(one))
-        _write(one)
-    return backups
+    backups: dict[str, str] = {}  # by file
+    written: list[Edited] = []
+    try:
+        for one in files:
+            if not _is_clean_in_git(one.path):
+                backups[one.path] = _back_up(one)
+        for one in files:
+            _write(one)
+            written.append(one)
+    except CannotWrite:
+        for one in written:
+            _write(Edited(one.path, one.after, one.before))
+        for path in backups.values():
+            os.unlink(path)
+        raise
+    return list(backups.values())
 
 
 def _check(one: Edited) -> None:

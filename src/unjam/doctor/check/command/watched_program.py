@@ -254,7 +254,7 @@ class WatchedProgram(CapturedProgram):
         if reap(self.pid, EXIT.seconds) is None:
             watched.scene = self._scene()
             if watched.scene is not None and reap(self.pid, ASK_AGAIN.seconds) is None:
-                watched.outcome, watched.at_end = "frozen", True
+                watched.outcome = "frozen"
 
     # -- replay ------------------------------------------------------------------------------------
 
