@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 import multiprocessing
 import os
 import socket
@@ -12,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
@@ -83,11 +86,21 @@ def test_a_position_in_a_file(caplog, tmp_path):
         assert "dataset.file" in told
 
 
-def test_a_client_of_a_native_library(caplog):
+@pytest.mark.parametrize("method", [None, "fork"])
+def test_a_handle_of_a_native_library(caplog, tmp_path, method):
     connection = sqlite3.connect(":memory:", check_same_thread=False)
-    (told,) = warnings_of(caplog, Holds(base=connection))
-    assert "dataset.base (sqlite3.Connection)" in told
-    assert "all workers share it" in told
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["rows"] = list(range(8))
+        cases = {
+            "dataset.base (sqlite3.Connection)": Holds(base=connection),
+            "dataset.file (h5py._hl.files.File)": Holds(file=file),
+            "dataset.client.pool['free'][0] (h5py._hl.dataset.Dataset)": Holds(client=Client(file["rows"])),
+        }
+        for name, dataset in cases.items():
+            (told,) = warnings_of(caplog, dataset, multiprocessing_context=method)
+            assert told.startswith(name), told
+            assert "all workers share it" in told
+            assert "unjam.per_worker(" in told
     connection.close()
 
 
@@ -95,13 +108,38 @@ def test_what_is_made_for_several_processes_is_not_told(caplog, tmp_path):
     (tmp_path / "log").touch()
     with open(tmp_path / "log", "a") as log:
         queue = multiprocessing.Queue()
+        opened = unjam.per_worker(open, tmp_path / "log", "rb")
+        assert opened.readable()  # the handle of this process stays here
         fine = Holds(
             queue=queue, lock=multiprocessing.Lock(), event=multiprocessing.Event(), data=torch.arange(3), log=log,
             value=multiprocessing.Value("i", 0), rows=unjam.SharedList([1, 2]), later=unjam.per_worker(socket.socketpair),
+            opened=opened, samples=(i for i in range(3)), memory=mmap.mmap(-1, 100), random=np.random.default_rng(0),
         )  # fmt: skip
         assert warnings_of(caplog, fine, multiprocessing_context="fork") == []
+        opened.close()
         queue.close()
         queue.join_thread()
+
+
+class Reconnects:
+    """A client of a library that leaves its connection behind when it is pickled."""
+
+    __module__ = "xml.dom"  # any library
+
+    def __init__(self, connection):
+        self.pools = {("host", 80): [connection]}
+
+    def __reduce__(self):
+        return Reconnects, (None,)
+
+
+def test_a_connection_that_is_not_sent(caplog):
+    one, other = socket.socketpair()
+    with one, other:
+        # the name of the connection itself would help nobody
+        (told,) = warnings_of(caplog, Holds(client=Reconnects(one)), multiprocessing_context="fork")
+        assert told.startswith("dataset.client (xml.dom.Reconnects): all workers share this one connection"), told
+        assert warnings_of(caplog, Holds(client=Reconnects(one))) == []
 
 
 FEATURES = """

@@ -42,18 +42,14 @@ class UnjamWarning(UserWarning):
 class CannotShipError(UnjamError, TypeError):
     """A part of the dataset cannot be sent to a worker.
 
-    path: where the dataset holds that part. type_name: its type. cure: how to fix it. is_native: it is of a
-    native library, and may be a connection.
+    path: where the dataset holds that part. type_name: its type. cure: how to fix it.
     """
 
-    def __init__(
-        self, text: str, *, path: str = "", type_name: str = "", cure: str = "", is_native: bool = False
-    ) -> None:
+    def __init__(self, text: str, *, path: str = "", type_name: str = "", cure: str = "") -> None:
         super().__init__(text)
         self.path = path
         self.type_name = type_name
         self.cure = cure
-        self.is_native = is_native
 
 
 class CannotStartError(UnjamError, RuntimeError):

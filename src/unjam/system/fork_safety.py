@@ -33,7 +33,9 @@ def judge(facts: ForkFacts) -> ForkSafety:
     reasons = []
     if facts.python_threads:
         names = ", ".join(facts.python_threads[:3]) + (" …" if len(facts.python_threads) > 3 else "")
-        reasons.append(f"{_count(len(facts.python_threads), 'other Python thread')} runs ({names})")
+        reasons.append(
+            f"{_count(len(facts.python_threads), 'other Python thread')} {'runs' if len(facts.python_threads) == 1 else 'run'} ({names})"
+        )
     if facts.accelerator is not None:
         reasons.append(f"{facts.accelerator} is in use, and cannot be used in a forked process")
     if facts.busy_native:

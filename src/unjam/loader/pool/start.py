@@ -28,7 +28,7 @@ from unjam.loader.pool.fork_server import ForkClient
 from unjam.loader.pool.launcher import ContextLauncher, ServerLauncher
 from unjam.loader.pool.open_pools import close_all
 from unjam.loader.pool.process_pool import ProcessPool
-from unjam.loader.pool.shared_handles import shared_handles
+from unjam.loader.pool.shared_handles import SharedHandle, shared_handles
 from unjam.loader.pool.templates import TemplateCache, TemplateProcess
 from unjam.loader.pool.worker_handle import StartFrame
 from unjam.loader.pool.worker_reports import WorkerReports
@@ -41,6 +41,7 @@ from unjam.system.memory_limits import available_memory
 # A payload may take this part of the available memory; it is a second copy of the dataset's arrays.
 LARGEST_SHARE = 0.5
 _told: set[str] = set()
+_FORKS = "cannot be sent to a worker, so the workers are forked from this process, as torch's are"
 
 
 @dataclass(slots=True)
@@ -86,11 +87,8 @@ def open_pool(worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, 
     """Return a pool for these workers; nothing has started yet. See NOTE [ Start method ]."""
     _at_exit_once()
     method = None if context is None else context.get_start_method()
-    connections = _tell_of_shared_handles(worker_input, method)
     if method == "fork":
         return _forking(worker_input, specs, context, cache)
-    if connections and method is None and "fork" in multiprocessing.get_all_start_methods():
-        return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
     if cache.must_fork and method is None:
         return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
     try:
@@ -110,6 +108,13 @@ def open_pool(worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, 
         if method is None:
             return _fall_back(worker_input, specs, cache.problem_of(worker_input, error), cache)
         raise _cannot_ship(worker_input, error, method) from error
+    connections = shared_handles(worker_input, cache.payload.connections) if cache.payload.connections else []
+    if connections and method is None and "fork" in multiprocessing.get_all_start_methods():
+        cache.payload = None
+        for one in connections:
+            _warn_once(one.path, f"%s (%s) {_FORKS}; the risk: %s\n%s", one.path, one.type_name, one.risk, one.cure)
+        return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
+    _tell(connections)
     if method is None:
         return _served(worker_input, specs, cache)
     begin = StartFrame(ProcessState.here(), cache.payload, tracker_fd(), adopted=False)
@@ -204,24 +209,13 @@ def _preload(cache: PayloadCache) -> None:
     fork_server.with_server(lambda server: server.preload(names))
 
 
-def _tell_of_shared_handles(worker_input: WorkerInput, method: str | None) -> bool:
-    """Warn of what all workers would share; whether there is a connection, which no other process can have."""
-    found = shared_handles(worker_input)
-    forks = method == "fork" or (method is None and any(one.is_connection for one in found))
-    for one in found:
-        if one.is_connection and method is None:
-            _warn_once(
-                one.path,
-                "%s (%s) cannot be sent to a worker, so the workers are forked from this process, as torch's are; "
-                "the risk: %s\n%s",
-                one.path, one.type_name, one.risk, one.cure,
-            )  # fmt: skip
-        elif one.is_connection or forks:  # a file that is sent is opened again
-            _warn_once(one.path, "%s (%s): %s\n%s", one.path, one.type_name, one.risk, one.cure)
-    return any(one.is_connection for one in found)
+def _tell(handles: list[SharedHandle]) -> None:
+    for one in handles:
+        _warn_once(one.path, "%s (%s): %s\n%s", one.path, one.type_name, one.risk, one.cure)
 
 
 def _forking(worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, cache: PayloadCache) -> ProcessPool:
+    _tell(shared_handles(worker_input))
     by_name = [spec.by_name() for spec in specs]
     begin = StartFrame(None, None, None, adopted=False)
     return ProcessPool(ContextLauncher(context, worker_input), by_name, begin, cache.reports)
@@ -242,17 +236,12 @@ def _fall_back(
 
     safety = fork_now()
     risk = "fork was found safe now" if safety.safe else f"the risk: {'; '.join(safety.reasons)}"
-    if problem.is_native:
-        risk += "; all workers share it: if it is a connection or has a position, samples may be wrong"
-    if problem.is_native or not safety.safe:
+    handle = next((one for one in shared_handles(worker_input) if one.path == problem.path), None)
+    if handle is not None:
+        risk += f"; {handle.risk}"
+    if handle is not None or not safety.safe:
         risk += f"\n{problem.cure}"
-    _warn_once(
-        problem.path,
-        "%s (%s) cannot be sent to a worker, so the workers are forked from this process, as torch's are; %s",
-        problem.path,
-        problem.type_name,
-        risk,
-    )
+    _warn_once(problem.path, f"%s (%s) {_FORKS}; %s", problem.path, problem.type_name, risk)
     return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
 
 
@@ -263,20 +252,20 @@ def _cannot_ship(worker_input: WorkerInput, error: BaseException, method: str | 
         culprit = find_culprit(name, getattr(worker_input, name), _attempt)
         if culprit is not None:
             how = "" if method is None else f" by {method}"
-            text = f"{culprit.path} cannot be sent to a worker{how}: it is a {culprit.type_name}\n  {culprit.reason}"
+            handles = [one for one in shared_handles(worker_input) if _is_below(culprit.path, one.path)]
+            path, type_name = (handles[0].path, handles[0].type_name) if handles else (culprit.path, culprit.type_name)
+            text = f"{path} cannot be sent to a worker{how}: it is a {type_name}\n  {culprit.reason}"
             if culprit.between_processes:
                 cure = (
-                    f"help: {culprit.path} is shared between processes; one that is made by multiprocessing.get_context('spawn') can be "
+                    f"help: {path} is shared between processes; one that is made by multiprocessing.get_context('spawn') can be "
                     "sent, and multiprocessing_context='fork' says that forking is meant"
                 )
             else:
                 cure = (
-                    f"help: make it in the worker: unjam.per_worker(what opens it, its arguments) in place of {culprit.path}; or open or "
+                    f"help: make it in the worker: unjam.per_worker(what opens it, its arguments) in place of {path}; or open or "
                     "create it on first use in __getitem__; or pass multiprocessing_context='fork'"
                 )
-            problem = _problem(text, cure, culprit.path, culprit.type_name, error)
-            problem.is_native = culprit.is_native and not culprit.between_processes
-            return problem
+            return _problem(text, cure, path, type_name, error)
     return _problem(
         f"the dataset cannot be sent to a worker: {type(error).__name__}: {error}",
         "help: pass multiprocessing_context='fork', or make what is missing importable in another process",
@@ -284,6 +273,10 @@ def _cannot_ship(worker_input: WorkerInput, error: BaseException, method: str | 
         type(error).__name__,
         error,
     )
+
+
+def _is_below(path: str, top: str) -> bool:
+    return path == top or path.startswith((f"{top}.", f"{top}[", f"{top} "))
 
 
 def _problem(text: str, cure: str, path: str, type_name: str, error: BaseException) -> CannotShipError:

@@ -39,8 +39,6 @@ class Culprit:
     reason: str
     # meant to be shared between processes: a queue, a lock, shared memory
     between_processes: bool = False
-    # of a native library, such as a database client: it may be a connection
-    is_native: bool = False
 
 
 def find_culprit(
@@ -71,13 +69,7 @@ def find_culprit(
     shared = False
     with contextlib.suppress(Exception):  # some objects raise on any access
         shared = _is_between_processes(found)
-    return Culprit(path, _type_name(found), reason, shared, _is_native(found))
-
-
-def _is_native(obj: Any) -> bool:
-    """Whether an object is of a native library, which may keep anything in it."""
-    kind = type(obj)
-    return kind.__module__ not in ("builtins", "functools", "itertools", "_thread") and not hasattr(obj, "__dict__")
+    return Culprit(path, _type_name(found), reason, shared)
 
 
 def _is_between_processes(obj: Any) -> bool:

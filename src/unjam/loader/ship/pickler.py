@@ -7,6 +7,7 @@ import functools
 import io
 import os
 import pickle
+import socket
 import sys
 import threading
 import types
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import context as mp_context
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -33,6 +35,7 @@ from unjam.system.torch_private import PipeWrapper
 # Buffers are aligned to this; buffers smaller than this stay in the stream.
 ALIGNMENT = 64
 _LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
+_CONNECTIONS = (socket.socket, Connection)
 _UNKNOWN = object()
 
 
@@ -65,6 +68,8 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
         self.modules: set[str] = set()
         # a method of the program's own code that runs when the object is rebuilt; empty: none
         self.runs = ""
+        # by id: the sockets and pipes that were pickled, which the worker will share with this process
+        self.connections: set[int] = set()
         self.maps = maps or SharedMaps()
         self._known: dict[type, Any] = {}
         super().__init__(file, pickle.HIGHEST_PROTOCOL, buffer_callback=self._keep)
@@ -125,7 +130,13 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
             if issubclass(kind, kinds):
                 return reduce
         shared = _multiprocessing_reducer(kind)
-        return None if shared is None else lambda _, obj: shared(obj)
+        if shared is None:
+            return None
+        return (
+            functools.partial(_reduce_connection, shared)
+            if issubclass(kind, _CONNECTIONS)
+            else lambda _, obj: shared(obj)
+        )
 
 
 class TravellingPickler(ShippingPickler):
@@ -164,6 +175,11 @@ def _multiprocessing_reducer(kind: type) -> Callable[[Any], Any] | None:
         return None
     reduce: Callable[[Any], Any] | None = ForkingPickler._extra_reducers.get(kind)  # type: ignore[attr-defined] # noqa: SLF001
     return reduce
+
+
+def _reduce_connection(shared: Callable[[Any], Any], pickler: ShippingPickler, connection: Any) -> Any:
+    pickler.connections.add(id(connection))
+    return shared(connection)
 
 
 def _bind_to_module(function: types.FunctionType, reduced: Any) -> Any:

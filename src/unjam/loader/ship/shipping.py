@@ -69,6 +69,8 @@ class Payload:
     own: frozenset[str] = frozenset()
     # a method of the program's own code that runs when the object is rebuilt; empty: none
     runs: str = ""
+    # by id: sockets and pipes in it, which the worker shares with this process
+    connections: frozenset[int] = frozenset()
 
     @classmethod
     def received(cls, content: Any, manifest: Manifest) -> Payload:
@@ -124,7 +126,8 @@ def ship(
     for (start, length), view in _places(manifest, dumped):
         content[start : start + length] = view
     needed = frozenset(dumped.modules & reached.own.keys())
-    return Payload(fd, manifest, mapping, dumped.fds, frozenset(reached.installed), needed, dumped.runs)
+    found = frozenset(dumped.connections)
+    return Payload(fd, manifest, mapping, dumped.fds, frozenset(reached.installed), needed, dumped.runs, found)
 
 
 def _dump_state(reached: reachable_modules.Reached, buffers: list[pickle.PickleBuffer]) -> bytes:
@@ -223,6 +226,7 @@ class Dumped:
     fds: list[OwnedFd]
     modules: set[str]
     runs: str
+    connections: set[int]
     state: bytes = b""
 
 
@@ -234,7 +238,7 @@ def dump(
     pickler = ContainerPickler(stream, numbers) if numbers else kind(stream)
     with as_if_spawning(pickler):
         pickler.dump(worker_input)
-    dumped = Dumped(stream.getvalue(), pickler.buffers, pickler.fds, pickler.modules, pickler.runs)
+    dumped = Dumped(stream.getvalue(), pickler.buffers, pickler.fds, pickler.modules, pickler.runs, pickler.connections)
     pickler.let_go()
     return dumped
 
