@@ -164,15 +164,19 @@ class Cache(Dataset):
         return index
 
 if __name__ == "__main__":
-    for batch in DataLoader(Cache(), batch_size=1, num_workers=1):
-        pass
+    try:
+        for batch in DataLoader(Cache(), batch_size=1, num_workers=1):
+            pass
+    except OSError:
+        REACTS
 """
 
 
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(120)
-def test_a_program_that_writes_more_than_its_view_holds(tmp_path):
-    (tmp_path / "train.py").write_text(FULL)
+@pytest.mark.parametrize("reacts", ["raise", "__import__('threading').Event().wait()"])
+def test_a_program_that_writes_more_than_its_view_holds(tmp_path, reacts):
+    (tmp_path / "train.py").write_text(FULL.replace("REACTS", reacts))
     report = tmp_path / "report.json"
     site = tmp_path / "site"
     site.mkdir()

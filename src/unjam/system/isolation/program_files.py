@@ -143,9 +143,13 @@ class ProgramFiles:
         allowed = [self.base, _SHARED_MEMORY, *_DEVICES]
         return refusals.Refusals(f"{self.shared}/{_REFUSALS}", allowed, [_SHARED_MEMORY])
 
-    def note_if_full(self) -> None:
-        """In the program: write down that its changes have used up the memory that they may use."""
-        if self.way == VIEW and (room := view.room_if_full(self.base, PROGRAM)):
+    def note_if_full(self, pid: int = 0) -> None:
+        """Write down that the program's changes have used up the memory that they may use.
+
+        pid: of a process of the program; without it, this process is one.
+        """
+        root = f"/proc/{pid}/root" if pid else ""
+        if self.way == VIEW and (room := view.room_if_full(root + self.base, PROGRAM)):
             with contextlib.suppress(OSError), open(f"{self.shared}/{_FULL}", "w", encoding="ascii") as file:
                 file.write(str(room))
 

@@ -11,6 +11,10 @@ Where a view (NOTE [ The view ]) is not possible, Python's own functions are poi
 A path stands for its entry in `files` if there is one, for nothing if it or a folder above it is
 hidden, and for the original otherwise. A mark is never removed: what is made again lies in `files`.
 So each change is one operation on the disk, and the workers of a program see each other's files.
+
+A program looks at thousands of files that it never changes, most of them while it imports. So what is
+known of folders is kept until the next mark, or the next folder that is made, removed or renamed: each
+of these changes the time of `hidden`.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import shutil
 import stat
 import threading
 import time
+from dataclasses import dataclass, field
 
 # the originals of functions that `redirect` replaces: this module must reach the files themselves
 _lstat, _stat, _listdir, _mkdir, _readlink, _symlink = os.lstat, os.stat, os.listdir, os.mkdir, os.readlink, os.symlink
@@ -35,6 +40,7 @@ SHARED_MEMORY = "/dev/shm"
 MOST_LINKS = 40
 # nanoseconds in which the clock of a file system may not advance
 CLOCK_STEP = 50_000_000
+MOST_KNOWN = 20_000
 
 
 class Union:
@@ -47,8 +53,8 @@ class Union:
         for folder in (self.files, self._hidden):
             os.makedirs(folder, 0o700, exist_ok=True)
         self._real = (*LEFT_ALONE, scratch, *real)
-        self._marks: frozenset[str] = frozenset()
-        self._marks_at = -1
+        self._known = _Known(frozenset())
+        self._known_at = -1
         self._owner = _stat(self._hidden).st_uid
 
     # -- names -------------------------------------------------------------------------------------
@@ -64,8 +70,8 @@ class Union:
         full = path if path.startswith("/") else posixpath.join(self.current(), path)
         folder, name = posixpath.split(full.rstrip("/"))
         if name in ("", ".", ".."):
-            return self._folder(full, MOST_LINKS)
-        return posixpath.join(self._folder(folder, MOST_LINKS), name)
+            return self._folder(full)
+        return posixpath.join(self._folder(folder), name)
 
     def current(self) -> str:
         """The current folder, under the name that the program knows."""
@@ -85,8 +91,18 @@ class Union:
             full = self.canonical(posixpath.join(posixpath.dirname(full), link))
         raise _error(errno.ELOOP, path)
 
-    def _folder(self, folder: str, links: int) -> str:
-        done = "/"
+    def _folder(self, folder: str) -> str:
+        folders = self._now().folders
+        if folder not in folders:
+            done, lasts = self._resolve(folder)
+            if not lasts:
+                return done
+            folders[folder] = done
+        return folders[folder]
+
+    def _resolve(self, folder: str) -> tuple[str, bool]:
+        """A folder without links in its path, and whether only this program can change that."""
+        done, links, lasts = "/", MOST_LINKS, True
         parts = [part for part in folder.split("/") if part not in ("", ".")]
         while parts:
             name = parts.pop(0)
@@ -96,6 +112,7 @@ class Union:
             done = posixpath.join(done, name)
             found = self.find(done)
             mode = _lstat(found).st_mode
+            lasts = lasts and not self.is_left_alone(done)
             if stat.S_ISLNK(mode):
                 link = _readlink(found)
                 links -= 1
@@ -105,7 +122,7 @@ class Union:
                 done = "/" if link.startswith("/") else posixpath.dirname(done)
             elif not stat.S_ISDIR(mode):
                 raise _error(errno.ENOTDIR, folder)
-        return done
+        return done, lasts
 
     def _link_at(self, full: str) -> str | None:
         """Where a link leads. A descriptor's name in /proc may lead to what has no path."""
@@ -124,7 +141,16 @@ class Union:
         if self.is_left_alone(full):
             return full
         own = self.files + full
+        if self._is_untouched(posixpath.dirname(full)):
+            return own if self._is_marked(full) else full
         return own if _exists(own) or self.is_hidden(full) else full
+
+    def _is_untouched(self, folder: str) -> bool:
+        """Whether a folder is the original, and nothing was made in it."""
+        known = self._now().untouched
+        if folder not in known:
+            known[folder] = not _exists(self.files + folder) and not self.is_hidden(folder)
+        return known[folder]
 
     def names(self, full: str) -> list[tuple[str, str]]:
         """The entries of a folder: each name, and the file that it stands for."""
@@ -146,7 +172,7 @@ class Union:
         """Whether the entries of a folder differ from those of the original."""
         if self.is_left_alone(full):
             return False
-        return _exists(self.files + full) or bool(self._known_marks())
+        return _exists(self.files + full) or bool(self._now().marks)
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -171,6 +197,7 @@ class Union:
         if stat.S_ISDIR(status.st_mode):
             _mkdir_once(own, 0o700)
             _copy_status(status, own)
+            self._changed()
         else:
             self._copy_in(full, own, status, keep=keep)
         return own
@@ -194,7 +221,7 @@ class Union:
         if not self.is_hidden(full) and _exists(full):
             _check_permission(posixpath.dirname(full), folder=True)
             os.close(_open(f"{self._hidden}/{_hash(full)}", os.O_WRONLY | os.O_CREAT, 0o600))
-            self._marks_at = -1
+            self._known_at = -1
 
     def remove(self, full: str) -> None:
         """Remove a file or link."""
@@ -206,6 +233,7 @@ class Union:
         self.hide(full)
         if _exists(own):
             _unlink(own)
+            self._changed()
 
     def remove_folder(self, full: str) -> None:
         """Remove a folder that shows no entries."""
@@ -214,6 +242,7 @@ class Union:
         self.hide(full)
         if _exists(self.files + full):
             _rmdir(self.files + full)
+            self._changed()
 
     def make_folder(self, full: str, mode: int) -> None:
         """Make a folder."""
@@ -221,9 +250,16 @@ class Union:
             raise _error(errno.EEXIST, full)
         self._make_folder_of_new(posixpath.dirname(full))
         _mkdir(self.files + full, mode)
+        self._changed()
 
     def move(self, source: str, target: str) -> None:
         """Rename a file or folder."""
+        try:
+            self._move(source, target)
+        finally:
+            self._changed()
+
+    def _move(self, source: str, target: str) -> None:
         found = self.find(source)
         if not _exists(found):
             raise _error(errno.ENOENT, source)
@@ -291,34 +327,51 @@ class Union:
             raise _error(errno.ENOTDIR, folder)
         self._make_folders(posixpath.dirname(folder))
         _mkdir_once(own, stat.S_IMODE(_mode(folder)) | 0o700)
+        self._changed()
 
-    # -- marks -------------------------------------------------------------------------------------
+    # -- marks, and what is known --------------------------------------------------------------------
 
     def is_hidden(self, full: str) -> bool:
         """Whether the original at a path, or a folder above it, is hidden."""
-        if not self._known_marks():
+        known = self._now()
+        if not known.marks:
             return False
-        while True:
-            if self._is_marked(full):
-                return True
-            if full == "/":
-                return False
-            full = posixpath.dirname(full)
+        if full not in known.hidden:
+            known.hidden[full] = self._is_marked(full) or (full != "/" and self.is_hidden(posixpath.dirname(full)))
+        return known.hidden[full]
 
     def _is_marked(self, full: str) -> bool:
-        marks = self._known_marks()
+        marks = self._now().marks
         return bool(marks) and _hash(full) in marks
 
-    def _known_marks(self) -> frozenset[str]:
+    def _changed(self) -> None:
+        """Let every process forget what it knows."""
+        _utime(self._hidden)
+        self._known_at = -1
+
+    def _now(self) -> _Known:
         status = _stat(self._hidden)
         if status.st_uid != self._owner:
             raise _error(errno.EPERM, self._hidden)  # the doctor is gone, and another user has made the folder again
         changed = status.st_mtime_ns
-        if changed != self._marks_at:
-            self._marks, self._marks_at = frozenset(_listdir(self._hidden)), changed
+        if changed != self._known_at or len(self._known) > MOST_KNOWN:
+            self._known, self._known_at = _Known(frozenset(_listdir(self._hidden))), changed
             if abs(time.time_ns() - changed) < CLOCK_STEP:
-                self._marks_at = -1  # a second mark may get the same time
-        return self._marks
+                self._known_at = -1  # a second change may get the same time
+        return self._known
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was found since the last change. marks: the names in `hidden`. The rest is by path."""
+
+    marks: frozenset[str]
+    folders: dict[str, str] = field(default_factory=dict)
+    untouched: dict[str, bool] = field(default_factory=dict)
+    hidden: dict[str, bool] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.folders) + len(self.untouched) + len(self.hidden)
 
 
 def _mkdir_once(path: str, mode: int) -> None:

@@ -128,9 +128,12 @@ def _watch(
         watched = program.follow(WHOLE if wishes.whole else min(WATCH, wishes.budget / 2), wishes.tick, wishes.hurry)
         results.watched = watched
         results.stopped = program.interrupted
-        if watched.outcome == "failed" and (room := program.files.full()):
+        if watched.outcome != "ended" and not results.stopped and (room := program.files.full()):
+            what = {"failed": "and failed, which may be the reason", "frozen": "and froze, which may be the reason"}
             advice = "let it write less, or examine it where more memory is free"
-            raise CannotExamine(f"the program {full_words(room)}, and failed, which may be the reason; {advice}")
+            raise CannotExamine(
+                f"the program {full_words(room)}, {what.get(watched.outcome, 'and could not go on as usual')}; {advice}"
+            )
         if not results.stopped:
             _examine(program, range(min(len(program.captured), MOST_LOADERS)), wishes, results)
             program.finish(watched)

@@ -113,6 +113,8 @@ class WatchedProgram(CapturedProgram):
         if refused:
             raise CannotExamine(f"cannot protect your files from the program: {refused}")
         self._await_twins()
+        for one in self._alive():
+            self.files.note_if_full(one.pid)
         if outcome == "stopped":
             self._suspend()
         watched = self._assembled(outcome, code, time.monotonic() - began)
