@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import io
 import itertools
@@ -20,6 +21,7 @@ from torch.utils.data import RandomSampler
 import unjam
 from support import Counting, Squares
 from unjam.errors import CannotResumeError
+from unjam.loader.saved_state import fields_checksum
 from unjam.system import random_state
 
 
@@ -49,6 +51,11 @@ def text_of(state: bytes) -> str:
     return base64.b64encode(zlib.compress(state)).decode()
 
 
+def signed(saved: dict) -> dict:
+    """The state, as somebody who knows the checksum would change it."""
+    return {**saved, "checksum": fields_checksum(saved)}
+
+
 def with_position(text: str, at: int, place: int) -> str:
     raw = bytearray(random_state.from_text(text))
     struct.pack_into("I", raw, 4 * place, at)
@@ -63,7 +70,9 @@ WRONG = [
     ("ahead", list(range(50))), ("ahead", [5, 5]), ("ahead", 7), ("ahead", ["5"]), ("drawn", -1), ("seeded", "yes"),
     ("generators", {"numpy": text_of(bytes(3000))}), ("generators", None), ("last_worker", 10**9), ("sampler", 5),
     ("set_epoch", {"sampler": "3"}), ("workers", {"x": {}}), ("workers", {"0": 5}), ("workers", {"0": {"yielded": -1}}),
-    ("workers", []), ("batches", 10**6),
+    ("workers", []), ("batches", 10**6), ("workers", {"1" * 5000: {}}), ("workers", {"00": {}}), ("begin", {}), ("generators", {}),
+    ("begin", {"global torch": text_of(bytes(torch.Generator().get_state().numpy())), "elsewhere": "junk"}),
+    ("seed", (1 << 64) - 1), ("unjam", torch.zeros(3)), ("unjam", np.zeros(3)),
 ]  # fmt: skip
 
 
@@ -88,7 +97,9 @@ def test_a_missing_field_is_named(states):
                 assert field in str(error) or field == "unjam"
 
 
-@pytest.mark.parametrize("saved", [5, "text", [1], {"epoch": 3}, {"unjam": None}])
+@pytest.mark.parametrize(
+    "saved", [5, "text", [1], {"epoch": 3}, {"unjam": None}, None, 0, "", [], torch.zeros(3), np.zeros(3)]
+)
 def test_what_is_no_state_at_all(saved):
     with pytest.raises(CannotResumeError):
         make().load_state_dict(saved)
@@ -151,8 +162,9 @@ def test_a_state_cannot_start_as_many_workers_as_it_likes(states):
     saved = copy.deepcopy(states["stream"])
     saved["num_workers"] = 4000
     saved["workers"] = {}
+    saved["batches"] = saved["position"] = 0
     loader = unjam.DataLoader(Counting(40), batch_size=2, num_workers="auto")
-    loader.load_state_dict(saved)
+    loader.load_state_dict(signed(saved))
     with pytest.raises(CannotResumeError, match="4000"):
         next(iter(loader))
 
@@ -162,7 +174,7 @@ def test_an_epoch_that_ends_before_the_state(states):
     saved = copy.deepcopy(states["within"])
     saved["position"] = saved["batches"] = saved["begun"] = 10**6
     loader = make()
-    loader.load_state_dict(saved)
+    loader.load_state_dict(signed(saved))
     with pytest.warns(unjam.UnjamWarning, match="after 10 batches"):
         assert list(loader) == []
 
@@ -175,7 +187,63 @@ def test_states_survive_torch_save_without_trust(states):
         assert torch.load(file, weights_only=True) == saved
 
 
-def test_random_damage_never_fails_later(states):
+@pytest.mark.parametrize("field", ["ahead", "position", "drawn", "last_worker", "seed", "epoch"])
+def test_a_possible_value_that_was_not_saved(states, field):
+    """It would leave samples out, repeat them or change their order, without a word."""
+    saved = copy.deepcopy(states["within"])
+    saved[field] = [saved["position"] + 4] if field == "ahead" else saved[field] + 1
+    with pytest.raises(CannotResumeError, match="changed since it was saved"):
+        make().load_state_dict(saved)
+
+
+class Stateful(Counting):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class StatefulSampler(RandomSampler):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def test_the_state_of_another_kind_of_loader(states):
+    """It would begin anew, without a word."""
+
+    def state_of(loader):
+        iterator = iter(loader)
+        next(iterator)
+        return loader.state_dict()
+
+    stream, stateful = Counting(40), Stateful(40)
+    sampled = unjam.DataLoader(Squares(40), batch_size=4, sampler=StatefulSampler(Squares(40)), num_workers=1)
+    for saved, other in (
+        (states["within"], unjam.DataLoader(stream, batch_size=4, num_workers=1)),
+        (states["stream"], unjam.DataLoader(Squares(40), batch_size=2, num_workers=2)),
+        (state_of(unjam.DataLoader(stateful, batch_size=2)), unjam.DataLoader(stream, batch_size=2)),
+        (state_of(sampled), make()),
+    ):
+        with pytest.raises(CannotResumeError):
+            other.load_state_dict(saved)
+
+
+def test_the_place_of_torchs_generator(states):
+    """Torch checks its two numbers one by one, and reads beyond its words."""
+    raw = bytearray(torch.Generator().get_state().numpy())
+    struct.pack_into("=8xi4xQ", raw, 0, 624, 624)
+    saved = copy.deepcopy(states["within"])
+    saved["generators"]["torch"] = text_of(bytes(raw))
+    with pytest.raises(CannotResumeError, match="'generators': torch"):
+        make().load_state_dict(signed(saved))
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_random_damage_never_fails_later(states, knows):
     """Whatever one value becomes: it is refused with the exception, or the epoch runs."""
     draw = random.Random(random.randrange(10**6))
     values = [None, True, -1, 0, 3, 10**30, 1.5, "", "x", b"x", [], [1], {}, {"a": 1}, [[1]], float("nan")]
@@ -187,6 +255,9 @@ def test_random_damage_never_fails_later(states):
             place = place[name]
             name = draw.choice(sorted(place))
         place[name] = draw.choice(values)
+        if knows:
+            with contextlib.suppress(Exception):  # what is no JSON cannot be signed
+                saved = signed(saved)
         loader = unjam.DataLoader(Squares(40), batch_size=4, sampler=RandomSampler(Squares(40)))
         try:
             loader.load_state_dict(saved)

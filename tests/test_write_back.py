@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 from unjam.doctor.fix import write_back as module
-from unjam.doctor.fix.write_back import CannotWrite, Edited, with_line_endings_of, write_back
+from unjam.doctor.fix.source_edit import SourceEdit
+from unjam.doctor.fix.write_back import CannotWrite, Edited, write_back
 
 BEFORE, AFTER = b"x = 1\n", b"x = 2\n"
 
@@ -138,8 +139,43 @@ def test_git_is_backup_enough(program):
     assert (program.parent / "program.py.orig").read_bytes() == b"not committed\n"
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize(
+    "how", ["another file by a pattern", "assume-unchanged", "skip-worktree", "a filter", "another repository"]
+)
+def test_work_that_git_does_not_show(tmp_path, monkeypatch, how):
+    def git(*words):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=tmp_path, check=True, capture_output=True)  # fmt: skip
+
+    (tmp_path / "train1.py").write_bytes(BEFORE)
+    path = tmp_path / ("train[1].py" if how == "another file by a pattern" else "train1.py")
+    git("init")
+    if how == "a filter":
+        (tmp_path / ".gitattributes").write_text("*.py filter=strip")
+        git("config", "filter.strip.clean", "grep -v SECRET")
+    git("add", "-A")
+    git("commit", "-m", "x")
+    if how in ("assume-unchanged", "skip-worktree"):
+        git("update-index", f"--{how}", "train1.py")
+    if how == "another repository":
+        monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
+        path = tmp_path / "inner" / "train1.py"
+        path.parent.mkdir()
+        subprocess.run(["git", "init", path.parent], check=True, capture_output=True, env={"PATH": os.environ["PATH"]})
+    work = BEFORE if how == "another repository" else BEFORE + b"SECRET = 2\n"
+    path.write_bytes(work)
+    assert write_back([Edited(str(path), work, AFTER)]) == [f"{path}.orig"]
+    assert (path.parent / f"{path.name}.orig").read_bytes() == work
+
+
+def inserted(text: str, line: int) -> str:
+    edit = SourceEdit("program.py", text)
+    edit.insert_before(edit.statement(line), ["import b"])
+    return edit.edited_text()
+
+
 def test_line_endings():
-    assert with_line_endings_of("a\nb\n", "a\r\n") == "a\r\nb\r\n"
-    assert with_line_endings_of("a\r\nb\n", "x\r\ny\r\n") == "a\r\nb\r\n"
-    assert with_line_endings_of("a\nb\n", "a\n") == "a\nb\n"
-    assert with_line_endings_of("a", "") == "a"
+    assert inserted("a\r\nc\r\n", 2) == "a\r\nimport b\r\nc\r\n"
+    assert inserted("a\r\nc\nd\r\n", 3) == "a\r\nc\nimport b\r\nd\r\n"
+    assert inserted("a\nc\n", 2) == "a\nimport b\nc\n"
+    assert inserted("a\n\x0c\nc = '\x85\u2028'\nd\n", 4) == "a\n\x0c\nc = '\x85\u2028'\nimport b\nd\n"

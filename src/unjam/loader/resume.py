@@ -45,7 +45,7 @@ from unjam.errors import CannotResumeError, UnjamWarning
 from unjam.loader.driver.delivered import Delivered, checksum
 from unjam.loader.driver.index_source import listed
 from unjam.loader.options import AutoWorkers
-from unjam.loader.saved_state import GLOBAL, VERSION, checked
+from unjam.loader.saved_state import GLOBAL, VERSION, checked, fields_checksum
 from unjam.loader.state import LoaderState
 from unjam.loader.worker.progress import as_plain, from_plain, is_stateful
 from unjam.loader.worker.spec import batch_seed
@@ -181,7 +181,7 @@ def state_dict(loader: Any, state: LoaderState) -> dict[str, Any]:
         found["set_epoch"] = epochs
     if not now.finished or now.keeps_workers or not now.workers:
         found["workers"] = {str(worker): as_plain(mark) for worker, mark in sorted(now.marks.items())}
-    return found
+    return {**found, "checksum": fields_checksum(found)}
 
 
 def _rank() -> list[int]:
@@ -195,11 +195,12 @@ def _counts_epochs(sampler: Any) -> bool:
     return callable(getattr(sampler, "set_epoch", None)) and type(getattr(sampler, "epoch", None)) is int
 
 
-def load_state_dict(loader: Any, state: LoaderState, saved: Mapping[str, Any]) -> None:
+def load_state_dict(loader: Any, state: LoaderState, saved: Any) -> None:
     """Remember a state: the next iterator goes on from it."""
-    if not saved:
+    if isinstance(saved, Mapping) and not saved:
         return
     saved = checked(saved)
+    _check_kind(loader, saved)
     for path, generator in _generators(loader).items():
         if path in saved["begin"]:
             try:
@@ -218,6 +219,29 @@ def load_state_dict(loader: Any, state: LoaderState, saved: Mapping[str, Any]) -
     for path, sampler in _samplers(loader):
         if path in saved.get("set_epoch", {}) and _counts_epochs(sampler):
             sampler.set_epoch(saved["set_epoch"][path])
+
+
+def _check_kind(loader: Any, saved: Mapping[str, Any]) -> None:
+    """Refuse the state of another kind of loader: it would begin anew, or elsewhere, without a word."""
+    marks = saved.get("workers", {})
+    if "sampler" in saved and stateful_sampler(loader) is None:
+        raise CannotResumeError(
+            "the saved state has the state of a sampler, and this loader has no sampler that takes it"
+        )
+    if any("dataset" in mark for mark in marks.values()) and not is_stateful(loader.dataset):
+        raise CannotResumeError(
+            "the saved state has the state of a dataset, and this loader's has no load_state_dict()"
+        )
+    if saved["finished"]:
+        return
+    given = sum(mark["yielded"] for mark in marks.values())
+    streams = isinstance(loader.dataset, IterableDataset)
+    if streams and given < saved["batches"]:
+        raise CannotResumeError(
+            "the saved state is no state of a stream, field 'workers': it does not say what each worker gave"
+        )
+    if given and not streams:
+        raise CannotResumeError("the saved state is one of a stream, and this loader's dataset is none")
 
 
 # -- going on ------------------------------------------------------------------------------------------

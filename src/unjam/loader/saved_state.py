@@ -1,11 +1,15 @@
 """What a saved state of a loader must look like.
 
 A state comes from a checkpoint: it may be damaged, of another program, or made by somebody else. Each
-field is checked when it is loaded, so that nothing fails later, and the error names the field.
+field is checked when it is loaded, so that nothing fails later, and the error names the field. A
+checksum tells that all fields are still as they were saved: one that is possible but wrong would
+repeat samples, or leave some out, without a word.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,20 +23,18 @@ _MOST = 1 << 63
 _Check = Callable[[Any], str]  # what is wrong with a value; empty: nothing
 
 
-def checked(saved: Mapping[str, Any]) -> dict[str, Any]:
+def checked(saved: Any) -> dict[str, Any]:
     """Return the state if it is one of `state_dict()`; raise CannotResumeError if not."""
     if not isinstance(saved, Mapping):
         raise CannotResumeError(f"a saved state is a dict, not a {type(saved).__name__}")
-    if saved.get("unjam") != VERSION or type(saved["unjam"]) is not int:
-        told = (
-            f"version {saved['unjam']!r}"
-            if "unjam" in saved
-            else f"its keys are {', '.join(map(str, list(saved)[:4]))}"
-        )
+    version = saved.get("unjam")
+    if type(version) is not int or version != VERSION:
+        keys = ", ".join(map(str, list(saved)[:4]))
+        told = f"version {_kind(version)}" if "unjam" in saved else f"its keys are {keys}"
         raise CannotResumeError(
             f"this is no state of an unjam.DataLoader of this version ({told}); load the state that its state_dict() returned"
         )
-    found = dict(saved)
+    found = {name: saved[name] for name in (*_ALWAYS, *_WITHIN_EPOCH, *_OPTIONAL) if name in saved}
     _check_fields("", found, _ALWAYS)
     if not found["finished"]:
         _check_fields("", found, _WITHIN_EPOCH)
@@ -48,7 +50,20 @@ def checked(saved: Mapping[str, Any]) -> dict[str, Any]:
             _check_fields("", found, {name: check})
     for number, mark in found.get("workers", {}).items():
         _check_mark(f"workers.{number}", mark)
-    return found
+    found = {"unjam": version, **found}
+    if saved.get("checksum") != fields_checksum(found):
+        raise _damaged("checksum", "other fields have changed since it was saved")
+    return {**found, "checksum": saved["checksum"]}
+
+
+def fields_checksum(state: Mapping[str, Any]) -> int:
+    """The checksum of all fields of ours; states of datasets and samplers may be of any kind."""
+    ours = {name: value for name, value in state.items() if name not in ("sampler", "workers", "checksum")}
+    marks = {
+        number: {name: value for name, value in mark.items() if name not in ("dataset", "iterator")}
+        for number, mark in state.get("workers", {}).items()
+    }
+    return zlib.crc32(json.dumps([ours, marks], sort_keys=True).encode())
 
 
 def _check_mark(path: str, mark: Any) -> None:
@@ -57,6 +72,8 @@ def _check_mark(path: str, mark: Any) -> None:
     _check_fields(path, mark, _MARK)
     if "start" in mark:
         _check_fields(path, mark, {"start": _global_states})
+    if mark["told"] > mark["yielded"]:
+        raise _damaged(f"{path}.told", f"{mark['told']} is more than the {mark['yielded']} samples that were given")
 
 
 def _check_fields(path: str, found: Mapping[str, Any], checks: Mapping[str, _Check]) -> None:
@@ -120,23 +137,35 @@ def _texts(value: Any) -> str:
 
 def _states(value: Any) -> str:
     """The states of generators by path; those of objects are checked when the objects are known."""
-    problem = _texts(value)
+    problem = _texts(value) or ("" if f"{GLOBAL}torch" in value else f"{GLOBAL}torch is missing")
     if problem:
         return problem
-    known = {path: text for path, text in value.items() if path.startswith(GLOBAL)}
-    return _global_states({path.removeprefix(GLOBAL): text for path, text in known.items()})
+    for path, text in value.items():
+        if problem := _state_in(path.removeprefix(GLOBAL) if path.startswith(GLOBAL) else "", text):
+            return f"{path}: {problem}"
+    return ""
+
+
+def _state_in(name: str, text: str) -> str:
+    """What is wrong with the state of a generator. name: of a global one."""
+    try:
+        state = random_state.from_text(text)
+        if name:
+            random_state.check(name, state)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _generators(value: Any) -> str:
+    return _global_states(value) or ("" if "torch" in value else "torch is missing")
 
 
 def _global_states(value: Any) -> str:
     problem = _texts(value)
     if problem:
         return problem
-    for name, text in value.items():
-        try:
-            random_state.check(name, random_state.from_text(text))
-        except ValueError as error:
-            return f"{name}: {error}"
-    return ""
+    return next((f"{name}: {problem}" for name, text in value.items() if (problem := _state_in(name or "?", text))), "")
 
 
 def _sampler(value: Any) -> str:
@@ -154,17 +183,22 @@ def _epochs(value: Any) -> str:
 def _marks(value: Any) -> str:
     if not isinstance(value, Mapping):
         return f"a dict is needed, not {_kind(value)}"
-    names = [str(name) for name in value]
-    return next((f"{name!r} is no worker" for name in names if not (name.isascii() and name.isdecimal())), "")
+    return next((f"{name!r:.40} is no worker" for name in value if not _is_worker(name)), "")
+
+
+def _is_worker(name: Any) -> bool:
+    """Whether a key is the number of a worker, written as `str` writes it."""
+    is_number = isinstance(name, str) and name.isascii() and name.isdecimal() and len(name) <= len(str(MOST_WORKERS))
+    return is_number and str(int(name)) == name and int(name) < MOST_WORKERS
 
 
 _ALWAYS: dict[str, _Check] = {
     "epoch": _whole(0, _MOST), "finished": _flag, "batches": _whole(0, _MOST), "num_workers": _whole(0, MOST_WORKERS),
-    "keeps_workers": _flag, "seed": _whole(-_MOST, 2 * _MOST), "sample_seed": _maybe(_whole(-_MOST, 2 * _MOST)),
+    "keeps_workers": _flag, "seed": _whole(0, _MOST), "sample_seed": _maybe(_whole(0, _MOST)),
     "rank": _rank, "begin": _states,
 }  # fmt: skip
 _WITHIN_EPOCH: dict[str, _Check] = {
-    "generators": _global_states, "position": _whole(0, _MOST), "ahead": _numbers, "drawn": _whole(0, 1 << 32),
+    "generators": _generators, "position": _whole(0, _MOST), "ahead": _numbers, "drawn": _whole(0, 1 << 32),
     "seeded": _flag, "drew": _flag, "begun": _whole(0, _MOST), "last_worker": _whole(-1, MOST_WORKERS),
 }  # fmt: skip
 _OPTIONAL: dict[str, _Check] = {"sampler": _sampler, "set_epoch": _epochs, "workers": _marks}

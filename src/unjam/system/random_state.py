@@ -29,6 +29,8 @@ NAMES = ("torch", "python", "numpy")
 _WORDS = 624
 _LONGEST = 1 << 20  # more than any state takes, as bytes or as text
 _NORMAL = struct.Struct("<?d")  # whether a second normal number is waiting, and which
+_TORCHS_PLACE = struct.Struct("=8xi4xQ")  # how many words are left, and which comes next
+_CPU = torch.device("cpu")
 _WAITING = struct.Struct("@i4xd")  # the same in numpy's memory
 
 
@@ -104,7 +106,7 @@ def check(name: str, state: bytes) -> None:
 def check_for(generator: Any, state: bytes) -> None:
     """Raise ValueError unless this is a state for a generator object."""
     if isinstance(generator, torch.Generator):
-        _check_torch(state)
+        _check_torch(state, generator.device)
     elif isinstance(generator, random.Random):
         _check_words(state, position=-1)
     elif hasattr(generator, "bit_generator"):
@@ -121,11 +123,16 @@ def check_for(generator: Any, state: bytes) -> None:
         _check_words(state, position=0)
 
 
-def _check_torch(state: bytes) -> None:
+def _check_torch(state: bytes, device: torch.device = _CPU) -> None:
     try:
-        torch.Generator().set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
-    except (RuntimeError, TypeError) as error:
+        torch.Generator(device).set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError("it is no state of torch's generator") from error
+    if device.type == "cpu":
+        left, following = _TORCHS_PLACE.unpack_from(state)
+        # torch checks each of them, and reads beyond its words if they do not belong together
+        if left + following != _WORDS + 1 and (left, following) != (1, 0):
+            raise ValueError(f"its position {following} does not belong to the {left} words that are left")
 
 
 def _check_words(state: bytes, *, position: int) -> None:

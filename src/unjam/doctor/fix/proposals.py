@@ -10,7 +10,6 @@ from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.fix import edits
 from unjam.doctor.fix.source_edit import CannotEdit, SourceEdit
-from unjam.doctor.fix.write_back import with_line_endings_of
 from unjam.doctor.rules.rule import Finding
 from unjam.system.file_owner import is_users
 
@@ -32,7 +31,7 @@ def proposals(finding: Finding, cases: list[Case], changed: dict[str, str]) -> I
     for words, place, change in _candidates(finding, case):
         known = True
         if protected := _protected_by(case.part(finding.culprit) if case is not None else None, case):
-            yield f"{words}: the lock may protect {', '.join(protected[:3])}, which all workers would then use at the same time"
+            yield f"{words}: the lock may protect {protected}, which all workers would then use at the same time"
             return
         if place is None or not os.path.isfile(place.file) or not is_users(place.file):
             yield f"{words}: there is no line of the program to change"
@@ -41,7 +40,7 @@ def proposals(finding: Finding, cases: list[Case], changed: dict[str, str]) -> I
             original = changed.get(place.file) or _text(place.file)
             edit = SourceEdit(place.file, original)
             change(edit)
-            yield Proposal(place.file, original, with_line_endings_of(edit.edited_text(), original), words)
+            yield Proposal(place.file, original, edit.edited_text(), words)
         except (CannotEdit, OSError, UnicodeDecodeError) as error:
             yield f"{words}: {error}"
     if not known:
@@ -62,12 +61,14 @@ def _case_of(finding: Finding, cases: list[Case]) -> Case | None:
     return cases[0] if cases else None
 
 
-def _protected_by(lock: Part | None, case: Case | None) -> list[str]:
+def _protected_by(lock: Part | None, case: Case | None) -> str:
     """What a lock may protect, and all workers share: with a lock of its own, each would use it at the same time."""
     if lock is None or case is None or lock.kind not in ("lock", "semaphore"):
-        return []
-    owner = lock.path.rpartition(".")[0]
-    return [one.path for one in case.parts if one.kind in ("handle", "queue") and one.path.startswith(f"{owner}.")]
+        return ""
+    shared = [one.path for one in case.parts if one.kind in ("handle", "queue")]
+    if lock.facts.get("between_processes"):
+        shared.append("what the processes share")
+    return ", ".join(shared[:3])
 
 
 _Candidate = tuple[str, Place | None, Callable[[SourceEdit], None]]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 Statement = ast.stmt
+# as Python counts them: a form feed ends no line
+_LINES = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 class CannotEdit(Exception):
@@ -21,7 +24,8 @@ class SourceEdit:
             self.tree = ast.parse(text)
         except SyntaxError as error:
             raise CannotEdit(f"{path} cannot be parsed") from error
-        self._lines = text.splitlines(keepends=True)
+        self._lines = _LINES.findall(text)
+        self._line_end = "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
         self._starts = [0]
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line))
@@ -78,33 +82,36 @@ class SourceEdit:
 
     def replace(self, node: ast.AST, text: str) -> None:
         """Put a text in the place of a node."""
-        self._changes.append((*self._span(node), text))
+        self._changes.append((*self._span(node), self._as_lines(text)))
 
     def insert_before(self, node: ast.stmt, lines: list[str]) -> None:
         """Put lines before a statement, with its indentation."""
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
         at = self._starts[first - 1]
-        self._changes.append((at, at, "".join(f"{self.indent(node)}{line}\n" for line in lines)))
+        self._changes.append((at, at, self._as_lines("".join(f"{self.indent(node)}{line}\n" for line in lines))))
 
     def insert_after(self, node: ast.stmt, lines: list[str]) -> None:
         """Put lines after a statement, with its indentation."""
         at = self._starts[node.end_lineno or node.lineno]
         gap = "" if self.text[:at].endswith("\n") else "\n"
-        self._changes.append(
-            (at, at, gap + "".join(f"{self.indent(node)}{line}\n" if line else "\n" for line in lines))
-        )
+        new = gap + "".join(f"{self.indent(node)}{line}\n" if line else "\n" for line in lines)
+        self._changes.append((at, at, self._as_lines(new)))
 
     def indent_from(self, node: ast.stmt, header: str) -> None:
         """Put a header before a top-level statement, and indent from there to the end of the file."""
         at = self._starts[node.lineno - 1]
-        rest = self.text[at:].splitlines(keepends=True)
+        rest = _LINES.findall(self.text[at:])
         inside = self._lines_inside_strings()
         number = node.lineno
         shifted = []
         for line in rest:
             shifted.append(line if not line.strip() or number in inside else f"    {line}")
             number += 1
-        self._changes.append((at, len(self.text), f"{header}\n{''.join(shifted)}"))
+        self._changes.append((at, len(self.text), f"{header}{self._line_end}{''.join(shifted)}"))
+
+    def _as_lines(self, text: str) -> str:
+        """A new text with the line endings that most lines of the file have."""
+        return re.sub("\r?\n", self._line_end, text)
 
     def _lines_inside_strings(self) -> set[int]:
         """Lines that begin inside a text of several lines: indenting them would change the text."""

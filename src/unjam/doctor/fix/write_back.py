@@ -29,14 +29,6 @@ class Edited:
     after: bytes
 
 
-def with_line_endings_of(text: str, original: str) -> str:
-    """A text with the line endings that most lines of the original have."""
-    endings = original.count("\r\n")
-    if endings * 2 <= original.count("\n"):
-        return text
-    return text.replace("\r\n", "\n").replace("\n", "\r\n")
-
-
 def write_back(files: list[Edited]) -> list[str]:
     """Write all files, or none; return the backups that were made."""
     for one in files:
@@ -45,7 +37,7 @@ def write_back(files: list[Edited]) -> list[str]:
     written: list[Edited] = []
     try:
         for one in files:
-            if not _is_clean_in_git(one.path):
+            if not _is_in_git(one):
                 backups[one.path] = _back_up(one)
         for one in files:
             _write(one)
@@ -131,14 +123,12 @@ def _back_up(one: Edited) -> str:
     raise CannotWrite(f"{one.path} is not edited: there are a hundred backups of it already")
 
 
-def _is_clean_in_git(path: str) -> bool:
-    """Whether git can give the file back as it is."""
-    folder, name = os.path.split(os.path.realpath(path))
-    git = ["git", "-C", folder, "-c", "core.fsmonitor=false"]
+def _is_in_git(one: Edited) -> bool:
+    """Whether git has this very text in its last commit. Git's own word for that can be turned off, file by file."""
+    folder, name = os.path.split(os.path.realpath(one.path))
+    others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    git = ["git", "-C", folder, "-c", "core.fsmonitor=false", "cat-file", "blob", f"HEAD:./{name}"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        for command in (["ls-files", "--error-unmatch", "--", name], ["diff", "--quiet", "HEAD", "--", name]):
-            done = subprocess.run([*git, *command], capture_output=True, check=False, timeout=ASK_GIT.seconds)
-            if done.returncode:
-                return False
-        return True
+        done = subprocess.run(git, capture_output=True, check=False, timeout=ASK_GIT.seconds, env=others)
+        return done.returncode == 0 and done.stdout == one.before
     return False
