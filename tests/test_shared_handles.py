@@ -78,6 +78,48 @@ def test_a_connection_is_told_before_the_first_batch(caplog, method):
                 dataset.stream.close()
 
 
+class Private:
+    __slots__ = ("__connection",)
+
+    def __init__(self, connection):
+        self.__connection = connection
+
+
+COLLATES = None
+
+
+def collate(rows):
+    return (rows, COLLATES)[0]
+
+
+@pytest.mark.parametrize(
+    "how", ["both ways", "text", "private slot", "many attributes", "class", "global", "default", "map"]
+)
+def test_a_connection_that_is_hard_to_see(caplog, monkeypatch, how):
+    one, other = socket.socketpair()
+    with one, other:
+        dataset, options = Holds(), {}
+        if how in ("both ways", "text"):
+            dataset = Holds(stream=one.makefile("rwb" if how == "both ways" else "rw"))
+        elif how == "private slot":
+            dataset = Holds(client=Private(one))
+        elif how == "many attributes":
+            dataset = Holds(**{f"attribute{number}": [number] for number in range(200)}, last=one)
+        elif how == "class":
+            dataset = type("Shared", (Holds,), {"connection": one, "__module__": __name__})()
+        elif how == "global":
+            monkeypatch.setitem(globals(), "COLLATES", one)
+            options["collate_fn"] = collate
+        elif how == "default":
+            options["collate_fn"] = lambda rows, connection=one: (rows, connection)[0]
+        elif how == "map":
+            dataset = Holds(rows=[[number] for number in range(50)] + [one])
+        (told,) = warnings_of(caplog, dataset, multiprocessing_context="fork", **options)
+        assert "all workers share this one connection" in told
+        if hasattr(dataset, "stream"):
+            dataset.stream.close()
+
+
 def test_a_position_in_a_file(caplog, tmp_path):
     (tmp_path / "data").write_bytes(bytes(100))
     with open(tmp_path / "data", "rb") as file:
@@ -110,10 +152,12 @@ def test_what_is_made_for_several_processes_is_not_told(caplog, tmp_path):
         queue = multiprocessing.Queue()
         opened = unjam.per_worker(open, tmp_path / "log", "rb")
         assert opened.readable()  # the handle of this process stays here
+        closed = h5py.File(tmp_path / "data.h5", "w")
+        closed.close()
         fine = Holds(
             queue=queue, lock=multiprocessing.Lock(), event=multiprocessing.Event(), data=torch.arange(3), log=log,
             value=multiprocessing.Value("i", 0), rows=unjam.SharedList([1, 2]), later=unjam.per_worker(socket.socketpair),
-            opened=opened, samples=(i for i in range(3)), memory=mmap.mmap(-1, 100), random=np.random.default_rng(0),
+            opened=opened, closed=closed, samples=(i for i in range(3)), memory=mmap.mmap(-1, 100), random=np.random.default_rng(0),
         )  # fmt: skip
         assert warnings_of(caplog, fine, multiprocessing_context="fork") == []
         opened.close()

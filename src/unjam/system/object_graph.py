@@ -59,9 +59,10 @@ def attributes(obj: Any, most: int | None = None, *, slots: bool = True) -> Iter
     for kind in type(obj).__mro__ if slots else ():
         names = kind.__dict__.get("__slots__", ())
         for name in (names,) if isinstance(names, str) else names:
-            if isinstance(name, str) and not name.startswith("__"):
+            if isinstance(name, str) and name not in ("__dict__", "__weakref__"):
+                is_private = name.startswith("__") and not name.endswith("__")
                 try:
-                    value = getattr(obj, name)
+                    value = getattr(obj, f"_{kind.__name__.lstrip('_')}{name}" if is_private else name)
                 except Exception:  # noqa: BLE001, S112 - an empty slot
                     continue
                 yield Held(f".{name}", value, obj, name, functools.partial(setattr, obj, name))

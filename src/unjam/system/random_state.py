@@ -30,7 +30,6 @@ _WORDS = 624
 _LONGEST = 1 << 20  # more than any state takes, as bytes or as text
 _NORMAL = struct.Struct("<?d")  # whether a second normal number is waiting, and which
 _TORCHS_PLACE = struct.Struct("=8xi4xQ")  # how many words are left, and which comes next
-_CPU = torch.device("cpu")
 _WAITING = struct.Struct("@i4xd")  # the same in numpy's memory
 
 
@@ -123,12 +122,12 @@ def check_for(generator: Any, state: bytes) -> None:
         _check_words(state, position=0)
 
 
-def _check_torch(state: bytes, device: torch.device = _CPU) -> None:
+def _check_torch(state: bytes, device: Any = "cpu") -> None:
     try:
         torch.Generator(device).set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError("it is no state of torch's generator") from error
-    if device.type == "cpu":
+    if torch.device(device).type == "cpu":
         left, following = _TORCHS_PLACE.unpack_from(state)
         # torch checks each of them, and reads beyond its words if they do not belong together
         if left + following != _WORDS + 1 and (left, following) != (1, 0):

@@ -24,7 +24,7 @@ class SourceEdit:
             self.tree = ast.parse(text)
         except SyntaxError as error:
             raise CannotEdit(f"{path} cannot be parsed") from error
-        self._lines = _LINES.findall(text)
+        self._lines: list[str] = _LINES.findall(text)
         self._line_end = "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
         self._starts = [0]
         for line in self._lines:

@@ -27,7 +27,7 @@ from unjam.system.file_owner import is_installed, is_ours
 from unjam.system.object_graph import Held, attributes, enclosed, items, walk, wrapped
 
 DEEPEST, MOST = 12, 1000
-_MOST_ITEMS = 20
+_MOST_ITEMS = 100
 _MANY_PROCESSES = ("multiprocessing", "torch")  # packages whose objects are made for several processes
 # kinds of objects that have no handle below them; most of a dataset is made of them
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType, types.CodeType)
@@ -89,7 +89,7 @@ def shared_handles(worker_input: WorkerInput, pickled: Collection[int] | None = 
                 continue
             descriptor = _descriptor(value)
             if descriptor is None:
-                what = "native" if _is_native_handle(value) else ""
+                what = "connection" if _is_two_way(value) else "native" if _is_native_handle(value) else ""
             else:
                 what = "" if descriptor in descriptors else _kind_of(descriptor, value)
                 descriptors.add(descriptor)
@@ -107,12 +107,37 @@ def _parts(above: Held) -> Iterator[Held]:
     made = above.name
     if not issubclass(type(value), _CONTAINERS) and type(value) not in (types.FunctionType, types.MethodType):
         made = (made or (above.step, type(value))) if _is_of_a_library(type(value)) else None
-    for part in (*items(value, _MOST_ITEMS), *attributes(value, _MOST_ITEMS), *wrapped(value)):
+    for part in (*items(value, _MOST_ITEMS), *attributes(value), *wrapped(value)):
         if not issubclass(type(part.value), _PLAIN):
             yield part._replace(step=above.step + part.step, name=made)
     if type(value) is types.FunctionType:
-        for part in enclosed(value):
+        for part in (*enclosed(value), *_defaults(value)):
             yield part._replace(step=f"{part.step} of {above.step}", name=None)
+        yield from _globals(value)
+    for kind in type(value).__mro__ if made is None else ():
+        if not _is_of_a_library(kind):
+            for name, part in list(vars(kind).items()):
+                if type(part) is types.FunctionType:
+                    yield from _globals(part)
+                elif not issubclass(type(part), (*_PLAIN, property, staticmethod, classmethod)):
+                    yield Held(f"{above.step}.{name}", part)
+
+
+def _defaults(function: types.FunctionType) -> Iterator[Held]:
+    for place, value in enumerate(function.__defaults__ or ()):
+        yield Held(f"default argument {place}", value)
+
+
+def _globals(function: types.FunctionType) -> Iterator[Held]:
+    """The variables of its module that a function of the program uses."""
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [one for one in code.co_consts if type(one) is types.CodeType]
+        for name in code.co_names:
+            value = function.__globals__.get(name)
+            if not issubclass(type(value), _PLAIN) and not callable(value):
+                yield Held(f"global {name}", value)
 
 
 def _home(kind: type) -> str:
@@ -145,6 +170,13 @@ def _descriptor(value: Any) -> int | None:
     return fd if type(fd) is int and fd > 2 else None
 
 
+def _is_two_way(value: Any) -> bool:
+    """Whether a file reads from one stream and writes to another. It does not say which: one of a socket's, for example."""
+    if issubclass(type(value), io.TextIOWrapper):
+        value = value.buffer
+    return issubclass(type(value), io.BufferedRWPair) and not value.closed
+
+
 def _kind_of(descriptor: int, value: Any) -> str:
     with contextlib.suppress(OSError):
         mode = os.fstat(descriptor).st_mode
@@ -173,9 +205,15 @@ def _is_native_handle(value: Any) -> bool:
     try:
         memoryview(value)
     except TypeError:
-        return any(map(_is_native, kind.__mro__))
+        return any(map(_is_native, kind.__mro__)) and not _is_closed(value)
     except Exception:  # noqa: BLE001 - memory that is closed
         return False
+    return False
+
+
+def _is_closed(value: Any) -> bool:
+    with contextlib.suppress(Exception):
+        return bool(getattr(value, "closed", False)) or not getattr(value, "valid", True)
     return False
 
 
