@@ -104,14 +104,23 @@ def test_a_program_that_ends_early_could_not_be_examined(tmp_path, end, words):
     assert told in done.stderr
 
 
-@pytest.mark.parametrize("words", [("check", "nothing.py"), ("check", "program.py"), ("check", "--no-watch", "program.py")], ids=" ".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "nothing.py"), ("check", "program.py"), ("check", "--no-watch", "program.py"), ("check", "notebook.ipynb"),
+        ("check", "--bugdet", "3", "program.py"), ("check", "--budget", "nan", "program.py"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
 def test_there_is_a_document_for_every_exit_code(tmp_path, words):
     (tmp_path / "program.py").write_text("import os; os._exit(5)")
+    (tmp_path / "notebook.ipynb").write_text('{"cells": 5}')
     done = python(["-m", "unjam", words[0], "--json", "-", *words[1:]], cwd=tmp_path)
     assert done.returncode == 2
     said = json.loads(done.stdout)
     assert said["found"] == 0
     assert said["error"]
+    assert "Traceback" not in done.stderr
 
 
 def test_other_errors_are_2_as_well(tmp_path):

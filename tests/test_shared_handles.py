@@ -302,11 +302,35 @@ if __name__ == "__main__":
 """
 
 
+SURVIVED = """
+import os, signal, torch, unjam
+from torch.utils.data import Dataset
+
+class Rows(Dataset):
+    def __init__(self):
+        self.mark = os.path.abspath(f"killed-{os.getpid()}")
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        if index % 9 == 3:
+            return None
+        if index == 14 and not os.path.exists(self.mark):
+            open(self.mark, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.tensor(index)
+
+if __name__ == "__main__":
+    for batch in unjam.DataLoader(Rows(), batch_size=4, num_workers=2, on_error="skip"):
+        pass
+"""
+
+
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(200)
-def test_a_program_is_examined_on_the_loader_that_it_uses(tmp_path):
-    """Torch's loader would freeze here; unjam's does not, so nothing is wrong with the program."""
-    said, shown = check(tmp_path, CURED)
+@pytest.mark.parametrize(("text", "name"), [(CURED, "Locked"), (SURVIVED, "Rows")], ids=["locked", "killed"])
+def test_a_program_is_examined_on_the_loader_that_it_uses(tmp_path, text, name):
+    """Torch's loader would freeze or fail here; unjam's does not, so nothing is wrong with the program."""
+    said, shown = check(tmp_path, text)
     assert said["findings"] == [], shown
     assert len(said["loaders"]) == 1, shown
-    assert "unjam.DataLoader over Locked (40 samples)" in shown
+    assert f"unjam.DataLoader over {name} (40 samples)" in shown

@@ -7,7 +7,7 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from unjam.cli import app
+from unjam.cli import app, write_usage_error
 
 import typer  # isort: skip - after what says that a package is missing
 
@@ -23,6 +23,7 @@ def main() -> NoReturn:
         code = end.exit_code
     except _CommandError as error:
         error.show()
+        write_usage_error(sys.argv[1:], error.format_message())
         code = 2
     except (typer.Abort, KeyboardInterrupt):
         typer.echo("interrupted", err=True)

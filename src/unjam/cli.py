@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -157,8 +158,10 @@ def check(
     from unjam.doctor.report import machine, text  # noqa: PLC0415 - as above
 
     target, arguments = _target(program, module)
-    if budget <= 0:
-        _stop(f"--budget takes a number of seconds, not {budget:g}")
+    if not budget > 0:
+        problem = f"--budget takes a number of seconds, not {budget:g}"
+        _write(json, machine.not_examined(target, problem, __version__))
+        _stop(problem)
     _check_folders(json, html, sarif)
     if pool:
         pools = [f"{pool}:1" if pool == "ray" else pool]
@@ -437,6 +440,16 @@ def _write(path: Path | None, text: str) -> None:
         write_report(str(path), text + "\n")
     except OSError as error:
         _stop(f"{path} cannot be written: {error.strerror}")
+
+
+def write_usage_error(words: list[str], problem: str) -> None:
+    """Write the JSON document that a command line asks for which cannot be understood."""
+    from unjam.doctor.report import machine  # noqa: PLC0415 - a command imports what it needs
+
+    places = [word.partition("=")[2] for word in words if word.startswith("--json=")]
+    places += [after for word, after in itertools.pairwise(words) if word == "--json"]
+    if places and words[0] == "check":
+        _write(Path(places[0]), machine.not_examined("", masked(problem), __version__))
 
 
 def _stop(text: str) -> NoReturn:

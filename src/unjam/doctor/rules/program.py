@@ -37,9 +37,11 @@ def contradicted(finding: Finding, case: Case) -> bool:
     A trial runs later, perhaps without workers, without the program's servers and threads.
     """
     seen, program = case.seen, case.program
-    only_torchs = finding.rule.symptom in ("frozen", "start") or finding.rule.code.startswith(("UJ1", "UJ2"))
-    if case.loader.driver == "unjam" and case.as_is is not None and case.as_is.fine and only_torchs:
-        return True  # its workers are not forked from the program, and more can be sent to them
+    if case.loader.driver == "unjam" and case.as_is is not None and case.as_is.fine:
+        # more can be sent to its workers, a dead one is replaced, and a bad sample is left out if the program wants that
+        survived = finding.rule.symptom in ("frozen", "start", "raised", "died") or finding.rule.code == "UJ515"
+        if survived or finding.rule.code.startswith(("UJ1", "UJ2")):
+            return True
     if seen is None or program is None or finding.weight is Severity.NOTE or finding.rule.code == "UJ511":
         return False
     failed = any(

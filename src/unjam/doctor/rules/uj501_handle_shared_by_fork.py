@@ -57,7 +57,8 @@ def detect(case: Case) -> Finding | None:
     well = again is not None and again.fine and not differing(case, again) and not again.bad
     shown = bool(wrong or failure)
     # a single worker shares nothing else either: the samples must have been seen to use the connection
-    is_used = not is_connection or any(one.facts.get("waits", {}).get("socket") for one in case.trials)
+    kinds = {"socket"} if case.loader.driver == "unjam" else {"socket", "local socket"}
+    is_used = not is_connection or any(kinds & one.facts.get("waits", {}).keys() for one in case.trials)
     return Finding(
         RULE,
         (f"{name} is one connection" if is_connection else f"{name} ({target}) is one open file")

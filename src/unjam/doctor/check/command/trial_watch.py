@@ -129,7 +129,9 @@ def _sample_waits(seen: Seen, alive: list[Usage], leader: int, iteration: int) -
         look = waiting.look(one.pid)
         seen.busy_looks += 1
         on_file = look.kind == "lock" and look.target is not None
-        seen.waits["file lock" if on_file else look.kind] += 1
+        # workers of unjam wait for work at a socket without an address
+        is_local = look.kind == "socket" and " to " not in look.words
+        seen.waits["file lock" if on_file else "local socket" if is_local else look.kind] += 1
         if look.kind == "lock":
             seen.lock_looks += 1
         if iteration % 10 == 3:
