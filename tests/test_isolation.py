@@ -188,6 +188,7 @@ def test_a_native_write_is_refused_and_named(work):
     with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="unjam-test-") as shm:
         code = f"""
             import ctypes, os, subprocess
+            from unjam.system.isolation.redirected_calls import original
             libc = ctypes.CDLL(None, use_errno=True)
             assert libc.creat(b"overwrite", 0o600) < 0
             assert libc.unlink(b"delete") < 0
@@ -195,6 +196,14 @@ def test_a_native_write_is_refused_and_named(work):
             assert libc.rename(b"rename", b"append") < 0
             assert libc.chmod(b"touch", 0) < 0
             assert libc.utimes(b"map", None) < 0
+            for name, change in {{
+                "replace": lambda fd: libc.fchmod(fd, 0), "link": lambda fd: libc.fchown(fd, 1, 1),
+                "append": lambda fd: libc.fsetxattr(fd, b"user.x", b"x", 1, 0), "old": lambda fd: libc.fchmod(fd, 0),
+                "shared": lambda fd: libc.ioctl(fd, 0x40086602, ctypes.byref(ctypes.c_long(64))),
+            }}.items():
+                assert change(original["open"](name, os.O_RDONLY)) < 0, name
+            read, write = os.pipe()
+            assert libc.fchmod(read, 0o600) == 0
             assert libc.unlink({shm.name!r}.encode()) < 0
             assert libc.open({shm.name!r}.encode(), os.O_RDWR) < 0
             assert subprocess.run(["rm", "-rf", "old"], stderr=subprocess.DEVNULL).returncode
@@ -204,7 +213,22 @@ def test_a_native_write_is_refused_and_named(work):
         assert os.path.exists(shm.name)
     assert facts(work / "data") == before
     data = os.path.realpath(work / "data")
-    expected = {f"{data}/{name}" for name in ("overwrite", "delete", "truncate", "rename", "touch", "map")}
+    expected = {
+        f"{data}/{name}"
+        for name in (
+            "overwrite",
+            "delete",
+            "truncate",
+            "rename",
+            "touch",
+            "map",
+            "replace",
+            "link",
+            "append",
+            "old",
+            "shared",
+        )
+    }
     assert expected | {shm.name} <= set(said["refused"])
     assert f"{data}/overwrite" in said["said"]
 
@@ -626,6 +650,35 @@ def test_check_finds_the_fault_and_leaves_the_files(work, name):
         assert "native library can still change your files" in warned, "said before the program runs"
 
 
+NATIVE_CACHE = """
+import ctypes, os
+from torch.utils.data import DataLoader, Dataset
+
+class Cached(Dataset):
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        return int(open(f"cache/{index}").read() or index)
+
+if __name__ == "__main__":
+    for index in range(16):
+        ctypes.CDLL(None).creat(f"cache/{index}".encode(), 0o600)
+    for batch in DataLoader(Cached(), batch_size=4, num_workers=1):
+        pass
+"""
+
+
+def test_a_program_that_fails_for_a_refused_write_is_not_blamed(tmp_path):
+    skip_unless_possible("refused", {})
+    (tmp_path / "train.py").write_text(NATIVE_CACHE)
+    (tmp_path / "cache").mkdir()
+    words = [sys.executable, "-m", "unjam", "check", "--budget", "6", "train.py"]
+    done = subprocess.run(confine.command(words, mounts=False), cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)  # fmt: skip
+    assert done.returncode == 2, done.stdout
+    assert "the kernel had refused" in done.stderr
+    assert str(tmp_path / "cache") in done.stderr
+
+
 TEMPORARY = """
 import os, tempfile
 from torch.utils.data import DataLoader, Dataset
@@ -788,6 +841,42 @@ REDIRECTED_CASES = {
             subprocess.run([sys.executable, "-c", f"open('child{number}', 'w').write('x')"], env=given, check=True)
             assert open(f"child{number}").read() == "x"
         """,
+    "a child in a folder that was just made": """
+        import os, subprocess, sys
+        os.makedirs("runs/1")
+        write = [sys.executable, "-c", "open('log', 'w').write('x')"]
+        subprocess.run(write, cwd="runs/1", check=True)
+        assert open("runs/1/log").read() == "x"
+        subprocess.run([sys.executable, "-c", "assert open('f1').read(1) == '1'"], cwd=".", check=True)
+        """,
+    "a program that takes the place of another": """
+        import os, sys
+        write = [sys.executable, "-c", "open('spawned', 'a').write('x')"]
+        assert os.waitpid(os.posix_spawn(sys.executable, write, {}), 0)[1] == 0
+        if os.fork() == 0:
+            os.execve(sys.executable, write, {})
+        assert os.wait()[1] == 0
+        assert open("spawned").read() == "xx"
+        """,
+    "a folder that becomes writable": """
+        import os, shutil
+        os.chmod("sub", 0o555)
+        for change in (lambda: open("sub/new", "w"), lambda: os.remove("sub/inner")):
+            try:
+                change()
+            except PermissionError:
+                pass
+            else:
+                assert os.geteuid() == 0
+        os.chmod("locked", 0o755)
+        open("locked/new", "w").close()
+        shutil.rmtree("locked")
+        """,
+    "weights that are mapped": """
+        import torch
+        torch.save({"w": torch.arange(4)}, "w.pt")
+        assert torch.load("w.pt", mmap=True)["w"].tolist() == [0, 1, 2, 3]
+        """,
     "links that lead nowhere": """
         import os, posix
         posix.unlink("dangling")
@@ -803,9 +892,16 @@ def test_a_program_with_redirected_files_behaves_as_outside(work, case):
     data = work / "data"
     (data / "sub").mkdir(parents=True)
     (data / "sub" / "inner").touch()
+    (data / "locked").mkdir()
+    (data / "locked" / "inner").touch()
+    (data / "locked").chmod(0o555)
     (data / "dangling").symlink_to("nowhere")
     for number in range(4):
         (data / f"f{number}").write_text(str(number) * 200_000)
     before = facts(data)
-    isolated(REDIRECTED_CASES[case], work, "redirected", mounts=False, landlock=False)
+    user = {} if os.geteuid() or confine.can_become(NOBODY) else {"user": NOBODY}
+    if user:
+        give(work)
+        before = facts(data)
+    isolated(REDIRECTED_CASES[case], work, "redirected", mounts=False, landlock=False, **user)
     assert facts(data) == before

@@ -124,13 +124,13 @@ def kill_session(leader: int) -> None:
 
 
 def _kill_until_gone(find: Callable[[], list[Usage]]) -> None:
-    """Kill processes, and multiprocessing's resource trackers last: each removes what its program left, then ends."""
+    """Kill processes, and those that remove what a program left last: each does so when the program is gone, then ends."""
     until = time.monotonic() + 2
     while time.monotonic() < until:
         alive = find()
         if not alive:
             break
-        others = [one for one in alive if not _is_resource_tracker(one.pid)]
+        others = [one for one in alive if not _cleans_up(one.pid)]
         for one in others:
             with contextlib.suppress(OSError):
                 os.kill(one.pid, signal.SIGKILL)
@@ -142,10 +142,12 @@ def _kill_until_gone(find: Callable[[], list[Usage]]) -> None:
         reap(one.pid, 0.2)
 
 
-def _is_resource_tracker(pid: int) -> bool:
+def _cleans_up(pid: int) -> bool:
+    """Whether a process is multiprocessing's resource tracker, or torch's manager of shared memory."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"multiprocessing.resource_tracker" in file.read()
+            words = file.read()
+            return b"multiprocessing.resource_tracker" in words or b"torch_shm_manager" in words
     except OSError:
         return False
 

@@ -32,7 +32,10 @@ from unjam.system.isolation.union import Union
 
 # its sitecustomize calls `begin`
 SITE = posixpath.join(HERE, "doctor", "run", "site")
-_PLACE_OF_ENV = 10  # among the arguments of Popen, without self
+# the arguments of Popen up to the environment
+_POPENS = (
+    "args", "bufsize", "executable", "stdin", "stdout", "stderr", "preexec_fn", "close_fds", "shell", "cwd", "env",
+)  # fmt: skip
 VARIABLE, IN_VIEW = "UNJAM_FILES", "view"
 # a database that is larger is opened read-only instead of being copied
 MOST_COPIED = 1 << 30
@@ -115,6 +118,20 @@ def _after_sqlite(module: ModuleType) -> None:
         one.connect = replaced  # type: ignore[attr-defined]
 
 
+def _after_storage(module: ModuleType) -> None:
+    """`torch.load(mmap=True)` hands the path to native code."""
+    storage = module.UntypedStorage
+    from_file = storage.from_file
+
+    def replaced(filename: Any, shared: bool = False, nbytes: int = 0) -> Any:  # noqa: FBT001, FBT002 - its signature
+        text = calls.path_text(filename)
+        if calls.files is None or text is None:
+            return from_file(filename, shared, nbytes)
+        return from_file(calls.file_to_open(text, os.O_RDWR | os.O_CREAT if shared else os.O_RDONLY), shared, nbytes)
+
+    storage.from_file = staticmethod(replaced)
+
+
 def _after_torch(module: ModuleType) -> None:
     begin_writing = getattr(module, "_open_zipfile_writer", None)
     if begin_writing is None:
@@ -130,17 +147,36 @@ def _after_torch(module: ModuleType) -> None:
 
 
 def _keep_environment(init: Callable[..., None]) -> Callable[..., None]:
-    """Start child processes with the variables that redirect their files, whatever environment the program gives them."""
+    """Start child processes with the variables that redirect their files, and in the folder that the program means."""
 
     @functools.wraps(init)
     def replaced(self: Any, *args: Any, **kwargs: Any) -> None:
-        if calls.files is not None and len(args) <= _PLACE_OF_ENV:
-            given = kwargs.get("env")
-            given = dict(os.environ if given is None else given)
-            folders = [one for one in os.fsdecode(given.get("PYTHONPATH", "")).split(os.pathsep) if one and one != SITE]
-            own = {VARIABLE: _told[-1], "PYTHONPATH": os.pathsep.join([SITE, *folders])}
-            kwargs["env"] = {**given, **own}
+        if calls.files is not None:
+            given = dict(zip(_POPENS, args, strict=False)) | kwargs
+            given["env"] = _with_variables(given.get("env"))
+            cwd = calls.path_text(given.get("cwd"))
+            if cwd is not None:
+                given["cwd"] = calls.folder_to_enter(cwd)
+            args, kwargs = args[len(_POPENS) :], given
         init(self, *args, **kwargs)
+
+    return replaced
+
+
+def _with_variables(env: Any) -> dict[Any, Any]:
+    """An environment for a child process: this one's, or what the program gives it, and our variables."""
+    given = {os.fsdecode(name): value for name, value in (os.environ if env is None else env).items()}
+    folders = [one for one in os.fsdecode(given.get("PYTHONPATH", "")).split(os.pathsep) if one and one != SITE]
+    return {**given, VARIABLE: _told[-1], "PYTHONPATH": os.pathsep.join([SITE, *folders])}
+
+
+def _starting(name: str) -> Callable[..., Any]:
+    """A function of os whose third argument is the environment of a program."""
+    function = getattr(os, name)
+
+    @functools.wraps(function)
+    def replaced(path: Any, argv: Any, env: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(path, argv, env if calls.files is None else _with_variables(env), *args, **kwargs)
 
     return replaced
 
@@ -244,9 +280,12 @@ def _install() -> None:
         for name, function in {**replaced, "open": calls.io_open}.items():
             if name in vars(accessor):
                 setattr(accessor, name, staticmethod(function))
+    starting = {name: _starting(name) for name in ("execve", "posix_spawn", "posix_spawnp")}
+    _replace_kept({id(calls.original[name]): function for name, function in starting.items()})
     for name, makes in (("bind", True), ("connect", False), ("connect_ex", False)):
         setattr(socket.socket, name, _with_address(name, makes=makes))
     subprocess.Popen.__init__ = _keep_environment(subprocess.Popen.__init__)  # type: ignore[method-assign]
     sys.addaudithook(_refuse_missed)
     after_import("sqlite3", _after_sqlite)
     after_import("torch.serialization", _after_torch)
+    after_import("torch.storage", _after_storage)

@@ -171,7 +171,8 @@ def _scandir(path: Any = ".") -> Any:
         if text is None:
             return original["scandir"](path)
         full = files.target(text)
-        if not files.is_merged(full):
+        is_its_name = ".." not in text and posixpath.normpath(posixpath.join(files.current(), text)) == full
+        if not files.is_merged(full) and (is_its_name or isinstance(path, int)):
             return original["scandir"](path)
         _check_folder(full)
         return _Entries([_Entry(name, text, found, path) for name, found in files.names(full)])
@@ -210,11 +211,17 @@ def _chdir(path: Any) -> None:
         original["chdir"](path)
         return
     with _named(path):
-        full = files.target(text)
-        found = files.find(full)
-        # native code finds the original files by relative paths
-        is_both = found != full and not files.is_hidden(full) and _is_folder(full)
-        original["chdir"](full if is_both else found)
+        original["chdir"](folder_to_enter(text))
+
+
+def folder_to_enter(text: str) -> str:
+    """The folder that becomes the current one for a path."""
+    assert files is not None
+    full = files.target(text)
+    found = files.find(full)
+    # native code finds the original files by relative paths
+    is_both = found != full and not files.is_hidden(full) and _is_folder(full)
+    return full if is_both else found
 
 
 def _is_folder(full: str) -> bool:
@@ -314,7 +321,10 @@ def _changes(name: str, *, follows: bool = True) -> Callable[..., Any]:
             found = files.find(full)
             if os.path.lexists(found):
                 found = files.make_writable(full, keep=True, content=name == "truncate")
-            return call(_alike(found, path if isinstance(path, bytes) else ""), *args, **kwargs)
+            done = call(_alike(found, path if isinstance(path, bytes) else ""), *args, **kwargs)
+            if name in ("chmod", "fchmod"):
+                files.note_mode(full)
+            return done
 
     return replaced
 

@@ -34,6 +34,8 @@ _NO_NEW_PRIVILEGES = 38
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _CONTINUE = 1
+# to set the attributes that chattr shows
+_FLAG_REQUESTS = (0x40086602, 0x40046602, 0x401C5820)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _EPERM = 1
 MOST_NAMED = 50
@@ -46,6 +48,7 @@ class _Call:
     """A system call: where its path, folder and flags are among the arguments.
 
     over: where the path is that a rename replaces. is_status: Landlock, or an old one, does not know the call.
+    path: -1 if the file is the descriptor `folder`. requests: the values of the second argument that change something.
     """
 
     name: str
@@ -54,6 +57,7 @@ class _Call:
     flags: int = -1
     over: int = -1
     is_status: bool = False
+    requests: tuple[int, ...] = ()
 
 
 def _calls() -> dict[int, _Call]:
@@ -61,21 +65,29 @@ def _calls() -> dict[int, _Call]:
         "openat": (257, 56), "unlinkat": (263, 35), "mkdirat": (258, 34), "mknodat": (259, 33), "symlinkat": (266, 36),
         "renameat": (264, 38), "renameat2": (316, 276), "linkat": (265, 37), "truncate": (76, 45), "fchmodat": (268, 53),
         "fchownat": (260, 54), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6),
-        "removexattr": (197, 14), "lremovexattr": (198, 15), "fchmodat2": (452, 452),
+        "removexattr": (197, 14), "lremovexattr": (198, 15), "fchmodat2": (452, 452), "setxattrat": (463, 463),
+        "removexattrat": (466, 466), "file_setattr": (469, 469),
     }  # fmt: skip
+    open_files = {
+        "fchmod": (91, 52),
+        "fchown": (93, 55),
+        "fsetxattr": (190, 7),
+        "fremovexattr": (199, 16),
+        "ioctl": (16, 29),
+    }
     old = {
         "open": 2, "creat": 85, "unlink": 87, "rmdir": 84, "mkdir": 83, "mknod": 133, "symlink": 88, "rename": 82,
         "link": 86, "chmod": 90, "chown": 92, "lchown": 94, "utime": 132, "utimes": 235, "futimesat": 261,
     }  # fmt: skip
     status = {
         "fchmodat", "fchmodat2", "fchownat", "utimensat", "setxattr", "lsetxattr", "removexattr", "lremovexattr", "chmod",
-        "chown", "lchown", "utime", "utimes", "futimesat", "truncate",
+        "chown", "lchown", "utime", "utimes", "futimesat", "truncate", "setxattrat", "removexattrat", "file_setattr",
     }  # fmt: skip
     second = {"symlink": 1, "link": 1}  # the path that is made
     machine = platform.machine()
     found = {}
     for name, numbers in new.items():
-        has_folder = name.endswith(("at", "at2"))
+        has_folder = name.endswith(("at", "at2")) or name == "file_setattr"
         path, folder = (1, 0) if has_folder else (0, -1)
         if name == "symlinkat":
             path, folder = 2, 1
@@ -84,6 +96,9 @@ def _calls() -> dict[int, _Call]:
         flags = 2 if name == "openat" else -1
         over = 3 if name.startswith("rename") else -1
         found[numbers[machine == "aarch64"]] = _Call(name, path, folder, flags, over, name in status)
+    for name, numbers in open_files.items():
+        requests = _FLAG_REQUESTS if name == "ioctl" else ()
+        found[numbers[machine == "aarch64"]] = _Call(name, -1, 0, is_status=True, requests=requests)
     if machine == "x86_64":
         for name, number in old.items():
             flags, over = 1 if name == "open" else -1, 1 if name == "rename" else -1
@@ -128,7 +143,12 @@ def _program(architecture: int) -> bytes:
     load, equal, any_bit, give = 0x20, 0x15, 0x45, 0x06
     parts = [one(load, 4), one(equal, architecture, 1, 0), one(give, _ALLOW), one(load, 0)]
     for number, call in _calls().items():
-        if call.flags < 0:
+        if call.requests:
+            many = len(call.requests)
+            parts += [one(equal, number, 0, many + 3), one(load, 16 + 8)]
+            parts += [one(equal, value, many - place) for place, value in enumerate(call.requests)]
+            parts += [one(give, _ALLOW), one(give, _NOTIFY)]
+        elif call.flags < 0:
             parts += [one(equal, number, 0, 1), one(give, _NOTIFY)]
         else:
             # the lower half of an argument, on a machine that stores it first
@@ -212,7 +232,7 @@ class Refusals:
 
     def _path(self, pid: int, arguments: list[int], at: int, folder_at: int) -> str:
         """The absolute path in the arguments of a call, as far as it can be read."""
-        text = _read_text(pid, arguments[at])
+        text = _read_text(pid, arguments[at]) if at >= 0 else ""
         if text.startswith("/"):
             return posixpath.normpath(text)
         folder = ctypes.c_int(arguments[folder_at]).value if folder_at >= 0 else -100
@@ -225,8 +245,8 @@ class Refusals:
         return posixpath.normpath(posixpath.join(base, text)) if text else ""
 
     def _is_allowed(self, path: str) -> bool:
-        if path.startswith("/proc/self/fd/") or not path.startswith("/"):
-            return True  # an open descriptor, whose own path was looked at
+        if path.startswith("/proc/self/fd/") or not path.startswith("/") or path.endswith(" (deleted)"):
+            return True  # an open descriptor, whose own path was looked at; a pipe, socket or file without a name
         return _is_within(path, self._allowed)
 
 

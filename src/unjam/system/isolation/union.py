@@ -7,6 +7,7 @@ Where a view (NOTE [ The view ]) is not possible, Python's own functions are poi
 
     scratch/files/PATH   a new or changed file, folder or link
     scratch/hidden/HASH  the original at this path, and all below it, is not visible any more
+    scratch/hidden/mode-HASH  the program has set the mode of this folder
 
 A path stands for its entry in `files` if there is one, for nothing if it or a folder above it is
 hidden, and for the original otherwise. A mark is never removed: what is made again lies in `files`.
@@ -41,6 +42,7 @@ MOST_LINKS = 40
 # nanoseconds in which the clock of a file system may not advance
 CLOCK_STEP = 50_000_000
 MOST_KNOWN = 20_000
+_CHMOD = "mode-"  # before a folder's mark if the program has set its mode
 
 
 class Union:
@@ -219,7 +221,7 @@ class Union:
     def hide(self, full: str) -> None:
         """Let the original at a path, and all below it, not be visible any more."""
         if not self.is_hidden(full) and _exists(full):
-            _check_permission(posixpath.dirname(full), folder=True)
+            self._check_folder(posixpath.dirname(full))
             os.close(_open(f"{self._hidden}/{_hash(full)}", os.O_WRONLY | os.O_CREAT, 0o600))
             self._known_at = -1
 
@@ -311,8 +313,20 @@ class Union:
     def _make_folder_of_new(self, folder: str) -> None:
         """Make a folder of `files` for a new entry, if the user may make entries in it."""
         self._make_folders(folder)
+        self._check_folder(folder)
+
+    def _check_folder(self, folder: str) -> None:
+        """Refuse to change the entries of a folder if the user could not."""
         if not self.is_hidden(folder) and _exists(folder):
-            _check_permission(folder, folder=True)
+            # the copy of a folder can always be written to, until the program decides about its mode
+            decided = f"{_CHMOD}{_hash(folder)}" in self._now().marks
+            _check_permission(self.files + folder if decided else folder, folder=True)
+
+    def note_mode(self, full: str) -> None:
+        """The program has set the mode of this folder or file."""
+        if stat.S_ISDIR(_mode(self.files + full)):
+            os.close(_open(f"{self._hidden}/{_CHMOD}{_hash(full)}", os.O_WRONLY | os.O_CREAT, 0o600))
+            self._known_at = -1
 
     def _make_folders(self, folder: str) -> None:
         """Make a folder of `files` that has a visible original, and those above it."""

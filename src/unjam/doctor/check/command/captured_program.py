@@ -73,6 +73,11 @@ class CapturedProgram:
             self.files.refused = list(self._refusals.named)
         return self.files.description()
 
+    def refused_changes(self) -> list[str]:
+        """Writes that were refused and that the program may need; a hidden folder holds what can be made again."""
+        named = list(self._refusals.named) if self._refusals is not None else []
+        return [path for path in named if "/." not in path]
+
     def _remove_files(self) -> None:
         if self._refusals is not None:
             self._refusals.close()

@@ -134,6 +134,11 @@ def _watch(
             raise CannotExamine(
                 f"the program {full_words(room)}, {what.get(watched.outcome, 'and could not go on as usual')}; {advice}"
             )
+        if watched.outcome == "failed" and (refused := program.refused_changes()):
+            raise CannotExamine(
+                "the program failed, and the kernel had refused what native code wrote, which may be the reason: "
+                f"{', '.join(refused[:4])}; examine it where its files can be isolated in a view, or pass --watch"
+            )
         if not results.stopped:
             _examine(program, range(min(len(program.captured), MOST_LOADERS)), wishes, results)
             program.finish(watched)
@@ -148,7 +153,7 @@ def _watch(
         cases = [one.case for one in results.examinations]
         results.findings = combined(results.findings, results.watched, cases)
         if not results.watched.loaders and not results.findings and not results.stopped:
-            raise CannotExamine(_before_loading(results.watched))
+            raise CannotExamine(_before_loading(results.watched) + (f"\n{results.files}" if results.files else ""))
     return results.diagnosis(target)
 
 

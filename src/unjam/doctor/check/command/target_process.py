@@ -38,6 +38,9 @@ class TargetProcess(CapturedProgram):
 
     # -- starting ----------------------------------------------------------------------------------
 
+    def _about_files(self) -> str:
+        return f"\n{told}" if (told := self.protection()) else ""
+
     @classmethod
     def from_command(cls, arguments: list[str]) -> TargetProcess:
         """Start a program in a new interpreter. The arguments are those of `target.program`."""
@@ -96,7 +99,7 @@ class TargetProcess(CapturedProgram):
             if code is not None and not self._control.poll(0):
                 self._gone = True
                 raise CannotExamine(
-                    f"the program ended (exit code {code}) before it iterated a DataLoader\n{self.output()}"
+                    f"the program ended (exit code {code}) before it iterated a DataLoader\n{self.output()}{self._about_files()}"
                 )
         try:
             answer = pickle.loads(self._control.recv_bytes())
@@ -105,7 +108,7 @@ class TargetProcess(CapturedProgram):
             code = reap(self.pid, LET_GO.seconds)
             how = decode(code).signal or f"exit code {code}" if code is not None else "it closed its connection"
             raise CannotExamine(
-                f"the program ended ({how}) before it iterated a DataLoader\n{self.output()}"
+                f"the program ended ({how}) before it iterated a DataLoader\n{self.output()}{self._about_files()}"
             ) from error
         match answer:
             case Caught(loaders):
