@@ -98,6 +98,12 @@ def test_the_option_that_was_meant_is_named(options, meant):
         unjam.DataLoader(range(8), **options)
 
 
+@pytest.mark.parametrize("number", [None, 2.0, float("nan"), [2]])
+def test_what_is_no_number_of_workers(number):
+    with pytest.raises(TypeError, match="num_workers is a number"):
+        unjam.DataLoader([1, 2, 3], num_workers=number)
+
+
 @pytest.mark.parametrize("number", ["Auto", "AUTO", "atuo"])
 def test_auto_in_other_letters(number):
     with pytest.raises(ValueError, match=r"num_workers.*did you mean 'auto'"):

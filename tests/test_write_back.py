@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
+from unjam.doctor.facts.case import Part
 from unjam.doctor.fix import write_back as module
+from unjam.doctor.fix.proposals import _protected_by
 from unjam.doctor.fix.source_edit import SourceEdit
 from unjam.doctor.fix.write_back import CannotWrite, Edited, write_back
 
@@ -179,3 +182,21 @@ def test_line_endings():
     assert inserted("a\r\nc\nd\r\n", 3) == "a\r\nc\nimport b\r\nd\r\n"
     assert inserted("a\nc\n", 2) == "a\nimport b\nc\n"
     assert inserted("a\n\x0c\nc = '\x85\u2028'\nd\n", 4) == "a\n\x0c\nc = '\x85\u2028'\nimport b\nd\n"
+
+
+@pytest.mark.parametrize(
+    ("lock", "others", "expected"),
+    [
+        ("dataset.lock", ["dataset.connection"], "dataset.connection"),
+        ("dataset.guard.lock", ["dataset.client.socket"], "dataset.client.socket"),
+        ("global LOCK", ["dataset.file"], "dataset.file"),
+        ("dataset.lock", [], ""),
+    ],
+)
+@pytest.mark.parametrize("between_processes", [False, True])
+def test_what_a_lock_may_protect(lock, others, expected, between_processes):
+    """Wherever the lock lies: what all workers share is not left without it."""
+    part = Part(lock, "lock", "Lock", facts={"between_processes": between_processes})
+    case = SimpleNamespace(parts=[part, *(Part(path, "handle", "socket") for path in others)])
+    wanted = [one for one in (expected, "what the processes share" if between_processes else "") if one]
+    assert _protected_by(part, case) == ", ".join(wanted)

@@ -202,11 +202,13 @@ class LoaderOptions:
 
     @staticmethod
     def check_workers(number: Any) -> None:
-        """Raise if a number of workers is text; torch's own error would not say which option it is about."""
+        """Raise if a number of workers is none; torch's own error would not say which option it is about."""
         if isinstance(number, str) and number != "auto":
             raise ValueError(
                 f'num_workers is a number or "auto", not {number!r}{_suggestion(number.lower(), ["auto"])}'
             )
+        if not isinstance(number, str) and not hasattr(type(number), "__index__"):
+            raise TypeError(f'num_workers is a number or "auto", not {number!r}')
 
     @classmethod
     def of(cls, loader: Any) -> LoaderOptions:
