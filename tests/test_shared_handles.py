@@ -218,9 +218,8 @@ class Features(Dataset):
 
 def busy(lock):
     while True:
-        with lock:
+        with lock:  # held at every fork: nobody else can run between two turns
             time.sleep(0.05)
-        time.sleep(0.001)
 
 if __name__ == "__main__":
     server = socket.create_server(("127.0.0.1", 0))
@@ -290,9 +289,8 @@ class Locked(Dataset):
 
 def busy(lock):
     while True:
-        with lock:
+        with lock:  # held at every fork: nobody else can run between two turns
             time.sleep(0.05)
-        time.sleep(0.001)
 
 if __name__ == "__main__":
     data = Locked()

@@ -74,9 +74,10 @@ class CapturedProgram:
         return self.files.description()
 
     def refused_changes(self) -> list[str]:
-        """Writes that were refused and that the program may need; a hidden folder holds what can be made again."""
+        """Writes below the current folder that were refused: the program may need them. Elsewhere libraries keep their caches."""
         named = list(self._refusals.named) if self._refusals is not None else []
-        return [path for path in named if "/." not in path]
+        top = os.path.realpath(os.getcwd())
+        return [path for path in named if path.startswith(f"{top.rstrip('/')}/") and "/." not in path[len(top) :]]
 
     def _remove_files(self) -> None:
         if self._refusals is not None:
