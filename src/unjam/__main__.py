@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import sys
 import traceback
 from typing import Any, NoReturn
 
-from unjam.cli import app, write_usage_error
+from unjam.cli import app
 
 import typer  # isort: skip - after what says that a package is missing
 
@@ -23,7 +25,7 @@ def main() -> NoReturn:
         code = end.exit_code
     except _CommandError as error:
         error.show()
-        write_usage_error(sys.argv[1:], error.format_message())
+        _write_document(sys.argv[1:], error.format_message())
         code = 2
     except (typer.Abort, KeyboardInterrupt):
         typer.echo("interrupted", err=True)
@@ -36,6 +38,25 @@ def main() -> NoReturn:
         typer.echo("error: unjam itself failed; please report this traceback", err=True)
         code = 2
     sys.exit(code if code in (0, 1) else 0 if code is None else 2)
+
+
+def _write_document(words: list[str], problem: str) -> None:
+    """Write the JSON document that a command line asks for which cannot be understood."""
+    from unjam import __version__  # noqa: PLC0415 - only here
+    from unjam.doctor.report import machine  # noqa: PLC0415 - as above
+    from unjam.system.masking import masked  # noqa: PLC0415 - as above
+    from unjam.system.private_files import write_report  # noqa: PLC0415 - as above
+
+    places = [word.partition("=")[2] for word in words if word.startswith("--json=")]
+    places += [after for word, after in itertools.pairwise(words) if word == "--json"]
+    if not places or words[0] != "check":
+        return
+    text = machine.not_examined("", masked(problem), __version__) + "\n"
+    if places[0] == "-":
+        sys.stdout.write(text)
+        return
+    with contextlib.suppress(OSError):  # the first error is told already
+        write_report(places[0], text)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -440,16 +439,6 @@ def _write(path: Path | None, text: str) -> None:
         write_report(str(path), text + "\n")
     except OSError as error:
         _stop(f"{path} cannot be written: {error.strerror}")
-
-
-def write_usage_error(words: list[str], problem: str) -> None:
-    """Write the JSON document that a command line asks for which cannot be understood."""
-    from unjam.doctor.report import machine  # noqa: PLC0415 - a command imports what it needs
-
-    places = [word.partition("=")[2] for word in words if word.startswith("--json=")]
-    places += [after for word, after in itertools.pairwise(words) if word == "--json"]
-    if places and words[0] == "check":
-        _write(Path(places[0]), machine.not_examined("", masked(problem), __version__))
 
 
 def _stop(text: str) -> NoReturn:

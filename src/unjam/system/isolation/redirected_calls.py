@@ -14,12 +14,10 @@ import os
 import posixpath
 import stat
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from unjam.system.isolation.redirected_entries import Entries, Entry
 from unjam.system.isolation.union import Union
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -102,66 +100,6 @@ def _listdir(path: Any = ".") -> list[Any]:
         return [_alike(name, path) for name, _ in files.names(full)]
 
 
-class _Entry:
-    """An entry of a folder, like os.DirEntry."""
-
-    def __init__(self, name: str, folder: str, found: str, given: Any) -> None:
-        self._found = found
-        self.name, self.path = _alike(name, given), _alike(posixpath.join(folder, name), given)
-
-    def __fspath__(self) -> Any:
-        return self.path
-
-    def __repr__(self) -> str:
-        return f"<DirEntry {self.name!r}>"
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        return os.stat(self.path if follow_symlinks else self._found, follow_symlinks=follow_symlinks)
-
-    def inode(self) -> int:
-        return self.stat(follow_symlinks=False).st_ino
-
-    def _is(self, test: Callable[[int], bool], follow_symlinks: bool) -> bool:  # noqa: FBT001 - private
-        try:
-            return test(self.stat(follow_symlinks=follow_symlinks).st_mode)
-        except FileNotFoundError:
-            return False
-
-    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        return self._is(stat.S_ISDIR, follow_symlinks)
-
-    def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        return self._is(stat.S_ISREG, follow_symlinks)
-
-    def is_symlink(self) -> bool:
-        return self._is(stat.S_ISLNK, follow_symlinks=False)
-
-    def is_junction(self) -> bool:
-        return False
-
-
-class _Entries:
-    """The iterator of os.scandir over a folder with changes."""
-
-    def __init__(self, entries: list[_Entry]) -> None:
-        self._entries = iter(entries)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> _Entry:
-        return next(self._entries)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._entries = iter(())
-
-
 @functools.wraps(os.scandir)
 def _scandir(path: Any = ".") -> Any:
     if files is None or path is None:
@@ -175,7 +113,8 @@ def _scandir(path: Any = ".") -> Any:
         if not files.is_merged(full) and (is_its_name or isinstance(path, int)):
             return original["scandir"](path)
         _check_folder(full)
-        return _Entries([_Entry(name, text, found, path) for name, found in files.names(full)])
+        names = [(_alike(name, path), _alike(posixpath.join(text, name), path), at) for name, at in files.names(full)]
+        return Entries([Entry(*one) for one in names])
 
 
 def _check_folder(full: str, look: Callable[[str], os.stat_result] = os.stat) -> None:
