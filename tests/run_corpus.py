@@ -71,7 +71,7 @@ def judge(entry: dict, findings: list[dict]) -> tuple[str, str, bool]:
         if not hits:
             decisions.append("missed")
         elif not entry.get("culprit") or any(names(f, word) for f in hits for word in entry["culprit"]):
-            decisions.append(max((f["confidence"] for f in hits), key=("possible", "likely", "proven").index))
+            decisions.append(max((f["confidence"] for f in hits), key=("possible", "likely", "seen", "proven").index))
         else:
             decisions.append("no culprit")
     said = " ".join(f["code"] + ("" if f["severity"] != "note" else "n") for f in findings) or "nothing"

@@ -118,7 +118,7 @@ def test_findings_in_every_form(folder):
     fields = {"code", "rule", "title", "culprit", "evidence", "confidence", "help", "location", "severity", "diff"}
     for finding in said["findings"]:
         assert set(finding) == fields
-        assert finding["confidence"] in ("proven", "likely", "possible")
+        assert finding["confidence"] in ("proven", "seen", "likely", "possible")
     assert next(f for f in said["findings"] if f["code"] == "UJ306")["culprit"].startswith("sample 7")
     assert "error[UJ306]" in done.stdout
     assert "help:" in done.stdout

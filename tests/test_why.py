@@ -89,7 +89,7 @@ def test_stuck_and_nothing_may_be_read(program):
     one = look_until_found(f"{name}.py", process.pid, WITHOUT_PTRACE)
     assert one.serious[0]["code"].startswith("UJ2")
     suspended = one.serious[0]["code"] == "UJ210"
-    assert one.serious[0]["confidence"] == ("proven" if suspended else "possible")
+    assert one.serious[0]["confidence"] == ("seen" if suspended else "possible")
     assert "SYS_PTRACE" in one.environment["remedy"]
 
 

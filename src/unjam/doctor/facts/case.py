@@ -136,8 +136,8 @@ class Case:
     crossings: tuple[Crossing, ...] = ()
     reading: Reading = field(default_factory=Reading)
     trials: list[Trial] = field(default_factory=list)
-    # the unchanged loader tried again, after a trial with a change had removed the failure
-    again: Trial | None = None
+    # plans that were tried a second time, after a trial with a change had removed the failure
+    repeats: list[Trial] = field(default_factory=list)
     # the change that unfroze the loader; further trials use it to find problems behind the freeze
     eased: Mapping[str, Any] = field(default_factory=dict)
     # the same loader in the program as it ran, where it was watched
@@ -147,6 +147,15 @@ class Case:
     def tried(self, plan: Plan) -> Trial | None:
         """Return the trial of this plan, if there was one."""
         return next((trial for trial in self.trials if trial.plan == plan), None)
+
+    def repeated(self, plan: Plan) -> Trial | None:
+        """Return the second trial of this plan, if there was one."""
+        return next((trial for trial in self.repeats if trial.plan == plan and trial.outcome != "refused"), None)
+
+    def rates(self, *plans: Plan) -> tuple[float, float]:
+        """Return the samples per second of two measured plans; 0 for one that was not measured."""
+        first, second = (one.rate if (one := self.tried(plan)) is not None else 0.0 for plan in plans)
+        return first, second
 
     def find(self, **wanted: Any) -> Trial | None:
         """Return the first trial whose plan has these values and no other change."""

@@ -67,11 +67,15 @@ class Plan:
     persistent: bool = False  # workers are kept between epochs
     plain: bool = False  # without the program's worker_init_fn
     limit: int = 0  # maximum number of samples; 0: no limit
+    without: tuple[str, ...] = ()  # samples of a map-style dataset that are not loaded
 
     def __str__(self) -> str:
         words = [_count(self.workers, "worker")]
         if self.start and self.workers:
             words.append(self.start)
+        if self.without:
+            shown = ", ".join(self.without[:3])
+            words.append(f"without sample {shown}" + (f" and {len(self.without) - 3} more" if self.without[3:] else ""))
         for on, text in (
             (self.fresh, "in a new process that inherits nothing"),
             (self.in_place, "in the program's own process"),

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion, by_harm, fit_to_show, without_echoes
+from unjam.doctor.rules.rule import Finding, Rule, Severity, by_harm, fit_to_show, without_echoes
 
 
 class RuleFile(Protocol):
@@ -18,7 +18,7 @@ class RuleFile(Protocol):
 
     RULE: Rule
     __doc__: str
-    detect: Callable[[Case], Finding | Suspicion | None]
+    detect: Callable[[Case], Finding | None]
     broken: Callable[[Any], str | None]
     fixed: Callable[[Any], str | None]
     # optional, for causes that a running program shows: detect_live(scene) -> Finding | None

@@ -9,9 +9,9 @@ from unjam.doctor.facts import exception_line
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import line_of
 from unjam.doctor.facts.trial import Place, Plan, ProcessEnd, Raised, Sample, Stuck, Sync, Trial
-from unjam.doctor.rules.rule import Confidence, Rule, Suspicion
+from unjam.doctor.proof import AGREES, Basis, Toggle
 
-PROVEN, LIKELY, POSSIBLE = Confidence.PROVEN, Confidence.LIKELY, Confidence.POSSIBLE
+MOST_LEFT_OUT = 200
 
 
 def count(number: float, word: str, several: str = "") -> str:
@@ -85,25 +85,6 @@ def blocked_lock(case: Case, stuck: Stuck) -> Sync | None:
     return (known or locks)[0] if locks and not others else None
 
 
-def proof(case: Case, base: Trial | None, changed: Trial | None) -> Confidence:
-    """Return PROVEN if the change removes the failure, unless a repeat without it is fine too."""
-    if base is None or base.fine or changed is None:
-        return LIKELY
-    gone = changed.moved_on if base.outcome == "hung" else changed.fine
-    if not gone or (case.again is not None and case.again.fine):
-        return LIKELY  # the failure stayed with the change, or did not return without it
-    return PROVEN
-
-
-def gone_words(changed: Trial | None) -> tuple[str, ...]:
-    """Say what the trial with the change showed."""
-    if changed is None or changed.outcome == "refused":
-        return ()
-    done = len(changed.samples)
-    words = "all is well" if changed.fine else "it does not freeze" if changed.moved_on else changed.outcome
-    return (f"{changed.plan}: {words}, {count(done, 'sample')}",)
-
-
 # -- ended -------------------------------------------------------------------------------------------------------------
 
 
@@ -116,11 +97,13 @@ def ended(case: Case) -> list[tuple[Trial, ProcessEnd]]:
     return found
 
 
-def twice(case: Case, ends: list[tuple[Trial, ProcessEnd]]) -> Confidence:
-    """Return PROVEN if a process died at the same sample in two trials: the sample is the cause."""
-    places = Counter(end.index for _, end in ends if end.index)
-    again = case.again is not None and any(end.index in places for end in case.again.ends)
-    return PROVEN if again or any(number > 1 for number in places.values()) else LIKELY
+def without_samples(case: Case, indices: Iterable[str]) -> Basis:
+    """What it rests on that these samples are to blame: the others load without them."""
+    left_out = tuple(dict.fromkeys(index for index in indices if index and not index.startswith("#")))
+    base = case.as_is or case.alone
+    if not left_out or len(left_out) > MOST_LEFT_OUT or base is None or case.loader.iterable:
+        return AGREES
+    return Toggle(base.plan, (base.plan.changed(without=left_out),))
 
 
 # -- raised ------------------------------------------------------------------------------------------------------------
@@ -204,12 +187,33 @@ def mean_seconds(trial: Trial | None) -> float:
     return sum(samples) / len(samples) if samples else 0.0
 
 
-def measured(case: Case, rule: Rule, now: Plan, other: Plan) -> tuple[Trial, Trial] | Suspicion | None:
-    """Two measured trials to compare; a Suspicion while one of them is missing, None if one has no rate."""
-    first, second = case.tried(now), case.tried(other)
-    if first is None or second is None:
-        return Suspicion(rule, (now, other))
-    return (first, second) if first.rate and second.rate else None
+def forked_instead(as_is: Trial | None) -> Basis:
+    """What it rests on that the workers' start method is to blame: forked ones load."""
+    return Toggle(as_is.plan, (as_is.plan.changed(start="fork"),)) if as_is and not as_is.fine else AGREES
+
+
+def without_workers(case: Case) -> Basis:
+    """What it rests on that workers are to blame: the same samples load without."""
+    if case.as_is is None or case.alone is None:
+        return AGREES
+    return Toggle(case.as_is.plan, (case.alone.plan,))
+
+
+def right_with(case: Case, base: Plan, changed: Plan) -> Toggle:
+    """What it rests on that a change makes every sample right."""
+
+    def removes(before: Trial, after: Trial) -> bool:
+        wrong = bool(differing(case, before) or before.bad or not before.fine)
+        return wrong and after.fine and not after.bad and not differing(case, after)
+
+    return Toggle(base, (changed,), removes)
+
+
+def faster(now: Plan, other: Plan, times: float) -> Toggle:
+    """What it rests on that another way of loading is faster: both are measured."""
+    return Toggle(
+        now, (other,), lambda base, changed: changed.rate > times * base.rate > 0, decisive=True, repeat=False
+    )
 
 
 def raised_words(raised: Raised) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """What a rule is, and what it finds.
 
 A rule is one file. Its docstring is the only text about it, under fixed headings. `detect` gets a
-Case (what the doctor's trials showed) and returns a Finding, a Suspicion or None. `detect_live`,
+Case (what the doctor's trials showed) and returns a Finding or None. `detect_live`,
 which is optional, gets a Scene (a running program seen from outside) and returns a Finding or None.
 `detect_program`, optional as well, gets a Watched (the program as it ran) and the Cases of its
 loaders, and returns a list of Findings.
@@ -14,17 +14,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Place, Plan
+from unjam.doctor.proof import Basis, Confidence, Proof, prove
 from unjam.system.masking import masked
 from unjam.system.printable import printable_line
-
-
-class Confidence(Enum):
-    """How sure a finding is: proven by toggling its cause, shown by evidence, or only suggested."""
-
-    PROVEN = "proven"
-    LIKELY = "likely"
-    POSSIBLE = "possible"
 
 
 class Severity(Enum):
@@ -58,12 +52,23 @@ class Finding:
     title: str
     culprit: str
     evidence: tuple[str, ...]
-    confidence: Confidence
+    basis: Basis
     help: str
     location: Place | None = None
     diff: str = ""
-    wants: tuple[Plan, ...] = ()  # trials that would raise the confidence
+    wants: tuple[Plan, ...] = ()  # further trials that would tell more
     severity: Severity | None = None
+    proof: Proof | None = None
+
+    @property
+    def confidence(self) -> Confidence:
+        """How sure it is; see `doctor/proof`."""
+        return (self.proof or prove(self.basis, None)).confidence
+
+    def proved(self, case: Case | None) -> Finding:
+        """Return the finding with what the trials of a loader say about it."""
+        known = prove(self.basis, case)
+        return replace(self, proof=known, evidence=(*self.evidence, *known.words), wants=(*self.wants, *known.wants))
 
     @property
     def weight(self) -> Severity:
@@ -86,17 +91,9 @@ class Finding:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Suspicion:
-    """Not yet a finding: `wants` are the trials that would decide it."""
-
-    rule: Rule
-    wants: tuple[Plan, ...]
-
-
 _HARM = {"2": 0, "3": 1, "1": 2, "5": 3, "4": 4, "6": 5, "7": 6}
 _SEVERITY = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
-_CONFIDENCE = {Confidence.PROVEN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
+_CONFIDENCE = {Confidence.PROVEN: 0, Confidence.SEEN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
 
 
 def fit_to_show(finding: Finding) -> Finding:

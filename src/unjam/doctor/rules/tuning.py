@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, count
-from unjam.doctor.rules.rule import Confidence
+from unjam.doctor.proof import AGREES, SUGGESTED, Ground
+from unjam.doctor.rules.judging import count
 
 # a setting with at least this share of the best rate counts as equally good
 AS_GOOD = 0.95
@@ -29,9 +29,14 @@ class TuneReason:
     """Why more workers do not help."""
 
     words: str
-    confidence: Confidence
+    ground: Ground
     evidence: tuple[str, ...] = ()
     untried: bool = False  # more workers might help, but were not tried
+
+    @property
+    def confidence(self) -> Confidence:
+        """How sure it is."""
+        return prove(self.ground, None).confidence
 
     @property
     def title(self) -> str:
@@ -180,13 +185,13 @@ def _why_scaling_stops(tune_result: TuneResult, good: dict[TuneSetting, float]) 
         top = by_workers[-1] if by_workers else None
         if top is not None and top.workers >= tune_result.most:
             words = f"more than {count(tune_result.most, 'worker')} were not tried: {tune_result.because}"
-            return [TuneReason(words, LIKELY, ("the last step still gained",), untried=True)]
+            return [TuneReason(words, AGREES, ("the last step still gained",), untried=True)]
         return []
     before = by_workers[by_workers.index(last) - 1]
     here, there = tune_result.last(before), tune_result.last(last)
     gain = f"{count(last.workers, 'worker')}: {good[last] / good[before]:.2f} times as fast as {before.workers}"
     found = [reason for reason in _causes(tune_result, here, there, gain) if reason is not None]
-    return found or [TuneReason("no cause could be seen", POSSIBLE, (gain,))]
+    return found or [TuneReason("no cause could be seen", SUGGESTED, (gain,))]
 
 
 def _causes(tune_result: TuneResult, here: Measured, there: Measured, gain: str) -> list[TuneReason | None]:
@@ -209,37 +214,37 @@ def _causes(tune_result: TuneResult, here: Measured, there: Measured, gain: str)
     waits = share > 0.3 and slower > 1.3 and not full
     return [
         TuneReason(
-            f"all {count(tune_result.processors, 'processor')} are in use", LIKELY, (gain, f"{cores:.1f} in use")
+            f"all {count(tune_result.processors, 'processor')} are in use", AGREES, (gain, f"{cores:.1f} in use")
         )
         if full
         else None,
         TuneReason(
             f"samples wait for {waits_for[kind]}",
-            LIKELY,
+            AGREES,
             (gain, took, f"{share:.0%} of the looks at workers found that"),
         )
         if waits
         else None,
-        TuneReason("samples wait for something that the workers share", POSSIBLE, (gain, took))
+        TuneReason("samples wait for something that the workers share", SUGGESTED, (gain, took))
         if not full and not waits and slower > 1.5 and per_sample < 1.3
         else None,
         TuneReason(
             "the memory's speed, or processors that share a core",
-            POSSIBLE,
+            SUGGESTED,
             (gain, f"a sample needs {per_sample:.1f} times the processor time"),
         )
         if per_sample > 1.3 and not full
         else None,
         TuneReason(
             "the main process is busy receiving batches",
-            LIKELY,
+            AGREES,
             (gain, f"it uses {there.main_cpu:.0%} of a processor"),
         )
         if there.main_cpu > 0.85
         else None,
         TuneReason(
             "a few slow samples hold everybody up",
-            LIKELY,
+            AGREES,
             (gain, f"{there.stalled:.0%} of the time went into waiting for one; the slowest: {_named(there)}"),
         )
         if there.stalled > 0.2

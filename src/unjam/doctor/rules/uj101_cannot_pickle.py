@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
+from unjam.doctor.rules.judging import forked_instead, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ101", "cannot-pickle", symptom="start")
@@ -39,8 +39,6 @@ def detect(case: Case) -> Finding | None:
     if not failed:
         return None
     first, as_is = failed[0], case.as_is
-    forked = as_is.plan.changed(start="fork") if as_is else None
-    trial = case.tried(forked) if forked else None
     return Finding(
         RULE,
         f"{first.path} cannot be pickled, so {case.loader.start_method} cannot start workers",
@@ -48,12 +46,10 @@ def detect(case: Case) -> Finding | None:
         (
             *(f"{c.path} is a {c.type_name}: {c.reason}" for c in failed),
             *((f"set at {quoted(first.place)}",) if first.place else ()),
-            *((f"{trial.plan}: all is well",) if trial and trial.fine else ()),
         ),
-        PROVEN if trial and trial.fine and as_is and not as_is.fine else LIKELY,
+        forked_instead(as_is),
         help_for(first.path, first.type_name),
         first.place,
-        wants=(forked,) if forked and as_is and not as_is.fine else (),
     )
 
 

@@ -23,7 +23,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.proof import OBSERVED
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 from unjam.doctor.rules.uj101_cannot_pickle import help_for
 
@@ -46,7 +47,7 @@ def detect(case: Case) -> Finding | None:
             *(f"{c.path} is a {c.type_name}: {c.reason}" for c in failed),
             *((f"set at {quoted(first.place)}",) if first.place else ()),
         ),
-        PROVEN,
+        OBSERVED,
         f"nothing to do on Python {case.process_facts.python}; to be ready: {help_for(first.path, first.type_name)}",
         first.place,
     )

@@ -23,8 +23,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.proof import AGREES
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, PROVEN
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ103", "batch-cannot-return", symptom="frozen")
@@ -48,7 +48,7 @@ def detect(case: Case) -> Finding | None:
             *(("with workers: no batch arrived, and every process waited",) if waits else ()),
             "without workers the same batch is fine",
         ),
-        PROVEN if waits else LIKELY,
+        AGREES,
         f"return plain data instead of {path} from {maker}: "
         + (".detach() the tensor" if "grad" in unsent["reason"] else "tensors, arrays, numbers, strings"),
         case.loader.dataset_place,
@@ -80,7 +80,7 @@ def detect_live(scene: Scene) -> Finding | None:
                     else ("look for a traceback of _feed in what the program printed",)
                 ),
             ),
-            LIKELY,
+            AGREES,
             "return plain tensors, arrays, numbers and strings from the dataset and the collate function (no lambda, generator, "
             "open file), and raise exceptions that can be pickled",
             main.thread.place,

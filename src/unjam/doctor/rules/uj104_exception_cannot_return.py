@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, bad_samples, first_line, quoted
+from unjam.doctor.rules.judging import bad_samples, first_line, quoted, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ104", "exception-cannot-return", symptom="frozen")
@@ -46,7 +46,7 @@ def detect(case: Case) -> Finding | None:
             first.crosses,
             *(("with workers: every process waits; without: the exception is raised",) if hung else ()),
         ),
-        PROVEN if hung else LIKELY,
+        without_samples(case, [first.index]),
         f"repair {where}; and define {first.type_name} at the top of a module, so that failures can be seen",
         first.place,
     )

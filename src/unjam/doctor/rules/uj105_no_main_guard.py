@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
+from unjam.doctor.rules.judging import forked_instead, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ105", "no-main-guard", symptom="start")
@@ -39,8 +39,6 @@ def detect(case: Case) -> Finding | None:
         return None
     if as_is is not None and as_is.fine:
         return None
-    forked = as_is.plan.changed(start="fork") if as_is else None
-    trial = case.tried(forked) if forked else None
     said = as_is is not None and "bootstrapping phase" in as_is.output + (as_is.raised.trace if as_is.raised else "")
     return Finding(
         RULE,
@@ -49,13 +47,11 @@ def detect(case: Case) -> Finding | None:
         (
             f"the loop stands at the top of the file: {quoted(loader.iterated_at)}",
             *(("the worker stopped in multiprocessing's bootstrapping phase",) if said else ()),
-            *((f"{trial.plan}: all is well",) if trial and trial.fine else ()),
         ),
-        PROVEN if said or (trial and trial.fine) else LIKELY,
+        forked_instead(as_is),
         f"move the code from {loader.made_at or loader.iterated_at} on into main(), and call it under the guard",
         loader.iterated_at,
         '+if __name__ == "__main__":\n+    main()',
-        wants=(forked,) if forked else (),
     )
 
 

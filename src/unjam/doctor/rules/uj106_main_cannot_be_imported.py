@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN
+from unjam.doctor.rules.judging import forked_instead
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ106", "main-cannot-be-imported", symptom="start")
@@ -36,8 +36,6 @@ def detect(case: Case) -> Finding | None:
         return None
     if as_is is not None and as_is.fine:
         return None
-    forked = as_is.plan.changed(start="fork") if as_is else None
-    trial = case.tried(forked) if forked else None
     said = as_is is not None and "__main__" in as_is.output
     return Finding(
         RULE,
@@ -46,12 +44,10 @@ def detect(case: Case) -> Finding | None:
         (
             f"{names[0]} belongs to __main__, which has no file",
             *(("the workers could not find it in __main__",) if said else ()),
-            *((f"{trial.plan}: all is well",) if trial and trial.fine else ()),
         ),
-        PROVEN if trial and trial.fine else LIKELY,
+        forked_instead(as_is),
         f"move {names[0]} into a .py file and import it, or pass multiprocessing_context='fork'",
         loader.dataset_place or loader.iterated_at,
-        wants=(forked,) if forked else (),
     )
 
 

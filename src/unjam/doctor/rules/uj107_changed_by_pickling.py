@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, differing, names, only_in_workers, quoted
+from unjam.doctor.rules.judging import differing, names, only_in_workers, quoted, right_with
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ107", "changed-by-pickling", symptom="differs")
@@ -46,8 +46,6 @@ def detect(case: Case) -> Finding | None:
     if not other and failure is None and not (back and not as_is.fine):
         return None
     forked = compared.plan.changed(start="fork")
-    trial = case.tried(forked)
-    well = trial is not None and trial.fine and not differing(case, trial) and not trial.bad
     culprit = back[0].name if back else _missing(failure.message) if failure else f"dataset ({loader.dataset})"
     what = (
         f"{failure.type_name} in sample {failure.index}: {failure.message}"
@@ -63,9 +61,8 @@ def detect(case: Case) -> Finding | None:
         (
             what,
             *((f"raised at {quoted(failure.place)}",) if failure and failure.place else ()),
-            *((f"{trial.plan}: the samples are as without workers",) if trial is not None and well else ()),
         ),
-        PROVEN if well else LIKELY,
+        right_with(case, compared.plan, forked),
         "set what the sample depends on as an attribute in the dataset's __init__"
         + (
             f" (not as the global {culprit})"
@@ -73,7 +70,6 @@ def detect(case: Case) -> Finding | None:
             else "; see __getstate__ and module globals"
         ),
         (failure.place if failure else None) or loader.dataset_place,
-        wants=(forked,),
     )
 
 

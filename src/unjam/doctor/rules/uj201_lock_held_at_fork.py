@@ -23,8 +23,9 @@ from typing import Any
 from unjam.doctor.facts.case import Case, ThreadFacts
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import place_of
+from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, blocked_lock, frozen, gone_words, proof, quoted, worker_words
+from unjam.doctor.rules.judging import blocked_lock, frozen, quoted, worker_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ201", "lock-held-at-fork", symptom="frozen")
@@ -45,7 +46,6 @@ def detect(case: Case) -> Finding | None:
         if part is not None and part.facts.get("between_processes") and holder is None:
             continue
         plan = base.plan.changed(release=(lock.path,)) if part else base.plan.changed(fresh=True)
-        trial = case.tried(plan)
         who = f"thread {holder.name!r}" if holder else "the program" if part else "a thread of the program"
         return Finding(
             RULE,
@@ -55,13 +55,11 @@ def detect(case: Case) -> Finding | None:
                 f"{worker_words(stuck)} waits for a lock at {quoted(stuck.place)}",
                 *((f"{who} holds it{_at(holder)}",) if holder else ()),
                 *((f"the lock is made at {quoted(part.place)}",) if part and part.place else ()),
-                *gone_words(trial),
             ),
-            proof(case, base, trial) if part else LIKELY,
+            Toggle(base.plan, (plan,)) if part else AGREES,
             f"make {lock.path} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "
             "multiprocessing_context='forkserver'",
             stuck.place,
-            wants=(plan,),
         )
     return None
 
@@ -99,7 +97,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 "no thread of the worker holds it, and none of the main process's threads exists in the worker",
                 *watching.consequence(scene, blocked),
             ),
-            LIKELY,
+            AGREES,
             f"make {name} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "
             "multiprocessing_context='forkserver'",
             blocked.thread.place,

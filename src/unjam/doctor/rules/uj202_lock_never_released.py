@@ -21,9 +21,10 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, blocked_lock, frozen, gone_words, proof, quoted, worker_words
-from unjam.doctor.rules.rule import Confidence, Finding, Rule
+from unjam.doctor.rules.judging import blocked_lock, frozen, quoted, worker_words
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ202", "lock-never-released", symptom="frozen")
 
@@ -44,7 +45,6 @@ def detect(case: Case) -> Finding | None:
         if before and (held_by_thread or not part.facts.get("between_processes")):
             continue
         plan = base.plan.changed(release=(lock.path,))
-        trial = case.tried(plan)
         when = "before the workers started" if before else "while loading"
         return Finding(
             RULE,
@@ -55,13 +55,11 @@ def detect(case: Case) -> Finding | None:
                 f"it was {'held' if before else 'free'} when the workers started"
                 + ("; no thread of the program uses it" if before else ""),
                 *((f"the lock is made at {quoted(part.place)}",) if part.place else ()),
-                *gone_words(trial),
             ),
-            proof(case, base, trial),
+            Toggle(base.plan, (plan,)),
             f"take {lock.path} with `with` so that every way out releases it, and never twice; if it only guards reading "
             "files by path, remove it",
             stuck.place,
-            wants=(plan,),
         )
     return None
 
@@ -100,18 +98,18 @@ def detect_live(scene: Scene) -> Finding | None:
     return None
 
 
-def _taken_twice(blocked: watching.BlockedProcess) -> tuple[str, list[str], Confidence] | None:
+def _taken_twice(blocked: watching.BlockedProcess) -> tuple[str, list[str], Basis] | None:
     own = next((holder for holder in blocked.thread.holders if holder.itself), None)
     if own is None:
         return None
     return (
         f"waits for {own.expression}, which it holds itself already",
         [f"taken first at {quoted(own.place)}, by the same thread"],
-        LIKELY if own.same else POSSIBLE,
+        AGREES if own.same else SUGGESTED,
     )
 
 
-def _mutual_wait(scene: Scene, blocked: watching.BlockedProcess) -> tuple[str, list[str], Confidence] | None:
+def _mutual_wait(scene: Scene, blocked: watching.BlockedProcess) -> tuple[str, list[str], Basis] | None:
     for holder in blocked.thread.holders:
         other = watching.thread_of(scene, holder)
         if other is None or holder.itself:
@@ -132,14 +130,12 @@ def _mutual_wait(scene: Scene, blocked: watching.BlockedProcess) -> tuple[str, l
                     f"{who} holds {holder.expression} since {quoted(holder.place)} and waits for {back.expression}",
                     f"this one holds {back.expression} since {quoted(back.place)}",
                 ],
-                LIKELY,
+                AGREES,
             )
     return None
 
 
-def _no_holder(
-    scene: Scene, blocked: watching.BlockedProcess, *, between: bool
-) -> tuple[str, list[str], Confidence] | None:
+def _no_holder(scene: Scene, blocked: watching.BlockedProcess, *, between: bool) -> tuple[str, list[str], Basis] | None:
     if blocked.thread.holders:
         return None  # the holder is stuck in something else: that is the cause
     name = watching.lock_name(blocked)
@@ -149,7 +145,7 @@ def _no_holder(
         return (
             f"waits for {name}, which no living process is inside of: it was taken and never released",
             [f"it lies in memory that the processes share, and nobody's calls are inside it{gone}"],
-            LIKELY,
+            AGREES,
         )
     early = watching.in_first_sample(blocked) or (
         watching.in_first_batch(blocked) and watching.own_threads(scene.main_of(blocked.process))
@@ -159,7 +155,7 @@ def _no_holder(
     return (
         f"waits for {name}, which was taken in this process and never released",
         ["no other thread of this process is inside it"],
-        LIKELY,
+        AGREES,
     )
 
 

@@ -26,8 +26,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, PROVEN, count, frozen, gone_words, proof, quoted, worker_words
+from unjam.doctor.rules.judging import count, frozen, quoted, worker_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ203", "native-threads-after-fork", symptom="frozen")
@@ -47,10 +48,9 @@ def detect(case: Case) -> Finding | None:
         tried = [t for t in (with_cap, anew, in_place) if t is not None and t.outcome != "refused"]
         if any(t.outcome == "hung" for t in tried if t is not with_cap):
             return None  # it hangs without the fork too
-        trial = next((t for t in tried if t.moved_on), None)
         libraries = [name for name in stuck.libraries if not name.startswith(_BINDINGS)]
         library = libraries[0] if libraries else "a native library"
-        confidence = proof(case, base, trial)
+        plans = (capped, fresh, *((own,) if anew is not None and anew.outcome == "refused" else ()))
         return Finding(
             RULE,
             f"{worker_words(stuck)} waits in native code ({library}) whose threads were lost at the fork",
@@ -59,21 +59,17 @@ def detect(case: Case) -> Finding | None:
                 f"stuck at {quoted(stuck.place)}, in native code, {stuck.words}",
                 *((f"libraries on its stack: {', '.join(stuck.libraries[:4])}",) if stuck.libraries else ()),
                 f"threads that no Python code started, at the fork: {case.process_facts.native_threads}",
-                *gone_words(with_cap),
-                *gone_words(anew),
-                *gone_words(in_place),
             ),
-            confidence,
-            _help(case, proven=confidence is PROVEN, capped=with_cap is not None and with_cap.moved_on),
+            Toggle(base.plan, plans),
+            _help(case, cap_helps=with_cap is None or with_cap.moved_on),
             stuck.place,
-            wants=(capped, fresh, *((own,) if anew is not None and anew.outcome == "refused" else ())),
         )
     return None
 
 
-def _help(case: Case, *, proven: bool, capped: bool) -> str:
+def _help(case: Case, *, cap_helps: bool) -> str:
     init = case.loader.worker_init or "a worker_init_fn"
-    if proven and not capped:
+    if not cap_helps:
         return "pass multiprocessing_context='forkserver' to the loader, or do not use the library before the loop"
     return (
         f"cap its threads in {init}: threadpoolctl.threadpool_limits(1) (OpenMP, BLAS), torch.set_num_threads(1), "
@@ -110,7 +106,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 f"the worker was forked and has {threads}; the pool that it waits for belongs to the main process",
                 *watching.consequence(scene, blocked),
             ),
-            LIKELY,
+            AGREES,
             "cap its threads in worker_init_fn: threadpoolctl.threadpool_limits(1) (OpenMP, BLAS), torch.set_num_threads(1), "
             "cv2.setNumThreads(0); or pass multiprocessing_context='forkserver'",
             blocked.thread.place,

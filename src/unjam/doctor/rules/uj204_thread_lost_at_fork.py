@@ -21,9 +21,10 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.facts.trial import Stuck, Trial
+from unjam.doctor.facts.trial import Stuck
+from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, PROVEN, frozen, quoted, waits_for, worker_words
+from unjam.doctor.rules.judging import frozen, quoted, waits_for, worker_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ204", "thread-lost-at-fork", symptom="frozen")
@@ -62,24 +63,16 @@ def detect(case: Case) -> Finding | None:
                 f"threads of the program: {', '.join(repr(t.name) for t in case.process_facts.threads[:4])}; in the worker: "
                 + (", ".join(stuck.threads) or "none"),
                 *((f"made at {quoted(part.place)}",) if part and part.place else ()),
-                *_shown(trial),
             ),
-            PROVEN if trial is not None and trial.moved_on else LIKELY if _unserved(stuck) else POSSIBLE,
+            Toggle(base.plan, (plan,), ground=AGREES if _unserved(stuck) else SUGGESTED),
             f"make {path} and its thread in the worker: on first use, or in worker_init_fn",
             stuck.place,
-            wants=(plan,),
         )
     return None
 
 
 def _unserved(stuck: Stuck) -> bool:
     return any(s.facts.get("alive") in (0, False) or s.facts.get("kind") in ("queue", "future") for s in stuck.syncs)
-
-
-def _shown(trial: Trial | None) -> tuple[str, ...]:
-    if trial is None or not trial.moved_on:
-        return ()
-    return (f"in the program's own process, where the thread lives, {len(trial.samples)} samples load",)
 
 
 def detect_live(scene: Scene) -> Finding | None:
@@ -103,7 +96,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 f"threads of the main process: {', '.join(map(repr, threads[:4]))}; in the worker: none",
                 *watching.consequence(scene, blocked),
             ),
-            LIKELY,
+            AGREES,
             f"make {name} and its thread in the worker: on first use, or in worker_init_fn",
             blocked.thread.place,
         )

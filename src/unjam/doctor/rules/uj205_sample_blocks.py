@@ -22,12 +22,12 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.proof import AGREES
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, PROVEN, count, frozen, quoted, waits_for, worker_words
+from unjam.doctor.rules.judging import count, frozen, quoted, waits_for, worker_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ205", "sample-blocks", symptom="frozen")
-_MAY_END = ("sleep", "child", "socket", "disk")  # the wait may end by itself, so it is never proven
 # other rules cover waits for these
 _OTHER_RULES = ("queue", "event", "barrier", "condition", "future", "executor", "loop")
 _OUTSIDE = ("socket", "pipe", "file", "child", "sleep", "disk")
@@ -62,7 +62,7 @@ def detect(case: Case) -> Finding | None:
             f"the loader's timeout is {case.loader.timeout:g}"
             + (": it waits for ever" if not case.loader.timeout else ""),
         ),
-        PROVEN if (both or (alone and not case.loader.num_workers)) and stuck.waits not in _MAY_END else LIKELY,
+        AGREES,
         f"give the call at {stuck.place} a time limit"
         + ("; timeout=60 in the loader turns the freeze into an error" if case.loader.num_workers else ""),
         stuck.place,
@@ -105,7 +105,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 *(("the call has no time limit",) if blocked.thread.waiting.limit is None else ()),
                 *watching.consequence(scene, blocked),
             ),
-            LIKELY if on_file and blocked.thread.peers else blocked.sure,
+            AGREES if on_file and blocked.thread.peers else blocked.sure,
             f"give the call at {where} a time limit"
             + ("; timeout=60 in the loader turns the freeze into an error" if blocked.process.role == "worker" else ""),
             where,

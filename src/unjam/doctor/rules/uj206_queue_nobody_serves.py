@@ -22,8 +22,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, PROVEN, frozen, quoted, waits_for, worker_words
+from unjam.doctor.rules.judging import frozen, quoted, waits_for, worker_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ206", "queue-nobody-serves", symptom="frozen")
@@ -60,7 +61,7 @@ def detect(case: Case) -> Finding | None:
             *((f"made at {quoted(part.place)}",) if part and part.place else ()),
             *(("the same with workers and without",) if both and case.loader.num_workers else ()),
         ),
-        PROVEN if both else LIKELY,
+        AGREES,
         f"give the call at {stuck.place} a timeout, and return results through the sample instead of {sync.path}",
         stuck.place,
     )
@@ -102,7 +103,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 *watching.peers(blocked),
                 *watching.consequence(scene, blocked),
             ),
-            LIKELY if blocked.seconds >= watching.NO_ACCIDENT or between or drains else POSSIBLE,
+            AGREES if blocked.seconds >= watching.NO_ACCIDENT or between or drains else SUGGESTED,
             f"give the call at {blocked.thread.place} a timeout, and return results through the sample instead of {name}"
             if not drains
             else "take everything out of the queue before join(), or return results through the sample",

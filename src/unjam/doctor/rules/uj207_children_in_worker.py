@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, bad_samples, quoted
+from unjam.doctor.rules.judging import bad_samples, quoted, without_workers
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ207", "children-in-worker", symptom="differs")
@@ -46,7 +46,7 @@ def detect(case: Case) -> Finding | None:
             *((f"at {quoted(first.place)}",) if first.place else ()),
             *(("without workers the same sample loads",) if alone else ()),
         ),
-        PROVEN if alone else LIKELY,
+        without_workers(case),
         f"use num_workers=0, threads, or no pool at all inside the sample at {first.place}; the outer loader has the processes",
         first.place,
     )

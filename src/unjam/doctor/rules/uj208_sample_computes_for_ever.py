@@ -21,8 +21,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, frozen, mean_seconds, quoted, worker_words
+from unjam.doctor.rules.judging import frozen, mean_seconds, quoted, worker_words
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
@@ -50,7 +51,7 @@ def detect(case: Case) -> Finding | None:
             *((f"the other samples take {usual * 1000:.1f} ms",) if usual else ()),
             *(("the same without workers",) if alone and case.loader.num_workers else ()),
         ),
-        LIKELY if alone else POSSIBLE,
+        AGREES if alone else SUGGESTED,
         f"put a limit on the loop at {stuck.place}, and look at sample {stuck.index or '?'}",
         stuck.place,
     )
@@ -78,7 +79,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 "whether it would end cannot be seen from outside: look again later; if it is the same then, it does not",
                 *watching.consequence(scene, blocked),
             ),
-            LIKELY if silent >= 60 else POSSIBLE,
+            AGREES if silent >= 60 else SUGGESTED,
             f"look at the loop around {place}: what ends it for this sample?"
             + ("; timeout= in the loader turns the freeze into an error" if process.role == "worker" else ""),
             place,

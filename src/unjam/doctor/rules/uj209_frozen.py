@@ -19,8 +19,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.proof import SUGGESTED
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import POSSIBLE, frozen, quoted, worker_words
+from unjam.doctor.rules.judging import frozen, quoted, worker_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ209", "frozen", symptom="frozen", fallback=True, yields_to=("died", "start"))
@@ -50,7 +51,7 @@ def detect(case: Case) -> Finding | None:
         + (": what the workers inherit by fork is the cause" if inherited else " for an unknown reason"),
         f"{stuck.place}" if stuck and stuck.place else case.loader.dataset,
         tuple(evidence),
-        POSSIBLE,
+        SUGGESTED,
         "pass multiprocessing_context='forkserver'"
         if inherited
         else f"look at {stuck.place if stuck and stuck.place else 'what the processes wait for'}"
@@ -82,7 +83,7 @@ def detect_live(scene: Scene) -> Finding | None:
             *watching.peers(blocked),
             *watching.consequence(scene, blocked),
         ),
-        POSSIBLE,
+        SUGGESTED,
         f"look at {blocked.thread.place}; timeout=60 in the loader turns the freeze into an error"
         if blocked.thread.place
         else "let this command read the process's stacks, and it can name the line and the lock",

@@ -20,8 +20,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ210", "suspended", symptom="frozen", live=True)
@@ -55,7 +56,7 @@ def detect_live(scene: Scene) -> Finding | None:
             *((f"suspended like it: {', '.join(one.name for one in held[1:4])}",) if held[1:] else ()),
             *watching.consequence(scene, blocked),
         ),
-        PROVEN,
+        OBSERVED,
         "let it go: unpause the container or resume the job" if frozen else f"let it go on: kill -CONT {first.pid}",
         place,
     )

@@ -22,8 +22,9 @@ from typing import Any
 from unjam.doctor.facts import roles
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Process, Scene
+from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, count, quoted
+from unjam.doctor.rules.judging import count, quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ211", "main-process-waits", symptom="frozen", live=True)
@@ -71,9 +72,9 @@ def detect_live(scene: Scene) -> Finding | None:
                     else ()
                 ),
             ),
-            LIKELY
+            AGREES
             if blocked.seconds >= watching.NO_ACCIDENT or blocked.stuck.waits in ("terminal", "lock", "pipe")
-            else POSSIBLE,
+            else SUGGESTED,
             help_text,
             main.thread.place,
         )
@@ -99,7 +100,7 @@ def _cannot_exit(scene: Scene, main: Process) -> Finding | None:
         f"{main.name} is over and cannot leave: {watching.thread_words(stuck[0])}",
         f"thread {stuck[0].thread.name!r}",
         (f"for {watching.duration(stuck[0].seconds)}", *(watching.thread_words(one) for one in stuck[1:3])),
-        LIKELY,
+        AGREES,
         "tell the thread to end before the program does, or make it a daemon",
         stuck[0].thread.place,
     )
@@ -133,7 +134,7 @@ def _gpu_finding(main: Process) -> Finding:
             f"every look found it at {quoted(main.thread.place)}, with {main.thread.busy:.0%} of a processor",
             "a wait for a GPU looks like computing from outside: nvidia-smi tells which",
         ),
-        POSSIBLE,
+        SUGGESTED,
         "if it is always this line, look at what was given to the GPU before it (a kernel, a collective operation of another rank)",
         main.thread.place,
         severity=Severity.NOTE,

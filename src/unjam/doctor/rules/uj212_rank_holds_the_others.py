@@ -22,8 +22,9 @@ from typing import Any
 from unjam.doctor.facts import roles
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Process, Scene
+from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, quoted
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ212", "rank-holds-the-others", symptom="ranks", live=True)
@@ -65,7 +66,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 else ()
             ),
         ),
-        LIKELY if not moves else POSSIBLE,
+        AGREES if not moves else SUGGESTED,
         f"look at what {holder.name} does; the other ranks are well",
         holder.thread.place,
         severity=Severity.ERROR,
@@ -89,7 +90,7 @@ def _different_operations(scene: Scene, waiting: list[Process]) -> Finding | Non
             f"{one.name} waits at {quoted(one.thread.place)}, for {watching.duration(watching.waited(one.thread, scene))}"
             for one in waiting[:4]
         ),
-        LIKELY,
+        AGREES,
         "give every rank the same number of batches and the same operations in the same order (drop_last=True, DistributedSampler, no "
         "collective operation under an `if rank == 0`)",
         first.thread.place,

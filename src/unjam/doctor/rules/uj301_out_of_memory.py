@@ -21,7 +21,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.rules.judging import LIKELY, PROVEN, count, ended, for_memory, size
+from unjam.doctor.proof import AGREES, Toggle
+from unjam.doctor.rules.judging import count, ended, for_memory, size
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ301", "out-of-memory", symptom="died")
@@ -43,7 +44,6 @@ def detect(case: Case) -> Finding | None:
     memory = case.process_facts.memory or 0
     fit = max(1, int(memory * 0.8 / peak)) if peak else 1
     fewer = trial.plan.changed(workers=1, prefetch=1) if trial.plan.workers > 1 else None
-    one = case.tried(fewer) if fewer else None
     where = next((f"sample {b.index} at {b.place}" for b in errors), None) or next(
         (f"sample {e.index}" for e in killed if e.index), None
     )
@@ -60,12 +60,10 @@ def detect(case: Case) -> Finding | None:
             ),
             *(f"{b.type_name} in sample {b.index}: {b.message[:120]}" for b in errors[:1]),
             f"largest worker: {size(peak)}; memory that was free at the start: {size(memory)}",
-            *((f"{one.plan}: all is well",) if one and one.fine else ()),
         ),
-        PROVEN if one and one.fine else LIKELY,
+        Toggle(trial.plan, (fewer,)) if fewer else AGREES,
         f"num_workers={min(fit, max(1, case.loader.num_workers - 1))} fits here; or load less for each sample in {case.loader.dataset}",
         next((b.place for b in errors if b.place), None) or case.loader.made_at,
-        wants=(fewer,) if fewer else (),
     )
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import ended, quoted, twice
+from unjam.doctor.rules.judging import ended, quoted, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ302", "native-crash", symptom="died")
@@ -56,7 +56,7 @@ def detect(case: Case) -> Finding | None:
                 else ()
             ),
         ),
-        twice(case, crashed),
+        without_samples(case, (one.index for _, one in crashed)),
         f"look at what {where} reads at {end.place}, and at the version of the library that it calls there",
         end.place,
     )

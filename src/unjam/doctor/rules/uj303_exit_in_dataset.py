@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, bad_samples, ended, quoted, twice
+from unjam.doctor.rules.judging import bad_samples, ended, quoted, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ303", "exit-in-dataset", symptom="died")
@@ -41,12 +41,12 @@ def detect(case: Case) -> Finding | None:
             f"SystemExit({first.message}) leaves {where}",
             *((f"at {quoted(place)}",) if place else ()),
         )
-        confidence = PROVEN if len(left) > 1 or not case.loader.num_workers else LIKELY
+        basis = without_samples(case, (bad.index for bad in left))
     elif gone:
         _, end = gone[0]
         where, place = f"sample {end.index}", end.place
         evidence = (f"the process left with exit code {end.code} while it loaded {where}, without an exception",)
-        confidence = twice(case, gone)
+        basis = without_samples(case, (one.index for _, one in gone))
         if any(trial.plan.workers == 0 for trial, _ in gone):
             evidence += ("without workers it ends the program itself",)
     else:
@@ -56,7 +56,7 @@ def detect(case: Case) -> Finding | None:
         f"{where} ends its worker: the dataset's code leaves the process",
         f"{where} at {place}" if place else where,
         evidence,
-        confidence,
+        basis,
         f"raise an exception instead of leaving{f' at {place}' if place else f' in {case.loader.dataset}'}",
         place or case.loader.dataset_place,
     )

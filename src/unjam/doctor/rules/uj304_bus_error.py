@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import ended, quoted, size, twice
+from unjam.doctor.rules.judging import ended, quoted, size, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ304", "bus-error", symptom="died")
@@ -45,7 +45,7 @@ def detect(case: Case) -> Finding | None:
             f"/dev/shm had {size(case.process_facts.shm_free or 0)} free",
             *(("the same without workers: it is the file, not /dev/shm",) if alone else ()),
         ),
-        twice(case, crashed),
+        without_samples(case, (one.index for _, one in crashed)),
         f"look whether the file behind {end.place or 'the mapping'} became shorter after it was mapped",
         end.place,
     )

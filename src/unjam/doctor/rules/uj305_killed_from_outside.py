@@ -20,8 +20,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.proof import AGREES
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, count, ended, quoted, twice
+from unjam.doctor.rules.judging import count, ended, quoted, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj302_native_crash import SIGNALS
 
@@ -50,7 +51,7 @@ def detect(case: Case) -> Finding | None:
             *((f"at {quoted(end.place)}",) if end.place else ()),
             "no process was killed for lack of memory meanwhile",
         ),
-        twice(case, killed),
+        without_samples(case, (one.index for _, one in killed)),
         f"find who sends {end.signal}: a time limit or watchdog in {case.loader.dataset}, or a scheduler",
         end.place or case.loader.dataset_place,
     )
@@ -94,7 +95,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 *((f"processes killed for memory on this machine so far: {scene.kills}",) if scene.kills else ()),
                 *watching.silence(main),
             ),
-            LIKELY,
+            AGREES,
             "find out who killed it (dmesg, the cluster's memory limit); concurrent.futures.ProcessPoolExecutor and unjam's "
             "loader notice a dead worker, multiprocessing.Pool does not",
             main.thread.place,

@@ -20,8 +20,6 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.rules.judging import (
-    LIKELY,
-    PROVEN,
     about_process,
     bad_samples,
     count,
@@ -30,6 +28,7 @@ from unjam.doctor.rules.judging import (
     names,
     out_of_descriptors,
     quoted,
+    without_samples,
 )
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -59,7 +58,6 @@ def detect(case: Case) -> Finding | None:
     in_place = case.tried(own)
     if in_place is not None and in_place.fine and not in_place.bad:
         return None
-    tried = in_place is not None and in_place.outcome != "refused"
     first = bad[0]
     kinds = list(dict.fromkeys(b.type_name for b in bad))
     loaded = len(alone.samples) + len(bad)
@@ -74,7 +72,7 @@ def detect(case: Case) -> Finding | None:
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
             "without workers too: it is the sample, not the workers",
         ),
-        PROVEN if tried or not many else LIKELY,
+        without_samples(case, (b.index for b in bad)),
         f"repair sample {names(b.index for b in bad)}, or what {first.place or case.loader.dataset} does with it",
         first.place,
         wants=(own,) if many else (),

@@ -18,7 +18,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, bad_samples, first_line, quoted
+from unjam.doctor.proof import Toggle
+from unjam.doctor.rules.judging import bad_samples, first_line, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ307", "worker-init-fails", symptom="differs")
@@ -31,7 +32,6 @@ def detect(case: Case) -> Finding | None:
         return None
     first = failed[0]
     plain = case.as_is.plan.changed(plain=True)
-    trial = case.tried(plain)
     return Finding(
         RULE,
         f"worker_init_fn ({case.loader.worker_init}) raises {first.type_name} in every worker",
@@ -39,12 +39,10 @@ def detect(case: Case) -> Finding | None:
         (
             f"{first.type_name}: {first_line(first)}",
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
-            *((f"{trial.plan}: all is well",) if trial and trial.fine else ()),
         ),
-        PROVEN if trial and trial.fine else LIKELY,
+        Toggle(case.as_is.plan, (plain,)),
         f"repair {first.place or case.loader.worker_init}; the function is called in the worker with its number",
         first.place,
-        wants=(plain,),
     )
 
 

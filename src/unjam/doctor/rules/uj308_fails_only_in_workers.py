@@ -20,7 +20,8 @@ from dataclasses import replace
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, about_process, first_line, only_in_workers, raised_words
+from unjam.doctor.proof import AGREES, Toggle
+from unjam.doctor.rules.judging import about_process, first_line, only_in_workers, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule(
@@ -41,7 +42,7 @@ def detect(case: Case) -> Finding | None:
             f"sample {named.index} raises {named.type_name}: {first_line(named)}, the number of the worker's own process",
             f"sample {named.index} at {named.place}" if named.place else f"sample {named.index}",
             raised_words(named),
-            LIKELY,
+            AGREES,
             f"{named.place or case.loader.dataset} finds only what the program's own process made: make it in each worker",
             named.place,
         )
@@ -50,7 +51,6 @@ def detect(case: Case) -> Finding | None:
         bad = next(iter(case.as_is.bad), None)
     if bad is None or alone is None or not alone.fine or alone.bad:
         return None
-    back = case.again is not None and not case.again.fine
     where = f"sample {bad.index}" if bad.index else f"the {bad.stage} stage"
     return Finding(
         RULE,
@@ -65,7 +65,7 @@ def detect(case: Case) -> Finding | None:
                 else ()
             ),
         ),
-        PROVEN if back or in_place else LIKELY,
+        Toggle(case.as_is.plan, (alone.plan,)) if case.as_is is not None else AGREES,
         f"look at what {bad.place or case.loader.dataset} uses that only the program's own process has",
         bad.place,
     )

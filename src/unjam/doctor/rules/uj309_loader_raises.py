@@ -18,7 +18,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, first_line, raised_words
+from unjam.doctor.proof import OBSERVED
+from unjam.doctor.rules.judging import first_line, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule(
@@ -49,7 +50,7 @@ def detect(case: Case) -> Finding | None:
             f"{failed[0].plan}: after {len(failed[0].samples)} samples",
             *(("without workers too",) if both and case.loader.num_workers else ()),
         ),
-        PROVEN if both else LIKELY,
+        OBSERVED,
         f"look at {raised.place or 'the sampler and the options of the loader'}",
         raised.place or case.loader.made_at,
     )

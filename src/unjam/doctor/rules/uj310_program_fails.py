@@ -26,7 +26,8 @@ from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.source_places import attribute_calls, class_line, method_line
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedFailure, WatchedLoader
-from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
+from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.system.file_owner import is_users
 
@@ -92,7 +93,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                 *((f"in {loader.name}",) if loader is not None else ()),
                 *((hint.words,) if hint.words else ()),
             ),
-            PROVEN if first.place is not None else LIKELY,
+            AGREES if hint.words else OBSERVED,
             hint.help,
             hint.place or first.place or (loader.place if loader else None),
         )
@@ -127,7 +128,7 @@ def _worker_ended(watched: Watched, end: WatchedFailure | None) -> list[Finding]
                     f"raised at {quoted(place)}",
                     *((f"a timer is set at {quoted(timers)} and goes off after the sample is done",) if timers else ()),
                 ),
-                LIKELY,
+                AGREES,
                 "cancel the timer when the sample is done: signal.alarm(0), signal.setitimer(signal.ITIMER_REAL, 0)"
                 if timers
                 else f"look at {quoted(place)}",

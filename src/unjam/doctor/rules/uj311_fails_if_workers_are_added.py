@@ -20,14 +20,15 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
-from unjam.doctor.rules.judging import LIKELY, differing, first_line, quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
+from unjam.doctor.proof import Toggle
+from unjam.doctor.rules.judging import differing, first_line, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ311", "fails-if-workers-are-added", Severity.NOTE, symptom="predicted")
 WORKERS, SECONDS = 2, 5.0
 
 
-def detect(case: Case) -> Finding | Suspicion | None:
+def detect(case: Case) -> Finding | None:
     """Try a healthy loader without workers with two."""
     loader, alone = case.loader, case.alone
     if loader.num_workers or alone is None or not alone.fine or alone.bad or not alone.samples or case.drains:
@@ -36,9 +37,7 @@ def detect(case: Case) -> Finding | Suspicion | None:
         return None  # first things first
     plan = Plan(WORKERS, loader.start_method or "fork", seconds=SECONDS)
     trial = case.tried(plan)
-    if trial is None:
-        return Suspicion(RULE, (plan,))
-    said = _what_went_wrong(case, alone, trial)
+    said = _what_went_wrong(case, alone, trial) if trial is not None else ("", ())
     if said is None:
         return None
     what, evidence = said
@@ -47,7 +46,7 @@ def detect(case: Case) -> Finding | Suspicion | None:
         f"with workers, this loader over {loader.dataset} {what}",
         f"num_workers={WORKERS}",
         (*evidence, f"without workers, as in the program: {len(alone.samples)} samples, none failed"),
-        LIKELY,
+        Toggle(plan, (alone.plan,), lambda *_: True, decisive=True, repeat=False),
         f"keep num_workers=0; or set num_workers={WORKERS} and run `unjam check` again, which then looks for the cause",
         loader.made_at or loader.iterated_at,
     )

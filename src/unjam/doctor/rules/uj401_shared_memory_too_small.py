@@ -24,7 +24,8 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, PROVEN, first_line, size
+from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
+from unjam.doctor.rules.judging import first_line, size
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ401", "shared-memory-too-small", symptom="died")
@@ -43,7 +44,6 @@ def detect(case: Case) -> Finding | None:
     idle = as_is.plan.changed(idle=True, epochs=1)
     small = as_is.plan.changed(idle=True, epochs=1, workers=1, prefetch=1)
     failed = next((t for t in (as_is, case.tried(idle)) if t is not None and not t.fine), None)
-    well = case.tried(small)
     fits = int(free * 0.9 / batch) - 1
     most = max(
         (
@@ -62,13 +62,11 @@ def detect(case: Case) -> Finding | None:
         (
             f"one batch: {size(batch)}; ahead: {loader.prefetch_factor} × {loader.num_workers} workers, and one in use",
             *((f"{failed.plan}: {_how(failed)}",) if failed else ()),
-            *((f"{well.plan}: all is well",) if well and well.fine else ()),
         ),
-        PROVEN if failed and well and well.fine else LIKELY if failed else POSSIBLE,
+        Toggle(failed.plan if failed else idle, (small,), ground=AGREES if failed else SUGGESTED),
         (f"num_workers={most[0]}, prefetch_factor={most[1]} fits; " if most else "not even one worker fits; ")
         + f"or give /dev/shm {size(batch * ahead * 1.2)} (docker run --shm-size)",
         loader.made_at,
-        wants=(idle, small),
     )
 
 
@@ -88,7 +86,7 @@ def detect_live(scene: Scene) -> Finding | None:
         f"/dev/shm is full: {size(free)} free of {size(whole)}",
         "/dev/shm",
         ("torch's workers put every batch there; the next one ends a worker with a bus error",),
-        LIKELY,
+        AGREES,
         "give it more room (--shm-size), or fewer and smaller batches ahead (num_workers, prefetch_factor, batch_size)",
         None,
     )

@@ -24,7 +24,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, PROVEN, first_line, out_of_descriptors, quoted
+from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
+from unjam.doctor.rules.judging import first_line, out_of_descriptors, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ402", "descriptors-run-out", symptom="raised", explains=("frozen",))
@@ -54,7 +55,7 @@ def _files_kept_open(case: Case) -> Finding | None:
             *((f"{name} grows with every sample",) if grown else ()),
             f"ulimit -n is {case.process_facts.descriptors:,}",
         ),
-        PROVEN if len(full) > 1 else LIKELY,
+        AGREES,
         f"close what the sample opens ({first.place}), or keep a few open at most",
         first.place,
     )
@@ -78,7 +79,6 @@ def _tensors_in_flight(case: Case) -> Finding | None:
     if need <= process_facts.descriptors * 0.9 and not said:
         return None
     small = as_is.plan.changed(idle=True, epochs=1, workers=1, prefetch=1)
-    well = case.tried(small)
     return Finding(
         RULE,
         f"{tensors} tensors in a batch × {ahead} batches ahead need {need:,} descriptors; the limit is {process_facts.descriptors:,}",
@@ -86,12 +86,10 @@ def _tensors_in_flight(case: Case) -> Finding | None:
         (
             f"every tensor on its way holds a descriptor; {process_facts.descriptors_used} were open before",
             *((f"{said[0].plan}: {first_line(said[0].raised)[:140] if said[0].raised else 'failed'}",) if said else ()),
-            *((f"{well.plan}: all is well",) if well and well.fine else ()),
         ),
-        PROVEN if said and well and well.fine else LIKELY if said else POSSIBLE,
+        Toggle(said[0].plan if said else idle, (small,), ground=AGREES if said else SUGGESTED),
         f"stack the {tensors} tensors into few in {loader.collate}, or raise the limit: ulimit -n {max(4096, need * 4)}",
         loader.made_at,
-        wants=(idle, small),
     )
 
 
@@ -104,7 +102,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 f"{one.name} has {one.open_files:,} of the {one.most_files:,} descriptors it may have",
                 one.name,
                 ("each tensor of a batch under way, and each that the program keeps, holds one",),
-                LIKELY,
+                AGREES,
                 "torch.multiprocessing.set_sharing_strategy('file_system'), a higher `ulimit -n`, or copies of what is kept",
                 one.thread.place if one.threads else None,
             )

@@ -18,7 +18,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import POSSIBLE, size
+from unjam.doctor.proof import SUGGESTED
+from unjam.doctor.rules.judging import size
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ403", "batches-do-not-fit", Severity.WARNING)
@@ -39,7 +40,7 @@ def detect(case: Case) -> Finding | None:
         f"batches made ahead may need {size(need)} of the {size(memory)} that are free",
         f"prefetch_factor={loader.prefetch_factor} × num_workers={loader.num_workers}",
         (f"one batch: {size(batch)}", f"ahead: {loader.prefetch_factor} × {loader.num_workers}, and one in use"),
-        POSSIBLE,
+        SUGGESTED,
         f"prefetch_factor={max(1, int(memory * 0.4 / batch / loader.num_workers))} keeps it under half of the free memory",
         loader.made_at,
     )

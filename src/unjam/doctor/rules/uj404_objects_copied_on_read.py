@@ -26,7 +26,8 @@ from typing import Any
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import line_of
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted, size
+from unjam.doctor.proof import Toggle
+from unjam.doctor.rules.judging import quoted, size
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ404", "objects-copied-on-read", Severity.WARNING, symptom="memory")
@@ -63,17 +64,15 @@ def detect(case: Case) -> Finding | None:
             f"the workers' own memory grows by {size(each * 1000)} for every 1,000 samples",
             f"{container.path} holds about {size(container.facts['nbytes'])} of objects; with {workers} workers up to {size(total)} more",
             *((f"set at {quoted(container.place)}",) if container.place else ()),
-            *((f"{trial.plan}: {size(growth(trial) * 1000)} for every 1,000 samples",) if gone and trial else ()),
             f"the workers of unjam.DataLoader would copy it too: {left}"
             if left
             else f"on Python 3.12 and later the workers of unjam.DataLoader read it without copying it, and save up to {size(total)}",
         ),
-        PROVEN if gone else LIKELY,
+        Toggle(as_is.plan, (packed,), lambda base, changed: growth(changed) < growth(base) * 0.4),
         f"keep {container.path} once in shared memory: {_target(container)} = unjam.{_kind(container)}({_target(container)})"
         + ("" if left else "; or use unjam's DataLoader on Python 3.12 or later"),
         container.place,
         _diff(container),
-        wants=(packed,),
     )
 
 

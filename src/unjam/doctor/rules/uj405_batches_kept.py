@@ -21,7 +21,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted, size
+from unjam.doctor.proof import Toggle
+from unjam.doctor.rules.judging import quoted, size
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ405", "batches-kept", symptom="raised")
@@ -59,11 +60,10 @@ def detect(case: Case) -> Finding | None:
             f"an epoch has {per_epoch:,} batches of {size(max(b.storage for b in as_is.batches))}",
             *((f"{trial.plan}: {_how(trial)}",) if failed and trial is not None else ()),
         ),
-        PROVEN if failed else LIKELY,
+        Toggle(plan, (as_is.plan,)),
         f"keep a copy of what is needed: {name}.append(batch.clone()), or numbers",
         place,
         severity=None if failed else Severity.WARNING,
-        wants=(plan,),
     )
 
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, quoted, size
+from unjam.doctor.proof import OBSERVED
+from unjam.doctor.rules.judging import quoted, size
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ406", "large-pickle-per-worker", Severity.WARNING)
@@ -47,7 +48,7 @@ def detect(case: Case) -> Finding | None:
             *((f"time to the first batch: {wait:.1f} s",) if wait else ()),
             *(() if loader.persistent_workers else ("again at every epoch",)),
         ),
-        PROVEN,
+        OBSERVED,
         f"unjam.share(dataset) before the loader is made: {part.path if part else 'the data'} then travels as a reference to one copy in "
         "shared memory; or map it from a file; or pass multiprocessing_context='fork'",
         part.place if part else loader.made_at,

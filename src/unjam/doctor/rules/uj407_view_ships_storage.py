@@ -18,7 +18,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, size
+from unjam.doctor.proof import OBSERVED
+from unjam.doctor.rules.judging import size
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ407", "view-ships-storage", Severity.WARNING)
@@ -43,7 +44,7 @@ def detect(case: Case) -> Finding | None:
             f"batch {worst.number}: {size(worst.nbytes)} of tensors in storages of {size(worst.storage)}",
             *((f"{whole.path} has {size(whole.facts['nbytes'])}",) if whole else ()),
         ),
-        PROVEN,
+        OBSERVED,
         f"return a copy from {maker}: .clone() the view",
         case.loader.dataset_place,
     )

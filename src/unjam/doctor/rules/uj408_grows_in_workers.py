@@ -23,7 +23,8 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import function_line
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, quoted, size
+from unjam.doctor.proof import AGREES, SUGGESTED
+from unjam.doctor.rules.judging import quoted, size
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 from unjam.doctor.rules.uj404_objects_copied_on_read import growth
 
@@ -56,7 +57,7 @@ def detect(case: Case) -> Finding | None:
             *((f"a sample has {size(per_sample)}",) if per_sample else ()),
             *((f"at {quoted(place)}",) if place else ()),
         ),
-        LIKELY if each > 1000 else POSSIBLE,
+        AGREES if each > 1000 else SUGGESTED,
         f"put a limit on {name}, or do without it: each worker fills its own",
         place,
     )
@@ -82,7 +83,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                         f"{name} keeps every result: its lru_cache has no limit and grows in each epoch of {loader.name}",
                         name,
                         (f"entries at the start of each epoch, in one worker: {', '.join(map(str, numbers[:6]))}",),
-                        LIKELY,
+                        AGREES,
                         f"give the lru_cache of {name} a maxsize, or cache what repeats",
                         place or home or loader.made,
                     )

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE
+from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ409", "temporary-path-too-long", symptom="frozen")
@@ -45,7 +45,7 @@ def detect(case: Case) -> Finding | None:
             *(("the workers say: AF_UNIX path too long",) if said else ()),
             f"with workers: {as_is.outcome}; without: all is well",
         ),
-        LIKELY if said else POSSIBLE,
+        AGREES if said else SUGGESTED,
         "export TMPDIR=/tmp before the program starts",
     )
 

@@ -19,8 +19,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.epochs import trainers
-from unjam.doctor.rules.judging import LIKELY, size
+from unjam.doctor.rules.judging import size
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ410", "grows-each-epoch", Severity.WARNING)
@@ -68,7 +69,7 @@ def _finding(loader: WatchedLoader, name: str, values: list[int], kept: Any) -> 
             f"{_WORDS[name]} after each epoch of {loader.name}: {shown}",
             *((f"batches are kept in {kept[1]} at {kept[0]}",) if kept else ()),
         ),
-        LIKELY,
+        AGREES,
         "make it once before the loop over epochs, or give it back at the end of each epoch",
         kept[0] if kept else loader.place or loader.made,
     )

@@ -25,7 +25,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import line_of, per_worker_change
-from unjam.doctor.rules.judging import LIKELY, PROVEN, count, differing, names, only_in_workers, quoted
+from unjam.doctor.proof import AGREES
+from unjam.doctor.rules.judging import count, differing, names, only_in_workers, quoted, right_with
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ501", "handle-shared-by-fork", symptom="differs")
@@ -53,8 +54,6 @@ def detect(case: Case) -> Finding | None:
     is_connection = str(target).startswith("socket:")
     # a connection cannot be opened again without the program, but a single worker shares it with nobody
     apart = trial.plan.changed(workers=1) if is_connection else trial.plan.changed(reopen=True)
-    again = case.tried(apart)
-    well = again is not None and again.fine and not differing(case, again) and not again.bad
     shown = bool(wrong or failure)
     # a single worker shares nothing else either: the samples must have been seen to use the connection
     kinds = {"socket"} if case.loader.driver == "unjam" else {"socket", "local socket"}
@@ -74,15 +73,14 @@ def detect(case: Case) -> Finding | None:
             ),
             *((f"the workers moved the position of descriptor {fd}, which they share",) if moved else ()),
             *((f"opened at {quoted(part.place)}",) if part and part.place else ()),
-            *((f"{again.plan}: every sample is right",) if well and again else ()),
         ),
-        PROVEN if shown and well and is_used else LIKELY,
+        right_with(case, trial.plan, apart) if shown and is_used else AGREES,
         f"connect {name} in each worker: unjam.per_worker(what connects it, its arguments) in its place, or on first use"
         if is_connection
         else f"open {name} in every worker: unjam.per_worker(open, path, ...) in its place, or keep the path and open on first use",
         (part.place if part else None) or case.loader.dataset_place,
         _diff(part),
-        wants=(apart,) if shown else (provoked,) if moved else (),
+        wants=(provoked,) if moved and not shown else (),
     )
 
 

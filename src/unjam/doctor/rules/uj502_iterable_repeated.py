@@ -20,8 +20,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
+from unjam.doctor.proof import Toggle
 from unjam.doctor.rules.epochs import is_one_of_ranks
-from unjam.doctor.rules.judging import LIKELY, PROVEN, stable_counts
+from unjam.doctor.rules.judging import stable_counts
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ502", "iterable-repeated", symptom="lost")
@@ -47,9 +48,6 @@ def detect(case: Case) -> Finding | None:
     if not whole and not _shared_by_workers(case, trial):
         return None
     plan = trial.plan.changed(shard=True)
-    cut = case.tried(plan)
-    after = stable_counts(case, cut) if cut and cut.fine else None
-    well = after is not None and not (after - usual)
     times = delivered / expected if whole else case.loader.num_workers
     return Finding(
         RULE,
@@ -58,13 +56,11 @@ def detect(case: Case) -> Finding | None:
         (
             f"without workers: {expected:,} samples; with {case.loader.num_workers}: {delivered:,}",
             f"for example one sample comes {max(now.values())} times with workers, {max(usual.values())} without",
-            *((f"{cut.plan}: {len(cut.of_epoch(0)):,} samples, each once",) if well and cut else ()),
         ),
-        PROVEN if well else LIKELY,
+        Toggle(trial.plan, (plan,), lambda _, cut: not ((stable_counts(case, cut) or now) - usual)),
         f"in {case.loader.dataset}.__iter__: info = get_worker_info(); "
         "yield from itertools.islice(items, info.id, None, info.num_workers) when info is not None",
         case.loader.dataset_place,
-        wants=(plan,),
     )
 
 

@@ -19,8 +19,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.epochs import is_one_of_ranks
-from unjam.doctor.rules.judging import PROVEN, count, stable_counts
+from unjam.doctor.rules.judging import count, stable_counts
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ503", "iterable-loses-samples", symptom="lost")
@@ -54,7 +55,7 @@ def detect(case: Case) -> Finding | None:
             ),
             *((f"{dropped} more are lost to drop_last",) if dropped else ()),
         ),
-        PROVEN,
+        OBSERVED,
         f"in {case.loader.dataset}.__iter__ take itertools.islice(items, info.id, None, info.num_workers), or give the last worker the rest",
         case.loader.dataset_place,
     )

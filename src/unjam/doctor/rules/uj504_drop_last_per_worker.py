@@ -18,7 +18,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, count
+from unjam.doctor.proof import Toggle
+from unjam.doctor.rules.judging import count
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ504", "drop-last-per-worker", Severity.WARNING, symptom="lost")
@@ -35,20 +36,14 @@ def detect(case: Case) -> Finding | None:
     if dropped <= usual or dropped < 1:
         return None
     plan = trial.plan.changed(whole=True)
-    whole = case.tried(plan)
-    well = whole is not None and whole.fine and not whole.facts.get("dropped")
     return Finding(
         RULE,
         f"drop_last=True drops {count(round(dropped), 'sample')} in an epoch: an incomplete batch in each of {loader.num_workers} workers",
         f"drop_last=True at {loader.made_at}",
-        (
-            f"with {loader.num_workers} workers {round(dropped)} samples are dropped, without {round(usual)}",
-            *((f"{whole.plan}: none is dropped",) if well and whole else ()),
-        ),
-        PROVEN if well else LIKELY,
+        (f"with {loader.num_workers} workers {round(dropped)} samples are dropped, without {round(usual)}",),
+        Toggle(trial.plan, (plan,), lambda _, whole: not whole.facts.get("dropped")),
         "drop_last=False, or shares whose length is a multiple of the batch size",
         loader.made_at,
-        wants=(plan,),
     )
 
 

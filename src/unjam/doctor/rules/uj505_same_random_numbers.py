@@ -23,7 +23,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
+from unjam.doctor.proof import OBSERVED, Toggle
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ505", "same-random-numbers")
@@ -40,8 +41,6 @@ def detect(case: Case) -> Finding | None:
     part = case.part(name)
     own = name not in GLOBAL
     plan = trial.plan.changed(reseed=True) if own else trial.plan.changed(plain=True)
-    changed = case.tried(plan)
-    gone = changed is not None and changed.fine and name not in dict(repeated(changed))
     init = case.loader.worker_init
     culprit = name if own else f"{init or 'worker_init_fn'} (seeds {name})"
     return Finding(
@@ -52,14 +51,14 @@ def detect(case: Case) -> Finding | None:
             f"{name} is in the same state at the first sample of {len(workers)} workers, and the samples draw from it",
             *((f"made at {quoted(part.place)}",) if part and part.place else ()),
             *((f"also: {', '.join(other for other, _ in alike[1:])}",) if len(alike) > 1 else ()),
-            *((f"{changed.plan}: the states differ",) if gone and changed else ()),
         ),
-        PROVEN if gone else LIKELY,
+        Toggle(trial.plan, (plan,), lambda _, other: name not in dict(repeated(other)), OBSERVED)
+        if own or init
+        else OBSERVED,
         f"make {name} in the worker, for example on first use: {made_anew(part.type_name if part else '')}"
         if own
         else f"in {init or 'worker_init_fn'} make the seed from torch.initial_seed(), or drop the call: torch seeds {name} itself",
         (part.place if part else None) or (None if own else case.loader.worker_init_place) or case.loader.dataset_place,
-        wants=(plan,) if own or init else (),
     )
 
 

@@ -22,8 +22,9 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, Trial
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import OBSERVED, Toggle
 from unjam.doctor.rules.epochs import by_index, trainers
-from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj505_same_random_numbers import GLOBAL, made_anew, repeated
 
@@ -43,8 +44,6 @@ def detect(case: Case) -> Finding | None:
     name = alike[0]
     part, own, init = case.part(name), name not in GLOBAL, case.loader.worker_init
     plan = trial.plan.changed(reseed=True) if own else trial.plan.changed(plain=True)
-    changed = case.tried(plan)
-    gone = changed is not None and changed.fine and name not in again(changed)
     return Finding(
         RULE,
         f"every epoch draws the same random numbers from {name}",
@@ -52,14 +51,12 @@ def detect(case: Case) -> Finding | None:
         (
             f"{name} is in the same state at the first sample of two epochs, and the samples draw from it",
             *((f"made at {quoted(part.place)}",) if part and part.place else ()),
-            *((f"{changed.plan}: the states differ",) if gone and changed else ()),
         ),
-        PROVEN if gone else LIKELY,
+        Toggle(trial.plan, (plan,), lambda _, other: name not in again(other), OBSERVED) if own or init else OBSERVED,
         f"make {name} in the worker: {made_anew(part.type_name if part else '')}; the seed changes with every epoch"
         if own
         else f"in {init or 'worker_init_fn'} make the seed from torch.initial_seed(), which changes with every epoch",
         (part.place if part else None) or (None if own else case.loader.worker_init_place) or case.loader.dataset_place,
-        wants=(plan,) if own or init else (),
     )
 
 
@@ -84,7 +81,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                         f"{len(same)} of {len(both)} samples that draw from {', '.join(drawn)} are the same in two epochs",
                         *((f"seeded at {quoted(seeds[0])}",) if seeds else ()),
                     ),
-                    PROVEN,
+                    OBSERVED,
                     "seed once, before the first epoch; a seed made from the index needs the epoch in it, too",
                     seeds[0] if seeds else loader.place or loader.made,
                 )

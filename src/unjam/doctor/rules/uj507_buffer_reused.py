@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, count, names, quoted
+from unjam.doctor.proof import OBSERVED
+from unjam.doctor.rules.judging import count, names, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ507", "buffer-reused")
@@ -42,7 +43,7 @@ def detect(case: Case) -> Finding | None:
             *((f"they lie in {alias}",) if alias else ()),
             *((f"dataset: {quoted(place)}",) if place else ()),
         ),
-        PROVEN,
+        OBSERVED,
         f"return a copy of {alias or 'the buffer'} (.copy() or .clone()) from {case.loader.dataset}",
         place,
     )
@@ -66,7 +67,7 @@ def _batches(case: Case) -> Finding | None:
             *((f"it lies in {alias}",) if alias else ()),
             *((f"set at {quoted(place)}",) if part is not None and part.place else ()),
         ),
-        PROVEN,
+        OBSERVED,
         f"return a copy of {name or 'the buffer'} (.clone()), or make it anew for each batch",
         place,
     )

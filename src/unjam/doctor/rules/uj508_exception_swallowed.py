@@ -23,7 +23,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.rules.judging import POSSIBLE, PROVEN, count, names, quoted
+from unjam.doctor.proof import OBSERVED, SUGGESTED
+from unjam.doctor.rules.judging import count, names, quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ508", "exception-swallowed", symptom="none")
@@ -50,7 +51,7 @@ def detect(case: Case) -> Finding | None:
                     else ()
                 ),
             ),
-            PROVEN,
+            OBSERVED,
             f"let the exception out at {place}; to leave bad samples out and count them: unjam's on_error='skip', max_errors=0.01",
             place,
         )
@@ -62,7 +63,7 @@ def detect(case: Case) -> Finding | None:
         f"the handler at {place} would hide a failure: it catches {caught} and {done}",
         f"{place}",
         (f"{quoted(place)}", "it did not fire in the samples that were loaded"),
-        POSSIBLE,
+        SUGGESTED,
         f"let the exception out at {place}",
         place,
         severity=Severity.NOTE,

@@ -20,7 +20,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.proof import OBSERVED
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ509", "state-stays-in-worker")
@@ -47,7 +48,7 @@ def detect(case: Case) -> Finding | None:
             f"after an epoch without workers dataset.{name} has changed; with {case.loader.num_workers} it is as before",
             *((f"also: {', '.join(lost[1:4])}",) if lost[1:] else ()),
         ),
-        PROVEN,
+        OBSERVED,
         f"return what dataset.{name} collects with the sample, and collect it in the loop",
         place,
     )

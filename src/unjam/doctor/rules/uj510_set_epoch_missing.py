@@ -23,8 +23,9 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.epochs import consecutive, trainers
-from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ510", "set-epoch-missing", Severity.WARNING)
@@ -63,7 +64,7 @@ def _finding(sampler: str, said: str, why: str, place: Place | None) -> Finding:
         f"every epoch has the same order: {sampler}.set_epoch is never called",
         f"{sampler}.set_epoch",
         (said, why),
-        PROVEN,
+        OBSERVED,
         f"call set_epoch(epoch) of the {sampler} itself before each epoch",
         place,
         "+    sampler.set_epoch(epoch)",

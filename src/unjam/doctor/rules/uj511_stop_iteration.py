@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, bad_samples, count, names, quoted
+from unjam.doctor.proof import OBSERVED
+from unjam.doctor.rules.judging import bad_samples, count, names, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ511", "stop-iteration", symptom="raised", replaces=("UJ512", "UJ526"))
@@ -39,7 +40,7 @@ def detect(case: Case) -> Finding | None:
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
             f"{count(len({b.index for b in ended}), 'sample')} of those loaded do so",
         ),
-        PROVEN,
+        OBSERVED,
         f"at {first.place or case.loader.dataset} give next() a default, or turn StopIteration into another exception",
         first.place,
     )

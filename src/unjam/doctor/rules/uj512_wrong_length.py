@@ -21,7 +21,7 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import method_line
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ512", "wrong-length", Severity.WARNING)
@@ -40,7 +40,7 @@ def detect(case: Case) -> Finding | None:
         f"{loader.dataset} says that it has {loader.length:,} samples and yields {seen:,}",
         f"{loader.dataset}.__len__",
         (f"one epoch without workers: {seen:,} samples; len(dataset): {loader.length:,}",),
-        PROVEN,
+        OBSERVED,
         f"return the true number from {loader.dataset}.__len__, or leave it out",
         loader.dataset_place,
     )
@@ -62,7 +62,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                 f"len(loader) is {wrong.expected:,}, and an epoch has {wrong.batches:,} batches ({loader.name})",
                 culprit,
                 (f"epoch {wrong.number + 1}: {wrong.batches:,} batches; len(loader) before it: {wrong.expected:,}",),
-                PROVEN,
+                OBSERVED,
                 f"return the true number from {culprit}",
                 method_line(file, culprit.partition(".")[0], "__len__") or loader.made or loader.place,
             )

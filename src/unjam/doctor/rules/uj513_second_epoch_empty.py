@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ513", "second-epoch-empty", replaces=("UJ526", "UJ512"))
@@ -47,7 +47,7 @@ def detect(case: Case) -> Finding | None:
                 else ()
             ),
         ),
-        PROVEN,
+        OBSERVED,
         f"make the iterator in {loader.dataset}.__iter__ instead of __init__",
         loader.dataset_place,
         severity=Severity.WARNING if hides else None,

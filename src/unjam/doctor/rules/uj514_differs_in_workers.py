@@ -17,20 +17,18 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, differing, names
-from unjam.doctor.rules.rule import Finding, Rule, Suspicion
+from unjam.doctor.proof import AGREES, SUGGESTED, Ground, Toggle
+from unjam.doctor.rules.judging import differing, names
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ514", "differs-in-workers", symptom="differs", fallback=True)
 
 
-def detect(case: Case) -> Finding | Suspicion | None:
+def detect(case: Case) -> Finding | None:
     """Find samples that differ in workers; other rules replace this where they know the cause."""
     wrong = differing(case, case.compared)
     if not wrong or case.compared is None or any(s.changed for s in case.compared.samples):
         return None
-    second = case.alone.plan.changed(epochs=3) if case.alone else None
-    if second is not None and case.tried(second) is None:
-        return Suspicion(RULE, (second,))
     fresh = case.compared.plan.changed(fresh=True)
     anew = case.tried(fresh)
     well = anew is not None and anew.fine and not differing(case, anew)
@@ -43,10 +41,25 @@ def detect(case: Case) -> Finding | Suspicion | None:
             f"workers that delivered them: {', '.join(str(w) for w in sorted({s.worker for s in wrong}))}",
             *((f"{anew.plan}: every sample is right",) if well and anew else ()),
         ),
-        LIKELY if well or len(indices) > 1 else POSSIBLE,
+        _steady_alone(case, AGREES if well or len(indices) > 1 else SUGGESTED),
         f"look at what {case.loader.dataset} reads besides the index: handles, globals, what the process inherited",
         case.loader.dataset_place,
         wants=(fresh,) if case.forked else (),
+    )
+
+
+def _steady_alone(case: Case, ground: Ground) -> Toggle:
+    """The samples must be the same each time without workers, in several epochs too."""
+    assert case.alone is not None
+    assert case.compared is not None
+    epochs = case.alone.plan.changed(epochs=3)
+    return Toggle(
+        epochs,
+        (case.compared.plan,),
+        lambda _, workers: bool(differing(case, workers)),
+        ground,
+        decisive=True,
+        repeat=False,
     )
 
 

@@ -22,7 +22,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.rules.judging import PROVEN, bad_samples, first_line, names, quoted
+from unjam.doctor.proof import AGREES
+from unjam.doctor.rules.judging import bad_samples, first_line, names, quoted, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ515", "samples-do-not-fit", symptom="none")
@@ -59,7 +60,7 @@ def detect(case: Case) -> Finding | None:
                 f"{len({s.index for s in nones})} of the samples loaded are None",
                 *(f"{b.type_name}: {b.message[:120]}" for b in failed[:1]),
             ),
-            PROVEN,
+            without_samples(case, (s.index for s in nones)),
             f"return a sample on every way through {case.loader.dataset}, or raise an exception",
             case.loader.dataset_place,
         )
@@ -76,7 +77,7 @@ def detect(case: Case) -> Finding | None:
             *seen,
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
         ),
-        PROVEN,
+        AGREES,
         f"make the samples of {case.loader.dataset} alike (pad, crop, convert), or give the loader a collate_fn that can handle them",
         first.place or case.loader.dataset_place,
     )

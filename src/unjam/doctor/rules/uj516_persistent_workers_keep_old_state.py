@@ -22,7 +22,8 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
-from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted
+from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ516", "persistent-workers-keep-old-state")
@@ -40,7 +41,7 @@ def detect(case: Case) -> Finding | None:
         f"the loop sets dataset.{name}, and persistent workers keep the value they were started with",
         f"dataset.{name}",
         (f"set in the loop at {quoted(place)}", "persistent_workers=True: workers get the dataset once"),
-        LIKELY,
+        AGREES,
         f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
         place,
     )
@@ -87,7 +88,7 @@ def _stale(loader: WatchedLoader, epoch: WatchedEpoch, stale: list[str], case: C
             *((f"set at {quoted(place)}",) if place else ()),
             "persistent_workers=True: workers get their copies once",
         ),
-        PROVEN if epoch.worker_held else LIKELY,
+        OBSERVED if epoch.worker_held else AGREES,
         f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
         place or epoch.place or loader.made,
     )

@@ -19,7 +19,7 @@ from collections import Counter
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN
+from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ517", "batch-list-reused", symptom="lost", explains=("raised",))
@@ -47,7 +47,7 @@ def detect(case: Case) -> Finding | None:
                 else ()
             ),
         ),
-        PROVEN if wrong else LIKELY,
+        OBSERVED if wrong else AGREES,
         "yield list(batch) from the batch sampler",
         case.loader.made_at,
     )

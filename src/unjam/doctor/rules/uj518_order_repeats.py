@@ -22,8 +22,9 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.epochs import consecutive, trainers
-from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ518", "order-repeats", Severity.WARNING, fallback=True, symptom="repeats")
@@ -98,7 +99,7 @@ def _finding(loader: WatchedLoader, passes: int) -> Finding:
             f"the indices of every pass begin with {', '.join(map(str, epoch.indices[:6]))}",
             *((f"a generator is seeded at {quoted(seed)}",) if seed else ()),
         ),
-        PROVEN,
+        OBSERVED,
         "seed once, before the first epoch" if not file else f"make {sampler} add the number of the epoch to its seed",
         seed or at,
     )

@@ -22,8 +22,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.epochs import draws, trainers
-from unjam.doctor.rules.judging import PROVEN, count
+from unjam.doctor.rules.judging import count
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ519", "ranks-share-samples")
@@ -85,7 +86,7 @@ def _finding(watched: Watched, one: WatchedLoader, other: WatchedLoader, share: 
             f"sampler: {sampler}" if not one.iterable else "the stream is not divided between ranks",
             f"{count(len(watched.processes), 'process', 'processes')} were watched",
         ),
-        PROVEN,
+        OBSERVED,
         "sampler=DistributedSampler(dataset, num_replicas=..., rank=...) and no shuffle; call its set_epoch each epoch"
         if not one.iterable
         else "let each stream take its share: rank * workers + worker out of ranks * workers",

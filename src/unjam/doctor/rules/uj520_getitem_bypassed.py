@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.proof import OBSERVED
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ520", "getitem-bypassed")
@@ -39,7 +40,7 @@ def detect(case: Case) -> Finding | None:
             f"dataset.__getitems__([0])[0] and dataset[0] differ; {base} defines __getitems__, {owner} does not",
             *((f"by-passed: {quoted(place)}",) if place else ()),
         ),
-        PROVEN,
+        OBSERVED,
         f"define __getitems__ in {owner}: return [self[index] for index in indices]",
         place or case.loader.dataset_place,
         "+    def __getitems__(self, indices):\n+        return [self[index] for index in indices]",

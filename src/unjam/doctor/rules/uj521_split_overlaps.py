@@ -20,8 +20,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.epochs import evaluators, trainers
-from unjam.doctor.rules.judging import PROVEN, names
+from unjam.doctor.rules.judging import names
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ521", "split-overlaps")
@@ -79,7 +80,7 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
             f"common {what}: {names(map(str, shown))}",
             f"training draws {len(drawn):,}, evaluation {len(checked):,}",
         ),
-        PROVEN,
+        OBSERVED,
         "split once, so that the two parts have nothing in common, and use these parts for both loaders",
         other.made or other.place,
     )

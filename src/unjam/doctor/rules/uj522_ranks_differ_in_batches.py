@@ -20,8 +20,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.epochs import trainers
-from unjam.doctor.rules.judging import LIKELY, PROVEN
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ522", "ranks-differ-in-batches", symptom="frozen")
@@ -62,7 +62,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                     f"batches of one epoch: {said}",
                     *(("the rank with more batches waits for the others in a collective operation",) if frozen else ()),
                 ),
-                PROVEN if frozen else LIKELY,
+                OBSERVED,
                 "give every rank the same number: DistributedSampler, drop_last=True, or a number of steps that all ranks agree on",
                 first.made or first.place,
             )

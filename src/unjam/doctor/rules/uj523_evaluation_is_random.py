@@ -21,8 +21,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules.epochs import evaluators, shared, trainers
-from unjam.doctor.rules.judging import LIKELY, PROVEN
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ523", "evaluation-is-random", Severity.WARNING)
@@ -60,7 +60,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                         f"both loaders use the same {loader.facts.get('base')} object"
                         + (f" with {', '.join(paths)}" if paths else ""),
                     ),
-                    PROVEN if changed is not None else LIKELY,
+                    OBSERVED if changed is not None else AGREES,
                     f"make a second {loader.facts.get('base')} without the random transform for the evaluation, with the same indices",
                     loader.made or loader.place,
                 )

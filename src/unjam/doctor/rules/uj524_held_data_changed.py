@@ -21,8 +21,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.epochs import by_index, changed_paths, draws
-from unjam.doctor.rules.judging import LIKELY, PROVEN, count, names
+from unjam.doctor.rules.judging import count, names
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ524", "held-data-changed", replaces=("UJ514", "UJ107"))
@@ -55,7 +56,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                         f"{count(len(differ), 'sample')} changed from one epoch to the next: {names(map(str, differ))}",
                         *((f"also changed: {', '.join(changed[1:4])}",) if changed[1:] else ()),
                     ),
-                    PROVEN if len(differ) > 1 else LIKELY,
+                    AGREES,
                     f"let __getitem__ work on a copy of what it takes from {changed[0]}",
                     place or loader.made or loader.place,
                 )

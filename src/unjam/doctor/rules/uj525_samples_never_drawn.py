@@ -22,8 +22,9 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import class_line
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.epochs import trainers
-from unjam.doctor.rules.judging import LIKELY, count, names
+from unjam.doctor.rules.judging import count, names
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ525", "samples-never-drawn", Severity.WARNING)
@@ -65,7 +66,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                     f"{count(len(whole), 'whole epoch')} of {loader.name} drew {len(set.union(*drawn)):,} different indices of {length:,}",
                     f"an epoch draws {whole[0].draws:,}",
                 ),
-                LIKELY,
+                AGREES,
                 f"let {loader.facts.get('sampler')} cover range(len(dataset))",
                 place or loader.made or loader.place,
             )

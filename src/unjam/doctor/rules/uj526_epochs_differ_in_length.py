@@ -19,8 +19,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.epochs import changed_paths
-from unjam.doctor.rules.judging import PROVEN
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ526", "epochs-differ-in-length", Severity.WARNING, symptom="short")
@@ -52,7 +52,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                     f"batches of the epochs that reached their end: {said}",
                     *((f"{changed[0]} changed in between",) if changed else ()),
                 ),
-                PROVEN,
+                OBSERVED,
                 f"leave {changed[0] if changed else 'the dataset'} as it is while samples are loaded, or set it back before each epoch",
                 (case.loader.dataset_place if case is not None else None) or loader.made or loader.place,
                 severity=None if fewer else Severity.NOTE,

@@ -20,8 +20,9 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_line
 from unjam.doctor.facts.watched import Watched
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.epochs import evaluators, trainers
-from unjam.doctor.rules.judging import PROVEN, count
+from unjam.doctor.rules.judging import count
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ527", "label-maps-differ")
@@ -54,7 +55,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                             f"{train.name}: {key!r} is {table[key]}; {other.name}: {key!r} is {its[key]}",
                             f"{count(len(wrong), 'name')} of {len(table)} have other numbers",
                         ),
-                        PROVEN,
+                        OBSERVED,
                         f"make {name} once, from all names in a fixed order, and give it to both datasets",
                         attribute_line(other.home, name) or other.home or other.made or other.place,
                     )

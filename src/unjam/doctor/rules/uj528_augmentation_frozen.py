@@ -20,8 +20,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.epochs import by_index, changed_paths, trainers
-from unjam.doctor.rules.judging import PROVEN, count, names
+from unjam.doctor.rules.judging import count, names
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ528", "augmentation-frozen", Severity.WARNING, replaces=("UJ514", "UJ107"))
@@ -49,7 +50,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                     f"sample {names(map(str, same))}: drew random numbers when first loaded, none later, and is the same",
                     *((f"{grown} changes while samples are loaded",) if grown else ()),
                 ),
-                PROVEN,
+                OBSERVED,
                 "keep in the cache what is read, and apply the random transform to what comes out of the cache",
                 (case.loader.dataset_place if case is not None else None) or loader.made or loader.place,
             )

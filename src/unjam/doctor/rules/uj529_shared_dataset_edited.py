@@ -20,8 +20,9 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import sets_through
 from unjam.doctor.facts.watched import Watched
+from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.epochs import evaluators, shared, trainers
-from unjam.doctor.rules.judging import LIKELY, quoted
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ529", "shared-dataset-edited")
@@ -55,7 +56,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                                 f"{train.name} and {other.name} are parts of the same object",
                                 f"samples use {name}",
                             ),
-                            LIKELY,
+                            AGREES,
                             f"make two {train.facts.get('base')} objects, one for training and one for evaluation, with the same indices",
                             place,
                         )

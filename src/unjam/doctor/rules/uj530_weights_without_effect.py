@@ -21,7 +21,8 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.proof import OBSERVED
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ530", "weights-without-effect", Severity.WARNING)
@@ -53,7 +54,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                     f"epoch 1 of {loader.name}: {epoch.draws:,} indices, all different; the weights differ",
                     *((f"made at {quoted(made)}",) if made else ()),
                 ),
-                PROVEN,
+                OBSERVED,
                 "replacement=True draws by weight; or draw fewer samples than there are",
                 made or loader.made or loader.place,
             )

@@ -20,7 +20,7 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE
+from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ531", "loaders-out-of-step", Severity.WARNING)
@@ -68,7 +68,7 @@ def _finding(one: WatchedLoader, other: WatchedLoader, a: WatchedEpoch, b: Watch
             *(("both draw from one generator object, one after the other",) if shared else ()),
             *(("their generators do not have the same state any more",) if meant and not shared else ()),
         ),
-        LIKELY if meant else POSSIBLE,
+        AGREES if meant else SUGGESTED,
         "let one dataset return both parts of a pair, or give both loaders the order of one sampler",
         other.made or other.place,
     )

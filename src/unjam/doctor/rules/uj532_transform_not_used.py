@@ -21,8 +21,9 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched
+from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.epochs import attribute
-from unjam.doctor.rules.judging import LIKELY, quoted
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ532", "transform-not-used", Severity.WARNING)
@@ -48,7 +49,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                     f"{path} is never called: no function that loads samples of {loader.name} uses it",
                     path,
                     (f"{path} is a {loader.facts['transforms'].get(path)}", *((f"set at {quoted(at)}",) if at else ())),
-                    LIKELY,
+                    AGREES,
                     f"call {path} in __getitem__, or remove it",
                     at or loader.made or loader.place,
                 )

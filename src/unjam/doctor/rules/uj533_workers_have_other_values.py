@@ -22,7 +22,8 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.rules.judging import LIKELY, PROVEN, differing, quoted
+from unjam.doctor.proof import OBSERVED
+from unjam.doctor.rules.judging import differing, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ533", "workers-have-other-values", symptom="differs", replaces=("UJ107", "UJ514"))
@@ -57,7 +58,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                     *((f"{len(wrong)} samples differ between workers and no workers",) if wrong else ()),
                     *((f"also: {', '.join(other[1:4])}",) if other[1:] else ()),
                 ),
-                PROVEN if wrong else LIKELY,
+                OBSERVED,
                 f"make {other[0]} an attribute of the dataset, or set it in worker_init_fn"
                 if not other[0].startswith("dataset")
                 else f"let __getstate__ keep {other[0]}, or make it again in __setstate__",

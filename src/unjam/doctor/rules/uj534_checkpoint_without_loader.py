@@ -23,8 +23,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Saved, Watched, WatchedLoader
+from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.epochs import trainers
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, quoted
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ534", "checkpoint-without-loader", Severity.WARNING)
@@ -75,7 +76,7 @@ def _finding(loader: WatchedLoader, saved: Saved, passed: tuple[int, int]) -> Fi
             else "no number in the file tells how many batches there were",
             "a run that goes on from it begins the epoch again: samples come twice, and others not at all",
         ),
-        POSSIBLE if told else LIKELY,
+        SUGGESTED if told else AGREES,
         "save the loader's state as well: unjam.DataLoader has state_dict() and load_state_dict(); or save between epochs",
         saved.place or loader.made,
         severity=Severity.NOTE if told else None,

@@ -27,8 +27,9 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.epochs import trainers
-from unjam.doctor.rules.judging import LIKELY, quoted
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ535", "data-differs-between-runs", Severity.WARNING)
@@ -105,7 +106,7 @@ def _finding(loader: WatchedLoader, name: str, one: list[Any], two: list[Any]) -
             if gone
             else "an index names another sample in each run: no position in an epoch can be taken up again",
         ),
-        LIKELY,
+        AGREES,
         "seed what chooses the samples, or sort it, or save the choice with the checkpoint",
         chosen or place,
         severity=None if gone else Severity.NOTE,

@@ -21,8 +21,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.epochs import trainers
-from unjam.doctor.rules.judging import PROVEN
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ536", "generator-shared", Severity.NOTE)
@@ -66,7 +66,7 @@ def _finding(loader: WatchedLoader, other: WatchedLoader) -> Finding:
             "both hold the same generator object, and both were used",
             "each pass takes numbers from it, also one that does not shuffle",
         ),
-        PROVEN,
+        OBSERVED,
         f"give {other.name} a generator of its own",
         other.made or other.place,
     )

@@ -21,8 +21,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN
-from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
+from unjam.doctor.rules.judging import faster
+from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ601", "oversubscribed-threads", Severity.WARNING, symptom="slow")
 FASTER = 1.3
@@ -30,7 +30,7 @@ FASTER = 1.3
 USUAL = 3
 
 
-def detect(case: Case) -> Finding | Suspicion | None:
+def detect(case: Case) -> Finding | None:
     """Find more threads than processors where one thread in each worker is faster."""
     as_is, loader = case.as_is, case.loader
     if as_is is None or not as_is.fine or sum(as_is.facts.get("waits", {}).values()) < 20:
@@ -41,27 +41,24 @@ def detect(case: Case) -> Finding | Suspicion | None:
     timed = as_is.plan.changed(measured=True, epochs=1, seconds=4.0)
     capped = timed.changed(threads=1)
     base, one = case.tried(timed), case.tried(capped)
-    wants = (timed, capped)
-    if base is None or one is None:
-        return Suspicion(RULE, wants) if threads > USUAL + 1 else None
-    if not base.rate or one.rate < base.rate * FASTER:
+    if base is None and threads <= USUAL + 1:
         return None
+    before, after = base.rate if base else 0.0, one.rate if one else 0.0
     pools = ", ".join(
         f"{pool['library']} ({pool['threads']})" for pool in case.process_facts.pools if pool["threads"] > 1
     )
     return Finding(
         RULE,
-        f"{threads} threads in each of {loader.num_workers} workers on {case.process_facts.cpus} processors: {one.rate / base.rate:.1f} times "
+        f"{threads} threads in each of {loader.num_workers} workers on {case.process_facts.cpus} processors: {after / (before or 1):.1f} times "
         "faster with one",
         pools or "native thread pools",
         (
-            f"as it is: {base.rate:,.0f} samples/s; with one native thread: {one.rate:,.0f}",
+            f"as it is: {before:,.0f} samples/s; with one native thread: {after:,.0f}",
             *((f"pools: {pools}",) if pools else ()),
         ),
-        PROVEN,
+        faster(timed, capped, FASTER),
         "in worker_init_fn: cv2.setNumThreads(0) and threadpoolctl.threadpool_limits(1)",
         loader.made_at,
-        wants=wants,
     )
 
 

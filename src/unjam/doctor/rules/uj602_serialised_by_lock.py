@@ -17,12 +17,12 @@ Limits: the cost of the lock is measured; whether it protects anything is for yo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from unjam.doctor.facts.case import Case, Part
-from unjam.doctor.facts.trial import Trial
-from unjam.doctor.rules.judging import PROVEN, quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
+from unjam.doctor.rules.judging import faster, quoted
+from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ602", "serialised-by-lock", Severity.WARNING, symptom="slow")
 FASTER = 1.35
@@ -30,7 +30,7 @@ WAITS = 0.15
 FILE_LOCKS = "file locks"
 
 
-def detect(case: Case) -> Finding | Suspicion | None:
+def detect(case: Case) -> Finding | None:
     """Find workers that wait for a lock and are faster without it."""
     as_is, loader = case.as_is, case.loader
     if as_is is None or not as_is.fine or loader.num_workers < 2 or as_is.lock_waits < WAITS:
@@ -45,32 +45,23 @@ def detect(case: Case) -> Finding | Suspicion | None:
     elif not locks:
         return None
     timed = as_is.plan.changed(measured=True, epochs=1, seconds=4.0)
-    base = case.tried(timed)
-    plans = [timed.changed(unlock=(lock.path if lock else FILE_LOCKS,)) for lock in locks or [None]]
-    best: tuple[Part | None, Trial] | None = None
-    for lock, plan in zip(locks or [None], plans, strict=True):
-        without = case.tried(plan)
-        if base and without and without.fine and base.rate and without.rate > base.rate * FASTER:
-            best = (lock, without)
-            break
-    if best is None or base is None:
-        return Suspicion(RULE, (timed, *plans))
-    lock, without = best
+    plans = {timed.changed(unlock=(lock.path if lock else FILE_LOCKS,)): lock for lock in locks or [None]}
+    best = max(plans, key=lambda plan: case.rates(timed, plan)[1])
+    lock, (base, without) = plans[best], case.rates(timed, best)
     name = lock.path if lock else "a file lock (fcntl.flock)"
     return Finding(
         RULE,
-        f"{name} makes {loader.num_workers} workers take turns: {without.rate / base.rate:.1f} times faster without it",
+        f"{name} makes {loader.num_workers} workers take turns: {without / (base or 1):.1f} times faster without it",
         name,
         (
-            f"as it is: {base.rate:,.0f} samples/s; without waiting for {name}: {without.rate:,.0f}",
+            f"as it is: {base:,.0f} samples/s; without waiting for {name}: {without:,.0f}",
             f"in {as_is.lock_waits:.0%} of the looks at the workers they waited for a lock",
             *((f"made at {quoted(lock.place)}",) if lock and lock.place else ()),
             "a file that each sample opens by its path needs no lock",
         ),
-        PROVEN,
+        replace(faster(timed, best, FASTER), changed=(best, *(one for one in plans if one != best))),
         f"remove {name} where the workers only read; keep it around writing",
         (lock.place if lock else None) or loader.dataset_place,
-        wants=(timed, *plans),
     )
 
 

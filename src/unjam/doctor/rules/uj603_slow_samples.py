@@ -23,8 +23,9 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import Place
+from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import LIKELY, PROVEN, count, names, quoted
+from unjam.doctor.rules.judging import count, names, quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ603", "slow-samples", Severity.WARNING)
@@ -58,7 +59,7 @@ def detect(case: Case) -> Finding | None:
             f"median: {usual * 1000:.2f} ms",
             *(("slow again in workers",) if both else ()),
         ),
-        PROVEN if both else LIKELY,
+        OBSERVED if both else AGREES,
         f"look at sample {names(s.index for s in slow)}: shrink, cache or leave out what makes it slow",
         case.loader.dataset_place,
     )
@@ -99,7 +100,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 + ("; they wait more than they compute: more workers would help" if busy < 0.3 else ""),
                 *watching.silence(main),
             ),
-            LIKELY,
+            AGREES,
             f"make {place} cheaper, or use more workers; `unjam check` measures which",
             place,
             severity=Severity.NOTE,

@@ -20,7 +20,7 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.rules.judging import LIKELY, PROVEN
+from unjam.doctor.proof import Toggle
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ604", "started-anew-each-epoch", Severity.WARNING, symptom="slow")
@@ -42,20 +42,18 @@ def detect(case: Case) -> Finding | None:
     plan = as_is.plan.changed(persistent=True)
     kept = case.tried(plan)
     after = startup(kept) if kept and kept.fine else 0.0
-    gone = kept is not None and kept.fine and 0 < after < start * 0.4
     return Finding(
         RULE,
         f"{start:.1f} s of every {epoch:.1f} s epoch go into starting {loader.num_workers} workers ({loader.start_method})",
         f"persistent_workers=False at {loader.made_at}",
         (
             f"second epoch: {start:.2f} s to its first batch; an epoch takes {epoch:.2f} s in all",
-            *((f"{kept.plan}: {after:.2f} s to the first batch of the second epoch",) if gone and kept else ()),
+            *((f"{kept.plan}: {after:.2f} s to the first batch of the second epoch",) if kept and after else ()),
         ),
-        PROVEN if gone else LIKELY,
+        Toggle(as_is.plan, (plan,), lambda base, other: 0 < startup(other) < startup(base) * 0.4, repeat=False),
         "persistent_workers=True",
         loader.made_at,
         severity=None if start * epochs >= LOST and epochs >= FEW else Severity.NOTE,
-        wants=(plan,),
     )
 
 

@@ -20,15 +20,15 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, mean_seconds, measured
-from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
+from unjam.doctor.rules.judging import faster, mean_seconds
+from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ605", "too-small-for-workers", Severity.WARNING, symptom="slow")
 WORTH = 2.0  # seconds in an epoch
 SLOWER = 1.5
 
 
-def detect(case: Case) -> Finding | Suspicion | None:
+def detect(case: Case) -> Finding | None:
     """Find a loader that is much faster without workers."""
     loader, alone, as_is = case.loader, case.alone, case.as_is
     if alone is None or as_is is None or not as_is.fine or not loader.length or loader.length < 2000:
@@ -37,25 +37,21 @@ def detect(case: Case) -> Finding | Suspicion | None:
         return None
     timed = as_is.plan.changed(measured=True, epochs=1, seconds=3.0, limit=40_000)
     bare = timed.changed(workers=0, start="")
-    pair = measured(case, RULE, timed, bare)
-    if not isinstance(pair, tuple):
-        return pair
-    with_workers, without = pair
-    lost = loader.length / with_workers.rate - loader.length / without.rate
-    if without.rate < with_workers.rate * SLOWER or lost < WORTH:
+    with_workers, without = case.rates(timed, bare)
+    lost = loader.length / with_workers - loader.length / without if with_workers and without else 0.0
+    if with_workers and lost < WORTH:
         return None
     return Finding(
         RULE,
-        f"{without.rate / with_workers.rate:.1f} times faster without workers: a sample takes {mean_seconds(without) * 1e6:.0f} µs",
+        f"{without / (with_workers or 1):.1f} times faster without workers: a sample takes {mean_seconds(case.tried(bare)) * 1e6:.0f} µs",
         f"num_workers={loader.num_workers}, batch_size={loader.batch_size}",
         (
-            f"{loader.num_workers} workers: {with_workers.rate:,.0f} samples/s; none: {without.rate:,.0f}",
+            f"{loader.num_workers} workers: {with_workers:,.0f} samples/s; none: {without:,.0f}",
             f"in an epoch of {loader.length:,} samples: {lost:.1f} s lost",
         ),
-        PROVEN,
+        faster(timed, bare, SLOWER),
         f"num_workers=0, or batches larger than {loader.batch_size}",
         loader.made_at,
-        wants=(timed, bare),
     )
 
 

@@ -18,15 +18,15 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, mean_seconds, measured
-from unjam.doctor.rules.rule import Finding, Rule, Severity, Suspicion
+from unjam.doctor.rules.judging import faster, mean_seconds
+from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ606", "wrong-number-of-workers", Severity.WARNING, symptom="slow")
 WORTH = 2.5  # seconds in an epoch
 FASTER = 1.5
 
 
-def detect(case: Case) -> Finding | Suspicion | None:
+def detect(case: Case) -> Finding | None:
     """Find a loader that is much faster with another number of workers."""
     loader, alone, cpus = case.loader, case.alone, case.process_facts.cpus
     if alone is None or not alone.fine or not loader.length or alone.bad:
@@ -46,24 +46,20 @@ def detect(case: Case) -> Finding | Suspicion | None:
     if loader.num_workers:
         now = now.changed(start=loader.start_method)
     then = now.changed(workers=better, start=loader.start_method)
-    pair = measured(case, RULE, now, then)
-    if not isinstance(pair, tuple):
-        return pair
-    base, other = pair
-    if other.rate < base.rate * FASTER or loader.length / base.rate - loader.length / other.rate < 1:
+    base, other = case.rates(now, then)
+    if base and other and loader.length / base - loader.length / other < 1:
         return None
     return Finding(
         RULE,
-        f"{other.rate / base.rate:.1f} times faster with num_workers={better} than with {loader.num_workers}",
+        f"{other / (base or 1):.1f} times faster with num_workers={better} than with {loader.num_workers}",
         f"num_workers={loader.num_workers} at {loader.made_at}",
         (
-            f"{loader.num_workers} workers: {base.rate:,.1f} samples/s; {better}: {other.rate:,.1f}, on {cpus} processors",
-            f"an epoch of {loader.length:,} samples: {loader.length / base.rate:.0f} s against {loader.length / other.rate:.0f} s",
+            f"{loader.num_workers} workers: {base:,.1f} samples/s; {better}: {other:,.1f}, on {cpus} processors",
+            f"an epoch of {loader.length:,} samples: {loader.length / (base or 1):.0f} s against {loader.length / (other or 1):.0f} s",
         ),
-        PROVEN,
+        faster(now, then, FASTER),
         f"num_workers={better}",
         loader.made_at,
-        wants=(now, then),
     )
 
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN, quoted
+from unjam.doctor.proof import OBSERVED
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ607", "iterator-made-anew", Severity.WARNING, symptom="slow")
@@ -48,7 +49,7 @@ def detect(case: Case) -> Finding | None:
                 f"{max(1, case.loader.num_workers) * case.loader.prefetch_factor - 1} batches are thrown away"
             ),
         ),
-        PROVEN,
+        OBSERVED,
         f"before the loop: batches = iter(loader); at {place}: next(batches)",
         place,
     )

@@ -23,7 +23,8 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_calls, stored
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.rules.judging import LIKELY, size
+from unjam.doctor.proof import AGREES
+from unjam.doctor.rules.judging import size
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ608", "reads-much-more-than-it-uses", Severity.WARNING)
@@ -78,7 +79,7 @@ def _through_proxy(
             f"a sample receives {size(read)} from another process, has {size(used)} and takes {took * 1000:.0f} ms",
             "a proxy pickles the whole value for each access",
         ),
-        LIKELY,
+        AGREES,
         f"keep {name} in shared memory (a tensor with share_memory_(), numpy's mmap_mode) instead of a manager",
         place or at or loader.made or loader.place,
     )
@@ -97,7 +98,7 @@ def _finding(loader: WatchedLoader, cases: list[Case], path: str, read: float, u
             f"{path} is opened for every sample that was looked at",
             f"a sample reads {size(read)}, has {size(used)} and takes {took * 1000:.0f} ms",
         ),
-        LIKELY,
+        AGREES,
         f"read {os.path.basename(path)} once, on first use in each worker, or use a format with random access",
         opened or at or loader.made or loader.place,
     )

@@ -21,8 +21,9 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
+from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.epochs import attribute
-from unjam.doctor.rules.judging import LIKELY, quoted
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ609", "cache-lost-each-epoch", Severity.WARNING, symptom="slow")
@@ -58,7 +59,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                     f"seconds that the workers spend on samples: {', '.join(f'{one:.1f}' for one in seconds)}",
                     *((f"made at {quoted(place)}",) if place else ()),
                 ),
-                LIKELY,
+                AGREES,
                 "persistent_workers=True keeps the workers and what they have computed; or fill it before the loader starts",
                 place or loader.made or loader.place,
             )

@@ -22,7 +22,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Transfers, Watched
-from unjam.doctor.rules.judging import LIKELY, PROVEN, quoted, size
+from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.doctor.rules.judging import quoted, size
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ610", "slow-way-to-the-device", Severity.WARNING)
@@ -71,7 +72,7 @@ def _finding(one: Transfers, spent: float, faster: float, *, slow: bool) -> Find
             ),
             *((wide,) if one.fits_in_bytes else ()),
         ),
-        PROVEN if slow else LIKELY,
+        OBSERVED if slow else AGREES,
         'pin_memory=True and .to(device, non_blocking=True), or unjam.DataLoader(..., device="cuda")'
         if slow
         else 'let the dataset return uint8, and convert on the device: unjam.DataLoader(..., device="cuda", on_device=...)',

@@ -24,7 +24,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.rules.judging import LIKELY, quoted
+from unjam.doctor.proof import AGREES
+from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ611", "device-idle-while-loading", Severity.WARNING)
@@ -61,7 +62,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                         f"after that the same thread loaded for {worst.idle / batches * 1e3:.1f} ms; the device had no work then",
                         f"up to {min(worst.seconds, worst.idle):.1f} s of {spent:.1f} s could be saved",
                     ),
-                    LIKELY,
+                    AGREES,
                     "load in workers (num_workers=2 or more), or ask the device for numbers less often",
                     worst.place,
                 )

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ701", "option-without-effect", Severity.WARNING)
@@ -41,7 +41,7 @@ def detect(case: Case) -> Finding | None:
         cure = "nothing to do if the program also runs where there is one"
     else:
         return None
-    return Finding(RULE, title, ", ".join(idle), (why,), PROVEN, cure, loader.made_at, severity=severity)
+    return Finding(RULE, title, ", ".join(idle), (why,), OBSERVED, cure, loader.made_at, severity=severity)
 
 
 def broken(DataLoader: Any) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import POSSIBLE
+from unjam.doctor.proof import SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ702", "network-without-timeout", Severity.NOTE)
@@ -39,7 +39,7 @@ def detect(case: Case) -> Finding | None:
         "samples wait for the network, and timeout=0 waits for ever with them",
         f"timeout=0 at {loader.made_at}",
         (f"in {seen} of {sum(waits.values())} looks a worker waited for a socket",),
-        POSSIBLE,
+        SUGGESTED,
         "timeout=120 in the loader, and a time limit on each request",
         loader.made_at,
     )

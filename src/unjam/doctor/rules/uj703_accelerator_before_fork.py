@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN, first_line
+from unjam.doctor.proof import Toggle
+from unjam.doctor.rules.judging import first_line
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ703", "accelerator-before-fork", symptom="differs")
@@ -36,7 +37,6 @@ def detect(case: Case) -> Finding | None:
     if said is None or as_is is None:
         return None  # most programs use the accelerator before the loop, and their workers do not
     plan = as_is.plan.changed(workers=0, start="", in_place=True, epochs=1, seconds=4.0)
-    own = case.tried(plan)
     return Finding(
         RULE,
         f"{kind} was initialised before the workers were forked: samples that use it fail",
@@ -44,12 +44,10 @@ def detect(case: Case) -> Finding | None:
         (
             f"{kind} is initialised at the first iter()",
             f"{said.type_name}: {first_line(said)[:140]}",
-            *(("in the program's own process the same samples load",) if own and own.fine else ()),
         ),
-        PROVEN if own and own.fine else LIKELY,
+        Toggle(as_is.plan, (plan,)),
         "keep tensors on the CPU in the dataset, or pass multiprocessing_context='forkserver'",
         said.place or case.loader.iterated_at,
-        wants=(plan,),
     )
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import LIKELY, PROVEN
+from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule, Severity
 
 RULE = Rule("UJ704", "variable-without-effect", Severity.WARNING)
@@ -55,7 +55,7 @@ def detect(case: Case) -> Finding | None:
         title,
         name,
         (*evidence, *((f"threads now: {pools}",) if pools else ())),
-        PROVEN if idle else LIKELY,
+        OBSERVED if idle else AGREES,
         help_text,
         case.loader.made_at,
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import PROVEN
+from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ705", "yields-nothing")
@@ -51,7 +51,7 @@ def detect(case: Case) -> Finding | None:
         f"the loader yields no batch: {why}",
         why.split(" and ", maxsplit=1)[0] if small else loader.dataset,
         (f"an epoch ended after {empty.epochs[0]:.2f} s without a batch and without an error",),
-        PROVEN,
+        OBSERVED,
         f"batch_size={loader.length} or smaller, or drop_last=False"
         if small
         else f"raise an error when {loader.dataset} is empty",

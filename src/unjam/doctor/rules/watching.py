@@ -9,8 +9,8 @@ from unjam.doctor.facts import roles
 from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import line_of
 from unjam.doctor.facts.trial import Place, Stuck, Sync
-from unjam.doctor.rules.judging import LIKELY, POSSIBLE, count, quoted, worker_words
-from unjam.doctor.rules.rule import Confidence
+from unjam.doctor.proof import AGREES, SUGGESTED, Ground
+from unjam.doctor.rules.judging import count, quoted, worker_words
 
 # stages in which a process works on samples
 WORK = ("sample", "collate", "init", "made", "task", "start", "end", "send")
@@ -60,9 +60,9 @@ class BlockedProcess:
         return [one for one in self.process.threads[1:] if one.frames and not _is_service_thread(one)]
 
     @property
-    def sure(self) -> Confidence:
+    def sure(self) -> Ground:
         """How sure it is that this wait is a freeze."""
-        return LIKELY if self.seconds >= NO_ACCIDENT or self.thread.alone else POSSIBLE
+        return AGREES if self.seconds >= NO_ACCIDENT or self.thread.alone else SUGGESTED
 
 
 def _main_words(process: Process) -> str:

@@ -1,15 +1,9 @@
 """The examination of one loader: which trials to run, in which order, and when to stop.
 
-NOTE [ How a cause is proven ]
-
 First the loader runs as the program made it, then inline, without workers. The rules form their
-suspicions from these two trials. A rule with a suspicion names the one change that would remove
-its cause, and we run that trial. The cause is proven if the failure disappears with the change and
-returns in another run without it. If the failure does not return, the cause is only likely.
-
-A cause that we cannot switch off and on is called likely or possible, however plausible it is. All
-trials share one time budget. The first two trials use it first, then the changes, worst harm first.
-The report lists the trials that were left out.
+suspicions from these two trials, and name the change that would remove each cause; we run those
+trials (NOTE [ How a cause is proven ] in `doctor/proof`). All trials share one time budget. The first
+two trials use it first, then the changes, worst harm first. The report lists what was left out.
 """
 
 from __future__ import annotations
@@ -24,7 +18,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
 from unjam.doctor.rules import RULES
 from unjam.doctor.rules.program import contradicted
-from unjam.doctor.rules.rule import Confidence, Finding, Severity, Suspicion, by_harm, fit_to_show, without_echoes
+from unjam.doctor.rules.rule import Finding, Severity, by_harm, fit_to_show, without_echoes
 
 MOST_ROUNDS = 4
 SPARE = 512 << 20
@@ -60,7 +54,7 @@ class Examination:
             self._prove()
             if self._look_past_freeze():
                 self._prove()
-            self._repeat_as_is()
+            self._repeat()
         except CannotExamine as error:
             self._say(f"stopped: {error}")
         return self.findings()
@@ -98,9 +92,13 @@ class Examination:
 
     def findings(self) -> list[Finding]:
         """What the rules find in all that is known now."""
-        found = [said for rule in RULES if isinstance(said := rule.detect(self.case), Finding)]
+        found = [one for one in self._proved() if one.proof is not None and not one.proof.void]
         found = [one for one in found if not contradicted(one, self.case)]
         return [fit_to_show(finding) for finding in by_harm(without_echoes(found))]
+
+    def _proved(self) -> list[Finding]:
+        """What the rules say, with what the trials so far say about it."""
+        return [said.proved(self.case) for rule in RULES if (said := rule.detect(self.case)) is not None]
 
     # -- trials ------------------------------------------------------------------------------------
 
@@ -138,24 +136,20 @@ class Examination:
             self._try(replace(as_is, tolerant=True))
 
     def _wanted(self) -> list[Plan]:
-        found: list[Plan] = []
-        suspicions = [said for rule in RULES if isinstance(said := rule.detect(self.case), Suspicion)]
-        results: list[Finding | Suspicion] = [*self.findings(), *suspicions]
-        for one in results:
-            for plan in one.wants:
-                if plan not in found and self.case.tried(plan) is None:
-                    found.append(plan)
+        kept = self.findings()
+        undecided = [one for one in self._proved() if one.proof is not None and one.proof.void]
+        found = dict.fromkeys(
+            plan for one in [*kept, *undecided] for plan in one.wants if self.case.tried(plan) is None
+        )
         # a trial in the program's own process ends it, so such trials come last
         return sorted((p for p in found if self._last or not p.in_place), key=lambda plan: plan.in_place)
 
-    def _repeat_as_is(self) -> None:
-        """Check that the failure returns without the change."""
-        as_is = self.case.as_is
-        if as_is is None or as_is.fine or self._left() < 4 or self._program.gone:
-            return
-        found = [f for f in self.findings() if f.weight is not Severity.NOTE]
-        if any(f.confidence is Confidence.PROVEN for f in found):
-            self.case.again = self._attempt(as_is.plan)
+    def _repeat(self) -> None:
+        """Check that failures that a change removed return without it."""
+        serious = [one for one in self.findings() if one.weight is not Severity.NOTE]
+        for plan in dict.fromkeys(plan for one in serious if one.proof is not None for plan in one.proof.repeats):
+            if self._left() > 4 and not self._program.gone:
+                self.case.repeats.append(self._attempt(plan))
 
     def _try(self, plan: Plan) -> Trial:
         trial = self._attempt(plan)
@@ -198,8 +192,7 @@ class Examination:
 def table(case: Case) -> list[tuple[str, str, float]]:
     """Each trial: its plan, its outcome and its seconds."""
     rows = [(str(trial.plan), outcome_words(trial), trial.seconds) for trial in case.trials]
-    if case.again is not None:
-        rows.append((f"{case.again.plan}, once more", outcome_words(case.again), case.again.seconds))
+    rows += [(f"{trial.plan}, once more", outcome_words(trial), trial.seconds) for trial in case.repeats]
     return rows
 
 

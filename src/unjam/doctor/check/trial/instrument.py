@@ -209,6 +209,10 @@ def _fetch_map(self: Any, wanted: Any) -> Any:
     here.fresh = []
     if not self.auto_collation:
         return collate(here, self.collate_fn, sample_of(here, str(wanted), lambda: self.dataset[wanted]))
+    if left_out := here.setup.plan.without:
+        wanted = [index for index in wanted if str(index) not in left_out]
+        if not wanted:
+            return []
     whole = getattr(self.dataset, "__getitems__", None)
     if whole and not type(self.dataset).__module__.startswith("torch.utils.data"):
         samples = list(sample_of(here, listed(wanted), lambda: whole(wanted)))
