@@ -36,6 +36,14 @@ class Confidence(Enum):
     POSSIBLE = "possible"
 
 
+class Severity(Enum):
+    """What a finding costs: the run or its results, something less, or nothing yet."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
 class Ground(Enum):
     """What a finding rests on while no change has been tried."""
 

@@ -44,6 +44,12 @@ def line_of(place: Place | None) -> str:
     return linecache.getline(place.file, place.line).strip() if place else ""
 
 
+def quoted(place: Place | None) -> str:
+    """Format a place with the text of its line."""
+    text = line_of(place)
+    return f"{place}: {text}" if place and text else str(place) if place else ""
+
+
 def per_worker_change(line: str) -> str:
     """Return a diff that makes every worker open its own handle.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from unjam.doctor.facts.source import enclosing, is_in_loop, tree_of
 from unjam.doctor.facts.trial import Place
@@ -96,3 +96,18 @@ def sets_through(file: str, link: str) -> Iterator[tuple[Place, str, str]]:
                 and target.value.attr == link
             ):
                 yield Place(file, target.lineno), ast.unparse(target), target.attr
+
+
+def called_on_attribute(files: Iterable[str], name: str, methods: tuple[str, ...]) -> Place | None:
+    """The first line that calls one of these methods on a variable or attribute of this name, or enters it by `with`."""
+    for file in files:
+        tree = tree_of(file)
+        found = []
+        for node in ast.walk(tree) if tree else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
+                owner = node.func.value
+                if name in (getattr(owner, "attr", None), getattr(owner, "id", None)):
+                    found.append(node.lineno)
+        if found:
+            return Place(file, min(found))
+    return None

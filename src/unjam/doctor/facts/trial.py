@@ -258,6 +258,7 @@ class Trial:
     facts: Mapping[str, Any] = field(default_factory=dict)
     output: str = ""
     note: str = ""
+    lines: tuple[tuple[Place, int], ...] = ()  # the user's lines that looks at its process found, the hottest first
     lock_waits: float = 0.0  # how often busy workers were found waiting for a lock, as a share
 
     @property

@@ -9,6 +9,24 @@ from typing import Any
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import Place
 
+# in front of the names of what a process has of its own, among what a worker holds
+SETTING, HASH = "process: ", "hash() of a text"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Something that is open, within reach of a failing line.
+
+    path: as the program writes it. kind: "file", "socket", "pipe" or "database". inherited: it was open when the worker
+    began, so the worker shares it with the program and with every other worker. opened: the line that opened it.
+    """
+
+    path: str
+    kind: str
+    target: str
+    inherited: bool
+    opened: Place | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class WatchedFailure:
@@ -28,6 +46,79 @@ class WatchedFailure:
     loader: int = 0
     epoch: int = -1
     at: float = 0.0
+    pid: int = 0
+    errno: int = 0
+    filename: str = ""
+    thread: str = ""  # the thread that loads, if it is not the main thread
+    unpickled: str = ""  # the class whose unpickling failed
+    context: str = ""  # the context variable that has no value there
+    reach: tuple[Resource, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)  # of the process, where something was used up
+    full: tuple[tuple[str, str], ...] = ()  # places for files where something is used up: path, what
+
+
+@dataclass(frozen=True, slots=True)
+class LeftHeld:
+    """Something that loading a sample took and did not give back.
+
+    kind: "lock", "semaphore", "transaction" or "file" (created so that only one process can create it). raised: the exception
+    that ended the sample, or one that was caught in it.
+    """
+
+    path: str
+    kind: str
+    index: str
+    worker: int
+    pid: int
+    place: Place | None
+    raised: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A thread, or a process that multiprocessing started, that ended with an exception."""
+
+    what: str  # "thread" or "process"
+    name: str
+    pid: int
+    type_name: str
+    message: str
+    place: Place | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSet:
+    """A limit that the program set for itself, with the resource module."""
+
+    name: str
+    value: int
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """A call that seeds a global generator. times: how often this line did so in this process."""
+
+    what: str
+    place: Place
+    pid: int
+    worker: int
+    at: float
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that a process opened for writing, or inherited open for writing and used."""
+
+    path: str
+    pid: int
+    worker: int
+    place: Place | None
+    inherited: bool
+    appends: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +231,8 @@ class Deed:
     path: str
     place: Place
     at: float = 0.0
+    worker: int = -1
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +288,11 @@ class WatchedProcess:
     loaders: list[WatchedLoader] = field(default_factory=list)
     failures: list[WatchedFailure] = field(default_factory=list)
     deeds: list[Deed] = field(default_factory=list)
+    left: list[LeftHeld] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    limits: list[LimitSet] = field(default_factory=list)
+    seeded: list[Seeded] = field(default_factory=list)
+    written: list[WrittenFile] = field(default_factory=list)
     saves: list[Saved] = field(default_factory=list)
     transfers: dict[Place, Transfers] = field(default_factory=dict)
     synchronised: dict[Place, Synchronised] = field(default_factory=dict)
@@ -230,6 +328,16 @@ class Watched:
     def deeds(self) -> list[Deed]:
         """What all processes did to files and folders."""
         return [deed for process in self.processes for deed in process.deeds]
+
+    @property
+    def left(self) -> list[LeftHeld]:
+        """What samples took and did not give back, in the order in which it happened."""
+        return sorted((one for process in self.processes for one in process.left), key=lambda one: one.at)
+
+    @property
+    def ended(self) -> list[Ended]:
+        """The threads and processes that ended with an exception."""
+        return sorted((one for process in self.processes for one in process.ended), key=lambda one: one.at)
 
     @property
     def saves_training(self) -> bool:

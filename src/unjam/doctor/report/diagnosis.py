@@ -8,7 +8,8 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.tune_measurements import Measured
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.rules.rule import Finding, Severity
+from unjam.doctor.proof import Severity
+from unjam.doctor.rules.rule import Finding
 
 SCHEMA = 1
 

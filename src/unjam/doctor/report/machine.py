@@ -7,10 +7,10 @@ import os
 from typing import Any
 
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.proof import Severity
 from unjam.doctor.report.diagnosis import SCHEMA, Diagnosis
 from unjam.doctor.report.text import loader_line, near
 from unjam.doctor.rules import RULES
-from unjam.doctor.rules.rule import Severity
 
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 

@@ -8,10 +8,10 @@ from html import escape
 
 from unjam.doctor.facts.run import LoaderRun
 from unjam.doctor.facts.timeline import of_run
+from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.report.page import Cell, HtmlPage, profile, table
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.rules.advice import Advice, Fault, Judged, longest_waits
-from unjam.doctor.rules.judging import count
 
 SCHEMA = 1
 

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from unjam.doctor.facts.scene import Process, Scene
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.scenes import duration, waited
+from unjam.doctor.mechanisms.trials import count, size
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.terminal import escape
 from unjam.doctor.report.text import near, show_finding
-from unjam.doctor.rules.judging import count, quoted, size
-from unjam.doctor.rules.watching import duration, waited
 
 _STAGES = {
     "start": "starts", "init": "in worker_init_fn", "made": "in iter(dataset)", "idle": "idle: waits for work",

@@ -9,10 +9,11 @@ from rich.table import Table
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched
+from unjam.doctor.proof import Severity
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.report.terminal import escape
-from unjam.doctor.rules.rule import Finding, Severity
+from unjam.doctor.rules.rule import Finding
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
+from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.report.profile import profile_lines, short_time
 from unjam.doctor.report.terminal import escape
-from unjam.doctor.rules.judging import count
 from unjam.doctor.rules.tuning import Tuned
 
 SCHEMA = 1

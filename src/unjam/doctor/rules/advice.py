@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.facts.run import LoaderRun, RunFacts, TimedBatch, Wait
-from unjam.doctor.rules.judging import count
+from unjam.doctor.mechanisms.trials import count
 
 # savings below this many seconds, or below this share of the run, are not reported
 _WORTH_SECONDS, _WORTH_SHARE = 0.5, 0.03

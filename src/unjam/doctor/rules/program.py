@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from unjam.doctor.explanation import Knowledge
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.rules import RULES, detected_live
-from unjam.doctor.rules.rule import Finding, Severity, fit_to_show
+from unjam.doctor.mechanisms import explanations
+from unjam.doctor.proof import Severity
+from unjam.doctor.ranking import ranked
+from unjam.doctor.rules import RULES, detected_live, named
+from unjam.doctor.rules.rule import Finding, fit_to_show
 
 
 def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> list[Finding]:
     """The findings of the trials, of the running program and of its frozen processes, each cause once."""
-    found = [fit_to_show(one) for file in RULES if (detect := getattr(file, "detect_program", None)) is not None
-             for one in detect(watched, cases)]  # fmt: skip
-    freezes = [one for one in [*findings, *found] if one.rule.symptom == "frozen" and one.weight is Severity.ERROR]
-    frozen = detected_live(watched.scene) if watched.scene is not None and not freezes else []
+    found = [named(one) for one in explanations(Knowledge(watched, tuple(cases)))]
+    found += [fit_to_show(one) for file in RULES if (detect := getattr(file, "detect_program", None)) is not None
+              for one in detect(watched, cases)]  # fmt: skip
+    if watched.scene is not None:
+        found += detected_live(watched.scene)
     kept = list(findings)
-    for one in [*found, *frozen]:
+    for one in found:
+        kept = [other for other in kept if one.rule is not other.rule or one.depth <= other.depth]
         if not any(one.rule is other.rule for other in kept):
             kept.append(one)
-    return _speed_last(kept)
+    return _speed_last(ranked(kept, stopped=watched.outcome in ("failed", "frozen")))
 
 
 def _speed_last(findings: list[Finding]) -> list[Finding]:

@@ -11,22 +11,13 @@ loaders, and returns a list of Findings.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Place, Plan
-from unjam.doctor.proof import Basis, Confidence, Proof, prove
+from unjam.doctor.proof import Basis, Confidence, Proof, Severity, prove
 from unjam.system.masking import masked
 from unjam.system.printable import printable_line
-
-
-class Severity(Enum):
-    """What a finding costs: the run or its results, something less, or nothing yet."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +50,8 @@ class Finding:
     wants: tuple[Plan, ...] = ()  # further trials that would tell more
     severity: Severity | None = None
     proof: Proof | None = None
+    depth: int = 1  # how far it goes: 2 names a cause that a mechanism found, 1 a place
+    accounts_for: tuple[str, ...] = ()
 
     @property
     def confidence(self) -> Confidence:
@@ -69,6 +62,11 @@ class Finding:
         """Return the finding with what the trials of a loader say about it."""
         known = prove(self.basis, case)
         return replace(self, proof=known, evidence=(*self.evidence, *known.words), wants=(*self.wants, *known.wants))
+
+    @property
+    def symptoms(self) -> tuple[str, ...]:
+        """The symptoms that it accounts for."""
+        return self.accounts_for or tuple(one for one in (self.rule.symptom, *self.rule.explains) if one)
 
     @property
     def weight(self) -> Severity:

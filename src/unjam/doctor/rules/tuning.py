@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
-from unjam.doctor.proof import AGREES, SUGGESTED, Ground
-from unjam.doctor.rules.judging import count
+from unjam.doctor.mechanisms.trials import count
+from unjam.doctor.proof import AGREES, SUGGESTED, Confidence, Ground, prove
 
 # a setting with at least this share of the best rate counts as equally good
 AS_GOOD = 0.95

@@ -23,7 +23,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import forked_instead, quoted
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.trials import forked_instead
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ101", "cannot-pickle", symptom="start")

@@ -23,9 +23,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.judging import quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj101_cannot_pickle import help_for
 
 RULE = Rule("UJ102", "fork-only", Severity.NOTE)

@@ -21,13 +21,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms.cannot_cross import BatchCannotArrive
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules import watching
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ103", "batch-cannot-return", symptom="frozen")
+
+
+NAMES = (BatchCannotArrive,)
+
+
+def words(one: BatchCannotArrive) -> Words:
+    """Say that a batch could not be rebuilt."""
+    return Words(
+        f"a batch arrives from a worker and cannot be unpickled: {one.owner} raises {one.failed}",
+        f"let {one.owner} be unpickled: __getattr__ must raise AttributeError for names that start with __, and must not use attributes "
+        "that are not set yet; or return plain tensors instead",
+    )
 
 
 def detect(case: Case) -> Finding | None:

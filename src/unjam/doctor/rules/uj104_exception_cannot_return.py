@@ -21,7 +21,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import bad_samples, first_line, quoted, without_samples
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.trials import bad_samples, first_line, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ104", "exception-cannot-return", symptom="frozen")

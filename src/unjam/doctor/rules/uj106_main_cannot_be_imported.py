@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import forked_instead
+from unjam.doctor.mechanisms.trials import forked_instead
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ106", "main-cannot-be-imported", symptom="start")

@@ -21,7 +21,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import differing, names, only_in_workers, quoted, right_with
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.trials import differing, names, only_in_workers, right_with
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ107", "changed-by-pickling", symptom="differs")

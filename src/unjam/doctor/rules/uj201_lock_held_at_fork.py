@@ -22,10 +22,11 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case, ThreadFacts
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import place_of
+from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms.trials import blocked_lock, frozen, worker_words
 from unjam.doctor.proof import AGREES, Toggle
-from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import blocked_lock, frozen, quoted, worker_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ201", "lock-held-at-fork", symptom="frozen")

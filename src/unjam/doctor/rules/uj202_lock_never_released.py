@@ -19,14 +19,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms.left_held import NotGivenBack
+from unjam.doctor.mechanisms.trials import blocked_lock, frozen, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
-from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import blocked_lock, frozen, quoted, worker_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ202", "lock-never-released", symptom="frozen")
+
+
+NAMES = (NotGivenBack,)
+_THINGS = {"transaction": "a transaction of {}", "file": "the lock file {}"}
+
+
+def words(one: NotGivenBack) -> Words:
+    """Say which sample kept it, and what waits for it."""
+    thing = _THINGS.get(one.kind, "{}").format(one.culprit)
+    then = f"another worker fails: {one.failed}" if one.failed else "the loader waits for it for ever"
+    cure = (
+        "commit (or roll back) before the sample is returned"
+        if one.kind == "transaction"
+        else "give it back on every way out: `with`, or release() in a `finally`"
+    )
+    return Words(
+        f"sample {one.index} took {thing} and did not give it back; {then}",
+        f"{cure}, where it is taken" + (f" at {one.taken}" if one.taken else ""),
+    )
 
 
 def detect(case: Case) -> Finding | None:

@@ -21,10 +21,11 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Stuck
+from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms.trials import frozen, waits_for, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
-from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import frozen, quoted, waits_for, worker_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ204", "thread-lost-at-fork", symptom="frozen")

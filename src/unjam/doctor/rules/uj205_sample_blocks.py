@@ -22,9 +22,10 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms.trials import count, frozen, waits_for, worker_words
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import count, frozen, quoted, waits_for, worker_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ205", "sample-blocks", symptom="frozen")

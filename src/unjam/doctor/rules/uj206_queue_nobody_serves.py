@@ -20,14 +20,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms.trials import frozen, waits_for, worker_words
+from unjam.doctor.mechanisms.waits import PoolWaitsForItself
 from unjam.doctor.proof import AGREES, SUGGESTED
-from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import frozen, quoted, waits_for, worker_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ206", "queue-nobody-serves", symptom="frozen")
+
+
+NAMES = (PoolWaitsForItself,)
+
+
+def words(one: PoolWaitsForItself) -> Words:
+    """Say that the tasks of a pool wait for tasks of the same pool."""
+    return Words(
+        f"all {one.threads} threads of a pool wait for tasks of the same pool, at {one.line}",
+        "give the inner tasks a pool of their own, or do them in the task that needs them; more threads only move the limit",
+    )
 
 
 def detect(case: Case) -> Finding | None:

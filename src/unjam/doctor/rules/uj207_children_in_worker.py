@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import bad_samples, quoted, without_workers
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.trials import bad_samples, without_workers
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ207", "children-in-worker", symptom="differs")

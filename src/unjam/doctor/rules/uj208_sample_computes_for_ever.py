@@ -21,10 +21,11 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.proof import AGREES, SUGGESTED
-from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import frozen, mean_seconds, quoted, worker_words
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms.trials import frozen, mean_seconds, worker_words
+from unjam.doctor.proof import AGREES, SUGGESTED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
 

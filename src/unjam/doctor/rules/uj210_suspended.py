@@ -20,9 +20,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ210", "suspended", symptom="frozen", live=True)

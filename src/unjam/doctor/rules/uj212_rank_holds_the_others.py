@@ -22,10 +22,10 @@ from typing import Any
 from unjam.doctor.facts import roles
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Process, Scene
-from unjam.doctor.proof import AGREES, SUGGESTED
-from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.proof import AGREES, SUGGESTED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ212", "rank-holds-the-others", symptom="ranks", live=True)
 

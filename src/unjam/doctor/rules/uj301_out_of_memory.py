@@ -21,8 +21,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
+from unjam.doctor.mechanisms.trials import count, ended, for_memory, size
 from unjam.doctor.proof import AGREES, Toggle
-from unjam.doctor.rules.judging import count, ended, for_memory, size
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ301", "out-of-memory", symptom="died")

@@ -20,7 +20,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import ended, quoted, size, without_samples
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.trials import ended, size, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ304", "bus-error", symptom="died")

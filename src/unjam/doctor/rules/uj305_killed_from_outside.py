@@ -20,9 +20,10 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms.trials import count, ended, without_samples
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import count, ended, quoted, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj302_native_crash import SIGNALS
 

@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import (
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.trials import (
     about_process,
     bad_samples,
     count,
@@ -27,7 +28,6 @@ from unjam.doctor.rules.judging import (
     for_memory,
     names,
     out_of_descriptors,
-    quoted,
     without_samples,
 )
 from unjam.doctor.rules.rule import Finding, Rule

@@ -18,8 +18,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.trials import bad_samples, first_line
 from unjam.doctor.proof import Toggle
-from unjam.doctor.rules.judging import bad_samples, first_line, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ307", "worker-init-fails", symptom="differs")

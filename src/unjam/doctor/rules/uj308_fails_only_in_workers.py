@@ -20,8 +20,8 @@ from dataclasses import replace
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.mechanisms.trials import about_process, first_line, only_in_workers, raised_words
 from unjam.doctor.proof import AGREES, Toggle
-from unjam.doctor.rules.judging import about_process, first_line, only_in_workers, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule(

@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.mechanisms.trials import first_line, raised_words
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.judging import first_line, raised_words
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule(

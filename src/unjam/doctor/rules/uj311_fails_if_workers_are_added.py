@@ -19,10 +19,11 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Plan, Trial
-from unjam.doctor.proof import Toggle
-from unjam.doctor.rules.judging import differing, first_line, quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.trials import differing, first_line
+from unjam.doctor.proof import Severity, Toggle
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ311", "fails-if-workers-are-added", Severity.NOTE, symptom="predicted")
 WORKERS, SECONDS = 2, 5.0

@@ -24,8 +24,8 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import Trial
+from unjam.doctor.mechanisms.trials import first_line, size
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
-from unjam.doctor.rules.judging import first_line, size
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ401", "shared-memory-too-small", symptom="died")

@@ -24,8 +24,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.trials import first_line, out_of_descriptors
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
-from unjam.doctor.rules.judging import first_line, out_of_descriptors, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ402", "descriptors-run-out", symptom="raised", explains=("frozen",))

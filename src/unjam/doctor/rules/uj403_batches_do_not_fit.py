@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.proof import SUGGESTED
-from unjam.doctor.rules.judging import size
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.proof import SUGGESTED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ403", "batches-do-not-fit", Severity.WARNING)
 

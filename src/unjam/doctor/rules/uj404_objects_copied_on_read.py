@@ -24,11 +24,11 @@ import re
 from typing import Any
 
 from unjam.doctor.facts.case import Case, Part
-from unjam.doctor.facts.source import line_of
+from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.proof import Toggle
-from unjam.doctor.rules.judging import quoted, size
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.proof import Severity, Toggle
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ404", "objects-copied-on-read", Severity.WARNING, symptom="memory")
 # growth of all workers together below this many bytes is not reported

@@ -20,10 +20,11 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.proof import Toggle
-from unjam.doctor.rules.judging import quoted, size
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.proof import Severity, Toggle
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ405", "batches-kept", symptom="raised")
 

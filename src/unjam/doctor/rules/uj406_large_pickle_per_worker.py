@@ -20,9 +20,10 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.judging import quoted, size
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ406", "large-pickle-per-worker", Severity.WARNING)
 LARGE = 100_000_000

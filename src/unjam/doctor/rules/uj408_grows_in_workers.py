@@ -21,11 +21,12 @@ import itertools
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import function_line
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.proof import AGREES, SUGGESTED
-from unjam.doctor.rules.judging import quoted, size
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.proof import AGREES, SUGGESTED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj404_objects_copied_on_read import growth
 
 RULE = Rule("UJ408", "grows-in-workers", Severity.WARNING)

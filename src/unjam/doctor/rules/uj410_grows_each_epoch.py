@@ -19,10 +19,10 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.epochs import trainers
-from unjam.doctor.rules.judging import size
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.passes import trainers
+from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.proof import AGREES, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ410", "grows-each-epoch", Severity.WARNING)
 LEAST = {"descriptors": 2, "children": 1, "threads": 1, "memory": 20_000_000}

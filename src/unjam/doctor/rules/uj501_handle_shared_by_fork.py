@@ -23,13 +23,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
-from unjam.doctor.facts.source import line_of, per_worker_change
+from unjam.doctor.facts.source import line_of, per_worker_change, quoted
+from unjam.doctor.mechanisms.shared_description import SharedDescription
+from unjam.doctor.mechanisms.trials import count, differing, names, only_in_workers, right_with
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.judging import count, differing, names, only_in_workers, quoted, right_with
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ501", "handle-shared-by-fork", symptom="differs")
+
+
+NAMES = (SharedDescription,)
+
+
+def words(one: SharedDescription) -> Words:
+    """Say what is shared, and how each worker gets its own."""
+    what = "connection" if one.kind in ("socket", "pipe") else "open file"
+    makes = "what connects it, its arguments" if what == "connection" else "open, path, ..."
+    return Words(
+        f"{one.culprit} is one {what} for all {one.workers} workers: {one.failed}",
+        f"open {one.culprit} in every worker: unjam.per_worker({makes}) in its place, or on first use in the worker",
+        per_worker_change(line_of(one.place)),
+    )
 
 
 def detect(case: Case) -> Finding | None:

@@ -20,9 +20,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
+from unjam.doctor.mechanisms.passes import is_one_of_ranks
+from unjam.doctor.mechanisms.trials import stable_counts
 from unjam.doctor.proof import Toggle
-from unjam.doctor.rules.epochs import is_one_of_ranks
-from unjam.doctor.rules.judging import stable_counts
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ502", "iterable-repeated", symptom="lost")

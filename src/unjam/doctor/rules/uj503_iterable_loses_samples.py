@@ -19,9 +19,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.mechanisms.passes import is_one_of_ranks
+from unjam.doctor.mechanisms.trials import count, stable_counts
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.epochs import is_one_of_ranks
-from unjam.doctor.rules.judging import count, stable_counts
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ503", "iterable-loses-samples", symptom="lost")

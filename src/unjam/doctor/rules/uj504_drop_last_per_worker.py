@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.proof import Toggle
-from unjam.doctor.rules.judging import count
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.trials import count
+from unjam.doctor.proof import Severity, Toggle
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ504", "drop-last-per-worker", Severity.WARNING, symptom="lost")
 

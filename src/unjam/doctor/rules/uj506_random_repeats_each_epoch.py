@@ -19,12 +19,12 @@ import itertools
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, Trial
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.mechanisms.passes import by_index, trainers
 from unjam.doctor.proof import OBSERVED, Toggle
-from unjam.doctor.rules.epochs import by_index, trainers
-from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj505_same_random_numbers import GLOBAL, made_anew, repeated
 

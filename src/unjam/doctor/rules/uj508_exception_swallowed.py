@@ -22,10 +22,11 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.proof import OBSERVED, SUGGESTED
-from unjam.doctor.rules.judging import count, names, quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.trials import count, names
+from unjam.doctor.proof import OBSERVED, SUGGESTED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ508", "exception-swallowed", symptom="none")
 

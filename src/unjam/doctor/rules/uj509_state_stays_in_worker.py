@@ -19,12 +19,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.history import FilledWhileLoading
+from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ509", "state-stays-in-worker")
+
+
+NAMES = (FilledWhileLoading,)
+
+
+def words(one: FilledWhileLoading) -> Words:
+    """Say that each worker fills a container of its own, on which samples depend."""
+    return Words(
+        f"samples depend on {one.culprit}, which each worker fills by itself: {count(one.wrong, 'sample')} of {one.loader} differ",
+        f"fill {one.culprit} before the loader is made, and only read it while samples are loaded",
+    )
 
 
 def detect(case: Case) -> Finding | None:

@@ -20,13 +20,13 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.epochs import consecutive, trainers
-from unjam.doctor.rules.judging import quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.passes import consecutive, trainers
+from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ510", "set-epoch-missing", Severity.WARNING)
 

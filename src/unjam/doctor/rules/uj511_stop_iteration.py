@@ -19,8 +19,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.trials import bad_samples, count, names
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.judging import bad_samples, count, names, quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ511", "stop-iteration", symptom="raised", replaces=("UJ512", "UJ526"))

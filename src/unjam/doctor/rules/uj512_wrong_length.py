@@ -21,8 +21,8 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import method_line
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ512", "wrong-length", Severity.WARNING)
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.mechanisms.trials import differing, names
 from unjam.doctor.proof import AGREES, SUGGESTED, Ground, Toggle
-from unjam.doctor.rules.judging import differing, names
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ514", "differs-in-workers", symptom="differs", fallback=True)

@@ -21,9 +21,10 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Trial
+from unjam.doctor.mechanisms.trials import bad_samples, first_line, names, without_samples
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.judging import bad_samples, first_line, names, quoted, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ515", "samples-do-not-fit", symptom="none")

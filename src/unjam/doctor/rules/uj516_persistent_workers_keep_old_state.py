@@ -20,10 +20,10 @@ import itertools
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
 from unjam.doctor.proof import AGREES, OBSERVED
-from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ516", "persistent-workers-keep-old-state")

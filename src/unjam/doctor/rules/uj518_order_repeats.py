@@ -20,12 +20,12 @@ import itertools
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.epochs import consecutive, trainers
-from unjam.doctor.rules.judging import quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.passes import consecutive, trainers
+from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ518", "order-repeats", Severity.WARNING, fallback=True, symptom="repeats")
 FEWEST = 6

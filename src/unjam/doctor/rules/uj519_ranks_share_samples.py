@@ -22,9 +22,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.mechanisms.passes import draws, trainers
+from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.epochs import draws, trainers
-from unjam.doctor.rules.judging import count
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ519", "ranks-share-samples")

@@ -18,14 +18,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.mechanisms.passes import evaluators, trainers
+from unjam.doctor.mechanisms.splits import RanksSplitDifferently
+from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.epochs import evaluators, trainers
-from unjam.doctor.rules.judging import names
 from unjam.doctor.rules.rule import Finding, Rule
 
-RULE = Rule("UJ521", "split-overlaps")
+RULE = Rule("UJ521", "split-overlaps", replaces=("UJ519",))
+
+
+NAMES = (RanksSplitDifferently,)
+
+
+def words(one: RanksSplitDifferently) -> Words:
+    """Say that the ranks do not have the same split."""
+    return Words(
+        f"{one.ranks} split the data differently: of {one.each:,} training samples each, only {one.common:,} are the same",
+        "split with a generator that has the same seed on every rank: random_split(..., generator=torch.Generator().manual_seed(0))",
+    )
 
 
 def detect(case: Case) -> None:

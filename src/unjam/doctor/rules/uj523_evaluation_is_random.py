@@ -21,9 +21,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.proof import AGREES, OBSERVED
-from unjam.doctor.rules.epochs import evaluators, shared, trainers
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.passes import evaluators, shared, trainers
+from unjam.doctor.proof import AGREES, OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ523", "evaluation-is-random", Severity.WARNING)
 

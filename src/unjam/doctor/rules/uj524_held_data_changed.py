@@ -21,9 +21,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.mechanisms.passes import by_index, changed_paths, draws
+from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.epochs import by_index, changed_paths, draws
-from unjam.doctor.rules.judging import count, names
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ524", "held-data-changed", replaces=("UJ514", "UJ107"))

@@ -22,10 +22,10 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import class_line
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.epochs import trainers
-from unjam.doctor.rules.judging import count, names
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.passes import trainers
+from unjam.doctor.mechanisms.trials import count, names
+from unjam.doctor.proof import AGREES, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ525", "samples-never-drawn", Severity.WARNING)
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.epochs import changed_paths
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.passes import changed_paths
+from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ526", "epochs-differ-in-length", Severity.WARNING, symptom="short")
 

@@ -20,9 +20,9 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_line
 from unjam.doctor.facts.watched import Watched
+from unjam.doctor.mechanisms.passes import evaluators, trainers
+from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.epochs import evaluators, trainers
-from unjam.doctor.rules.judging import count
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ527", "label-maps-differ")

@@ -20,10 +20,10 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.epochs import by_index, changed_paths, trainers
-from unjam.doctor.rules.judging import count, names
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.passes import by_index, changed_paths, trainers
+from unjam.doctor.mechanisms.trials import count, names
+from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ528", "augmentation-frozen", Severity.WARNING, replaces=("UJ514", "UJ107"))
 

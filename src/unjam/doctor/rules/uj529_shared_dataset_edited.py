@@ -18,11 +18,11 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import sets_through
 from unjam.doctor.facts.watched import Watched
+from unjam.doctor.mechanisms.passes import evaluators, shared, trainers
 from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.epochs import evaluators, shared, trainers
-from unjam.doctor.rules.judging import quoted
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ529", "shared-dataset-edited")

@@ -20,8 +20,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
-from unjam.doctor.proof import AGREES, SUGGESTED
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.proof import AGREES, SUGGESTED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ531", "loaders-out-of-step", Severity.WARNING)
 

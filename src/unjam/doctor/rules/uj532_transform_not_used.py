@@ -19,12 +19,12 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.epochs import attribute
-from unjam.doctor.rules.judging import quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.passes import attribute
+from unjam.doctor.proof import AGREES, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ532", "transform-not-used", Severity.WARNING)
 WORDS = ("transform", "augment", "aug", "preprocess", "normaliz", "normalis", "pipeline", "tokeniz")

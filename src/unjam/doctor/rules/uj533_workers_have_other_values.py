@@ -17,14 +17,11 @@ Limits: plain values only (numbers, texts, lists, dictionaries of them).
 
 from __future__ import annotations
 
-from typing import Any
-
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source_places import stored
-from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.judging import differing, quoted
-from unjam.doctor.rules.rule import Finding, Rule
+from unjam.doctor.facts.watched import HASH
+from unjam.doctor.mechanisms.state_differs import NoContext, OtherValue
+from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ533", "workers-have-other-values", symptom="differs", replaces=("UJ107", "UJ514"))
 
@@ -34,69 +31,39 @@ def detect(case: Case) -> None:
     del case
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
-    """Compare what loading reads in the program with what it reads in the workers."""
-    for loader in watched.loaders:
-        other = _other(loader)
-        if not other:
-            continue
-        case = next((one for one in cases if one.seen is loader), None)
-        wrong = differing(case, case.compared) if case is not None else []
-        files = {place.file for place in (loader.place, loader.made) if place is not None}
-        if case is not None and case.loader.dataset_place is not None:
-            files.add(case.loader.dataset_place.file)
-        name = other[0].rpartition(".")[2]
-        place = next((at for file in sorted(files) for at in stored(file, name)), None)
-        return [
-            Finding(
-                RULE,
-                f"{other[0]} has another value in the workers of {loader.name} than in the program",
-                other[0],
-                (
-                    f"functions that load samples use {other[0]}",
-                    *((f"set at {quoted(place)}",) if place else ()),
-                    *((f"{len(wrong)} samples differ between workers and no workers",) if wrong else ()),
-                    *((f"also: {', '.join(other[1:4])}",) if other[1:] else ()),
-                ),
-                OBSERVED,
-                f"make {other[0]} an attribute of the dataset, or set it in worker_init_fn"
-                if not other[0].startswith("dataset")
-                else f"let __getstate__ keep {other[0]}, or make it again in __setstate__",
-                place or loader.made or loader.place,
-            )
-        ]
-    return []
+NAMES = (OtherValue, NoContext)
 
 
-def _other(loader: WatchedLoader) -> list[str]:
-    """The names outside of the dataset with one value in the program and another one in all workers."""
-    if not loader.epochs or not loader.workers:
-        return []
-    epoch = loader.epochs[0]
-    found = []
-    for path, value in epoch.held.items():
-        # a handle that is opened anew in the worker is no data
-        hidden = value.startswith("object ") or path not in loader.facts.get("reads", ())
-        if path.startswith("collate_fn") or (path.startswith("dataset") and hidden):
-            continue
-        values = {held.get(path) for held in epoch.worker_held.values()}
-        # what a worker makes for itself is no other value
-        made = value == "nothing" or any(str(one).startswith("object ") for one in values)
-        if len(values) == 1 and None not in values and value not in values and not made:
-            found.append(path)
-    return found
-
-
-def broken(DataLoader: Any) -> str:
-    """Set a global before the workers start anew."""
-    del DataLoader
-    return _program("SCALE")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Keep it in the dataset."""
-    del DataLoader
-    return _program("self.scale")
+def words(one: OtherValue | NoContext) -> Words:
+    """Say what differs, and how it gets to the workers."""
+    if isinstance(one, NoContext):
+        where = f"thread {one.thread!r}" if one.thread else "the workers"
+        return Words(
+            f"the context variable {one.variable} has no value in {where}, where the loader is used: {one.failed}",
+            f"give {one.variable} a default, pass its value to the dataset, or start the thread with contextvars.copy_context().run",
+        )
+    harm = f": {one.failed}" if one.failed else f": {one.wrong} samples differ" if one.wrong else ""
+    if one.setting and one.culprit == HASH:
+        return Words(
+            f"hash() of a text gives other numbers in the workers of {one.loader} ({one.start}) than in the program{harm}",
+            "use a hash that is the same everywhere (zlib.crc32, hashlib), or set PYTHONHASHSEED before Python starts",
+        )
+    if one.setting:
+        cure = (
+            "make paths absolute before the folder changes"
+            if "folder" in one.culprit
+            else "set it in worker_init_fn, too, or do not depend on it (dtype=..., device=...)"
+        )
+        return Words(f"{one.culprit} of the workers of {one.loader} is not that of the program{harm}", cure)
+    if one.culprit.startswith("dataset"):
+        return Words(
+            f"{one.culprit} has another value in the workers of {one.loader} than in the program{harm}",
+            f"let __getstate__ keep {one.culprit}, or make it again in __setstate__",
+        )
+    return Words(
+        f"{one.culprit} has another value in the workers of {one.loader} than in the program{harm}",
+        f"make {one.culprit} an attribute of the dataset, or set it in worker_init_fn",
+    )
 
 
 def _program(scale: str) -> str:

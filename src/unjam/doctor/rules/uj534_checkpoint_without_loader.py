@@ -22,11 +22,11 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.watched import Saved, Watched, WatchedLoader
-from unjam.doctor.proof import AGREES, SUGGESTED
-from unjam.doctor.rules.epochs import trainers
-from unjam.doctor.rules.judging import quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.passes import trainers
+from unjam.doctor.proof import AGREES, SUGGESTED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ534", "checkpoint-without-loader", Severity.WARNING)
 

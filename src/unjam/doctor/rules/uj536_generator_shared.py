@@ -21,9 +21,9 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.epochs import trainers
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.passes import trainers
+from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ536", "generator-shared", Severity.NOTE)
 

@@ -21,8 +21,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import faster
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.trials import faster
+from unjam.doctor.proof import Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ601", "oversubscribed-threads", Severity.WARNING, symptom="slow")
 FASTER = 1.3

@@ -21,8 +21,10 @@ from dataclasses import replace
 from typing import Any
 
 from unjam.doctor.facts.case import Case, Part
-from unjam.doctor.rules.judging import faster, quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.trials import faster
+from unjam.doctor.proof import Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ602", "serialised-by-lock", Severity.WARNING, symptom="slow")
 FASTER = 1.35

@@ -22,11 +22,12 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.proof import AGREES, OBSERVED
-from unjam.doctor.rules import watching
-from unjam.doctor.rules.judging import count, names, quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms.trials import count, names
+from unjam.doctor.proof import AGREES, OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ603", "slow-samples", Severity.WARNING)
 

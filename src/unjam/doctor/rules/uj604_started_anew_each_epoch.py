@@ -20,8 +20,8 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.proof import Toggle
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.proof import Severity, Toggle
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ604", "started-anew-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.8  # seconds in an epoch

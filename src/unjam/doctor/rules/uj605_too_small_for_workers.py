@@ -20,8 +20,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.rules.judging import faster, mean_seconds
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.trials import faster, mean_seconds
+from unjam.doctor.proof import Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ605", "too-small-for-workers", Severity.WARNING, symptom="slow")
 WORTH = 2.0  # seconds in an epoch

@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.judging import quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ607", "iterator-made-anew", Severity.WARNING, symptom="slow")
 

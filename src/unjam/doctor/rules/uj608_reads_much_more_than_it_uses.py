@@ -23,9 +23,9 @@ from typing import Any
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_calls, stored
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.judging import size
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.proof import AGREES, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ608", "reads-much-more-than-it-uses", Severity.WARNING)
 TIMES, LEAST, FEWEST = 20, 50_000, 8

@@ -19,12 +19,12 @@ import itertools
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
-from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.epochs import attribute
-from unjam.doctor.rules.judging import quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.passes import attribute
+from unjam.doctor.proof import AGREES, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ609", "cache-lost-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.5  # seconds of loading in an epoch

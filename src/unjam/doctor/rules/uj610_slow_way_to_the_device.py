@@ -21,10 +21,11 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.watched import Transfers, Watched
-from unjam.doctor.proof import AGREES, OBSERVED
-from unjam.doctor.rules.judging import quoted, size
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.proof import AGREES, OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ610", "slow-way-to-the-device", Severity.WARNING)
 # a share of the loading and training time below which it does not matter, and how much faster pinned memory must be

@@ -23,10 +23,10 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.proof import AGREES
-from unjam.doctor.rules.judging import quoted
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.proof import AGREES, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ611", "device-idle-while-loading", Severity.WARNING)
 # the share of the time that could be saved, and of the steps that must wait

@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.proof import OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ701", "option-without-effect", Severity.WARNING)
 

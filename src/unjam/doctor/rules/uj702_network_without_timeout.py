@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.proof import SUGGESTED
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.proof import SUGGESTED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ702", "network-without-timeout", Severity.NOTE)
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.mechanisms.trials import first_line
 from unjam.doctor.proof import Toggle
-from unjam.doctor.rules.judging import first_line
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ703", "accelerator-before-fork", symptom="differs")

@@ -23,8 +23,8 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.proof import AGREES, OBSERVED
-from unjam.doctor.rules.rule import Finding, Rule, Severity
+from unjam.doctor.proof import AGREES, OBSERVED, Severity
+from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ704", "variable-without-effect", Severity.WARNING)
 

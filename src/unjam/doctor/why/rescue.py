@@ -9,8 +9,8 @@ import os
 import signal
 
 from unjam.doctor.facts.scene import Process
+from unjam.doctor.mechanisms.scenes import blocked_processes
 from unjam.doctor.report.diagnosis import Diagnosis
-from unjam.doctor.rules.watching import blocked_processes
 from unjam.doctor.why.families import Family
 from unjam.system.process_table import entry
 

@@ -83,6 +83,9 @@ ASK_AGAIN = Deadline(
     "how often a captured program looks whether the doctor that holds it still lives",
 )
 WATCH_TRIAL = Deadline("watch trial", 0.05, "how often a trial is looked at; its end is noticed at once")
+LOOK_AT_LINES = Deadline(
+    "look at lines", 0.005, "how often a trial without workers is looked at to see which line it is at"
+)
 LET_GO = Deadline("let go", 5.0, "how long a program may take to clean up after it was let go")
 HOLD_END = Deadline(
     "hold end", 300.0, "how long a watched program waits at its end for the trials that need its servers and files"
@@ -168,6 +171,7 @@ ALL = (
     SETTLE,
     ASK_AGAIN,
     WATCH_TRIAL,
+    LOOK_AT_LINES,
     LET_GO,
     HOLD_END,
     FOLLOW,

@@ -8,7 +8,12 @@ from unjam.doctor.check.trial.event_log import read
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import (
     Deed,
+    Ended,
+    LeftHeld,
+    LimitSet,
+    Resource,
     Saved,
+    Seeded,
     Synchronised,
     Transfers,
     WatchedEpoch,
@@ -16,6 +21,7 @@ from unjam.doctor.facts.watched import (
     WatchedLoader,
     WatchedProcess,
     WatchedSample,
+    WrittenFile,
 )
 
 
@@ -26,12 +32,12 @@ def assemble_watched(folder: str) -> list[WatchedProcess]:
     seeds: list[tuple[int, float, WatchedEpoch, WatchedLoader]] = []
     workers: list[tuple[int, list[dict[str, Any]]]] = []
     for pid, events in records.items():
-        if any(event["k"] == "hello" and event.get("worker", -1) >= 0 for event in events):
+        if any(event.get("worker", -1) >= 0 and (event["k"] == "hello" or "base" in event) for event in events):
             workers.append((pid, events))
         else:
             found.append(_process(pid, events, seeds))
-    for _, events in workers:
-        _add_worker(events, seeds, found)
+    for pid, events in workers:
+        _add_worker(pid, events, seeds, found)
     for process in found:
         process.loaders = [one for one in process.loaders if one.epochs]
     return sorted(found, key=lambda one: (one.rank if one.rank is not None else -1, one.pid))
@@ -83,10 +89,8 @@ def _process(
                     _finish(known, event)
                     if process.rank is None:
                         process.rank = event.get("rank")
-            case "deed":
-                process.deeds.append(
-                    Deed(event["done"], event["path"], Place(event["file"], event["line"]), event["t"])
-                )
+            case "deed" | "left" | "ended" | "limit" | "seeded" | "written":
+                _add_fault(process, event, pid)
             case "saved":
                 process.saves.append(
                     Saved(
@@ -105,6 +109,28 @@ def _process(
                 _add_samples(inline, event)
     process.loaders = list(loaders.values())
     return process
+
+
+def _add_fault(process: WatchedProcess, event: dict[str, Any], pid: int) -> None:
+    """Add what happened beside the samples."""
+    place, at, worker = _place(event), event["t"], event.get("worker", -1)
+    match event["k"]:
+        case "deed" if place is not None:
+            process.deeds.append(Deed(event["done"], event["path"], place, at, worker, pid))
+        case "left":
+            process.left.append(
+                LeftHeld(event["path"], event["kind"], event["i"], worker, pid, place, event["raised"], at)
+            )
+        case "ended":
+            process.ended.append(Ended(event["what"], event["name"], pid, event["type"], event["message"], place, at))
+        case "limit":
+            process.limits.append(LimitSet(event["name"], event["value"], place))
+        case "seeded" if place is not None:
+            process.seeded.append(Seeded(event["what"], place, pid, worker, at))
+        case "written":
+            process.written.append(
+                WrittenFile(event["path"], pid, worker, place, event.get("inherited", False), event["appends"])
+            )
 
 
 def _add_device_event(process: WatchedProcess, event: dict[str, Any]) -> None:
@@ -163,6 +189,7 @@ def _add_samples(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
 
 
 def _add_worker(
+    pid: int,
     events: list[dict[str, Any]],
     seeds: list[tuple[int, float, WatchedEpoch, WatchedLoader]],
     processes: list[WatchedProcess],
@@ -184,6 +211,8 @@ def _add_worker(
         if event["k"] == "failed":
             failure = _failure(event, event["stage"], home.number if home else 0)
             (owner or processes[0]).failures.append(failure) if processes else None
+        elif event["k"] in ("deed", "left", "ended", "limit", "seeded", "written"):
+            _add_fault(owner or processes[0], event, pid) if processes else None
         elif home is not None and "e" in event:
             known = next((one for one in home.epochs if one.number == start + event["e"]), None)
             if known is not None:
@@ -193,8 +222,15 @@ def _add_worker(
 def _failure(event: dict[str, Any], stage: str, loader: int = 0) -> WatchedFailure:
     return WatchedFailure(
         stage, event["type"], event.get("message", ""), event.get("trace", ""), _place(event), event.get("i", ""),
-        event.get("worker", -1), event.get("loader", loader), event.get("e", -1), event["t"],
+        event.get("worker", -1), event.get("loader", loader), event.get("e", -1), event["t"], event.get("pid", 0),
+        event.get("errno", 0), event.get("filename", ""), event.get("thread", ""), event.get("unpickled", ""),
+        event.get("context", ""), tuple(_resource(one) for one in event.get("reach", ())),
+        event.get("limits", {}), tuple((one[0], one[1]) for one in event.get("full", ())),
     )  # fmt: skip
+
+
+def _resource(known: dict[str, Any]) -> Resource:
+    return Resource(known["path"], known["kind"], known["target"], known["inherited"], _place(known))
 
 
 def _place(event: dict[str, Any]) -> Place | None:

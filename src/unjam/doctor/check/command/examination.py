@@ -14,11 +14,14 @@ from dataclasses import replace
 
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram, CheckInterrupted, Tries
 from unjam.doctor.check.command.trial_watch import Patience
+from unjam.doctor.explanation import Knowledge
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
-from unjam.doctor.rules import RULES
+from unjam.doctor.mechanisms import explanations
+from unjam.doctor.proof import Severity
+from unjam.doctor.rules import RULES, named
 from unjam.doctor.rules.program import contradicted
-from unjam.doctor.rules.rule import Finding, Severity, by_harm, fit_to_show, without_echoes
+from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show, without_echoes
 
 MOST_ROUNDS = 4
 SPARE = 512 << 20
@@ -100,6 +103,13 @@ class Examination:
         """What the rules say, with what the trials so far say about it."""
         return [said.proved(self.case) for rule in RULES if (said := rule.detect(self.case)) is not None]
 
+    def _explained(self) -> list[Finding]:
+        """What the mechanisms say about the program as it ran, with what the trials of this loader say about it."""
+        if self.case.program is None:
+            return []
+        known = Knowledge(self.case.program, (self.case,))
+        return [named(one) for one in explanations(known) if one.case is self.case]
+
     # -- trials ------------------------------------------------------------------------------------
 
     def _first(self) -> None:
@@ -139,14 +149,17 @@ class Examination:
         kept = self.findings()
         undecided = [one for one in self._proved() if one.proof is not None and one.proof.void]
         found = dict.fromkeys(
-            plan for one in [*kept, *undecided] for plan in one.wants if self.case.tried(plan) is None
+            plan
+            for one in [*kept, *undecided, *self._explained()]
+            for plan in one.wants
+            if self.case.tried(plan) is None
         )
         # a trial in the program's own process ends it, so such trials come last
         return sorted((p for p in found if self._last or not p.in_place), key=lambda plan: plan.in_place)
 
     def _repeat(self) -> None:
         """Check that failures that a change removed return without it."""
-        serious = [one for one in self.findings() if one.weight is not Severity.NOTE]
+        serious = [one for one in [*self.findings(), *self._explained()] if one.weight is not Severity.NOTE]
         for plan in dict.fromkeys(plan for one in serious if one.proof is not None for plan in one.proof.repeats):
             if self._left() > 4 and not self._program.gone:
                 self.case.repeats.append(self._attempt(plan))

@@ -113,6 +113,8 @@ def patience_factor(alive: list[Usage], quiet: float, waits: float) -> float:
     if quiet < waits:
         return 1.0
     kinds = {waiting.look(one.pid).kind for one in alive}
+    if len(alive) > 1:
+        kinds.discard("child")  # the child is among those that were looked at
     return 4.0 if kinds & {"sleep", "child"} else 2.0 if kinds & {"socket", "disk"} else 1.0
 
 

@@ -7,7 +7,9 @@ import os
 import sys
 from typing import Any
 
-from unjam.doctor.check.target.observer import Observer, place_fields
+from unjam.doctor.check.target import openers
+from unjam.doctor.check.target.observed_faults import limit_set, written
+from unjam.doctor.check.target.observer import Observer, place_fields, worker_number
 
 _EVENTS = {"os.remove": "removed", "os.rmdir": "removed", "shutil.rmtree": "removed", "os.rename": "moved", "os.chdir": "entered",
            "os.truncate": "cut"}  # fmt: skip
@@ -20,8 +22,13 @@ def record_deeds(observer: Observer) -> None:
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         done = _EVENTS.get(event)
-        if done is None and event == "open":
-            _opened(arguments)
+        if event == "open" and observer.active:
+            with contextlib.suppress(Exception):
+                _opened(observer, arguments)
+            return
+        if event == "resource.setrlimit" and observer.active:
+            with contextlib.suppress(Exception):
+                limit_set(observer, arguments, sys._getframe(1))  # noqa: SLF001 - the caller's frame
             return
         if done is None or count[0] > MOST or not observer.active:
             return
@@ -30,7 +37,7 @@ def record_deeds(observer: Observer) -> None:
             place = place_fields(sys._getframe(1))  # noqa: SLF001 - the caller's frame
             if place and path:
                 count[0] += 1
-                observer.write("deed", done=done, path=path, **place)
+                observer.write("deed", done=done, path=path, worker=worker_number(), pid=os.getpid(), **place)
 
     sys.addaudithook(hook)
 
@@ -45,20 +52,15 @@ def _full(path: Any, folder: Any = -1) -> str:
     return os.path.abspath(text)
 
 
-_collected: list[list[str]] = []  # where the paths that are opened now go
+_written: dict[tuple[int, str], bool] = {}
 
 
-def _opened(arguments: tuple[Any, ...]) -> None:
-    if _collected and isinstance(arguments[0], str) and len(_collected[0]) < 50:
-        _collected[0].append(arguments[0])
-
-
-def collect_opened() -> list[str]:
-    """A list that gets the paths that are opened from now on."""
-    _collected[:] = [[]]
-    return _collected[0]
-
-
-def collect_no_more() -> None:
-    """End what `collect_opened` began."""
-    _collected.clear()
+def _opened(observer: Observer, arguments: tuple[Any, ...]) -> None:
+    """Note who opened a file; in a worker, which files are written."""
+    frame = sys._getframe(2)  # noqa: SLF001 - the frame that called open()
+    known = openers.hear(arguments, frame)
+    if known is not None and worker_number() >= 0 and len(_written) < MOST:
+        key = (os.getpid(), known[0])
+        if key not in _written:
+            _written[key] = True
+            written(observer, known[0], appends=bool(arguments[2] & os.O_APPEND), frame=frame)

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 import time
 import weakref
 import zlib
@@ -206,6 +207,8 @@ class LoaderObserver:
             known = held.describe(loader, self._token)
             known["generators"] = [self._number(one) for one in held.generators(loader)]
             known["unused"] = record.surroundings.unused(loader.dataset)
+            known["files"] = sorted(record.surroundings.files)
+            known["thread"] = "" if _in_main_thread() else threading.current_thread().name
             made = {"made_file": record.made.file, "made_line": record.made.line} if record.made else {}
             self._observer.write("loader", loader=record.number, **known, **made, **place_fields(frame))
 
@@ -236,6 +239,10 @@ def _length(loader: Any) -> int | None:
         return len(loader)
     except Exception:  # noqa: BLE001 - a stream has none
         return None
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _cwd() -> str:

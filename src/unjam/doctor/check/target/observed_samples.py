@@ -20,9 +20,10 @@ from typing import Any
 
 from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.randomness import Randomness
-from unjam.doctor.check.target import held
-from unjam.doctor.check.target.deeds import collect_no_more, collect_opened
+from unjam.doctor.check.target import held, openers, reach
+from unjam.doctor.check.target.left_held import HeldThings
 from unjam.doctor.check.target.observer import Observer, worker_number
+from unjam.doctor.check.target.openers import collect_no_more, collect_opened
 from unjam.doctor.check.target.surroundings import Surroundings
 from unjam.doctor.facts.digest import digest, weigh
 
@@ -30,6 +31,7 @@ SHARE = 0.03  # of the loading time that looking may take
 MOST_LOOKS = 3000
 SURE = 24  # samples of each epoch that are looked at in any case
 TELL_EVERY = 0.05
+MOST_LEFT = 200
 
 
 class SampleObserver:
@@ -49,6 +51,9 @@ class SampleObserver:
         self._sure, self._step = SURE, 1  # looks left in this epoch, whatever they cost
         self._randomness: Randomness | None = None
         self._surroundings: Surroundings | None = None
+        self._things: HeldThings | None = None
+        self._told_left = 0
+        self._writable: dict[str, int] = {}  # open for writing before this worker began: path -> size
 
     def begins(self, fetcher: Any) -> None:
         """A worker begins an epoch, or the program without workers."""
@@ -60,9 +65,15 @@ class SampleObserver:
         with contextlib.suppress(Exception):
             self._step = max(1, len(fetcher.dataset) // SURE)
         with contextlib.suppress(Exception):
-            own = Inventory({"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn}).generators()
-            self._randomness = Randomness(own)
+            inventory = Inventory({"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn})
+            self._randomness = Randomness(inventory.generators())
+            if worker_number() >= 0 and self.fetchers == 1:
+                self._writable = reach.writable_files(inventory)
         number = worker_number()
+        with contextlib.suppress(Exception):
+            if number >= 0 and self.fetchers == 1:
+                reach.note_start()
+            self._things = HeldThings(fetcher.dataset, fetcher.collate_fn)
         if self._surroundings is None or number < 0:
             self._surroundings = Surroundings(fetcher.dataset, fetcher.collate_fn)
         fields: dict[str, Any] = {"e": self.fetchers - 1, "held": self._held(fetcher.dataset)}
@@ -77,6 +88,11 @@ class SampleObserver:
     def ends(self, dataset: Any) -> None:
         """The worker ends."""
         self._tell()
+        for path, size in self._writable.items():
+            place = openers.line_of(path)
+            if reach.size_of(path) > size:
+                at = {"file": place.file, "line": place.line} if place is not None else {}
+                self.observer.write("written", path=path, appends=False, inherited=True, worker=worker_number(), **at)
         self.observer.write("fetched", worker=worker_number(), e=self.fetchers - 1, held=self._held(dataset))
 
     def _held(self, dataset: Any) -> dict[str, str]:
@@ -88,17 +104,25 @@ class SampleObserver:
         looked = self._looks_at(index)
         before = self._states() if looked else {}
         read = _bytes_read() if looked else 0
+        things, raised = self._things, ""
+        before_held = things.read() if things is not None else {}
         began = time.perf_counter()
         files = collect_opened() if looked else []
         try:
             sample = load()
         except StopIteration:
             raise
-        except Exception as error:
-            self.observer.failed("sample", error, i=str(index)[:200], worker=worker_number(), fetcher=self.fetchers - 1)
+        except BaseException as error:
+            raised = type(error).__qualname__
+            if isinstance(error, (Exception, SystemExit)):
+                self.observer.failed(
+                    "sample", error, i=str(index)[:200], worker=worker_number(), fetcher=self.fetchers - 1
+                )
             raise
         finally:
             collect_no_more()
+            if things is not None and self._told_left < MOST_LEFT:
+                self._tell_left(things.left(before_held), index, raised)
         now = time.perf_counter()
         took = now - began
         known = self._sum
@@ -113,6 +137,15 @@ class SampleObserver:
         elif now - self._told > TELL_EVERY:
             self._tell()
         return sample
+
+    def _tell_left(self, left: list[tuple[str, str, Any]], index: Any, raised: str) -> None:
+        """Write down what the sample took and did not give back."""
+        for path, kind, place in left:
+            self._told_left += 1
+            at = {"file": place.file, "line": place.line} if place is not None else {}
+            self.observer.write(
+                "left", path=path, kind=kind, i=str(index)[:200], worker=worker_number(), pid=os.getpid(), raised=raised, **at
+            )  # fmt: skip
 
     def _looks_at(self, index: Any) -> bool:
         if self._looks > MOST_LOOKS:

@@ -89,7 +89,15 @@ class Observer:
     def failed(self, stage: str, error: BaseException, **fields: Any) -> None:
         """Record an exception on its way through us."""
         with contextlib.suppress(Exception):
-            self.write("failed", stage=stage, **words_of(error), **fields)
+            from unjam.doctor.check.target.reach import facts_of  # noqa: PLC0415 - needs an inventory
+
+            known = {}
+            with contextlib.suppress(Exception):
+                known = facts_of(error)
+            thread = threading.current_thread()
+            if thread is not threading.main_thread():
+                known["thread"] = thread.name
+            self.write("failed", stage=stage, pid=os.getpid(), **{**words_of(error), **known, **fields})
 
     def ended(self) -> None:
         """The interpreter ends: record the exception that ends it, then wait until the trials are done.
@@ -169,6 +177,9 @@ def begin() -> None:
     from unjam.doctor.check.target.deeds import record_deeds  # noqa: PLC0415 - needs this module
 
     record_deeds(observer)
+    from unjam.doctor.check.target.observed_faults import record_faults  # noqa: PLC0415 - as above
+
+    record_faults(observer)
 
     def after_dataloader(module: ModuleType) -> None:
         from unjam.doctor.check.target.observed_loaders import patch_loaders  # noqa: PLC0415 - only after torch

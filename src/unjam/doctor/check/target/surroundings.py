@@ -7,7 +7,9 @@ while workers live, samples may differ for it.
 from __future__ import annotations
 
 import contextlib
+import locale
 import os
+import sys
 import types
 from typing import Any
 
@@ -15,6 +17,7 @@ from unjam.doctor.check.inventory import names_in
 from unjam.doctor.check.target.held import hashed, layers, transforms
 from unjam.doctor.check.target.source_reading import loading_functions
 from unjam.doctor.facts.source import file_of, where_set
+from unjam.doctor.facts.watched import HASH, SETTING
 from unjam.system.file_owner import is_users
 
 _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, frozenset, type(None))
@@ -31,12 +34,14 @@ class Surroundings:
         self._variables: set[str] = set()
         self._collate = collate
         self._names: set[str] = set()  # every name that the functions use
+        self.files: set[str] = set()  # where they are
         with contextlib.suppress(Exception):
             for function in loading_functions({"dataset": dataset, "collate_fn": collate}):
                 self._add(function)
 
     def _add(self, function: types.FunctionType) -> None:
         space = function.__globals__
+        self.files.add(function.__code__.co_filename)
         self._names |= {
             *names_in(function.__code__),
             *(one for one in _constants(function.__code__) if isinstance(one, str)),
@@ -88,6 +93,9 @@ class Surroundings:
         with contextlib.suppress(Exception):
             for path, (space, name) in list(self._globals.items())[:MOST]:
                 found[path] = hashed(space.get(name))
+            for path, value in process_settings().items():
+                if path != HASH or "hash" in self._names:
+                    found[f"{SETTING}{path}"] = hashed(value)
             for path, cached in self._caches.items():
                 info = cached.cache_info()
                 found[f"{path} (lru_cache)"] = f"{info.currsize}:{info.maxsize}"
@@ -100,6 +108,30 @@ class Surroundings:
                 if isinstance(value, _PLAIN):
                     found[f"collate_fn.{name}"] = hashed(value)
         return found
+
+
+def process_settings() -> dict[str, str]:
+    """What a process has of its own, and code may depend on without naming it."""
+    found = {"the working folder": os.getcwd(), HASH: str(hash("unjam")), "umask": _umask()}
+    found["the locale"] = str(locale.setlocale(locale.LC_ALL))
+    found["the recursion limit"] = str(sys.getrecursionlimit())
+    torch, numpy, decimal = (sys.modules.get(name) for name in ("torch", "numpy", "decimal"))
+    if torch is not None:
+        found["torch.get_default_dtype()"] = str(torch.get_default_dtype())
+        found["torch.get_default_device()"] = str(getattr(torch, "get_default_device", lambda: "cpu")())
+    if numpy is not None:
+        found["numpy.geterr()"] = repr(numpy.geterr())
+    if decimal is not None:
+        found["decimal.getcontext()"] = repr(decimal.getcontext())[:60]
+    return found
+
+
+def _umask() -> str:
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            return next((line.split()[1] for line in file if line.startswith("Umask:")), "")
+    except OSError:
+        return ""
 
 
 def _constants(code: types.CodeType) -> list[Any]:

@@ -20,6 +20,7 @@ from unjam.doctor.check.trial.changes import ease, own_file
 from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import described
 from unjam.doctor.check.trial.instrument import Hello
+from unjam.doctor.check.trial.looks import Looks
 from unjam.doctor.check.trial.tracking import Setup
 from unjam.doctor.facts.digest import weigh
 from unjam.doctor.facts.trial import Plan
@@ -91,6 +92,7 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
 
         cap_threads(1, loaded_elsewhere=True, forked=True)  # as in confine(), for all libraries
     kept: list[Any] = []
+    looks = Looks() if not plan.workers and not plan.in_place else None
     places = offsets()
     until = time.monotonic() + plan.seconds
     state, sizes_then = _attributes(loader.dataset), sizes(roots)
@@ -108,6 +110,8 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
         recorder.write("finished")
     if plan.tolerant and not plan.workers and not plan.in_place:
         instrument.once_more(loader.dataset)
+    if looks is not None:
+        recorder.write("lines", lines=looks.end())
     moved = [(fd, open_files().get(fd, "")) for fd, place in places.items() if _offset(fd) != place]
     recorder.write("moved", files=moved)
     after = _attributes(loader.dataset)

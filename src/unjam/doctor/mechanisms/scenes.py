@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from unjam.doctor.facts import roles
 from unjam.doctor.facts.scene import Process, Scene, Thread
-from unjam.doctor.facts.source import line_of
+from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.trial import Place, Stuck, Sync
+from unjam.doctor.mechanisms.trials import count, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Ground
-from unjam.doctor.rules.judging import count, quoted, worker_words
 
 # stages in which a process works on samples
 WORK = ("sample", "collate", "init", "made", "task", "start", "end", "send")

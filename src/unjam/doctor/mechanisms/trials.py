@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from unjam.doctor.facts import exception_line
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import line_of
-from unjam.doctor.facts.trial import Place, Plan, ProcessEnd, Raised, Sample, Stuck, Sync, Trial
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.trial import Plan, ProcessEnd, Raised, Sample, Stuck, Sync, Trial
 from unjam.doctor.proof import AGREES, Basis, Toggle
 
 MOST_LEFT_OUT = 200
@@ -32,12 +32,6 @@ def names(samples: Iterable[str], most: int = 5) -> str:
     """List the first few sample indices, each once, and how many more there are."""
     known = list(dict.fromkeys(samples))
     return ", ".join(known[:most]) + (f" and {len(known) - most} more" if len(known) > most else "")
-
-
-def quoted(place: Place | None) -> str:
-    """Format a place with the text of its line."""
-    text = line_of(place)
-    return f"{place}: {text}" if place and text else str(place) if place else ""
 
 
 # -- frozen ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,105 @@
+"""Records what goes wrong beside the samples: threads and helper processes that end with an exception, limits, seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+from unjam.doctor.check.target.observer import Observer, place_fields, worker_number
+from unjam.doctor.check.trial.exception_words import words_of
+from unjam.system.import_hook import after_import
+
+MOST_SEEDS = 300
+
+
+def record_faults(observer: Observer) -> None:
+    """Patch what can be patched now, and the rest when the program imports it."""
+    _record_threads(observer)
+    after_import("multiprocessing.process", functools.partial(_record_processes, observer=observer))
+    seeds = _Seeds(observer)
+    after_import("random", lambda module: seeds.patch(module, "seed", "random.seed"))
+    after_import("numpy.random", lambda module: seeds.patch(module, "seed", "numpy.random.seed"))
+    after_import("torch.random", lambda module: seeds.patch(module, "manual_seed", "torch.manual_seed"))
+
+
+def _record_threads(observer: Observer) -> None:
+    before = threading.excepthook
+
+    def hook(given: Any) -> None:
+        with contextlib.suppress(Exception):
+            if given.exc_value is not None and given.thread is not None:
+                observer.write("ended", what="thread", name=given.thread.name, **words_of(given.exc_value))
+        before(given)
+
+    threading.excepthook = hook
+
+
+def _record_processes(module: ModuleType, *, observer: Observer) -> None:
+    begin = module.BaseProcess._bootstrap  # noqa: SLF001 - where a child begins
+
+    @functools.wraps(begin)
+    def bootstrapped(this: Any, *args: Any, **kwargs: Any) -> Any:
+        run = this.run
+
+        def recorded() -> None:
+            try:
+                run()
+            except BaseException as error:
+                with contextlib.suppress(Exception):
+                    observer.write("ended", what="process", name=this.name, **words_of(error))
+                raise
+
+        with contextlib.suppress(Exception):
+            this.run = recorded
+        return begin(this, *args, **kwargs)
+
+    module.BaseProcess._bootstrap = bootstrapped  # noqa: SLF001
+
+
+class _Seeds:
+    """The calls that seed a global generator."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer, self._count = observer, 0
+
+    def patch(self, module: ModuleType, name: str, shown: str) -> None:
+        """Record calls of a module's function."""
+        function = getattr(module, name)
+
+        @functools.wraps(function)
+        def seeded(*args: Any, **kwargs: Any) -> Any:
+            if self._count < MOST_SEEDS and self._observer.active:
+                with contextlib.suppress(Exception):
+                    caller = sys._getframe(1)  # noqa: SLF001 - the caller's frame
+                    place = place_fields(caller)
+                    if place and not caller.f_code.co_filename.endswith("torch/utils/data/_utils/worker.py"):
+                        self._count += 1
+                        self._observer.write("seeded", what=shown, worker=worker_number(), **place)
+            return function(*args, **kwargs)
+
+        for owner in (module, sys.modules.get("torch")):
+            if getattr(owner, name, None) is function:
+                vars(owner)[name] = seeded
+
+
+def limit_set(observer: Observer, arguments: tuple[Any, ...], frame: Any) -> None:
+    """Record a call of `resource.setrlimit`."""
+    import resource  # noqa: PLC0415 - it was imported by the program
+
+    kind, values = arguments[0], arguments[-1]
+    name = next(
+        (name for name in dir(resource) if name.startswith("RLIMIT_") and getattr(resource, name) == kind), str(kind)
+    )
+    observer.write("limit", name=name, value=int(values[0]), **place_fields(frame))
+
+
+def written(observer: Observer, path: str, *, appends: bool, frame: Any) -> None:
+    """Record a file that is opened for writing while samples are loaded."""
+    observer.write(
+        "written", path=path, appends=appends, worker=worker_number(), pid=os.getpid(), **place_fields(frame)
+    )

@@ -1,0 +1,59 @@
+"""An explanation: why something went wrong, as a mechanism says it; the rules give it words.
+
+A mechanism is a pure function from facts to explanations. Each explanation says who is to blame
+(`culprit`, `place`), the chain of facts behind it in the order in which a person would tell it
+(`because`), and what it rests on (`basis`). Its class says what happened; its fields are what the
+words of a rule need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.proof import AGREES, Basis, Severity
+
+if TYPE_CHECKING:
+    from unjam.doctor.facts.case import Case
+    from unjam.doctor.facts.watched import Watched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why something went wrong.
+
+    accounts_for: the symptoms that it explains, as in `Rule.symptom`.
+    """
+
+    culprit: str
+    place: Place | None
+    because: tuple[str, ...]
+    basis: Basis = AGREES
+    accounts_for: tuple[str, ...] = ()
+    case: Case | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """Everything that is known: the program as it ran, and the cases of its loaders."""
+
+    watched: Watched
+    cases: tuple[Case, ...]
+
+    def case_of(self, pid: int, loader: int) -> Case | None:
+        """Return the case of a loader of the program."""
+        return next(
+            (one for one in self.cases if one.seen is not None and (one.seen.pid, one.seen.number) == (pid, loader)),
+            None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a rule says an explanation."""
+
+    title: str
+    help: str
+    diff: str = ""
+    severity: Severity | None = None

@@ -1,0 +1,68 @@
+"""Ended processes and threads: somebody waits for an answer, and who should have given it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.exception_line import exception_line
+from unjam.doctor.facts.scene import Process, Scene
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.watched import Ended
+from unjam.doctor.mechanisms import scenes
+from unjam.doctor.proof import AGREES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswererEnded(Explanation):
+    """A thread or helper process ended with an exception, and the program waits for it. what: "thread" or "process"."""
+
+    what: str
+    name: str
+    raised: str
+    waits: str
+
+
+def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Explain a freeze by a thread of the waiting process, or a child of it, that ended with an exception."""
+    watched = known.watched
+    scene = watched.scene
+    if watched.outcome != "frozen" or scene is None:
+        return
+    for one in reversed(watched.ended):
+        waiter = _waiter(scene, one)
+        if waiter is None:
+            continue
+        raised = exception_line(one.type_name, one.message)[:200]
+        place = waiter.thread.place
+        yield AnswererEnded(
+            culprit=f"{one.what} {one.name!r} at {one.place}" if one.place else f"{one.what} {one.name!r}",
+            place=one.place or place,
+            because=(
+                f"{one.what} {one.name!r} ended with {raised}",
+                *((f"raised at {quoted(one.place)}",) if one.place else ()),
+                f"{waiter.name} waits at {quoted(place)}" if place else f"{waiter.name} waits",
+                "nothing tells it that no answer will come",
+            ),
+            basis=AGREES,
+            what=one.what,
+            name=one.name,
+            raised=raised,
+            waits=f"{waiter.name} waits at {place}" if place else waiter.name,
+            accounts_for=("frozen", "raised"),
+        )
+        return
+
+
+def _waiter(scene: Scene, one: Ended) -> Process | None:
+    """The process that waits for what has ended: its own one for a thread, the main process for a helper."""
+    if one.what == "thread":
+        process = scene.find(one.pid)
+        return process if process is not None and _waits(scene, process) else None
+    main = next((main for main in scene.mains if main.pid != one.pid and _waits(scene, main)), None)
+    return main if main is not None and main.doing.loader != "torch" else None
+
+
+def _waits(scene: Scene, process: Process) -> bool:
+    return bool(process.threads) and not process.ended and scenes.is_blocked(scene, process, process.thread)

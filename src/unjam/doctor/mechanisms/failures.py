@@ -1,0 +1,47 @@
+"""Queries on a program's failures that several mechanisms share."""
+
+from __future__ import annotations
+
+import os
+
+from unjam.doctor.explanation import Knowledge
+from unjam.doctor.facts.exception_line import exception_line
+from unjam.doctor.facts.watched import WatchedFailure, WatchedLoader
+
+_ORDER = ("constructor", "sampler", "made", "sample", "collate", "iter", "next", "end")
+
+
+def fatal(known: Knowledge) -> WatchedFailure | None:
+    """The failure that ended the program, as early on its way as it was seen."""
+    watched = known.watched
+    if watched.outcome not in ("failed", "frozen"):
+        return None
+    end = next((one for one in watched.failures if one.stage == "end"), None)
+    found = [one for one in watched.failures if one.stage == "end" or end is None or same(one, end)]
+    return min(found, key=lambda one: _ORDER.index(one.stage) if one.stage in _ORDER else 9, default=None)
+
+
+def same(one: WatchedFailure, end: WatchedFailure) -> bool:
+    """Whether a failure of loading is the one that ended the program."""
+    return one.type_name in (end.type_name, "") or one.type_name in end.message or end.message[:40] in one.message
+
+
+def loader_of(known: Knowledge, failure: WatchedFailure) -> WatchedLoader | None:
+    """The loader whose sample or batch failed."""
+    return next((one for one in known.watched.loaders if one.number == failure.loader), None)
+
+
+def words(failure: WatchedFailure) -> str:
+    """The exception in one line."""
+    return exception_line(failure.type_name, failure.message)[:200]
+
+
+def says(failure: WatchedFailure, number: int) -> bool:
+    """Whether a failure is of this kind, by its number or by the system's own text for it."""
+    return failure.errno == number or os.strerror(number) in failure.message
+
+
+def where(failure: WatchedFailure) -> str:
+    """What was being done when it failed."""
+    who = f"worker {failure.worker}" if failure.worker >= 0 else "the program"
+    return f"{who} in sample {failure.index}" if failure.index else f"{who}"

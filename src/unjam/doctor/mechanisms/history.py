@@ -1,0 +1,80 @@
+"""History: what a sample is depends on what the same process has loaded before."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.source import quoted, tree_of
+from unjam.doctor.facts.source_places import stored
+from unjam.doctor.facts.trial import Place, Trial
+from unjam.doctor.mechanisms.trials import count, differing, names
+from unjam.doctor.proof import AGREES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilledWhileLoading(Explanation):
+    """A container that samples fill decides what later samples are, and each worker fills its own."""
+
+    loader: str
+    wrong: int
+    workers: int
+
+
+def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Explain samples that differ between workers by a container that grows while they are loaded."""
+    for case in known.cases:
+        wrong = differing(case, case.compared)
+        grown = [path for path in _grown(case.alone) if path.startswith(("dataset.", "collate_fn."))]
+        if (
+            not wrong
+            or not grown
+            or case.seen is None
+            or case.compared is None
+            or any(s.changed for s in case.compared.samples)
+        ):
+            continue
+        path = grown[0]
+        files = case.seen.facts.get("files", ())
+        place = next((at for file in files for at in _filled_at(file, path.rpartition(".")[2])), None)
+        indices = list(dict.fromkeys(s.index for s in wrong))
+        yield FilledWhileLoading(
+            culprit=path,
+            place=place or case.loader.dataset_place,
+            because=(
+                f"{count(len(indices), 'sample')} differ between workers and no workers: {names(indices)}",
+                f"{path} grows while samples are loaded, in each of {count(case.loader.num_workers, 'worker')} by itself",
+                *((f"filled at {quoted(place)}",) if place is not None else ()),
+            ),
+            basis=AGREES,
+            case=case,
+            loader=case.seen.name,
+            wrong=len(indices),
+            workers=case.loader.num_workers,
+            accounts_for=("differs",),
+        )
+        return
+
+
+def _grown(trial: Trial | None) -> list[str]:
+    return [path for fact in (trial.facts.get("state", []) if trial else []) for path in fact.get("grown", [])]
+
+
+def _filled_at(file: str, name: str) -> Iterator[Place]:
+    """The lines that put something into a container of this name."""
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                owner = target.value if isinstance(target, ast.Subscript) else None
+                if name in (getattr(owner, "attr", None), getattr(owner, "id", None)):
+                    yield Place(file, node.lineno)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            if name in (getattr(owner, "attr", None), getattr(owner, "id", None)) and node.func.attr in (
+                "append", "add", "setdefault", "update", "extend", "insert",
+            ):  # fmt: skip
+                yield Place(file, node.lineno)
+    yield from stored(file, name)

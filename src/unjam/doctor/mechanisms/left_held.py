@@ -1,0 +1,104 @@
+"""Something that a sample took and did not give back, and that others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source_places import called_on_attribute
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import LeftHeld
+from unjam.doctor.mechanisms import failures, scenes
+from unjam.doctor.mechanisms.trials import count, names
+from unjam.doctor.proof import AGREES, Basis, Toggle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotGivenBack(Explanation):
+    """A lock, a transaction or a lock file that samples left behind. taken: the line that takes it."""
+
+    kind: str
+    index: str
+    taken: Place | None
+    failed: str  # the exception that another process got because of it; "" for a freeze
+
+
+def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Explain a freeze, or a failure of another process, by what an earlier sample left behind."""
+    watched = known.watched
+    failure = failures.fatal(known)
+    if watched.outcome == "frozen" and watched.scene is not None:
+        waiting = scenes.blocked_processes(watched.scene)
+        stuck = [one.process.pid for one in waiting]
+        for first in _firsts(watched.left):
+            if first.kind == "transaction" or not _is_waited_for(first, waiting):
+                continue
+            yield _explanation(known, first, stuck, "")
+            return
+    elif failure is not None and failure.errno == 0:
+        others = [
+            one for one in watched.left if one.kind == "transaction" and one.pid != failure.pid and one.at < failure.at
+        ]
+        if others and "sqlite3" in failure.trace and failure.worker >= 0:
+            yield _explanation(known, others[-1], [], failures.words(failure))
+
+
+def _firsts(left: list[LeftHeld]) -> list[LeftHeld]:
+    """The first time that each thing was left behind; locks before files."""
+    found: dict[tuple[str, str], LeftHeld] = {}
+    for one in left:
+        found.setdefault((one.kind, one.path if one.kind != "file" else str(one.place)), one)
+    return sorted(found.values(), key=lambda one: one.kind == "file")
+
+
+def _is_waited_for(left: LeftHeld, waiting: list[scenes.BlockedProcess]) -> bool:
+    name = left.path.rpartition(".")[2]
+    for one in waiting:
+        line = scenes.text_at(one)
+        if left.kind == "file":
+            files = {frame.file for frame in one.thread.frames}
+            if one.stuck.waits == "sleep" and left.place is not None and left.place.file in files:
+                return True
+        elif name in line or any(name in text for text in scenes.lock_names(one)):
+            return True
+    return False
+
+
+def _explanation(known: Knowledge, left: LeftHeld, stuck: list[int], failed: str) -> NotGivenBack:
+    same = [one for one in known.watched.left if (one.kind, one.path) == (left.kind, left.path)]
+    loader = next((one for one in known.watched.loaders if one.workers or left.worker < 0), None)
+    case = known.case_of(loader.pid, loader.number) if loader is not None else None
+    files = loader.facts.get("files", ()) if loader is not None else ()
+    taken = left.place or called_on_attribute(files, left.path.rpartition(".")[2], ("acquire",))
+    ways = f"was ended by {left.raised}" if left.raised else "returned"
+    who = f"worker {left.worker}" if left.worker >= 0 else "the program"
+    return NotGivenBack(
+        culprit=left.path,
+        place=taken,
+        because=(
+            f"sample {left.index} in {who} took it and {ways} without giving it back",
+            *((f"taken at {quoted(taken)}",) if taken is not None else ()),
+            *((f"{count(len(same), 'sample')} did so: {names(one.index for one in same)}",) if len(same) > 1 else ()),
+            *((f"{count(len(stuck), 'process waits', 'processes wait')} for it now",) if stuck else ()),
+            *((failed,) if failed else ()),
+        ),
+        basis=_basis(case, left),
+        case=case,
+        kind=left.kind,
+        index=left.index,
+        taken=taken,
+        failed=failed,
+        accounts_for=("raised",) if failed else ("frozen",),
+    )
+
+
+def _basis(case: Case | None, left: LeftHeld) -> Basis:
+    if case is None or left.kind in ("file", "transaction"):
+        return AGREES
+    base = case.as_is or case.first_alone
+    if base is None or base.fine:
+        return AGREES
+    return Toggle(base.plan, (base.plan.changed(release=(left.path,)),))

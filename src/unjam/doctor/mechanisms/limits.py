@@ -1,0 +1,95 @@
+"""Limits: something is used up that the system, the container or the program itself has limited."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.watched import LimitSet, WatchedFailure
+from unjam.doctor.mechanisms import failures
+from unjam.doctor.proof import AGREES, SUGGESTED
+
+# what an error says is used up, and the limits that it can be
+_LIMITS = {
+    errno.EFBIG: ("RLIMIT_FSIZE",),
+    errno.EMFILE: ("RLIMIT_NOFILE",),
+    errno.ENOMEM: ("RLIMIT_AS", "RLIMIT_DATA"),
+    errno.EAGAIN: ("RLIMIT_NPROC",),
+}
+_WORDS = {
+    "RLIMIT_FSIZE": "the size of a file",
+    "RLIMIT_NOFILE": "the number of open files",
+    "RLIMIT_AS": "the memory of a process",
+    "RLIMIT_DATA": "the memory of a process",
+    "RLIMIT_NPROC": "the number of processes and threads of a user",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitReached(Explanation):
+    """A limit of the process. what: what it limits. name: e.g. RLIMIT_FSIZE. own: the program set it itself."""
+
+    name: str
+    what: str
+    value: int
+    own: bool
+    failed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoom(Explanation):
+    """A file system has no room, or no inode, left. what: what is used up."""
+
+    path: str
+    what: str
+    failed: str
+
+
+def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Explain a failure that says that something is used up."""
+    failure = failures.fatal(known)
+    if failure is None:
+        return
+    for number, names in _LIMITS.items():
+        if failures.says(failure, number) or (number == errno.ENOMEM and failure.type_name == "MemoryError"):
+            found = next((name for name in names if name in failure.limits), "")
+            if found:
+                yield _limit(known, failure, found)
+                return
+    if (failures.says(failure, errno.ENOSPC) or failures.says(failure, errno.EDQUOT)) and failure.full:
+        path, what = failure.full[0]
+        yield NoRoom(
+            culprit=path,
+            place=failure.place,
+            because=(failures.words(failure), f"{path}: {what} are used up"),
+            path=path,
+            what=what,
+            failed=failures.where(failure),
+            accounts_for=("raised", "died"),
+        )
+
+
+def _limit(known: Knowledge, failure: WatchedFailure, name: str) -> LimitReached:
+    made = [one for process in known.watched.processes for one in process.limits if one.name == name]
+    last: LimitSet | None = made[-1] if made else None
+    value = failure.limits[name]
+    place = last.place if last is not None else failure.place
+    return LimitReached(
+        culprit=f"{name} at {place}" if last is not None else name,
+        place=place,
+        because=(
+            failures.words(failure),
+            f"{name} of the process that failed is {value:,}",
+            *((f"the program sets it at {quoted(last.place)}; workers inherit it",) if last is not None else ()),
+        ),
+        basis=AGREES if last is not None else SUGGESTED,
+        name=name,
+        what=_WORDS[name],
+        value=value,
+        own=last is not None,
+        failed=failures.where(failure),
+        accounts_for=("raised", "died"),
+    )

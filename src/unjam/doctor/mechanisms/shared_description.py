@@ -1,0 +1,80 @@
+"""One description shared by several processes: a file, connection or database that was open before the workers were forked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import Resource
+from unjam.doctor.mechanisms import failures
+from unjam.doctor.proof import AGREES, Basis, Toggle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedDescription(Explanation):
+    """A failing line reads from something that was open before the workers began. kind: as in Resource."""
+
+    kind: str
+    target: str
+    workers: int
+    failed: str
+
+
+def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Explain a worker's failure by an inherited resource within reach of the failing line."""
+    failure = failures.fatal(known)
+    loader = failures.loader_of(known, failure) if failure is not None else None
+    if failure is None or loader is None or failure.worker < 0:
+        return
+    shared = next((one for one in failure.reach if _is_shared(one)), None)
+    if shared is None or failure.errno in (2, 27, 28) or loader.workers < 2:
+        return
+    case = known.case_of(loader.pid, loader.number)
+    place = shared.opened or _opened(case, shared) or failure.place
+    yield SharedDescription(
+        culprit=_name(case, shared),
+        place=place,
+        because=(
+            f"{failures.where(failure)} fails: {failures.words(failure)}",
+            *((f"raised at {quoted(failure.place)}",) if failure.place else ()),
+            f"that line reads from {shared.path} ({shared.target}), which was open before the worker began",
+            *((f"opened at {quoted(place)}",) if place is not failure.place else ()),
+            f"{loader.workers} workers were forked with it",
+        ),
+        basis=_basis(case, shared),
+        case=case,
+        kind=shared.kind,
+        target=shared.target,
+        workers=loader.workers,
+        failed=failures.words(failure),
+        accounts_for=("raised", "differs"),
+    )
+
+
+def _is_shared(one: Resource) -> bool:
+    return one.inherited and not one.target.startswith(("/dev/", "anon_inode:", "/memfd:"))
+
+
+def _opened(case: Case | None, shared: Resource) -> Place | None:
+    part = (
+        next((one for one in case.kinds("handle") if one.facts.get("target") == shared.target), None) if case else None
+    )
+    return part.place if part is not None else None
+
+
+def _name(case: Case | None, shared: Resource) -> str:
+    """What the program calls it: its path in the dataset, where it has one."""
+    part = (
+        next((one for one in case.kinds("handle") if one.facts.get("target") == shared.target), None) if case else None
+    )
+    return part.path if part is not None else shared.path
+
+
+def _basis(case: Case | None, shared: Resource) -> Basis:
+    if case is None or case.as_is is None or case.as_is.fine or shared.kind != "file":
+        return AGREES
+    return Toggle(case.as_is.plan, (case.as_is.plan.changed(reopen=True),))

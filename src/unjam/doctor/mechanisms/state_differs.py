@@ -1,0 +1,183 @@
+"""State that differs: code reads something that has another value in a worker, or in another thread, than in the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source_places import attribute_calls, stored
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import HASH, SETTING, Watched, WatchedFailure, WatchedLoader
+from unjam.doctor.mechanisms import failures
+from unjam.doctor.mechanisms.trials import count, differing, right_with
+from unjam.doctor.proof import AGREES, OBSERVED, Basis
+
+# what sets a setting of the process, by the beginning of its name
+_SETTERS = {
+    "the working folder": ("chdir",),
+    HASH: ("hash",),
+    "the locale": ("setlocale",),
+    "the recursion limit": ("setrecursionlimit",),
+    "torch.get_default_dtype": ("set_default_dtype", "set_default_tensor_type"),
+    "torch.get_default_device": ("set_default_device",),
+    "numpy.geterr": ("seterr",),
+    "decimal.getcontext": ("setcontext", "getcontext"),
+    "umask": ("umask",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherValue(Explanation):
+    """Something has another value in the workers. setting: it belongs to the process, not to a name. wrong: samples that differ."""
+
+    setting: bool
+    loader: str
+    start: str
+    wrong: int
+    failed: str
+    in_init: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoContext(Explanation):
+    """A context variable has no value in the thread, or the workers of a loader that the thread uses."""
+
+    variable: str
+    thread: str
+    failed: str
+
+
+def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Compare what loading reads in the program with what it reads in the workers."""
+    failure = failures.fatal(known)
+    if failure is not None and failure.context:
+        yield from _context(known, failure)
+    for loader in known.watched.loaders:
+        other = _other(loader)
+        case = known.case_of(loader.pid, loader.number)
+        wrong = differing(case, case.compared) if case is not None else []
+        failed = failure if failure is not None and failure.loader in (loader.number, 0) else None
+        others = [path for path in other if not path.startswith(SETTING)]
+        settings = [path for path in other if path.startswith(SETTING)] if wrong or failed is not None else []
+        paths = [*settings, *others] if settings and not others else others
+        if paths:
+            yield _explanation(known.watched, loader, case, paths, len({s.index for s in wrong}), failed)
+            return
+
+
+def _explanation(
+    watched: Watched,
+    loader: WatchedLoader,
+    case: Case | None,
+    paths: list[str],
+    wrong: int,
+    failed: WatchedFailure | None,
+) -> OtherValue:
+    path = paths[0]
+    setting = path.startswith(SETTING)
+    name = path.removeprefix(SETTING)
+    place = _setter(watched, loader, name) if setting else _line(loader, case, name)
+    start = case.loader.start_method if case is not None else ""
+    in_init = start == "fork" and setting
+    return OtherValue(
+        culprit=name,
+        place=place or loader.home or loader.made or loader.place,
+        because=(
+            "workers are new interpreters, which begin with their own"
+            if setting and start != "fork"
+            else f"functions that load samples use {name}",
+            *((f"set at {quoted(place)}" if name != HASH else f"used at {quoted(place)}",) if place else ()),
+            *((f"{count(wrong, 'sample')} differ between workers and no workers",) if wrong else ()),
+            *((f"the program fails: {failures.words(failed)}",) if failed is not None else ()),
+            *((f"also: {', '.join(paths[1:4])}",) if paths[1:] else ()),
+        ),
+        basis=_basis(case, start, wrong, in_init=in_init),
+        case=case,
+        setting=setting,
+        loader=loader.name,
+        start=start,
+        wrong=wrong,
+        failed=failures.words(failed) if failed is not None else "",
+        in_init=in_init,
+        accounts_for=("differs", "raised", "lost") if wrong or failed is not None else (),
+    )
+
+
+def _basis(case: Case | None, start: str, wrong: int, *, in_init: bool) -> Basis:
+    if case is None or case.compared is None:
+        return OBSERVED
+    if start in ("spawn", "forkserver"):
+        base = case.compared if wrong else case.as_is
+        return right_with(case, base.plan, base.plan.changed(start="fork")) if base is not None else AGREES
+    if in_init:
+        return right_with(case, case.compared.plan, case.compared.plan.changed(plain=True))
+    return OBSERVED
+
+
+def _setter(watched: Watched, loader: WatchedLoader, name: str) -> Place | None:
+    """The line that changes a setting: as it was recorded, or as the source says."""
+    if name == "the working folder":
+        entered = [one for one in watched.deeds if one.done == "entered"]
+        inside = [one for one in entered if one.worker >= 0]
+        return (inside or entered)[-1].place if entered else None
+    calls = next((calls for begin, calls in _SETTERS.items() if name.startswith(begin)), ())
+    files = list(loader.facts.get("files", ())) + [one.file for one in (loader.place, loader.made) if one is not None]
+    return next((at for file in dict.fromkeys(files) for at in attribute_calls(file, calls)), None)
+
+
+def _line(loader: WatchedLoader, case: Case | None, path: str) -> Place | None:
+    files = {place.file for place in (loader.place, loader.made) if place is not None} | set(
+        loader.facts.get("files", ())
+    )
+    if case is not None and case.loader.dataset_place is not None:
+        files.add(case.loader.dataset_place.file)
+    return next((at for file in sorted(files) for at in stored(file, path.rpartition(".")[2])), None)
+
+
+def _other(loader: WatchedLoader) -> list[str]:
+    """What has one value in the program and another one in all workers, at the start of the first pass."""
+    if not loader.epochs or not loader.workers:
+        return []
+    epoch = loader.epochs[0]
+    found = []
+    for path, value in epoch.held.items():
+        # a handle that is opened anew in the worker is no data
+        hidden = value.startswith("object ") or path not in loader.facts.get("reads", ())
+        if path.startswith("collate_fn") or path.endswith("(lru_cache)") or (path.startswith("dataset") and hidden):
+            continue
+        values = {held.get(path) for held in epoch.worker_held.values()}
+        # what a worker makes for itself is no other value
+        made = value == "nothing" or any(str(one).startswith("object ") for one in values)
+        differs = None not in values and value not in values and bool(values) and not made
+        if differs and (len(values) == 1 or path == SETTING + HASH):
+            found.append(path)
+    return found
+
+
+def _context(known: Knowledge, failure: WatchedFailure) -> Iterator[Explanation]:
+    loader = failures.loader_of(known, failure)
+    thread = failure.thread or (str(loader.facts.get("thread") or "") if loader is not None else "")
+    begun = loader.place if loader is not None else None
+    yield NoContext(
+        culprit=failure.context,
+        place=begun or failure.place,
+        because=(
+            failures.words(failure),
+            *((f"raised at {quoted(failure.place)}",) if failure.place else ()),
+            *(
+                (
+                    f"the loader is used in thread {thread!r}, at {quoted(begun)}, and a new thread begins with an empty context",
+                )
+                if thread
+                else ("a worker that is a new interpreter begins with an empty context",)
+            ),
+        ),
+        basis=AGREES,
+        variable=failure.context,
+        thread=thread,
+        failed=failures.words(failure),
+        accounts_for=("raised",),
+    )

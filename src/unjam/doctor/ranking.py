@@ -1,0 +1,54 @@
+"""Which findings are shown: explanations compete for the symptoms, and each symptom is explained once.
+
+A finding that names a cause goes before one that names a place, and that one before a symptom said
+again; then the better proof, then the harm. What a finding accounts for is not reported beside it:
+it becomes a line of evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unjam.doctor.proof import Confidence, Severity
+from unjam.doctor.rules.rule import Finding, by_harm, without_echoes
+
+# symptoms that end a program, or the trial of a loader: one cause is enough
+STOPS = {"frozen", "raised", "died", "start", "ranks"}
+_SURE = {Confidence.PROVEN: 0, Confidence.SEEN: 1, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
+MOST_ALSO = 2
+
+
+def ranked(findings: list[Finding], *, stopped: bool) -> list[Finding]:
+    """The findings to show, the worst first. stopped: the program failed or froze."""
+    explained = {symptom for one in findings if one.depth > 1 for symptom in one.accounts_for}
+    kept = [one for one in findings if one.depth > 1 or not _is_covered(one, explained)]
+    kept = by_harm(without_echoes(kept))
+    if stopped:
+        kept = _one_cause(kept)
+    return kept
+
+
+def _is_covered(one: Finding, explained: set[str]) -> bool:
+    """Whether a mechanism accounts for what a finding says, and the finding has no proof of its own."""
+    mine = set(one.symptoms)
+    stops = bool(mine & STOPS) and bool(explained & STOPS)
+    return (bool(mine & explained) or stops) and one.confidence is not Confidence.PROVEN
+
+
+def _one_cause(findings: list[Finding]) -> list[Finding]:
+    """Of those that say why the program stopped, the best; the others are evidence."""
+    stops = [one for one in findings if set(one.symptoms) & (STOPS | {"differs"}) and one.weight is Severity.ERROR]
+    if len(stops) < 2:
+        return findings
+    best = min(stops, key=_rank)
+    others = [one for one in stops if one is not best]
+    also = tuple(f"also seen: {one.title}" for one in others if one.culprit != best.culprit)[:MOST_ALSO]
+    whole = replace(best, evidence=(*best.evidence, *also))
+    return [whole, *(one for one in findings if one not in stops)]
+
+
+def _rank(one: Finding) -> tuple[int, int, int]:
+    depth = 0 if one.rule.fallback else one.depth
+    if one.confidence is Confidence.POSSIBLE:
+        depth -= 1
+    return (-depth, _SURE[one.confidence], -len(one.evidence))

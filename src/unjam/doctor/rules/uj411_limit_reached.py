@@ -1,0 +1,72 @@
+"""A limit of the process, or of a file system, is reached.
+
+What happened: the system refused something because a limit was reached: the size of a file, the number of processes,
+the memory of a process, the room or the number of files of a file system. Workers inherit the limits that the program sets for
+itself.
+
+Why: a segment of shared memory is a file too, and a worker is a process too: a limit that was meant for a log or a script
+also holds for them.
+
+How to confirm: raise the limit (`ulimit`, `resource.setrlimit`), or look at `df -i`.
+
+How to fix: set the limit only where it is meant, in a child process for example, or higher.
+
+Limits: which limit it was is read from the error and from the limits of the process that failed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.explanation import Words
+from unjam.doctor.facts.case import Case
+from unjam.doctor.mechanisms.limits import LimitReached, NoRoom
+from unjam.doctor.rules.rule import Rule
+
+RULE = Rule("UJ411", "limit-reached", symptom="raised")
+NAMES = (LimitReached, NoRoom)
+
+
+def words(one: LimitReached | NoRoom) -> Words:
+    """Say which limit, and who set it."""
+    if isinstance(one, NoRoom):
+        return Words(
+            f"{one.path} is full: {one.what} are used up; {one.failed} fails",
+            f"make room in {one.path}, or write elsewhere (TMPDIR)",
+        )
+    who = "the program limits" if one.own else "the system limits"
+    return Words(
+        f"{who} {one.what} to {one.value:,} ({one.name}), and {one.failed} needs more",
+        f"raise {one.name}, or set it only in the process that it is meant for"
+        + (f" (set at {one.place})" if one.own else " (ulimit)"),
+    )
+
+
+def detect(case: Case) -> None:
+    """The mechanism says it."""
+    del case
+
+
+def _program(size: int) -> str:
+    return (
+        "import resource, torch\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "class Images(Dataset):\n"
+        "    def __len__(self):\n"
+        "        return 8\n"
+        "    def __getitem__(self, index):\n"
+        "        return torch.zeros(1_000_000)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))\n"
+        "for batch in DataLoader(Images(), batch_size=4, num_workers=1):\n"
+        "    pass\n"
+    )
+
+
+def broken(_: Any) -> str:
+    """Limit the size of files below that of a batch."""
+    return _program(4_000_000)
+
+
+def fixed(_: Any) -> str:
+    """Limit it above."""
+    return _program(400_000_000)

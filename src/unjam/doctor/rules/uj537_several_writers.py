@@ -1,0 +1,68 @@
+"""Several workers write one file.
+
+What happened: each worker writes into the same file: through the file that the program opened before the workers were forked, or by
+opening the same path anew. Lines are torn, repeated or missing.
+
+Why: a forked worker has a copy of the buffer of an open file, with all that was not flushed, and one position in the file with
+all other processes. When a worker ends, what is left in its buffer is lost.
+
+How to confirm: count the lines, and look for lines that are not whole.
+
+How to fix: return what is to be written with the sample, and write it in the loop; or give each worker a file of its own, with its
+number in the name.
+
+Limits: files that are opened to append are not reported: small lines arrive whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.explanation import Words
+from unjam.doctor.facts.case import Case
+from unjam.doctor.mechanisms.conflicting_writes import SeveralWriters
+from unjam.doctor.rules.rule import Rule
+
+RULE = Rule("UJ537", "several-writers")
+NAMES = (SeveralWriters,)
+
+
+def words(one: SeveralWriters) -> Words:
+    """Say which file, and how it goes wrong."""
+    how = "through one open file, each with its own copy of the buffer" if one.inherited else "and each begins it anew"
+    return Words(
+        f"{one.workers} workers write {one.path} {how}",
+        "return what is to be written with the sample, and write it in the loop over the loader; or one file for each worker",
+    )
+
+
+def detect(case: Case) -> None:
+    """The mechanism says it."""
+    del case
+
+
+def _program(name: str) -> str:
+    return (
+        "import os, torch\n"
+        "from torch.utils.data import DataLoader, Dataset, get_worker_info\n"
+        "class Scored(Dataset):\n"
+        "    def __init__(self):\n"
+        "        self.out = open('scores.csv', 'w')\n"
+        "    def __len__(self):\n"
+        "        return 4000\n"
+        "    def __getitem__(self, index):\n"
+        f"        {name}\n"
+        "        return torch.tensor(index)\n"
+        "for batch in DataLoader(Scored(), batch_size=20, num_workers=2):\n"
+        "    pass\n"
+    )
+
+
+def broken(_: Any) -> str:
+    """Write through a file that was opened before the fork."""
+    return _program("self.out.write(f'{index},0.5\\n')")
+
+
+def fixed(_: Any) -> str:
+    """Return the score with the sample."""
+    return _program("score = 0.5")

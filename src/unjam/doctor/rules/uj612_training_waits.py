@@ -1,0 +1,76 @@
+"""The training waits for data most of the time.
+
+What happened: between the first batch and the last, the training waited for the loader for a large part of the time.
+
+Why: samples take longer to load than the training needs for them: every sample is slow, or there are too few workers for it. The
+lines that the time goes into are named.
+
+How to confirm: `unjam check --profile`, or a profile of `for batch in loader: pass`.
+
+How to fix: make the named line cheaper: do once in __init__ or on first use what it does for each sample, read only what is used,
+use a format with random access. If samples wait for a disk or a network more than they compute, add workers.
+
+Limits: with a training step that costs nothing every loader is waited for; below some seconds it is only a note.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unjam.doctor.explanation import Words
+from unjam.doctor.facts.case import Case
+from unjam.doctor.mechanisms.time_spent import TrainingWaits
+from unjam.doctor.proof import Severity
+from unjam.doctor.rules.rule import Rule
+
+RULE = Rule("UJ612", "training-waits", Severity.WARNING, symptom="slow", fallback=True)
+NAMES = (TrainingWaits,)
+
+
+def words(one: TrainingWaits) -> Words:
+    """Say how long the training waited, and for which line."""
+    share = one.waited / one.total if one.total else 0.0
+    where = f", mostly for {one.line} ({one.hot:.0%} of the loading)" if one.line is not None and one.hot >= 0.2 else ""
+    return Words(
+        f"the training waits for {one.loader} {share:.0%} of the time{where}",
+        (f"make {one.line} cheaper: do once what it repeats for every sample" if where else "make samples cheaper")
+        + ("; or add workers (`unjam tune` measures how many)" if not one.workers else ""),
+        severity=Severity.NOTE if one.minor else None,
+    )
+
+
+def detect(case: Case) -> None:
+    """The mechanism says it."""
+    del case
+
+
+def _program(once: str, each: str) -> str:
+    return (
+        "import time, torch\n"
+        "from torch.utils.data import DataLoader, Dataset\n"
+        "def parse():\n"
+        "    until = time.process_time() + 0.05\n"
+        "    while time.process_time() < until:\n"
+        "        pass\n"
+        "    return torch.arange(400.0)\n"
+        "class Rows(Dataset):\n"
+        "    def __init__(self):\n"
+        f"        {once}\n"
+        "    def __len__(self):\n"
+        "        return 120\n"
+        "    def __getitem__(self, index):\n"
+        f"        {each}\n"
+        "        return table[index]\n"
+        "for batch in DataLoader(Rows(), batch_size=4):\n"
+        "    time.sleep(0.02)\n"
+    )
+
+
+def broken(_: Any) -> str:
+    """Parse the table for every sample."""
+    return _program("pass", "table = parse()")
+
+
+def fixed(_: Any) -> str:
+    """Parse it once."""
+    return _program("self.table = parse()", "table = self.table")
