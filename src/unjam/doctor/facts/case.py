@@ -105,6 +105,7 @@ class ProcessFacts:
     memory: int | None
     temporary: str
     interactive: bool  # __main__ has no file that a new process could import
+    opened: Mapping[str, Place] = field(default_factory=dict)  # the line that opened each file that is open
     idle_variables: Mapping[str, str] = field(default_factory=dict)
     late_variables: Mapping[str, str] = field(default_factory=dict)
 

@@ -97,7 +97,7 @@ def attribute_set(kind: type, name: str) -> Place | None:
     """Return the line in a class or a base class that sets an attribute."""
     for base in kind.__mro__:
         for file, node in _class_nodes(base):
-            best: int | None = None
+            best: tuple[bool, int] | None = None
             for inner in ast.walk(node):
                 targets: list[ast.expr] = []
                 if isinstance(inner, ast.Assign):
@@ -111,11 +111,17 @@ def attribute_set(kind: type, name: str) -> Place | None:
                         named = (isinstance(part, ast.Attribute) and part.attr == name) or (
                             isinstance(part, ast.Name) and part.id == name and inner in node.body
                         )
-                        if named and (best is None or inner.lineno < best):
-                            best = inner.lineno
+                        here = (_is_none(inner.value), inner.lineno)
+                        if named and (best is None or here < best):
+                            best = here
             if best is not None:
-                return Place(file, best)
+                return Place(file, best[1])
     return None
+
+
+def _is_none(value: ast.expr | None) -> bool:
+    """Whether a value is None: what is set on first use is set to something else later."""
+    return isinstance(value, ast.Constant) and value.value is None
 
 
 def class_place(kind: type) -> Place | None:
@@ -388,3 +394,16 @@ def uses_of(file: str, names: set[str]) -> tuple[dict[str, Place], dict[str, Pla
         elif id(node) in inside:
             writes.setdefault(node.attr, Place(file, node.lineno))
     return reads, writes
+
+
+def leaves_loop_early(place: Place | None) -> Place | None:
+    """Return the first `continue` in the loop that a line begins, before anything else is done with the batch."""
+    if place is None:
+        return None
+    tree = tree_of(place.file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.For) and node.lineno <= place.line <= (node.body[0].lineno if node.body else 0):
+            found = [one for one in ast.walk(node) if isinstance(one, ast.Continue)]
+            if found:
+                return Place(place.file, min(one.lineno for one in found))
+    return None

@@ -99,6 +99,11 @@ class Plan:
                 words.append(text)
         return ", ".join(words)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is changed but the number of workers and how they are started."""
+        return self == Plan(self.workers, self.start, epochs=self.epochs, seconds=self.seconds)
+
     def changed(self, **changes: Any) -> Plan:
         """Return a copy of the plan with these changes."""
         return replace(self, **changes)

@@ -111,14 +111,12 @@ class Seeded:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that a process opened for writing, or inherited open for writing and used."""
+    """A file that a worker's dataset holds open for writing since before the worker began, and that grew."""
 
     path: str
     pid: int
     worker: int
     place: Place | None
-    inherited: bool
-    appends: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from unjam.doctor.mechanisms import (
     history,
     left_held,
     limits,
+    ranks,
     shared_description,
     splits,
     state_differs,
@@ -21,7 +22,7 @@ from unjam.doctor.mechanisms import (
 
 MECHANISMS = (
     limits, cannot_cross, shared_description, left_held, ended, waits, state_differs, history, conflicting_writes, splits,
-    time_spent,
+    ranks, time_spent,
 )  # fmt: skip
 
 

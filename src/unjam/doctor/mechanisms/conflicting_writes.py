@@ -15,11 +15,10 @@ from unjam.doctor.proof import AGREES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeveralWriters(Explanation):
-    """inherited: all workers write through the file that the program opened, each with a copy of its buffer."""
+    """All workers write through the file that the program opened, each with a copy of its buffer."""
 
     path: str
     workers: int
-    inherited: bool
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
@@ -30,36 +29,25 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             by_path.setdefault(one.path, []).append(one)
         for path, found in by_path.items():
             writers = {one.worker for one in found if one.worker >= 0}
-            inherited = all(one.inherited for one in found)
-            if len(writers) < 2 or (not inherited and all(one.appends for one in found)):
-                continue
-            if not inherited and len({one.pid for one in found}) < len(found):
-                continue  # opened again and again: perhaps one at a time
-            yield _explanation(path, found, len(writers), inherited=inherited)
-            return
+            if len(writers) > 1:
+                yield _explanation(path, found, len(writers))
+                return
 
 
-def _explanation(path: str, found: list[WrittenFile], writers: int, *, inherited: bool) -> SeveralWriters:
+def _explanation(path: str, found: list[WrittenFile], writers: int) -> SeveralWriters:
     place = next((one.place for one in found if one.place is not None), None)
     name = os.path.basename(path)
     return SeveralWriters(
         culprit=name,
         place=place,
         because=(
-            f"{count(writers, 'worker')} wrote {path} in the same epoch",
+            f"{path} grew while {count(writers, 'worker')} had it open",
             *((f"opened at {quoted(place)}",) if place is not None else ()),
-            *(
-                (
-                    "each forked worker has its own copy of the buffer, and one position in the file with all others",
-                    "what a worker has not flushed when it ends is lost",
-                )
-                if inherited
-                else ("each of them begins the file anew, and writes over what the others wrote",)
-            ),
+            "each forked worker has its own copy of the buffer, and one position in the file with all others",
+            "what a worker has not flushed when it ends is lost",
         ),
         basis=AGREES,
         path=path,
         workers=writers,
-        inherited=inherited,
         accounts_for=("written",),
     )

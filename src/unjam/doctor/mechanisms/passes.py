@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader, WatchedSample
+from unjam.doctor.facts.watched import Seeded, Watched, WatchedEpoch, WatchedLoader, WatchedSample
 
 
 def trainers(watched: Watched) -> list[WatchedLoader]:
@@ -76,3 +76,11 @@ def changed_paths(loader: WatchedLoader, *, same_length: bool = False) -> list[s
                 if value not in (now, "nothing") and (kept or not same_length):
                     found[path] = None
     return list(found)
+
+
+def seeded_between(watched: Watched, loader: WatchedLoader) -> Seeded | None:
+    """The last call that seeded a global generator between two passes of a loader, as it was recorded."""
+    seeds = [one for process in watched.processes for one in process.seeded if one.pid == loader.pid and one.worker < 0]
+    began = [epoch.began for epoch in loader.epochs]
+    between = [one for one in seeds for early, late in itertools.pairwise(began) if early < one.at < late]
+    return between[-1] if between else None

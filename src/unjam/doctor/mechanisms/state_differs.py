@@ -152,7 +152,7 @@ def _other(loader: WatchedLoader) -> list[str]:
         # what a worker makes for itself is no other value
         made = value == "nothing" or any(str(one).startswith("object ") for one in values)
         differs = None not in values and value not in values and bool(values) and not made
-        if differs and (len(values) == 1 or path == SETTING + HASH):
+        if differs and (len(values) == 1 or path.startswith(SETTING)):
             found.append(path)
     return found
 

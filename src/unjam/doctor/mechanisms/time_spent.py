@@ -82,8 +82,8 @@ def _explanation(loader: WatchedLoader, case: Case | None) -> TrainingWaits:
 
 
 def _lines(case: Case | None) -> list[tuple[Place, float]]:
-    """The lines that loading spends its time on, from looks at the trial without workers."""
-    trial = case.alone if case is not None else None
-    looks = trial.lines if trial is not None else ()
+    """The lines that loading spends its time on, from looks at the processes of a trial."""
+    trials = [case.as_is, case.alone] if case is not None else []
+    looks = next((one.lines for one in trials if one is not None and one.lines), ())
     whole = sum(times for _, times in looks)
     return [(place, times / whole) for place, times in looks] if whole >= 20 else []

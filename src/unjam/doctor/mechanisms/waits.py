@@ -30,6 +30,7 @@ class FullPipe(Explanation):
     writer: str
     reader: str
     line: Place | None
+    at_end: bool  # the reader waits for the writer's end
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
@@ -112,6 +113,7 @@ def _pipe(scene: Scene, reader: Process) -> Iterator[Explanation]:
             writer=child.name,
             reader=reader.name,
             line=thread.place,
+            at_end=thread.waiting.kind == "child",
             accounts_for=("frozen",),
         )
         return

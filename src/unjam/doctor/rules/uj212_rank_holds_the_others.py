@@ -19,15 +19,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts import roles
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms.ranks import RankSkippedSteps
+from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ212", "rank-holds-the-others", symptom="ranks", live=True)
+
+
+NAMES = (RankSkippedSteps,)
+
+
+def words(one: RankSkippedSteps) -> Words:
+    """Say which rank left steps out."""
+    return Words(
+        f"{one.rank} took {count(one.skipped, 'batch', 'batches')} of {one.loader} without backward(), which the other ranks waited for",
+        "let every rank call backward() for every batch: make the loss of an empty batch 0 * model(...).sum(), or leave such samples out "
+        "before they are dealt to the ranks",
+    )
 
 
 def detect(_case: Case) -> Finding | None:

@@ -28,9 +28,14 @@ NAMES = (FullPipe,)
 
 def words(one: FullPipe) -> Words:
     """Say who waits for whom."""
+    cure = (
+        f"read what {one.writer} sends (queue.get(), recv(), communicate()) before waiting for its end"
+        if one.at_end
+        else "read both pipes with communicate(), or give the child stderr=subprocess.DEVNULL (or a file)"
+    )
     return Words(
         f"{one.writer} cannot write into a full pipe that only {one.reader} reads, which waits for it at {one.line}",
-        "read both pipes with communicate(), or give the child stderr=subprocess.DEVNULL (or a file)",
+        cure,
     )
 
 

@@ -183,6 +183,13 @@ def _missing_file(watched: Watched, failure: WatchedFailure, loader: WatchedLoad
     full = os.path.abspath(os.path.join(here, path))
     earlier = [deed for deed in watched.deeds if deed.at <= failure.at]
     gone = [deed for deed in earlier if deed.done in ("removed", "moved") and _covers(deed.path, full)]
+    if gone and gone[-1].pid != failure.pid and gone[-1].worker >= 0:
+        return _Hint(
+            f"worker {gone[-1].worker} removed it at {quoted(gone[-1].place)}, while worker {failure.worker} still uses it",
+            "give each worker a folder of its own, or let one process decide what is removed",
+            gone[-1].place,
+            os.path.basename(gone[-1].path),
+        )
     if gone:
         return _Hint(
             f"{gone[-1].path} was {gone[-1].done} at {quoted(gone[-1].place)}",

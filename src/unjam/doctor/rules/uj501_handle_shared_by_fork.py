@@ -66,7 +66,8 @@ def detect(case: Case) -> Finding | None:
         return None
     fd, target = moved[0] if moved else (sockets[0].facts["fd"], sockets[0].facts["target"])
     part = next((p for p in case.kinds("handle") if p.facts.get("fd") == fd), None)
-    name = part.path if part else f"descriptor {fd}"
+    opened = case.process_facts.opened.get(str(target))
+    name = part.path if part else f"the file opened at {opened}" if opened else f"descriptor {fd}"
     is_connection = str(target).startswith("socket:")
     # a connection cannot be opened again without the program, but a single worker shares it with nobody
     apart = trial.plan.changed(workers=1) if is_connection else trial.plan.changed(reopen=True)
@@ -88,13 +89,19 @@ def detect(case: Case) -> Finding | None:
                 else ()
             ),
             *((f"the workers moved the position of descriptor {fd}, which they share",) if moved else ()),
-            *((f"opened at {quoted(part.place)}",) if part and part.place else ()),
+            *(
+                (f"opened at {quoted(opened or part.place)}",)
+                if part and part.place
+                else (f"opened at {quoted(opened)}",)
+                if opened
+                else ()
+            ),
         ),
         right_with(case, trial.plan, apart) if shown and is_used else AGREES,
         f"connect {name} in each worker: unjam.per_worker(what connects it, its arguments) in its place, or on first use"
         if is_connection
         else f"open {name} in every worker: unjam.per_worker(open, path, ...) in its place, or keep the path and open on first use",
-        (part.place if part else None) or case.loader.dataset_place,
+        (part.place if part else None) or opened or case.loader.dataset_place,
         _diff(part),
         wants=(provoked,) if moved and not shown else (),
     )

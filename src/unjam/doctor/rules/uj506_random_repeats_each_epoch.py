@@ -23,7 +23,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, Trial
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.mechanisms.passes import by_index, trainers
+from unjam.doctor.mechanisms.passes import by_index, seeded_between, trainers
 from unjam.doctor.proof import OBSERVED, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj505_same_random_numbers import GLOBAL, made_anew, repeated
@@ -71,7 +71,8 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                 continue
             drawn = sorted({name for sample in same for name in sample.drew})
             case = next((one for one in cases if one.seen is loader), None)
-            seeds = _seeds(loader, case, again=before.seed == after.seed)
+            recorded = seeded_between(watched, loader)
+            seeds = [recorded.place] if recorded else _seeds(loader, case, again=before.seed == after.seed)
             return [
                 Finding(
                     RULE,

@@ -23,7 +23,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.mechanisms.passes import consecutive, trainers
+from unjam.doctor.mechanisms.passes import consecutive, seeded_between, trainers
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -55,7 +55,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             continue
         same = [(a, b) for a, b in consecutive(loader) if a.order == b.order and _shuffled(a.indices)]
         if same:
-            found.append(_finding(loader, len(same) + 1))
+            found.append(_finding(watched, loader, len(same) + 1))
     if not found:
         found += _remade(watched)
     return found[:1]
@@ -73,7 +73,7 @@ def _remade(watched: Watched) -> list[Finding]:
         orders = {one.whole[0].order for one in loaders}
         apart = all(a.epochs[-1].ended <= b.epochs[0].began for a, b in itertools.pairwise(loaders))
         if len(loaders) > 1 and apart and len(orders) == 1 and _shuffled(loaders[0].whole[0].indices):
-            return [_finding(loaders[0], len(loaders))]
+            return [_finding(watched, loaders[0], len(loaders))]
     return []
 
 
@@ -82,25 +82,43 @@ def _shuffled(indices: list[Any]) -> bool:
     return len(numbers) >= FEWEST and numbers != sorted(numbers) and numbers != sorted(numbers, reverse=True)
 
 
-def _finding(loader: WatchedLoader, passes: int) -> Finding:
+def _finding(watched: Watched, loader: WatchedLoader, passes: int) -> Finding:
     epoch = loader.whole[0]
     file = str(loader.facts.get("sampler_file") or "")
     at = loader.place or loader.made
     files = [file] if file else [place.file for place in (loader.place, loader.made) if place is not None]
     seeds = [place for one in dict.fromkeys(files) for place in attribute_calls(one, SEEDS)]
     around = function_at(loader.place)
-    seed = min(seeds, key=lambda place: function_at(place) != around, default=None)
+    recorded = seeded_between(watched, loader)
+    seed = (
+        recorded.place
+        if recorded is not None
+        else min(seeds, key=lambda place: function_at(place) != around, default=None)
+    )
     sampler = loader.facts.get("sampler")
     return Finding(
         RULE,
         f"{passes} epochs of {loader.name} have exactly the same order, although {sampler} shuffles",
-        f"{sampler} of {loader.name}",
+        f"{recorded.what} at {seed}" if recorded else f"{sampler} of {loader.name}",
         (
             f"the indices of every pass begin with {', '.join(map(str, epoch.indices[:6]))}",
-            *((f"a generator is seeded at {quoted(seed)}",) if seed else ()),
+            *(
+                (
+                    f"{recorded.what if recorded else 'a generator'} is seeded at {quoted(seed)}"
+                    + (", between two passes" if recorded else ""),
+                )
+                if seed
+                else ()
+            ),
         ),
         OBSERVED,
-        "seed once, before the first epoch" if not file else f"make {sampler} add the number of the epoch to its seed",
+        (
+            f"do not seed between epochs (at {seed}): use a torch.Generator of its own there"
+            if recorded
+            else "seed once, before the first epoch"
+        )
+        if not file
+        else f"make {sampler} add the number of the epoch to its seed",
         seed or at,
     )
 

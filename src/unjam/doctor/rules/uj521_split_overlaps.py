@@ -70,6 +70,8 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
         drawn = {index for epoch in train.epochs for index in train.base_indices(epoch)}
         checked = {index for epoch in other.epochs for index in other.base_indices(epoch)}
         what, shown = "indices", sorted(drawn & checked, key=str)
+    elif not _same_home(train, other):
+        return None
     else:
         both = [name for name in train.facts.get("items", {}) if name in other.facts.get("items", {})]
         if not both:
@@ -105,6 +107,18 @@ def _same_rows(train: WatchedLoader, other: WatchedLoader) -> bool:
     rows = [path for path in train.facts.get("rows", ()) if path in other.facts.get("rows", ())]
     mine, its = train.epochs[0].held, other.epochs[0].held
     return same and bool(rows) and all(mine.get(path) == its.get(path) is not None for path in rows)
+
+
+def _same_home(train: WatchedLoader, other: WatchedLoader) -> bool:
+    """Whether two datasets take their items from the same place: a name says nothing without its folder."""
+    mine, its = train.epochs[0].held, other.epochs[0].held
+    rows = {*train.facts.get("rows", ()), *other.facts.get("rows", ())}
+    plain = [
+        path
+        for path in mine
+        if path.startswith("dataset.") and path in its and path not in rows and ":" not in mine[path]
+    ]
+    return all(mine[path] == its[path] for path in plain if not mine[path].startswith("object "))
 
 
 def _has_another(watched: Watched, train: WatchedLoader, loader: WatchedLoader) -> bool:

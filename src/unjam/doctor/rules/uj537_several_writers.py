@@ -1,7 +1,7 @@
 """Several workers write one file.
 
-What happened: each worker writes into the same file: through the file that the program opened before the workers were forked, or by
-opening the same path anew. Lines are torn, repeated or missing.
+What happened: each worker writes into the file that the program opened before the workers were forked. Lines are torn,
+repeated or missing.
 
 Why: a forked worker has a copy of the buffer of an open file, with all that was not flushed, and one position in the file with
 all other processes. When a worker ends, what is left in its buffer is lost.
@@ -11,7 +11,7 @@ How to confirm: count the lines, and look for lines that are not whole.
 How to fix: return what is to be written with the sample, and write it in the loop; or give each worker a file of its own, with its
 number in the name.
 
-Limits: files that are opened to append are not reported: small lines arrive whole.
+Limits: only files that the dataset holds are looked at, and none that are opened to append: small lines arrive whole.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ NAMES = (SeveralWriters,)
 
 def words(one: SeveralWriters) -> Words:
     """Say which file, and how it goes wrong."""
-    how = "through one open file, each with its own copy of the buffer" if one.inherited else "and each begins it anew"
     return Words(
-        f"{one.workers} workers write {one.path} {how}",
+        f"{one.workers} workers write {one.path} through one open file, each with its own copy of the buffer",
         "return what is to be written with the sample, and write it in the loop over the loader; or one file for each worker",
     )
 

@@ -16,7 +16,7 @@ from unjam.system.process_table import entry
 
 def with_ends(process: Process, owners: Owners) -> Process:
     """Add to each thread the processes at the other end of what it waits for."""
-    if process.role not in ("main", "worker"):
+    if process.role not in ("main", "worker", "child"):
         return process
     return replace(process, threads=tuple(_with_peers(process, one, owners) for one in process.threads))
 
@@ -73,7 +73,7 @@ def with_connections(process: Process, everyone: list[Process], owners: Owners) 
 
 def with_holders(process: Process, everyone: list[Process]) -> Process:
     """Add to each thread the holders of the locks that it waits for."""
-    if process.role not in ("main", "worker"):
+    if process.role not in ("main", "worker", "child"):
         return process
     return replace(process, threads=tuple(_with_lock_holders(process, one, everyone) for one in process.threads))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from unjam.doctor.check.command.trial_watch import Seen
 from unjam.doctor.check.trial.event_log import read
+from unjam.doctor.check.trial.looks import hottest
 from unjam.doctor.facts.trial import Batch, Memory, Place, Plan, ProcessEnd, Raised, Sample, Stuck, Sync, Trial
 from unjam.system import stacks
 from unjam.system.exits import decode
@@ -44,7 +45,6 @@ class _TrialBuilder:
         self._end = ""
         self._note = ""
         self._codes: dict[int, int] = {}
-        self._lines: tuple[tuple[Place, int], ...] = ()
 
     def add_events(self, pid: int, events: list[dict[str, Any]]) -> None:  # noqa: PLR0915 - a match over every event
         """Add the events of one process, in order."""
@@ -113,8 +113,6 @@ class _TrialBuilder:
                     self._left.add(pid)
                 case "codes":
                     self._codes = {int(worker): code for worker, code in event["codes"].items()}
-                case "lines":
-                    self._lines = tuple((Place(file, line), times) for file, line, times in event["lines"])
                 case "refused":
                     self._end, self._note = "refused", event["note"]
                 case "overwritten":
@@ -164,7 +162,7 @@ class _TrialBuilder:
         return Trial(
             self._plan, outcome, seen.seconds, self._last, tuple(self._bad), tuple(self._samples), tuple(self._batches),
             tuple(self._epochs), tuple(self._starts), stuck, ends, tuple(self._memory), self._states, self._facts,
-            self._output(), self._note, self._lines, seen.lock_looks / seen.busy_looks if seen.busy_looks else 0.0,
+            self._output(), self._note, hottest(self._folder), seen.lock_looks / seen.busy_looks if seen.busy_looks else 0.0,
         )  # fmt: skip
 
     def _said_goodbye(self) -> bool:

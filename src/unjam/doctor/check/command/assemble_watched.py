@@ -82,7 +82,7 @@ def _process(
             case "got":
                 known = epoch_of(event)
                 if known is not None:
-                    known.batches = max(known.batches, event["n"])
+                    known.batches, known.steps = max(known.batches, event["n"]), event.get("steps", 0)
             case "epoch":
                 known = epoch_of(event)
                 if known is not None:
@@ -128,9 +128,7 @@ def _add_fault(process: WatchedProcess, event: dict[str, Any], pid: int) -> None
         case "seeded" if place is not None:
             process.seeded.append(Seeded(event["what"], place, pid, worker, at))
         case "written":
-            process.written.append(
-                WrittenFile(event["path"], pid, worker, place, event.get("inherited", False), event["appends"])
-            )
+            process.written.append(WrittenFile(event["path"], pid, worker, place))
 
 
 def _add_device_event(process: WatchedProcess, event: dict[str, Any]) -> None:

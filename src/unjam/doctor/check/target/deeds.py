@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from unjam.doctor.check.target import openers
-from unjam.doctor.check.target.observed_faults import limit_set, written
+from unjam.doctor.check.target.observed_faults import limit_set
 from unjam.doctor.check.target.observer import Observer, place_fields, worker_number
 
 _EVENTS = {"os.remove": "removed", "os.rmdir": "removed", "shutil.rmtree": "removed", "os.rename": "moved", "os.chdir": "entered",
@@ -24,7 +24,7 @@ def record_deeds(observer: Observer) -> None:
         done = _EVENTS.get(event)
         if event == "open" and observer.active:
             with contextlib.suppress(Exception):
-                _opened(observer, arguments)
+                openers.hear(arguments, sys._getframe(1))  # noqa: SLF001 - the caller's frame
             return
         if event == "resource.setrlimit" and observer.active:
             with contextlib.suppress(Exception):
@@ -50,17 +50,3 @@ def _full(path: Any, folder: Any = -1) -> str:
     if isinstance(folder, int) and folder >= 0:
         return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), text)
     return os.path.abspath(text)
-
-
-_written: dict[tuple[int, str], bool] = {}
-
-
-def _opened(observer: Observer, arguments: tuple[Any, ...]) -> None:
-    """Note who opened a file; in a worker, which files are written."""
-    frame = sys._getframe(2)  # noqa: SLF001 - the frame that called open()
-    known = openers.hear(arguments, frame)
-    if known is not None and worker_number() >= 0 and len(_written) < MOST:
-        key = (os.getpid(), known[0])
-        if key not in _written:
-            _written[key] = True
-            written(observer, known[0], appends=bool(arguments[2] & os.O_APPEND), frame=frame)

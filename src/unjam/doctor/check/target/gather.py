@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from unjam.doctor.check.inventory import Inventory
+from unjam.doctor.check.inventory import Inventory, open_files
+from unjam.doctor.check.target import openers
 from unjam.doctor.check.trial.sandbox import UNJAM, is_unjams
 from unjam.doctor.facts.case import Crossing, LoaderFacts, ProcessFacts, ThreadFacts
 from unjam.doctor.facts.source import class_place, where_set
@@ -241,6 +242,7 @@ def process_facts(moment: Moment, environment: Mapping[str, str]) -> ProcessFact
         memory=available_memory(),
         temporary=tempfile.gettempdir(),
         interactive=not os.path.isfile(getattr(main, "__file__", "") or ""),
+        opened={target: place for target in open_files().values() if (place := openers.line_of(target)) is not None},
         idle_variables=thread_variables.read_by_nobody(_suspects(environment)),
         late_variables=_late_variables(environment, moment.pools),
     )

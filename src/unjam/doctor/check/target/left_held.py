@@ -17,7 +17,13 @@ class HeldThings:
     """The locks and databases that a dataset reaches, and how much of each this process holds."""
 
     def __init__(self, dataset: Any, collate: Any) -> None:
+        self._roots = (dataset, collate)
         self._probes: dict[str, tuple[str, Callable[[], int]]] = {}
+        self.find()
+
+    def find(self) -> None:
+        """Look for them again: the first sample may have made some."""
+        dataset, collate = self._roots
         for found in walk({"dataset": dataset, "collate_fn": collate}):
             probe = _probe(found.obj)
             if probe is not None and len(self._probes) < MOST:

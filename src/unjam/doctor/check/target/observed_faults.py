@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 import threading
 from types import ModuleType
@@ -96,10 +95,3 @@ def limit_set(observer: Observer, arguments: tuple[Any, ...], frame: Any) -> Non
         (name for name in dir(resource) if name.startswith("RLIMIT_") and getattr(resource, name) == kind), str(kind)
     )
     observer.write("limit", name=name, value=int(values[0]), **place_fields(frame))
-
-
-def written(observer: Observer, path: str, *, appends: bool, frame: Any) -> None:
-    """Record a file that is opened for writing while samples are loaded."""
-    observer.write(
-        "written", path=path, appends=appends, worker=worker_number(), pid=os.getpid(), **place_fields(frame)
-    )

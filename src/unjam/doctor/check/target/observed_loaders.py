@@ -153,7 +153,9 @@ class LoaderObserver:
         now = time.monotonic()
         if now - epoch.told > PROGRESS:
             epoch.told = now
-            self._observer.write("got", loader=epoch.loader.number, e=epoch.number, n=epoch.batches)
+            self._observer.write(
+                "got", loader=epoch.loader.number, e=epoch.number, n=epoch.batches, steps=self._observer.steps - epoch.steps
+            )  # fmt: skip
 
     def finished(self, iterator: Any) -> None:
         """The pass is over: all batches were delivered."""

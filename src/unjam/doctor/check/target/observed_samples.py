@@ -52,7 +52,7 @@ class SampleObserver:
         self._randomness: Randomness | None = None
         self._surroundings: Surroundings | None = None
         self._things: HeldThings | None = None
-        self._told_left = 0
+        self._told_left = self._loads = 0
         self._writable: dict[str, int] = {}  # open for writing before this worker began: path -> size
 
     def begins(self, fetcher: Any) -> None:
@@ -92,7 +92,7 @@ class SampleObserver:
             place = openers.line_of(path)
             if reach.size_of(path) > size:
                 at = {"file": place.file, "line": place.line} if place is not None else {}
-                self.observer.write("written", path=path, appends=False, inherited=True, worker=worker_number(), **at)
+                self.observer.write("written", path=path, worker=worker_number(), **at)
         self.observer.write("fetched", worker=worker_number(), e=self.fetchers - 1, held=self._held(dataset))
 
     def _held(self, dataset: Any) -> dict[str, str]:
@@ -121,6 +121,9 @@ class SampleObserver:
             raise
         finally:
             collect_no_more()
+            if things is not None and self._loads < 2:
+                self._loads += 1
+                things.find()
             if things is not None and self._told_left < MOST_LEFT:
                 self._tell_left(things.left(before_held), index, raised)
         now = time.perf_counter()

@@ -15,27 +15,24 @@ created: dict[str, Place | None] = {}  # files that a sample created in a way th
 _collected: list[list[str]] = []  # where the paths that are opened now go
 
 
-def hear(arguments: tuple[Any, ...], frame: Any) -> tuple[str, Place] | None:
-    """Note an `open`; return (path, line) if the file is opened for writing."""
+def hear(arguments: tuple[Any, ...], frame: Any) -> None:
+    """Note an `open`."""
     path, _, flags = arguments
     if not isinstance(path, (str, bytes, os.PathLike)):
-        return None
+        return
     text = os.fsdecode(path)
     if text.endswith(_IGNORED) or text.startswith(("/proc/", "/dev/", "/sys/")):
-        return None
+        return
     if _collected and len(_collected[0]) < 50:
         _collected[0].append(text)
     if len(opened) > MOST:
-        return None
+        return
     place = users_place(frame)
     full = os.path.abspath(text)
     if isinstance(flags, int) and flags & os.O_EXCL and flags & os.O_CREAT:
         created[full] = place
-    if place is None:
-        return None
-    opened[full] = place
-    writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-    return (full, place) if writes else None
+    if place is not None:
+        opened[full] = place
 
 
 def line_of(target: str) -> Place | None:

@@ -24,6 +24,7 @@ from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import ease_worker
 from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import described
+from unjam.doctor.check.trial.looks import Looks
 from unjam.doctor.check.trial.program_world import note_connections
 from unjam.doctor.check.trial.tracking import (
     AGAIN,
@@ -145,6 +146,8 @@ def _process_state(worker: int, fetcher: Any) -> Here:
         recorder = EventLog(_setup.folder, worker)
         arm(_setup.folder)
         _here = Here(_setup, recorder, Randomness({}), Inventory({}))
+        if worker >= 0 and _setup.plan.is_plain:
+            _here.looks = Looks(_setup.folder)
     if fetcher is not None:
         _here.roots = {"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn}
         _here.inventory = Inventory(_here.roots)

@@ -92,7 +92,7 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
 
         cap_threads(1, loaded_elsewhere=True, forked=True)  # as in confine(), for all libraries
     kept: list[Any] = []
-    looks = Looks() if not plan.workers and not plan.in_place else None
+    looks = Looks(setup.folder) if not plan.workers and not plan.in_place else None
     places = offsets()
     until = time.monotonic() + plan.seconds
     state, sizes_then = _attributes(loader.dataset), sizes(roots)
@@ -111,7 +111,7 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
     if plan.tolerant and not plan.workers and not plan.in_place:
         instrument.once_more(loader.dataset)
     if looks is not None:
-        recorder.write("lines", lines=looks.end())
+        looks.end()
     moved = [(fd, open_files().get(fd, "")) for fd, place in places.items() if _offset(fd) != place]
     recorder.write("moved", files=moved)
     after = _attributes(loader.dataset)

@@ -17,6 +17,7 @@ from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import release_mine
 from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import described
+from unjam.doctor.check.trial.looks import Looks
 from unjam.doctor.check.trial.program_world import Server, note_error
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.trial import Plan
@@ -60,6 +61,7 @@ class Here:
     last_batch: tuple[Any, str] | None = None  # the batch before and its hash
     roots: dict[str, Any] = field(default_factory=dict)
     fresh: list[tuple[str, Any, str]] = field(default_factory=list)  # samples of the current batch
+    looks: Looks | None = None
 
 
 def epoch_of(here: Here) -> int:

@@ -1,0 +1,64 @@
+"""Ranks: one rank of a job does not take part in what the others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.source import leaves_loop_early, quoted
+from unjam.doctor.facts.watched import WatchedLoader
+from unjam.doctor.mechanisms.trials import count
+from unjam.doctor.proof import AGREES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSkippedSteps(Explanation):
+    """A rank took batches without a step, which the other ranks waited for. skipped: how many."""
+
+    rank: str
+    skipped: int
+    loader: str
+
+
+def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Compare the batches and the optimizer's steps of the ranks of a job that froze or failed."""
+    watched = known.watched
+    if watched.outcome not in ("frozen", "failed"):
+        return
+    for loaders in watched.siblings():
+        missing = {one.pid: _skipped(one) for one in loaders}
+        if not any(one.trains for one in loaders) or len(set(missing.values())) < 2:
+            continue
+        first = max(loaders, key=lambda one: missing[one.pid])
+        place = leaves_loop_early(first.place)
+        if missing[first.pid] < 1 or place is None:
+            continue
+        rank = watched.rank_of(first)
+        who = f"rank {rank}" if rank is not None else f"process {first.pid}"
+        yield RankSkippedSteps(
+            culprit=f"{quoted(place).partition(': ')[2]} at {place}",
+            place=place,
+            because=(
+                *(_told(watched.rank_of(one), one) for one in loaders),
+                f"the loop goes on to the next batch at {quoted(place)}",
+                "backward() of a rank waits for the same call of every other rank",
+            ),
+            basis=AGREES,
+            rank=who,
+            skipped=missing[first.pid],
+            loader=first.name,
+            accounts_for=("frozen", "ranks"),
+        )
+        return
+
+
+def _skipped(loader: WatchedLoader) -> int:
+    """The batches that were taken without a step; the last one may still be under way."""
+    batches, steps = sum(epoch.batches for epoch in loader.epochs), sum(epoch.steps for epoch in loader.epochs)
+    return max(0, batches - 1 - steps)
+
+
+def _told(rank: int | None, loader: WatchedLoader) -> str:
+    batches, steps = sum(epoch.batches for epoch in loader.epochs), sum(epoch.steps for epoch in loader.epochs)
+    return f"rank {rank}: {count(batches, 'batch', 'batches')}, {count(steps, 'step')} of the optimizer"
