@@ -111,3 +111,28 @@ def called_on_attribute(files: Iterable[str], name: str, methods: tuple[str, ...
         if found:
             return Place(file, min(found))
     return None
+
+
+def filled_at(files: Iterable[str], name: str) -> Place | None:
+    """The first line that puts something into a container of this name, or sets it."""
+    for file in files:
+        found = next(_fills(file, name), None)
+        if found is not None:
+            return found
+    return None
+
+
+_FILLS = ("append", "add", "setdefault", "update", "extend", "insert")
+
+
+def _fills(file: str, name: str) -> Iterator[Place]:
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree else ():
+        owner: ast.expr | None = None
+        if isinstance(node, ast.Assign):
+            owner = next((one.value for one in node.targets if isinstance(one, ast.Subscript)), None)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLS:
+            owner = node.func.value
+        if owner is not None and name in (getattr(owner, "attr", None), getattr(owner, "id", None)):
+            yield Place(file, node.lineno)  # type: ignore[attr-defined] # both kinds of nodes have it
+    yield from stored(file, name)

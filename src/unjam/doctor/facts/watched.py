@@ -134,6 +134,21 @@ class WatchedSample:
     files: tuple[str, ...] = ()  # opened for it
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a process held at a moment of a pass. containers: path -> length, bytes of an item, whether it holds a graph.
+
+    opened: the line that opened most of its files so far.
+    """
+
+    worker: int
+    batches: int
+    memory: int
+    descriptors: int
+    containers: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    opened: Place | None = None
+
+
 @dataclass(slots=True)
 class WatchedEpoch:
     """One pass over a loader. held: hash of each thing that the dataset holds, before the pass."""
@@ -166,6 +181,7 @@ class WatchedEpoch:
     loading: float = 0.0
     collating: float = 0.0
     slowest: tuple[float, str] = (0.0, "")
+    moments: list[Moment] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from unjam.doctor.mechanisms import (
     cannot_cross,
     conflicting_writes,
     ended,
+    growth,
     history,
     left_held,
     limits,
@@ -22,7 +23,7 @@ from unjam.doctor.mechanisms import (
 
 MECHANISMS = (
     limits, cannot_cross, shared_description, left_held, ended, waits, state_differs, history, conflicting_writes, splits,
-    ranks, time_spent,
+    ranks, growth, time_spent,
 )  # fmt: skip
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
-from unjam.doctor.facts.source import quoted, tree_of
-from unjam.doctor.facts.source_places import stored
-from unjam.doctor.facts.trial import Place, Trial
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source_places import filled_at
+from unjam.doctor.facts.trial import Trial
 from unjam.doctor.mechanisms.trials import count, differing, names
 from unjam.doctor.proof import AGREES
 
@@ -38,7 +37,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             continue
         path = grown[0]
         files = case.seen.facts.get("files", ())
-        place = next((at for file in files for at in _filled_at(file, path.rpartition(".")[2])), None)
+        place = filled_at(files, path.rpartition(".")[2])
         indices = list(dict.fromkeys(s.index for s in wrong))
         yield FilledWhileLoading(
             culprit=path,
@@ -60,21 +59,3 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 def _grown(trial: Trial | None) -> list[str]:
     return [path for fact in (trial.facts.get("state", []) if trial else []) for path in fact.get("grown", [])]
-
-
-def _filled_at(file: str, name: str) -> Iterator[Place]:
-    """The lines that put something into a container of this name."""
-    tree = tree_of(file)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                owner = target.value if isinstance(target, ast.Subscript) else None
-                if name in (getattr(owner, "attr", None), getattr(owner, "id", None)):
-                    yield Place(file, node.lineno)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            owner = node.func.value
-            if name in (getattr(owner, "attr", None), getattr(owner, "id", None)) and node.func.attr in (
-                "append", "add", "setdefault", "update", "extend", "insert",
-            ):  # fmt: skip
-                yield Place(file, node.lineno)
-    yield from stored(file, name)

@@ -15,7 +15,8 @@ from unjam.doctor.proof import OBSERVED
 
 # worth an answer, and worth a warning: seconds that the training waited after the first batch of each epoch, and their share
 SECONDS, SHARE = 2.0, 0.35
-WARN_SECONDS, WARN_SHARE = 3.0, 0.5
+WARN_SECONDS, WARN_SHARE = 6.0, 0.55
+HOT = 0.6  # a line with this share of the loading time is worth a warning earlier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ def _explanation(loader: WatchedLoader, case: Case | None) -> TrainingWaits:
         each=each,
         line=place,
         hot=hot,
-        minor=waited < WARN_SECONDS or waited < WARN_SHARE * total,
+        minor=waited < WARN_SECONDS or waited < (SHARE if hot > HOT else WARN_SHARE) * total,
         accounts_for=("slow",),
     )
 

@@ -26,7 +26,18 @@ def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> li
         kept = [other for other in kept if one.rule is not other.rule or one.depth <= other.depth]
         if not any(one.rule is other.rule for other in kept):
             kept.append(one)
+    kept = [replace(one, severity=Severity.NOTE) if _is_idle_advice(one, watched) else one for one in kept]
     return _speed_last(ranked(kept, stopped=watched.outcome in ("failed", "frozen")))
+
+
+WAITS, SECONDS = 0.2, 1.5
+
+
+def _is_idle_advice(one: Finding, watched: Watched) -> bool:
+    """Whether a finding is about the speed of loading, in a program that hardly waits for its loaders."""
+    waited = sum(epoch.waited + epoch.first for loader in watched.loaders for epoch in loader.epochs)
+    total = sum(epoch.seconds for loader in watched.loaders for epoch in loader.epochs)
+    return one.rule.code.startswith("UJ6") and one.rule.code < "UJ610" and (waited < SECONDS or waited < WAITS * total)
 
 
 def _speed_last(findings: list[Finding]) -> list[Finding]:

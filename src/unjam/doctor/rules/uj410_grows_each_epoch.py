@@ -17,8 +17,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.mechanisms.growth import Grows
 from unjam.doctor.mechanisms.passes import trainers
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, Severity
@@ -27,6 +29,23 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ410", "grows-each-epoch", Severity.WARNING)
 LEAST = {"descriptors": 2, "children": 1, "threads": 1, "memory": 20_000_000}
 _WORDS = {"descriptors": "open descriptors", "children": "child processes", "threads": "threads", "memory": "memory"}
+
+
+NAMES = (Grows,)
+
+
+def words(one: Grows) -> Words:
+    """Say what grows, and what keeps it."""
+    verb = "grows" if one.what == "memory" else "grow"
+    by = f"; {one.kept} keeps what it is given" if one.kept else ""
+    cure = (
+        f"keep numbers in {one.kept}: .item() or .detach() what is added, so that no graph is kept"
+        if one.graph
+        else f"keep copies in {one.kept} (.clone(), numbers), or put a limit on it"
+        if one.kept
+        else f"close what {one.culprit.removeprefix('what is ')}, or open it once"
+    )
+    return Words(f"{one.what} of {one.where} {verb} with every batch, from {one.first} to {one.last}{by}", cure)
 
 
 def detect(case: Case) -> None:

@@ -55,6 +55,7 @@ def detect(case: Case) -> Finding | None:
             OBSERVED,
             f"let the exception out at {place}; to leave bad samples out and count them: unjam's on_error='skip', max_errors=0.01",
             place,
+            severity=Severity.NOTE if _is_meant(case, place, len(mine)) else None,
         )
     if not case.reading.excepts:
         return None
@@ -69,6 +70,17 @@ def detect(case: Case) -> Finding | None:
         place,
         severity=Severity.NOTE,
     )
+
+
+BROAD = ("Exception", "BaseException", "everything", "anything")
+FEW = 0.2
+
+
+def _is_meant(case: Case, place: Place, hidden: int) -> bool:
+    """Whether a handler names the exceptions that it expects, and few samples raise them: the program does so on purpose."""
+    caught = next((words for at, words, _ in case.reading.excepts if at == place), "everything")
+    loaded = len(case.alone.samples) if case.alone is not None else 0
+    return not any(one in caught for one in BROAD) and hidden < FEW * loaded and not any(t.bad for t in case.trials)
 
 
 def broken(DataLoader: Any) -> None:

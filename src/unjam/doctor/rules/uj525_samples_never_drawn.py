@@ -53,6 +53,8 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         if any(len(epoch.indices) < epoch.draws for epoch in whole):
             continue  # too many to have been kept
         missing = set(range(length)) - set.union(*drawn)
+        if whole[0].draws < ALMOST * length and not _is_block(missing):
+            continue  # each pass draws a part of the samples, another one each time
         dropped = loader.facts.get("drop_last") and len(missing) < int(loader.facts.get("batch_size") or 1)
         if not missing or dropped or _is_drawn_elsewhere(watched, loader, missing) or not _of_the_user(loader):
             continue
@@ -72,6 +74,14 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             )
         ]
     return []
+
+
+ALMOST = 0.9
+
+
+def _is_block(missing: set[int]) -> bool:
+    """Whether what is never drawn lies together: the end of the dataset, for example."""
+    return max(missing) - min(missing) + 1 == len(missing)
 
 
 def _of_the_user(loader: WatchedLoader) -> bool:

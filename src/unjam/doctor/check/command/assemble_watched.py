@@ -11,6 +11,7 @@ from unjam.doctor.facts.watched import (
     Ended,
     LeftHeld,
     LimitSet,
+    Moment,
     Resource,
     Saved,
     Seeded,
@@ -43,7 +44,7 @@ def assemble_watched(folder: str) -> list[WatchedProcess]:
     return sorted(found, key=lambda one: (one.rank if one.rank is not None else -1, one.pid))
 
 
-def _process(
+def _process(  # noqa: PLR0915 - a match over every event
     pid: int, events: list[dict[str, Any]], seeds: list[tuple[int, float, WatchedEpoch, WatchedLoader]]
 ) -> WatchedProcess:
     process = WatchedProcess(pid, 0, None, "")
@@ -82,7 +83,12 @@ def _process(
             case "got":
                 known = epoch_of(event)
                 if known is not None:
-                    known.batches, known.steps = max(known.batches, event["n"]), event.get("steps", 0)
+                    known.batches, known.steps = max(known.batches, event["n"]), event["steps"]
+                    known.waited, known.first, known.seconds = event["waited"], event["first"], event["s"]
+            case "moment":
+                known = epoch_of(event)
+                if known is not None:
+                    known.moments.append(_moment(event))
             case "epoch":
                 known = epoch_of(event)
                 if known is not None:
@@ -174,6 +180,8 @@ def _add_samples(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
                     tuple(event.get("files", ())),
                 )
             )
+        case "moment":
+            epoch.moments.append(_moment(event))
         case "fetcher":
             epoch.worker_held[worker] = event.get("held", {})
         case "fetched":
@@ -225,6 +233,11 @@ def _failure(event: dict[str, Any], stage: str, loader: int = 0) -> WatchedFailu
         event.get("context", ""), tuple(_resource(one) for one in event.get("reach", ())),
         event.get("limits", {}), tuple((one[0], one[1]) for one in event.get("full", ())),
     )  # fmt: skip
+
+
+def _moment(event: dict[str, Any]) -> Moment:
+    held = {path: (one[0], one[1], one[2]) for path, one in event.get("held", {}).items()}
+    return Moment(event["worker"], event["n"], event.get("memory", 0), event.get("descriptors", 0), held, _place(event))
 
 
 def _resource(known: dict[str, Any]) -> Resource:

@@ -17,7 +17,7 @@ import zlib
 from types import FrameType, ModuleType
 from typing import Any
 
-from unjam.doctor.check.target import held
+from unjam.doctor.check.target import growing, held, openers
 from unjam.doctor.check.target.hook import is_probe
 from unjam.doctor.check.target.observed_synchronisations import SynchronisationObserver
 from unjam.doctor.check.target.observed_transfers import TransferObserver
@@ -27,6 +27,7 @@ from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.by_identity import ByIdentity
 
 MOST_INDICES = 20_000
+MEASURE = 0.4  # seconds between two looks at what this process holds
 PROGRESS = 0.002  # seconds between two events about progress
 
 
@@ -41,7 +42,7 @@ class Epoch:
         self.began = time.monotonic()
         self.steps = self.steps_then = observer.steps
         self.grad = False
-        self.told = 0.0
+        self.told = self.measured = 0.0
         self.over = False
         self.before: dict[str, str] = {}
 
@@ -154,7 +155,16 @@ class LoaderObserver:
         if now - epoch.told > PROGRESS:
             epoch.told = now
             self._observer.write(
-                "got", loader=epoch.loader.number, e=epoch.number, n=epoch.batches, steps=self._observer.steps - epoch.steps
+                "got", loader=epoch.loader.number, e=epoch.number, n=epoch.batches, steps=self._observer.steps - epoch.steps,
+                waited=epoch.waited, first=epoch.first, s=now - epoch.began,
+            )  # fmt: skip
+
+        if now - epoch.measured > MEASURE:
+            epoch.measured = now
+            frame = sys._getframe(2)  # noqa: SLF001 - who asked for the batch
+            self._observer.write(
+                "moment", loader=epoch.loader.number, e=epoch.number, n=epoch.batches, worker=-1, held=growing.containers(frame),
+                **growing.resources(), **openers.busiest(),
             )  # fmt: skip
 
     def finished(self, iterator: Any) -> None:
@@ -200,7 +210,7 @@ class LoaderObserver:
             s=time.monotonic() - epoch.began,
             # after the last batch of a pass that was broken off, steps belong to others
             steps=(observer.steps if done else epoch.steps_then) - epoch.steps, grad=epoch.grad, rank=rank(),
-            **_resources(),
+            **growing.resources(),
         )  # fmt: skip
 
     def _describe(self, loader: Any, record: LoaderRecord, frame: FrameType | None) -> None:
@@ -258,19 +268,6 @@ def _grad_enabled() -> bool:
     import torch  # noqa: PLC0415 - the program has imported it
 
     return bool(torch.is_grad_enabled())
-
-
-def _resources() -> dict[str, int]:
-    """What this process holds now: to be compared between epochs."""
-    found = {}
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        found["descriptors"] = len(os.listdir("/proc/self/fd"))
-        found["threads"] = len(os.listdir("/proc/self/task"))
-        with open("/proc/self/statm", encoding="ascii") as file:
-            found["memory"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            found["children"] = len(file.read().split())
-    return found
 
 
 def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0915 - one function for each patch

@@ -21,6 +21,7 @@ from typing import Any
 from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.target import held, openers, reach
+from unjam.doctor.check.target.growing import resources
 from unjam.doctor.check.target.left_held import HeldThings
 from unjam.doctor.check.target.observer import Observer, worker_number
 from unjam.doctor.check.target.openers import collect_no_more, collect_opened
@@ -32,6 +33,7 @@ MOST_LOOKS = 3000
 SURE = 24  # samples of each epoch that are looked at in any case
 TELL_EVERY = 0.05
 MOST_LEFT = 200
+MEASURE = 0.4
 
 
 class SampleObserver:
@@ -52,7 +54,8 @@ class SampleObserver:
         self._randomness: Randomness | None = None
         self._surroundings: Surroundings | None = None
         self._things: HeldThings | None = None
-        self._told_left = self._loads = 0
+        self._told_left = self._loads = self._batches = 0
+        self._measured = 0.0
         self._writable: dict[str, int] = {}  # open for writing before this worker began: path -> size
 
     def begins(self, fetcher: Any) -> None:
@@ -68,7 +71,8 @@ class SampleObserver:
             inventory = Inventory({"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn})
             self._randomness = Randomness(inventory.generators())
             if worker_number() >= 0 and self.fetchers == 1:
-                self._writable = reach.writable_files(inventory)
+                files = reach.writable_files(inventory)
+                self._writable = files if files and reach.writes(fetcher.dataset) else {}
         number = worker_number()
         with contextlib.suppress(Exception):
             if number >= 0 and self.fetchers == 1:
@@ -186,6 +190,11 @@ class SampleObserver:
         if self._sum:
             self._told = time.perf_counter()
             self.observer.write("loaded", worker=worker_number(), e=self.fetchers - 1, **self._sum)
+            if self._told - self._measured > MEASURE and worker_number() >= 0:
+                self._measured = self._told
+                self.observer.write(
+                    "moment", e=self.fetchers - 1, n=self._batches, worker=worker_number(), **resources(), **openers.busiest()
+                )  # fmt: skip
             self._sum = {}
 
     def collate(self, function: Callable[[Any], Any], samples: Any) -> Any:
@@ -199,6 +208,7 @@ class SampleObserver:
         now = time.perf_counter()
         self._sum["c"] = self._sum.get("c", 0.0) + now - began
         self._sum["b"] = self._sum.get("b", 0) + 1
+        self._batches += 1
         if now - self._told > TELL_EVERY:
             self._tell()
         return batch

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+import types
 from collections.abc import Iterator
 from typing import Any
 
-from unjam.doctor.check.inventory import Inventory, descriptor, flags_of
+from unjam.doctor.check.inventory import Inventory, descriptor, flags_of, names_in
 from unjam.doctor.check.target import openers
 from unjam.system.file_owner import is_users
 
 MOST_FRAMES, MOST_PARTS, DEEPEST = 12, 400, 3
+_NO_HOLDERS = (
+    str,
+    bytes,
+    int,
+    float,
+    type(None),
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+)
 at_start: dict[int, tuple[int, int]] = {}  # the descriptors that this worker began with
 
 
@@ -38,6 +51,27 @@ def writable_files(inventory: Inventory) -> dict[str, int]:
     return found
 
 
+def writes(dataset: Any) -> bool:
+    """Whether the code that loads samples, and what it calls by name, writes to files."""
+    from unjam.doctor.check.target.source_reading import loading_functions  # noqa: PLC0415 - few programs need it
+
+    functions = {one.__name__: set(names_in(one.__code__)) for one in loading_functions({"dataset": dataset})}
+    waiting: list[str] = [name for name in ("__getitem__", "__getitems__", "__iter__", "__next__") if name in functions]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if functions[name] & _WRITES:
+            return True
+        waiting += [one for one in functions[name] if one in functions]
+    return False
+
+
+_WRITES = {"write", "writelines", "writerow", "writerows", "dump", "tofile", "print", "savetxt", "to_csv"}
+
+
 def size_of(path: str) -> int:
     """The size of a file; 0 if it is gone."""
     try:
@@ -60,8 +94,9 @@ def facts_of(error: BaseException) -> dict[str, Any]:
     if isinstance(error, LookupError) and error.args and type(error.args[0]).__name__ == "ContextVar":
         found["context"] = str(error.args[0].name)
     frames = list(_frames(error))
-    found["unpickled"] = _unpickled(frames)
-    found["reach"] = _resources(frames)
+    with contextlib.suppress(Exception):  # code of the user's objects may run
+        found["unpickled"] = _unpickled(frames)
+        found["reach"] = _resources(frames)
     if found.get("errno") in _LIMITED or any(os.strerror(one) in str(error) for one in _LIMITED):
         found["limits"] = _limits()
         found["full"] = _full(found.get("filename", ""))
@@ -126,7 +161,7 @@ def _resources(frames: list[Any]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for frame in reversed(users):
         for path, value in _parts(frame):
-            for fd, target in _descriptors_of(value, numbers):
+            for fd, target in _known_descriptors(value, numbers):
                 if str(fd) not in found:
                     place = openers.line_of(target)
                     found[str(fd)] = {
@@ -144,7 +179,7 @@ def _parts(frame: Any) -> Iterator[tuple[str, Any]]:
     seen: set[int] = set()
     while waiting and len(seen) < MOST_PARTS:
         path, value, depth = waiting.pop(0)
-        if id(value) in seen or isinstance(value, (str, bytes, int, float, type(None), type)):
+        if id(value) in seen or isinstance(value, _NO_HOLDERS):
             continue
         seen.add(id(value))
         yield path, value
@@ -158,6 +193,13 @@ def _parts(frame: Any) -> Iterator[tuple[str, Any]]:
             own = getattr(value, "__dict__", None)
             if isinstance(own, dict):
                 waiting += [(f"{path}.{name}", one, depth + 1) for name, one in list(own.items())[:40]]
+
+
+def _known_descriptors(value: Any, numbers: dict[str, int]) -> list[tuple[int, str]]:
+    try:
+        return list(_descriptors_of(value, numbers))
+    except Exception:  # noqa: BLE001 - an object that fails when it is asked
+        return []
 
 
 def _descriptors_of(value: Any, numbers: dict[str, int]) -> Iterator[tuple[int, str]]:

@@ -92,7 +92,7 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
 
         cap_threads(1, loaded_elsewhere=True, forked=True)  # as in confine(), for all libraries
     kept: list[Any] = []
-    looks = Looks(setup.folder) if not plan.workers and not plan.in_place else None
+    looks = Looks(setup.folder) if (plan.is_plain or not plan.workers) and not plan.in_place else None
     places = offsets()
     until = time.monotonic() + plan.seconds
     state, sizes_then = _attributes(loader.dataset), sizes(roots)

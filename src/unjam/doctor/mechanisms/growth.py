@@ -1,0 +1,104 @@
+"""Growth: a process holds more with every batch, and what holds it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source_places import filled_at
+from unjam.doctor.facts.watched import Moment, WatchedLoader
+from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.proof import AGREES, SUGGESTED
+
+FEWEST = 8  # moments that are compared; the first quarter is left out, in which caches fill
+LEAST = {"memory": 100_000_000, "descriptors": 60}
+_STEADY = 0.8  # the share of the steps that must go up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grows(Explanation):
+    """what: "memory" or "open descriptors". where: which process. graph: what is kept holds the graph of a training step."""
+
+    what: str
+    where: str
+    kept: str
+    graph: bool
+    first: str
+    last: str
+
+
+def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Find the process of a loader that holds more and more."""
+    for loader in known.watched.loaders:
+        main = [one for epoch in loader.epochs for one in epoch.moments if one.worker < 0]
+        for name, least in LEAST.items():
+            if _grows([getattr(one, name) for one in main], least):
+                yield _explanation(loader, name, main, "the training process")
+                return
+        for worker in range(loader.workers):
+            mine = [one for epoch in loader.epochs for one in epoch.moments if one.worker == worker]
+            if _grows([one.descriptors for one in mine], LEAST["descriptors"] // 2):
+                yield _explanation(loader, "descriptors", mine, f"worker {worker}")
+                return
+
+
+def _grows(values: list[int], least: int) -> bool:
+    later = values[len(values) // 4 :]
+    if len(later) < FEWEST or later[-1] - later[0] < least:
+        return False
+    steps = [after - before for before, after in itertools.pairwise(later)]
+    half = later[len(later) // 2]
+    # as much in the second half as in the first: what fills up slows down
+    return sum(step > 0 for step in steps) >= _STEADY * len(steps) and later[-1] - half > 0.6 * (half - later[0])
+
+
+def _explanation(loader: WatchedLoader, name: str, moments: list[Moment], where: str) -> Grows:
+    later = moments[len(moments) // 4 :]
+    values = [getattr(one, name) for one in later]
+    shown = [size(one) if name == "memory" else f"{one:,}" for one in (values[0], values[-1])]
+    kept, graph = _keeper(later)
+    opened = later[-1].opened
+    files = [one.file for one in (loader.place, loader.made) if one is not None]
+    place = filled_at(files, kept.rpartition(".")[2]) if kept else opened
+    what = "memory" if name == "memory" else "open descriptors"
+    return Grows(
+        culprit=kept or (f"what is opened at {opened}" if opened else where),
+        place=place or loader.place,
+        because=(
+            f"{what} of {where}: {shown[0]} after {later[0].batches:,} batches of {loader.name}, {shown[1]} after {later[-1].batches:,}",
+            *(
+                (f"{kept} grows with it" + (", and what it keeps holds the graph of each step" if graph else ""),)
+                if kept
+                else ()
+            ),
+            *((f"filled at {quoted(place)}",) if kept and place else ()),
+            *((f"opened most often at {quoted(opened)}",) if opened and not kept else ()),
+        ),
+        basis=AGREES if kept or opened else SUGGESTED,
+        what=what,
+        where=where,
+        kept=kept,
+        graph=graph,
+        first=shown[0],
+        last=shown[1],
+        accounts_for=("grows",),
+    )
+
+
+def _keeper(moments: list[Moment]) -> tuple[str, bool]:
+    """The container that grew by most bytes, or the attribute that keeps a graph; and whether graphs are kept."""
+    first, last = moments[0].containers, moments[-1].containers
+    grown = {
+        path: (now[0] - first.get(path, (0, 0, 0))[0]) * max(now[1], 64) * (1000 if now[2] else 1)
+        for path, now in last.items()
+        if now[0] > first.get(path, (0, 0, 0))[0] + 3
+    }
+    if grown and max(grown.values()) > 10_000:
+        path = max(grown, key=lambda one: grown[one])
+        return path, bool(last[path][2])
+    # a graph in a variable is that of the current step; one in an attribute outlives it
+    kept = next((path for path, now in last.items() if now[2] and "." in path and path in first), "")
+    return kept, bool(kept)
