@@ -13,9 +13,9 @@ import pytest
 
 from rule_programs import MEASURE, chosen
 from support import can_isolate, empty_case, python
-from unjam.doctor.proof import Severity
 from unjam.doctor.facts.trial import Memory, Place, Plan, Raised, Trial
 from unjam.doctor.facts.watched import WatchedEpoch, WatchedLoader
+from unjam.doctor.proof import Severity
 from unjam.doctor.report import catalogue
 from unjam.doctor.rules import RULES, uj306_sample_raises, uj308_fails_only_in_workers, uj705_yields_nothing
 from unjam.doctor.rules.uj404_objects_copied_on_read import growth

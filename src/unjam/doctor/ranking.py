@@ -20,7 +20,10 @@ MOST_ALSO = 2
 
 def ranked(findings: list[Finding], *, stopped: bool) -> list[Finding]:
     """The findings to show, the worst first. stopped: the program failed or froze."""
-    explained = {symptom for one in findings if one.depth > 1 for symptom in one.accounts_for}
+    causes = [
+        one for one in findings if one.depth > 1 and one.confidence is not Confidence.POSSIBLE and not one.rule.fallback
+    ]
+    explained = {symptom for one in causes for symptom in one.accounts_for}
     kept = [one for one in findings if one.depth > 1 or not _is_covered(one, explained)]
     kept = by_harm(without_echoes(kept))
     if stopped:

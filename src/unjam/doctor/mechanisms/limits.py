@@ -56,8 +56,11 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     for number, names in _LIMITS.items():
         if failures.says(failure, number) or (number == errno.ENOMEM and failure.type_name == "MemoryError"):
             found = next((name for name in names if name in failure.limits), "")
-            if found:
-                yield _limit(known, failure, found)
+            limit = _limit(known, failure, found) if found else None
+            if limit is not None and (
+                limit.own or number != errno.EMFILE
+            ):  # who opens too much says more than the limit
+                yield limit
                 return
     if (failures.says(failure, errno.ENOSPC) or failures.says(failure, errno.EDQUOT)) and failure.full:
         path, what = failure.full[0]

@@ -30,8 +30,8 @@ RULE = Rule("UJ502", "iterable-repeated", symptom="lost")
 
 def detect(case: Case) -> Finding | None:
     """Find samples that come more often with workers than without."""
-    if is_one_of_ranks(case) or case.loader.batch_size is None:
-        return None  # the share of a rank, and batches that the stream makes itself, may depend on the workers
+    if is_one_of_ranks(case):
+        return None  # the share of a rank may depend on the workers
     trial, alone = case.compared, case.alone
     if not case.loader.iterable or trial is None or alone is None or case.loader.num_workers < 2:
         return None
@@ -39,6 +39,9 @@ def detect(case: Case) -> Finding | None:
     delivered, expected = len(trial.of_epoch(0)), len(alone.of_epoch(0))
     if usual is None or now is None or not expected or delivered < 2:
         return None
+    times_each = case.loader.num_workers
+    if case.loader.batch_size is None and any(now[one] != times_each * usual[one] for one in usual):
+        return None  # batches that the stream makes itself may depend on the workers
     whole = alone.outcome == "finished" or len(alone.epochs) > 0
     more = now - usual
     if not more:

@@ -33,6 +33,8 @@ def detect(case: Case) -> Finding | None:
     anew = case.tried(fresh)
     well = anew is not None and anew.fine and not differing(case, anew)
     indices = {s.index for s in wrong}
+    if len(indices) < 2 and not well:
+        return None  # by chance, perhaps
     return Finding(
         RULE,
         f"{len(indices)} of {len({s.index for s in case.compared.samples})} samples differ between workers and no workers",

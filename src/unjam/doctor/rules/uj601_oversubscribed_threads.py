@@ -26,7 +26,7 @@ from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ601", "oversubscribed-threads", Severity.WARNING, symptom="slow")
-FASTER = 1.3
+FASTER = 1.5
 # threads of every torch worker: the main one, the queue's feeder, the server that sends descriptors
 USUAL = 3
 

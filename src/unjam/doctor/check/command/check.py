@@ -16,8 +16,8 @@ from unjam.doctor.check.command.target_process import TargetProcess
 from unjam.doctor.check.command.watched_program import WatchedProgram, program_command
 from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
 from unjam.doctor.facts.watched import Watched, WatchedProcess
+from unjam.doctor.judge import combined
 from unjam.doctor.report.diagnosis import Diagnosis, TrialRow
-from unjam.doctor.rules.program import combined
 from unjam.doctor.rules.rule import Finding, by_harm, without_echoes
 from unjam.system.exits import decode
 from unjam.system.isolation.program_files import REAL, full_words

@@ -17,10 +17,10 @@ from unjam.doctor.check.command.trial_watch import Patience
 from unjam.doctor.explanation import Knowledge
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
+from unjam.doctor.judge import contradicted
 from unjam.doctor.mechanisms import explanations
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules import RULES, named
-from unjam.doctor.rules.program import contradicted
 from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show, without_echoes
 
 MOST_ROUNDS = 4

@@ -19,7 +19,8 @@ def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> li
     found = [named(one) for one in explanations(Knowledge(watched, tuple(cases)))]
     found += [fit_to_show(one) for file in RULES if (detect := getattr(file, "detect_program", None)) is not None
               for one in detect(watched, cases)]  # fmt: skip
-    if watched.scene is not None:
+    freezes = [one for one in [*findings, *found] if "frozen" in one.symptoms and one.weight is Severity.ERROR]
+    if watched.scene is not None and not freezes:
         found += detected_live(watched.scene)
     kept = list(findings)
     for one in found:
