@@ -147,9 +147,8 @@ def check(
     pool: Annotated[
         str, typer.Option(help="Only try whether the loaders work there, with one worker: ray.", show_default=False)
     ] = "",
-    profile: Annotated[  # noqa: FBT002 - typer's way
-        bool, typer.Option("--profile", help="Also: which transform and which line the time goes to.")
-    ] = False,
+    evidence: Annotated[Path | None, typer.Option(help="Write all facts as JSON, and a brief beside it.")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Also: which line the time goes to.")] = False,  # noqa: FBT002
 ) -> None:
     """Find what is wrong with a program's data loading, and prove it."""
     from unjam.doctor.check.command import check as doctor  # noqa: PLC0415 - a command imports what it needs
@@ -161,7 +160,7 @@ def check(
         problem = f"--budget takes a number of seconds, not {budget:g}"
         _write(json, machine.not_examined(target, problem, __version__))
         _stop(problem)
-    _check_folders(json, html, sarif)
+    _check_folders(json, html, sarif, evidence)
     if pool:
         pools = [f"{pool}:1" if pool == "ray" else pool]
         raise typer.Exit(try_pools(pools, target, arguments, 4, json, module=bool(module)))
@@ -190,6 +189,11 @@ def check(
         from unjam.doctor.report import html as page  # noqa: PLC0415 - as above
 
         _write(html, page.render(diagnosis, __version__))
+    if evidence is not None:
+        from unjam.doctor.report import evidence as facts  # noqa: PLC0415 - as above
+
+        _write(evidence, facts.as_json(diagnosis, __version__))
+        _write(evidence.with_suffix(".md"), facts.brief(diagnosis, __version__))
     if not quiet:
         text.show(diagnosis, console(with_markup=True))
     if fix or diff:

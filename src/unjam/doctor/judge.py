@@ -4,14 +4,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unjam.doctor.explanation import Knowledge
+from unjam.doctor.explanation import Explanation, Knowledge, Words
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.mechanisms import explanations
+from unjam.doctor.mechanisms import explanations, scenes, waits
 from unjam.doctor.proof import Severity
 from unjam.doctor.ranking import ranked
-from unjam.doctor.rules import RULES, detected_live, named
-from unjam.doctor.rules.rule import Finding, fit_to_show
+from unjam.doctor.rules import NAMED, RULES
+from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show
+
+
+def named(explanation: Explanation) -> Finding:
+    """Give an explanation the words of the rule that names it."""
+    file = NAMED[type(explanation)]
+    words: Words = file.words(explanation)  # type: ignore[attr-defined] # a rule that names explanations has it
+    found = Finding(
+        file.RULE, words.title, explanation.culprit, explanation.because, explanation.basis, words.help, explanation.place,
+        words.diff, severity=words.severity, depth=2, accounts_for=explanation.accounts_for,
+    )  # fmt: skip
+    return fit_to_show(found.proved(explanation.case))
+
+
+def detected_live(scene: Scene) -> list[Finding]:
+    """What the processes of a running program show: by the mechanisms, and by every rule that can judge it."""
+    found = [named(one) for one in waits.explain_scene(scene)] if scenes.blocked_processes(scene) else []
+    found += [one for file in RULES if (detect := getattr(file, "detect_live", None)) is not None
+              and (one := detect(scene)) is not None]  # fmt: skip
+    kept = ranked(found, stopped=any(one.depth > 1 for one in found))
+    serious = [one for one in kept if one.weight is not Severity.NOTE]
+    return [fit_to_show(one) for one in by_harm(serious or kept)]
 
 
 def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> list[Finding]:

@@ -10,7 +10,6 @@ from unjam.doctor.facts import roles
 from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES
 
@@ -117,8 +116,3 @@ def _pipe(scene: Scene, reader: Process) -> Iterator[Explanation]:
             accounts_for=("frozen",),
         )
         return
-
-
-def first(scene: Scene) -> Explanation | None:
-    """The first wait chain that explains a running program."""
-    return next(explain_scene(scene), None) if scenes.blocked_processes(scene) else None

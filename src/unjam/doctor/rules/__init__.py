@@ -8,11 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Protocol, cast
 
-from unjam.doctor.explanation import Explanation, Words
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.scene import Scene
-from unjam.doctor.proof import Severity
-from unjam.doctor.rules.rule import Finding, Rule, by_harm, fit_to_show, without_echoes
+from unjam.doctor.rules.rule import Finding, Rule
 
 
 class RuleFile(Protocol):
@@ -38,23 +35,4 @@ RULES = _files()
 BY_CODE = {file.RULE.code: file for file in RULES}
 
 
-def named(explanation: Explanation) -> Finding:
-    """Give an explanation the words of the rule that names it."""
-    file = _NAMED[type(explanation)]
-    words: Words = file.words(explanation)  # type: ignore[attr-defined] # a rule that names explanations has it
-    found = Finding(
-        file.RULE, words.title, explanation.culprit, explanation.because, explanation.basis, words.help, explanation.place,
-        words.diff, severity=words.severity, depth=2, accounts_for=explanation.accounts_for,
-    )  # fmt: skip
-    return fit_to_show(found.proved(explanation.case))
-
-
-_NAMED = {kind: file for file in RULES for kind in getattr(file, "NAMES", ())}
-
-
-def detected_live(scene: Scene) -> list[Finding]:
-    """Run every rule that can judge a running program; the worst finding comes first."""
-    found = [detect(scene) for file in RULES if (detect := getattr(file, "detect_live", None)) is not None]
-    kept = without_echoes([one for one in found if one is not None])
-    serious = [one for one in kept if one.weight is not Severity.NOTE]
-    return [fit_to_show(one) for one in by_harm(serious or kept)]
+NAMED = {kind: file for file in RULES for kind in getattr(file, "NAMES", ())}

@@ -6,8 +6,8 @@ import os
 import sys
 import time
 
+from unjam.doctor.judge import detected_live
 from unjam.doctor.report.diagnosis import Diagnosis
-from unjam.doctor.rules import detected_live
 from unjam.doctor.why.families import Family, families, families_of
 from unjam.doctor.why.observe import observe
 from unjam.system.masking import without_secrets

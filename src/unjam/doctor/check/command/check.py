@@ -124,8 +124,9 @@ def _watch(
     """Watch a program and replay its loaders."""
     results = _Results()
     try:
-        wishes.say(f"watching {target}")
-        watched = program.follow(WHOLE if wishes.whole else min(WATCH, wishes.budget / 2), wishes.tick, wishes.hurry)
+        seconds = WHOLE if wishes.whole else min(WATCH, wishes.budget / 2)
+        wishes.say(f"watching {target}" + ("" if wishes.whole else f" (up to {seconds:.0f} s of loading)"))
+        watched = program.follow(seconds, wishes.tick, wishes.hurry)
         results.watched = watched
         results.stopped = program.interrupted
         if watched.outcome != "ended" and not results.stopped and (room := program.files.full()):

@@ -17,10 +17,10 @@ from unjam.doctor.check.command.trial_watch import Patience
 from unjam.doctor.explanation import Knowledge
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
-from unjam.doctor.judge import contradicted
+from unjam.doctor.judge import contradicted, named
 from unjam.doctor.mechanisms import explanations
 from unjam.doctor.proof import Severity
-from unjam.doctor.rules import RULES, named
+from unjam.doctor.rules import RULES
 from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show, without_echoes
 
 MOST_ROUNDS = 4
@@ -172,9 +172,9 @@ class Examination:
     def _attempt(self, plan: Plan) -> Trial:
         if self._program.gone:
             return Trial(plan, "refused", 0.0, note="the program is gone")
-        self._say(f"trying {plan}")
         seconds = plan.seconds * min(1.0, max(0.4, self._budget / 60)) if plan.measured else plan.seconds
         plan_now = replace(plan, seconds=min(seconds, max(1.0, self._left() - 1)))
+        self._say(f"trying {plan} (up to {self._patience(plan_now).whole:.0f} s)")
         reserve = min(SPARE, (self.case.process_facts.memory or SPARE * 10) // 10)
         try:
             trial = self._program.attempt(self._number, plan_now, self._tries, self._patience(plan_now), reserve)

@@ -96,7 +96,7 @@ def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
         if not plan.in_place:
             note_error(here.setup.folder, error, in_worker=bool(plan.workers))
         recorder.write("raised", stage="sample", i=index, s=time.perf_counter() - began, **described(error))
-        if plan.tolerant and isinstance(error, Exception):
+        if plan.tolerant and isinstance(error, (Exception, SystemExit)):
             # use a good sample instead, so that the batch keeps its size
             return here.good if here.good is not None else LEFT_OUT
         raise

@@ -1,0 +1,112 @@
+"""All facts of an examination as one JSON file, and a short brief of them in Markdown, to read or to attach when asking for help.
+
+Secrets are masked before: a Diagnosis has none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from unjam.doctor.facts.source import line_of
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.report.diagnosis import Diagnosis
+from unjam.doctor.report.text import loader_line
+
+EVIDENCE_SCHEMA = 1
+MOST_OUTPUT, AROUND = 3000, 3
+# told once at the top, and not with each loader again
+_LINKS = {"program", "seen", "case"}
+
+
+def as_json(diagnosis: Diagnosis, version: str) -> str:
+    """Everything that is known: the program as it ran, every loader with its trials, the processes of a frozen program."""
+    return json.dumps(
+        {
+            "schema": EVIDENCE_SCHEMA,
+            "unjam": version,
+            "target": diagnosis.target,
+            "findings": [finding.as_dict() for finding in diagnosis.findings],
+            "environment": diagnosis.environment,
+            "program": plain(diagnosis.watched),
+            "loaders": [plain(case) for case in diagnosis.cases],
+            "untried": diagnosis.untried,
+        },
+        indent=1,
+    )
+
+
+def plain(value: Any) -> Any:
+    """A fact as JSON has it: fields that are empty are left out, a line is `file:line`."""
+    if isinstance(value, Place):
+        return f"{value.file}:{value.line}"
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.name not in _LINKS}
+        return {
+            name: plain(one)
+            for name, one in fields.items()
+            if one not in (None, "", 0, 0.0, False) and not _is_empty(one)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(one) for one in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, (Mapping, list, tuple, set, frozenset)) and not value
+
+
+def brief(diagnosis: Diagnosis, version: str) -> str:
+    """The same in short, for a reader."""
+    return "\n".join(_brief(diagnosis, version)) + "\n"
+
+
+def _brief(diagnosis: Diagnosis, version: str) -> Iterator[str]:
+    yield f"# unjam check {diagnosis.target}"
+    yield ""
+    yield f"unjam {version}; " + ", ".join(f"{name} {value}" for name, value in diagnosis.environment.items())
+    watched = diagnosis.watched
+    if watched is not None:
+        yield f"\nThe program was watched for {watched.seconds:.0f} s: {watched.outcome}, {len(watched.processes)} processes."
+    for case in diagnosis.cases:
+        yield f"- {loader_line(case)}"
+    for finding in diagnosis.findings:
+        yield f"\n## {finding.rule.code}: {finding.title}\n"
+        yield f"{finding.confidence.value}; {finding.culprit}"
+        yield from (f"- {line}" for line in finding.evidence)
+        yield f"- help: {finding.help}"
+        if finding.location is not None:
+            yield from _source(finding.location)
+    if not diagnosis.findings:
+        yield "\nNothing was found."
+    if diagnosis.trials:
+        yield "\n## Trials\n\n| loader | tried | what happened | s |\n|---|---|---|---|"
+        yield from (f"| {row.loader} | {row.changed} | {row.outcome} | {row.seconds:.1f} |" for row in diagnosis.trials)
+    for failure in (watched.failures if watched is not None else [])[:4]:
+        yield f"\n## {failure.type_name} ({failure.stage})\n\n```text\n{failure.trace[-MOST_OUTPUT:].rstrip()}\n```"
+        yield from (f"- within reach: {one.path} ({one.kind} {one.target})" for one in failure.reach)
+    scene = watched.scene if watched is not None else None
+    for process in scene.processes if scene is not None else ():
+        yield f"\n## {process.name}\n"
+        for thread in process.threads:
+            yield f"- thread {thread.name or thread.tid}: {thread.waiting.words}" + (
+                f", at {thread.place}" if thread.place else ""
+            )
+    if watched is not None and watched.output.strip():
+        yield f"\n## Printed last\n\n```text\n{watched.output[-MOST_OUTPUT:].rstrip()}\n```"
+
+
+def _source(place: Place) -> Iterator[str]:
+    """The lines around a line."""
+    around = [Place(place.file, line) for line in range(max(1, place.line - AROUND), place.line + AROUND + 1)]
+    yield "\n```python"
+    for one in around:
+        yield f"{'>' if one.line == place.line else ' '} {one.line:4} {line_of(one)}"
+    yield "```"
