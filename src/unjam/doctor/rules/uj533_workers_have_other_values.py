@@ -17,6 +17,8 @@ Limits: plain values only (numbers, texts, lists, dictionaries of them).
 
 from __future__ import annotations
 
+from typing import Any
+
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import HASH
@@ -64,6 +66,18 @@ def words(one: OtherValue | NoContext) -> Words:
         f"{one.culprit} has another value in the workers of {one.loader} than in the program{harm}",
         f"make {one.culprit} an attribute of the dataset, or set it in worker_init_fn",
     )
+
+
+def broken(DataLoader: Any) -> str:
+    """Set a global before the workers start anew."""
+    del DataLoader
+    return _program("SCALE")
+
+
+def fixed(DataLoader: Any) -> str:
+    """Keep it in the dataset."""
+    del DataLoader
+    return _program("self.scale")
 
 
 def _program(scale: str) -> str:

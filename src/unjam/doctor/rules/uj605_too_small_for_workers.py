@@ -40,7 +40,7 @@ def detect(case: Case) -> Finding | None:
     bare = timed.changed(workers=0, start="")
     with_workers, without = case.rates(timed, bare)
     lost = loader.length / with_workers - loader.length / without if with_workers and without else 0.0
-    if with_workers and lost < WORTH:
+    if with_workers and without and lost < WORTH:
         return None
     return Finding(
         RULE,

@@ -57,11 +57,11 @@ def _program(once: str, each: str) -> str:
         "    def __init__(self):\n"
         f"        {once}\n"
         "    def __len__(self):\n"
-        "        return 120\n"
+        "        return 320\n"
         "    def __getitem__(self, index):\n"
         f"        {each}\n"
         "        return table[index]\n"
-        "for batch in DataLoader(Rows(), batch_size=4):\n"
+        "for batch in DataLoader(Rows(), batch_size=4, num_workers=2):\n"
         "    time.sleep(0.02)\n"
     )
 
