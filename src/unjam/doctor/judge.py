@@ -12,7 +12,7 @@ from unjam.doctor.mechanisms import explanations, scenes, waits
 from unjam.doctor.proof import Severity
 from unjam.doctor.ranking import ranked
 from unjam.doctor.rules import NAMED, RULES
-from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show
+from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show, without_echoes
 
 
 def named(explanation: Explanation) -> Finding:
@@ -24,6 +24,39 @@ def named(explanation: Explanation) -> Finding:
         words.diff, severity=words.severity, depth=2, accounts_for=explanation.accounts_for,
     )  # fmt: skip
     return fit_to_show(found.proved(explanation.case))
+
+
+def proved(case: Case) -> list[Finding]:
+    """What the rules say of a loader, with what the trials so far say about it."""
+    return [said.proved(case) for rule in RULES if (said := rule.detect(case)) is not None]
+
+
+def explained(case: Case) -> list[Finding]:
+    """What the mechanisms say about the program as it ran, with what the trials of this loader say about it."""
+    if case.program is None:
+        return []
+    return [named(one) for one in explanations(Knowledge(case.program, (case,))) if one.case is case]
+
+
+def of_case(case: Case) -> list[Finding]:
+    """What the trials of a loader show, without what the program as it ran refutes."""
+    found = [one for one in proved(case) if one.proof is not None and not one.proof.void]
+    found = [one for one in found if not contradicted(one, case)]
+    return [fit_to_show(finding) for finding in by_harm(without_echoes(found))]
+
+
+def judged(watched: Watched | None, cases: list[Case]) -> list[Finding]:
+    """All findings of an examination, the worst first."""
+    found: list[Finding] = []
+    for case in cases:
+        found += [one for one in of_case(case) if not any(_is_same(one, known) for known in found)]
+    if watched is not None:
+        found = combined(found, watched, cases)
+    return by_harm(without_echoes(found))
+
+
+def _is_same(one: Finding, other: Finding) -> bool:
+    return (one.rule, one.culprit, one.location) == (other.rule, other.culprit, other.location)
 
 
 def detected_live(scene: Scene) -> list[Finding]:

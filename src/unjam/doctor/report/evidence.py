@@ -5,62 +5,31 @@ Secrets are masked before: a Diagnosis has none.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterator, Mapping
-from enum import Enum
-from typing import Any
+from collections.abc import Iterator
 
+from unjam.doctor.facts.recording import record
 from unjam.doctor.facts.source import line_of
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.text import loader_line
 
-EVIDENCE_SCHEMA = 1
 MOST_OUTPUT, AROUND = 3000, 3
-# told once at the top, and not with each loader again
-_LINKS = {"program", "seen", "case"}
 
 
 def as_json(diagnosis: Diagnosis, version: str) -> str:
     """Everything that is known: the program as it ran, every loader with its trials, the processes of a frozen program."""
     return json.dumps(
         {
-            "schema": EVIDENCE_SCHEMA,
+            **record(diagnosis.watched, diagnosis.cases),
             "unjam": version,
             "target": diagnosis.target,
             "findings": [finding.as_dict() for finding in diagnosis.findings],
             "environment": diagnosis.environment,
-            "program": plain(diagnosis.watched),
-            "loaders": [plain(case) for case in diagnosis.cases],
             "untried": diagnosis.untried,
         },
         indent=1,
     )
-
-
-def plain(value: Any) -> Any:
-    """A fact as JSON has it: fields that are empty are left out, a line is `file:line`."""
-    if isinstance(value, Place):
-        return f"{value.file}:{value.line}"
-    if isinstance(value, Enum):
-        return value.value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.name not in _LINKS}
-        return {
-            name: plain(one)
-            for name, one in fields.items()
-            if one not in (None, "", 0, 0.0, False) and not _is_empty(one)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(one) for one in value]
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
-
-
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, (Mapping, list, tuple, set, frozenset)) and not value
 
 
 def brief(diagnosis: Diagnosis, version: str) -> str:

@@ -14,11 +14,11 @@ from unjam.doctor.check.command.captured_program import CannotExamine, CapturedP
 from unjam.doctor.check.command.examination import Examination, table
 from unjam.doctor.check.command.target_process import TargetProcess
 from unjam.doctor.check.command.watched_program import WatchedProgram, program_command
+from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
 from unjam.doctor.facts.watched import Watched, WatchedProcess
-from unjam.doctor.judge import combined
+from unjam.doctor.judge import judged
 from unjam.doctor.report.diagnosis import Diagnosis, TrialRow
-from unjam.doctor.rules.rule import Finding, by_harm, without_echoes
 from unjam.system.exits import decode
 from unjam.system.isolation.program_files import REAL, full_words
 from unjam.system.masking import without_secrets
@@ -66,15 +66,16 @@ class _Results:
     """What is known so far."""
 
     began: float = field(default_factory=time.monotonic)
-    findings: list[Finding] = field(default_factory=list)
     examinations: list[Examination] = field(default_factory=list)
     measured: list[Measured] = field(default_factory=list)
     watched: Watched | None = None
     files: str = ""  # what the protection of the user's files did not cover
     stopped: bool = False
 
-    def add(self, found: list[Finding]) -> None:
-        self.findings += [f for f in found if not any(_same(f, known) for known in self.findings)]
+    @property
+    def cases(self) -> list[Case]:
+        """The loaders that were examined."""
+        return [one.case for one in self.examinations]
 
     def diagnosis(self, target: str) -> Diagnosis:
         rows = [TrialRow(place, *row) for place, one in enumerate(self.examinations) for row in table(one.case)]
@@ -83,8 +84,8 @@ class _Results:
             environment["files"] = self.files
         diagnosis = Diagnosis(
             target=target,
-            findings=by_harm(without_echoes(self.findings)),
-            cases=[one.case for one in self.examinations],
+            findings=judged(self.watched, self.cases),
+            cases=self.cases,
             trials=rows,
             seconds=time.monotonic() - self.began,
             stopped=self.stopped,
@@ -148,14 +149,12 @@ def _watch(
     finally:
         results.files = program.protection()
         program.end()
-    if results.watched is not None:
-        if again is not None and results.watched.saves_training and not results.stopped:
-            results.watched.again = again()
-        cases = [one.case for one in results.examinations]
-        results.findings = combined(results.findings, results.watched, cases)
-        if not results.watched.loaders and not results.findings and not results.stopped:
-            raise CannotExamine(_before_loading(results.watched) + (f"\n{results.files}" if results.files else ""))
-    return results.diagnosis(target)
+    if results.watched is not None and again is not None and results.watched.saves_training and not results.stopped:
+        results.watched.again = again()
+    diagnosis = results.diagnosis(target)
+    if results.watched is not None and not (results.watched.loaders or diagnosis.findings or results.stopped):
+        raise CannotExamine(_before_loading(results.watched) + (f"\n{results.files}" if results.files else ""))
+    return diagnosis
 
 
 def _before_loading(watched: Watched) -> str:
@@ -208,11 +207,9 @@ def _examine(process: CapturedProgram, numbers: range, wishes: Wishes, results: 
         examination = Examination(process, number, case, tries, share, wishes.say, wishes.hurry, last=last)
         results.examinations.append(examination)
         try:
-            found = examination.run()
+            examination.run()
         except KeyboardInterrupt:
-            found, results.stopped = examination.findings(), True
-        results.add(found)
-        if results.stopped:
+            results.stopped = True
             break
         if wishes.profile and not case.drains:
             wishes.say("looking where the time goes")
@@ -228,10 +225,6 @@ def _profiled(process: CapturedProgram, number: int) -> list[Measured]:
         return [measuring.measure(TuneSetting("unjam", 1), PROFILE_SECONDS, lambda: None, profile=True)]
     finally:
         measuring.end()
-
-
-def _same(one: Finding, other: Finding) -> bool:
-    return (one.rule, one.culprit, one.location) == (other.rule, other.culprit, other.location)
 
 
 def _environment() -> dict[str, str]:

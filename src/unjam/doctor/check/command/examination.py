@@ -14,14 +14,10 @@ from dataclasses import replace
 
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram, CheckInterrupted, Tries
 from unjam.doctor.check.command.trial_watch import Patience
-from unjam.doctor.explanation import Knowledge
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
-from unjam.doctor.judge import contradicted, named
-from unjam.doctor.mechanisms import explanations
+from unjam.doctor.judge import explained, of_case, proved
 from unjam.doctor.proof import Severity
-from unjam.doctor.rules import RULES
-from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show, without_echoes
 
 MOST_ROUNDS = 4
 SPARE = 512 << 20
@@ -50,7 +46,7 @@ class Examination:
         self._last = last  # no other loader needs the program later
         self.untried: list[Plan] = []
 
-    def run(self) -> list[Finding]:
+    def run(self) -> None:
         """Run the first two trials, then those that the rules want."""
         try:
             self._first()
@@ -60,7 +56,6 @@ class Examination:
             self._repeat()
         except CannotExamine as error:
             self._say(f"stopped: {error}")
-        return self.findings()
 
     def _prove(self) -> None:
         """Run the trials that the rules want, worst findings first, while there is time."""
@@ -92,23 +87,6 @@ class Examination:
                     self._try(case.first_alone.plan.changed(**eased))
                 return True
         return False
-
-    def findings(self) -> list[Finding]:
-        """What the rules find in all that is known now."""
-        found = [one for one in self._proved() if one.proof is not None and not one.proof.void]
-        found = [one for one in found if not contradicted(one, self.case)]
-        return [fit_to_show(finding) for finding in by_harm(without_echoes(found))]
-
-    def _proved(self) -> list[Finding]:
-        """What the rules say, with what the trials so far say about it."""
-        return [said.proved(self.case) for rule in RULES if (said := rule.detect(self.case)) is not None]
-
-    def _explained(self) -> list[Finding]:
-        """What the mechanisms say about the program as it ran, with what the trials of this loader say about it."""
-        if self.case.program is None:
-            return []
-        known = Knowledge(self.case.program, (self.case,))
-        return [named(one) for one in explanations(known) if one.case is self.case]
 
     # -- trials ------------------------------------------------------------------------------------
 
@@ -146,11 +124,11 @@ class Examination:
             self._try(replace(as_is, tolerant=True))
 
     def _wanted(self) -> list[Plan]:
-        kept = self.findings()
-        undecided = [one for one in self._proved() if one.proof is not None and one.proof.void]
+        kept = of_case(self.case)
+        undecided = [one for one in proved(self.case) if one.proof is not None and one.proof.void]
         found = dict.fromkeys(
             plan
-            for one in [*kept, *undecided, *self._explained()]
+            for one in [*kept, *undecided, *explained(self.case)]
             for plan in one.wants
             if self.case.tried(plan) is None
         )
@@ -159,7 +137,7 @@ class Examination:
 
     def _repeat(self) -> None:
         """Check that failures that a change removed return without it."""
-        serious = [one for one in [*self.findings(), *self._explained()] if one.weight is not Severity.NOTE]
+        serious = [one for one in [*of_case(self.case), *explained(self.case)] if one.weight is not Severity.NOTE]
         for plan in dict.fromkeys(plan for one in serious if one.proof is not None for plan in one.proof.repeats):
             if self._left() > 4 and not self._program.gone:
                 self.case.repeats.append(self._attempt(plan))

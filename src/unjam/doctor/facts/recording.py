@@ -1,0 +1,195 @@
+"""Facts as JSON, and back: what one examination saw can be judged again, without running anything.
+
+A dataclass is an object of the fields that do not have their default; a line is "file:line". Where
+the type of a field says nothing (`Any`), what JSON does not have is an object with one key, "$tuple"
+for example. Links between facts (`case.program`) are made anew when a recording is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections import abc
+from enum import Enum
+from typing import Any
+
+from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import Watched
+
+SCHEMA = 2
+_LINKS = {"program", "seen"}
+
+
+def record(watched: Watched | None, cases: list[Case]) -> dict[str, Any]:
+    """The facts of an examination, as JSON has them."""
+    return {
+        "schema": SCHEMA,
+        "program": encode(watched) if watched is not None else None,
+        "loaders": [
+            {"of": [case.seen.pid, case.seen.number] if case.seen is not None else None, **encode(case)}
+            for case in cases
+        ],
+    }
+
+
+def replay(recorded: dict[str, Any]) -> tuple[Watched | None, list[Case]]:
+    """The facts of a recording."""
+    if recorded.get("schema") != SCHEMA:
+        raise ValueError(f"a recording of schema {recorded.get('schema')}, not {SCHEMA}")
+    watched = decode(recorded["program"], Watched) if recorded["program"] is not None else None
+    cases = []
+    for told in recorded["loaders"]:
+        case = decode({name: value for name, value in told.items() if name != "of"}, Case)
+        case.program = watched
+        if watched is not None and told["of"] is not None:
+            pid, number = told["of"]
+            case.seen = next((one for one in watched.loaders if (one.pid, one.number) == (pid, number)), None)
+        cases.append(case)
+    return watched, cases
+
+
+# -- writing -------------------------------------------------------------------------------------------------------------
+
+
+def encode(value: Any) -> Any:
+    """A fact as JSON has it."""
+    if isinstance(value, Place):
+        return f"{value.file}:{value.line}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _encode_fields(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, (str, int, type(None))):
+        return value
+    if isinstance(value, abc.Mapping):
+        return _encode_mapping(value)
+    if isinstance(value, (list, tuple)):
+        return [encode(one) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((encode(one) for one in value), key=str)
+    return str(value)
+
+
+def _encode_fields(value: Any) -> dict[str, Any]:
+    found = {}
+    for name, hint, default in _fields(type(value)):
+        one = getattr(value, name)
+        if name not in _LINKS and one != default:
+            found[name] = _encode_any(one) if _is_untyped(hint) else _encode_typed(one, hint)
+    return found
+
+
+def _encode_typed(value: Any, hint: Any) -> Any:
+    """A value whose items may be untyped, such as `Mapping[str, Any]`."""
+    arguments = typing.get_args(hint)
+    if isinstance(value, abc.Mapping) and len(arguments) == 2 and _is_untyped(arguments[1]):
+        return _encode_mapping(value, _encode_any)
+    if isinstance(value, (list, tuple)) and arguments and _is_untyped(arguments[0]):
+        return [_encode_any(one) for one in value]
+    if isinstance(value, (list, tuple)) and arguments and typing.get_origin(arguments[0]) in (dict, abc.Mapping):
+        return [_encode_typed(one, arguments[0]) for one in value]
+    return encode(value)
+
+
+def _encode_mapping(value: abc.Mapping[Any, Any], item: abc.Callable[[Any], Any] = encode) -> Any:
+    if all(isinstance(key, str) for key in value):
+        return {key: item(one) for key, one in value.items()}
+    return [[_encode_any(key), item(one)] for key, one in value.items()]
+
+
+def _encode_any(value: Any) -> Any:
+    """A value of which only JSON will tell the type."""
+    match value:
+        case bool() | int() | str() | None:
+            return value
+        case float():
+            return round(value, 6)
+        case Place():
+            return {"$line": encode(value)}
+        case tuple():
+            return {"$tuple": [_encode_any(one) for one in value]}
+        case set() | frozenset():
+            return {"$set": sorted((_encode_any(one) for one in value), key=str)}
+        case list():
+            return [_encode_any(one) for one in value]
+        case abc.Mapping() if all(isinstance(key, str) for key in value):
+            return {key: _encode_any(one) for key, one in value.items()}
+        case abc.Mapping():
+            return {"$pairs": [[_encode_any(key), _encode_any(one)] for key, one in value.items()]}
+    return str(value)
+
+
+# -- reading -------------------------------------------------------------------------------------------------------------
+
+
+def decode(told: Any, hint: Any) -> Any:
+    """The fact of this type."""
+    if _is_untyped(hint):
+        return _decode_any(told)
+    if hint is Place:
+        file, _, line = told.rpartition(":")
+        return Place(file, int(line))
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        hints = {name: one for name, one, _ in _fields(hint)}
+        return hint(**{name: decode(one, hints[name]) for name, one in told.items()})
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return None if told is None else decode(told, next(one for one in arguments if one is not type(None)))
+    if origin in (dict, abc.Mapping):
+        pairs = told.items() if isinstance(told, dict) else [(_decode_any(key), one) for key, one in told]
+        return {_as_key(key, arguments[0]): decode(one, arguments[1]) for key, one in pairs}
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            return tuple(decode(one, arguments[0]) for one in told)
+        return tuple(decode(one, kind) for one, kind in zip(told, arguments, strict=True))
+    if origin in (list, set, frozenset):
+        return origin(decode(one, arguments[0]) for one in told)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(told)
+    return float(told) if hint is float else told
+
+
+def _as_key(key: Any, hint: Any) -> Any:
+    return decode(key, hint) if hint is Place and isinstance(key, str) else key
+
+
+def _decode_any(told: Any) -> Any:
+    if isinstance(told, list):
+        return [_decode_any(one) for one in told]
+    if not isinstance(told, dict):
+        return told
+    if len(told) == 1:
+        ((kind, value),) = told.items()
+        match kind:
+            case "$line":
+                return decode(value, Place)
+            case "$tuple":
+                return tuple(_decode_any(one) for one in value)
+            case "$set":
+                return {_decode_any(one) for one in value}
+            case "$pairs":
+                return {_decode_any(key): _decode_any(one) for key, one in value}
+    return {key: _decode_any(one) for key, one in told.items()}
+
+
+def _is_untyped(hint: Any) -> bool:
+    return hint is Any or hint is object
+
+
+_known: dict[Any, tuple[tuple[str, Any, Any], ...]] = {}
+
+
+def _fields(kind: Any) -> tuple[tuple[str, Any, Any], ...]:
+    """Name, type and default of each field of a dataclass."""
+    if kind not in _known:
+        hints = typing.get_type_hints(kind)
+        _known[kind] = tuple((one.name, hints[one.name], _default(one)) for one in dataclasses.fields(kind))
+    return _known[kind]
+
+
+def _default(one: dataclasses.Field[Any]) -> Any:
+    return one.default_factory() if one.default_factory is not dataclasses.MISSING else one.default
