@@ -79,6 +79,15 @@ def _usage(pid: int, fields: list[str]) -> Usage:
     return Usage(pid, int(fields[1]), fields[0], cpu, int(fields[21]) * _PAGE, int(fields[3]))
 
 
+def queued(processes: list[Usage]) -> float:
+    """The seconds in which the main threads of these processes could have run, and waited for a processor."""
+    found = 0
+    for one in processes:
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{one.pid}/schedstat", "rb") as file:
+            found += int(file.read().split()[1])
+    return found / 1e9
+
+
 def is_zombie(pid: int) -> bool:
     """Whether a process has ended and waits to be reaped."""
     try:

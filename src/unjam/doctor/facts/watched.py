@@ -194,6 +194,7 @@ class WatchedLoader:
     made: Place | None
     place: Place | None
     epochs: list[WatchedEpoch] = field(default_factory=list)
+    worker_pids: list[int] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -291,6 +292,31 @@ class Synchronised:
     idle: float
 
 
+@dataclass(frozen=True, slots=True)
+class SeenLine:
+    """A line of the program at which looks found a process. stage: as in `Doing`. waits: as the kind of a Waiting."""
+
+    place: Place
+    stage: str
+    waits: str
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What looks from outside found of one process.
+
+    waits, targets: how often it waited for this kind of thing, for this socket or pipe. lines: of so many stacks.
+    """
+
+    pid: int
+    times: int
+    waits: Mapping[str, int]
+    targets: Mapping[str, int]
+    lines: tuple[SeenLine, ...] = ()
+    stacks: int = 0
+
+
 @dataclass(slots=True)
 class WatchedProcess:
     """One process of the program that is not a worker."""
@@ -327,6 +353,7 @@ class Watched:
     scene: Scene | None = None  # what its processes did when it froze
     files_kept: bool = False  # what it wrote is kept: there was no view
     again: list[WatchedProcess] = field(default_factory=list)  # a second run, up to its first loader
+    looks: tuple[Looks, ...] = ()  # of each process of it, from outside
 
     @property
     def loaders(self) -> list[WatchedLoader]:
@@ -362,6 +389,11 @@ class Watched:
     def trains(self) -> bool:
         """Whether an optimizer steps anywhere."""
         return any(loader.trains for loader in self.loaders)
+
+    def looks_at(self, loader: WatchedLoader) -> list[Looks]:
+        """The looks at the processes that load its samples."""
+        wanted = loader.worker_pids if loader.workers else [loader.pid]
+        return [one for one in self.looks if one.pid in wanted]
 
     def siblings(self) -> Iterator[list[WatchedLoader]]:
         """The loaders of several processes that the same line made: those of ranks."""

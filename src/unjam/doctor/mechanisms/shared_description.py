@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
-from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Resource
 from unjam.doctor.mechanisms import failures
-from unjam.doctor.proof import AGREES, Basis, Toggle
+from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,46 @@ class SharedDescription(Explanation):
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Find what was open before the workers began, and is used by several of them."""
+    yield from _of_a_failure(known)
+    yield from _of_waits(known)
+
+
+def _of_waits(known: Knowledge) -> Iterator[Explanation]:
+    """Find a connection of the dataset's at which several workers were found waiting for answers."""
+    for case in known.cases:
+        if case.seen is None or not case.forked:
+            continue
+        looks = known.watched.looks_at(case.seen)
+        for part in case.connections:
+            users = [one.pid for one in looks if one.targets.get(str(part.facts.get("target")))]
+            if len(users) > 1:
+                yield _waited_on(case, part, len(users))
+                break
+
+
+def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:
+    assert case.seen is not None
+    guarded = any(one.facts.get("between_processes") for one in case.kinds("lock", "semaphore"))
+    return SharedDescription(
+        culprit=part.path,
+        place=part.place,
+        because=(
+            f"{users} workers of {case.seen.name} were found waiting for answers on one connection, {part.path}",
+            *((f"connected at {quoted(part.place)}",) if part.place else ()),
+            "it was open before the workers were forked, so an answer goes to whichever worker reads first",
+        ),
+        basis=SUGGESTED if guarded else AGREES,
+        case=case,
+        kind="socket",
+        target=str(part.facts.get("target")),
+        workers=case.loader.num_workers,
+        failed="each can get the answer to another's question",
+        accounts_for=("differs", "raised"),
+    )
+
+
+def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
     """Explain a worker's failure by an inherited resource within reach of the failing line."""
     failure = failures.fatal(known)
     loader = failures.loader_of(known, failure) if failure is not None else None

@@ -12,7 +12,7 @@ from unjam.doctor.facts.source_places import attribute_calls, stored
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import HASH, SETTING, Watched, WatchedFailure, WatchedLoader
 from unjam.doctor.mechanisms import failures
-from unjam.doctor.mechanisms.trials import count, differing, right_with, stable_counts
+from unjam.doctor.mechanisms.trials import count, right_with, wrong_samples
 from unjam.doctor.proof import AGREES, OBSERVED, Basis
 
 # what sets a setting of the process, by the beginning of its name
@@ -58,7 +58,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     for loader in known.watched.loaders:
         other = _other(loader)
         case = known.case_of(loader.pid, loader.number)
-        wrong = _wrong(case) if case is not None else 0
+        wrong = wrong_samples(case, case.compared) if case is not None else 0
         failed = failure if failure is not None and failure.loader in (loader.number, 0) else None
         others = [path for path in other if not path.startswith(SETTING)]
         settings = [path for path in other if path.startswith(SETTING)] if wrong or failed is not None else []
@@ -66,16 +66,6 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         if paths:
             yield _explanation(known.watched, loader, case, paths, wrong, failed)
             return
-
-
-def _wrong(case: Case) -> int:
-    """How many samples differ between workers and no workers; of a stream, how many are lost or come too often."""
-    wrong = len({sample.index for sample in differing(case, case.compared)})
-    usual, now = stable_counts(case, case.alone), stable_counts(case, case.compared)
-    whole = all(one is not None and one.epochs for one in (case.alone, case.compared))
-    if case.loader.iterable and usual is not None and now is not None and whole:
-        wrong = sum((usual - now).values()) + sum((now - usual).values())
-    return wrong
 
 
 def _explanation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import WatchedLoader
+from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import OBSERVED
 
@@ -41,7 +42,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     found = [one for one in watched.loaders if _waited(one) >= SECONDS and _waited(one) >= SHARE * _total(one)]
     worst = max(found, key=_waited, default=None)
     if worst is not None:
-        yield _explanation(worst, known.case_of(worst.pid, worst.number))
+        yield _explanation(watched, worst, known.case_of(worst.pid, worst.number))
 
 
 def _waited(loader: WatchedLoader) -> float:
@@ -52,10 +53,10 @@ def _total(loader: WatchedLoader) -> float:
     return sum(epoch.seconds for epoch in loader.epochs)
 
 
-def _explanation(loader: WatchedLoader, case: Case | None) -> TrainingWaits:
+def _explanation(watched: Watched, loader: WatchedLoader, case: Case | None) -> TrainingWaits:
     waited, total = _waited(loader), _total(loader)
     loaded, loading = sum(e.loaded for e in loader.epochs), sum(e.loading for e in loader.epochs)
-    lines = _lines(case)
+    lines = _seen_lines(watched, loader) or _lines(case)
     place, hot = lines[0] if lines else (None, 0.0)
     each = loading / loaded if loaded else 0.0
     return TrainingWaits(
@@ -80,6 +81,20 @@ def _explanation(loader: WatchedLoader, case: Case | None) -> TrainingWaits:
         minor=waited < WARN_SECONDS or waited < (SHARE if hot > HOT else WARN_SHARE) * total,
         accounts_for=("slow",),
     )
+
+
+FEWEST = 12  # stacks of which lines are counted
+
+
+def _seen_lines(watched: Watched, loader: WatchedLoader) -> list[tuple[Place, float]]:
+    """The lines of the program as it ran at which looks found the processes that load."""
+    found: Counter[Place] = Counter()
+    for looks in watched.looks_at(loader):
+        for line in looks.lines:
+            if line.stage in ("sample", "collate"):
+                found[line.place] += line.times
+    whole = found.total()
+    return [(place, times / whole) for place, times in found.most_common()] if whole >= FEWEST else []
 
 
 def _lines(case: Case | None) -> list[tuple[Place, float]]:

@@ -197,8 +197,8 @@ def right_with(case: Case, base: Plan, changed: Plan) -> Toggle:
     """What it rests on that a change makes every sample right."""
 
     def removes(before: Trial, after: Trial) -> bool:
-        wrong = bool(differing(case, before) or before.bad or not before.fine)
-        return wrong and after.fine and not after.bad and not differing(case, after)
+        wrong = bool(wrong_samples(case, before) or before.bad or not before.fine)
+        return wrong and after.fine and not after.bad and not wrong_samples(case, after)
 
     return Toggle(base, (changed,), removes)
 
@@ -240,6 +240,16 @@ def stable_counts(case: Case, trial: Trial | None) -> Counter[str] | None:
         leaves = sample.stable.split(".")
         found[".".join(leaves[at] for at in kept if at < len(leaves)) if kept is not None else sample.digest] += 1
     return found
+
+
+def wrong_samples(case: Case, trial: Trial | None) -> int:
+    """How many samples differ from those without workers; of a stream, how many are lost or come too often."""
+    wrong = len({sample.index for sample in differing(case, trial)})
+    usual, now = stable_counts(case, case.alone), stable_counts(case, trial)
+    whole = all(one is not None and one.epochs for one in (case.alone, trial))
+    if case.loader.iterable and usual is not None and now is not None and whole:
+        wrong = sum((usual - now).values()) + sum((now - usual).values())
+    return wrong
 
 
 def _leaf(samples: list[Sample], at: int) -> Counter[str]:

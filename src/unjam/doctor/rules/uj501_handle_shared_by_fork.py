@@ -28,7 +28,7 @@ from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import line_of, per_worker_change, quoted
 from unjam.doctor.mechanisms.shared_description import SharedDescription
 from unjam.doctor.mechanisms.trials import count, differing, names, only_in_workers, right_with
-from unjam.doctor.proof import AGREES
+from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ501", "handle-shared-by-fork", symptom="differs")
@@ -55,12 +55,14 @@ def detect(case: Case) -> Finding | None:
         return None
     moved = [tuple(file) for fact in trial.facts.get("moved", []) for file in fact["files"]]
     sockets = case.connections
+    asked = max((_workers_at(case, part) for part in sockets), default=0)
+    sockets = sorted(sockets, key=lambda part: -_workers_at(case, part))
     provoked = trial.plan.changed(epochs=6, workers=max(3, trial.plan.workers))
     longer = case.tried(provoked)
     if longer is not None and (not differing(case, trial) or longer.bad) and (differing(case, longer) or longer.bad):
         trial = longer
     wrong, failure = differing(case, trial), only_in_workers(case) or next(iter(longer.bad if longer else ()), None)
-    if not moved and not (sockets and (wrong or failure)):
+    if not moved and not (sockets and (wrong or failure or asked > 1)):
         return None
     if not wrong and failure is None and (case.loader.num_workers == 1 or not _used_by_samples(case, moved)):
         return None
@@ -72,6 +74,7 @@ def detect(case: Case) -> Finding | None:
     # a connection cannot be opened again without the program, but a single worker shares it with nobody
     apart = trial.plan.changed(workers=1) if is_connection else trial.plan.changed(reopen=True)
     shown = bool(wrong or failure)
+    locks = [part for part in case.kinds("lock", "semaphore") if part.facts.get("between_processes")]
     # a single worker shares nothing else either: the samples must have been seen to use the connection
     kinds = {"socket"} if case.loader.driver == "unjam" else {"socket", "local socket"}
     is_used = not is_connection or any(kinds & one.facts.get("waits", {}).keys() for one in case.trials)
@@ -79,7 +82,13 @@ def detect(case: Case) -> Finding | None:
         RULE,
         (f"{name} is one connection" if is_connection else f"{name} ({target}) is one open file")
         + " for all workers"
-        + (f": {_harm(wrong, failure)}" if shown else ", and they move its position under each other"),
+        + (
+            f": {_harm(wrong, failure)}"
+            if shown
+            else f": {asked} of them wait for answers on it, and each can get another's"
+            if is_connection
+            else ", and they move its position under each other"
+        ),
         name,
         (
             *((f"samples that differ from those without workers: {names(s.index for s in wrong)}",) if wrong else ()),
@@ -97,7 +106,7 @@ def detect(case: Case) -> Finding | None:
                 else ()
             ),
         ),
-        right_with(case, trial.plan, apart) if shown and is_used else AGREES,
+        right_with(case, trial.plan, apart) if shown and is_used else SUGGESTED if is_connection and locks else AGREES,
         f"connect {name} in each worker: unjam.per_worker(what connects it, its arguments) in its place, or on first use"
         if is_connection
         else f"open {name} in every worker: unjam.per_worker(open, path, ...) in its place, or keep the path and open on first use",
@@ -105,6 +114,12 @@ def detect(case: Case) -> Finding | None:
         _diff(part),
         wants=(provoked,) if moved and not shown else (),
     )
+
+
+def _workers_at(case: Case, part: Part) -> int:
+    """How many workers of a trial were found waiting for this connection at one time or another."""
+    target = part.facts.get("target")
+    return max((int(trial.facts.get("waited_on", {}).get(target, 0)) for trial in case.trials), default=0)
 
 
 def _used_by_samples(case: Case, moved: list[tuple[Any, ...]]) -> bool:

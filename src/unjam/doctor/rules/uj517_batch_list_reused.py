@@ -1,4 +1,4 @@
-"""The batch sampler yields one list and changes it afterwards.
+"""The batch sampler yields one list (or array) and changes it afterwards.
 
 What happened: the program's own batch sampler fills one list again and again. The loader requests
 batches ahead and gives the list to a background thread that writes it to the worker later: by then
@@ -19,6 +19,8 @@ from collections import Counter
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import method_line
+from unjam.doctor.facts.trial import Place
 from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -49,8 +51,13 @@ def detect(case: Case) -> Finding | None:
         ),
         OBSERVED if wrong else AGREES,
         "yield list(batch) from the batch sampler",
-        case.loader.made_at,
+        _yields(case) or case.loader.made_at,
     )
+
+
+def _yields(case: Case) -> Place | None:
+    file = str(case.seen.facts.get("sampler_file") or "") if case.seen is not None else ""
+    return method_line(file, case.loader.sampler, "__iter__") if file else None
 
 
 def _program(DataLoader: Any, copy: Any) -> None:

@@ -155,6 +155,7 @@ class _TrialBuilder:
             elif not outcome:
                 outcome = "died"
         self._facts["waits"] = dict(seen.waits)
+        self._facts["waited_on"] = {target: len(pids) for target, pids in seen.waited_on.items()}
         self._facts["peak"] = {self._workers.get(pid, -2): size for pid, size in seen.peak.items()}
         self._facts["threads"] = seen.native_threads
         self._facts["oom_kills"] = seen.killed

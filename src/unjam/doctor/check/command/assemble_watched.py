@@ -212,6 +212,7 @@ def _add_worker(
         if fits:
             _, _, epoch, home = max(fits, key=lambda one: one[1])
             start = epoch.number
+            home.worker_pids.append(pid)
     owner = next((one for one in processes if home is not None and one.pid == home.pid), None)
     for event in events:
         if event["k"] == "failed":

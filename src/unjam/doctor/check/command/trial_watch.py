@@ -1,7 +1,8 @@
 """Watches a trial from outside: its progress, its memory and CPU, and a last look before its end.
 
 A trial counts as hung if it records no event for longer than its patience. The patience is short if
-all processes wait, longer if they compute, and grows with the slowest known sample.
+all processes wait, longer if they compute, and grows with the slowest known sample. A process that
+computes is given seconds of a processor, not of the clock: on a busy machine it gets few of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from unjam.doctor.check.processes import Usage, end_session, pause, session, sweep_shared_memory
+from unjam.doctor.check.processes import Usage, end_session, pause, queued, session, sweep_shared_memory
 from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.event_log import progress, read
 from unjam.loader.engine.deadlines import TAKE_STACK, WATCH_TRIAL
@@ -25,6 +26,8 @@ from unjam.system.native_stacks import libraries_on_stack
 
 # an interrupted trial counts as hung after so many seconds without progress
 QUIET = 2.0
+# a pause between two events that says nothing, and the share of a processor with which a trial computes
+PAUSE, COMPUTES = 0.5, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,9 @@ class Seen:
     looks: list[dict[str, Any]] = field(default_factory=list)
     pids: set[int] = field(default_factory=set)
     waits: Counter[str] = field(default_factory=Counter)
+    waited_on: dict[str, set[int]] = field(
+        default_factory=dict
+    )  # a socket or pipe: the workers that were found waiting for it
     lock_looks: int = 0
     busy_looks: int = 0
     peak: dict[int, int] = field(default_factory=dict)
@@ -57,9 +63,9 @@ class Seen:
 def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
     """Watch a trial until it ends or must be ended, then clean up after it."""
     seen = Seen()
-    began = last_change = time.monotonic()
-    size, kills = -1, oom_kills()
-    cpu_then, cpu_at = 0.0, began
+    began = time.monotonic()
+    kills = oom_kills()
+    progressed = _Progress(folder)
     iteration = 0
     try:
         while True:
@@ -73,21 +79,11 @@ def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
                 seen.peak[one.pid] = max(seen.peak.get(one.pid, 0), one.rss)
             _sample_waits(seen, alive, leader, iteration)
             iteration += 1
-            grown = progress(folder)
-            if grown != size:
-                size, last_change = grown, now
-                cpu_then, cpu_at = sum(one.cpu for one in alive), now
             free = available_memory()
             if free is not None and free < reserve:
                 seen.outcome = "memory"
                 break
-            quiet = now - last_change
-            used = sum(one.cpu for one in alive) - cpu_then
-            computing = quiet > 0.5 and used > 0.3 * (now - cpu_at)
-            enough = (
-                patience.computing if computing else patience.waiting * patience_factor(alive, quiet, patience.waiting)
-            )
-            if quiet > enough:
+            if progressed.is_over(alive, patience):
                 seen.outcome = "hung"
                 break
             if now - began > patience.whole:
@@ -95,8 +91,7 @@ def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
                 break
     except KeyboardInterrupt:
         seen.interrupted = True
-        quiet = time.monotonic() - last_change
-        seen.outcome = "hung" if quiet > QUIET else "late"
+        seen.outcome = "hung" if progressed.quiet > QUIET else "late"
     try:
         if seen.outcome:
             seen.looks = last_look(leader, folder)
@@ -106,6 +101,36 @@ def watch(leader: int, folder: str, patience: Patience, reserve: int) -> Seen:
     seen.killed = _kills_since(kills)
     seen.seconds = time.monotonic() - began
     return seen
+
+
+class _Progress:
+    """When the trial recorded an event last, and what its processes have used since."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._size = -1
+        self._changed = time.monotonic()
+        self._cpu: dict[int, float] = {}
+        self._queued = 0.0
+
+    @property
+    def quiet(self) -> float:
+        """Seconds without an event."""
+        return time.monotonic() - self._changed
+
+    def is_over(self, alive: list[Usage], patience: Patience) -> bool:
+        """Whether it has made no progress for longer than the patience."""
+        grown = progress(self._folder)
+        if grown != self._size:
+            self._size, self._changed = grown, time.monotonic()
+            self._cpu, self._queued = {one.pid: one.cpu for one in alive}, queued(alive)
+        quiet = self.quiet
+        if quiet < PAUSE:
+            return False
+        used = [one.cpu - self._cpu.get(one.pid, 0.0) for one in alive]
+        if sum(used) + queued(alive) - self._queued > COMPUTES * quiet:
+            return max(used) > patience.computing
+        return quiet > patience.waiting * patience_factor(alive, quiet, patience.waiting)
 
 
 def patience_factor(alive: list[Usage], quiet: float, waits: float) -> float:
@@ -136,6 +161,9 @@ def _sample_waits(seen: Seen, alive: list[Usage], leader: int, iteration: int) -
         seen.waits["file lock" if on_file else "local socket" if is_local else look.kind] += 1
         if look.kind == "lock":
             seen.lock_looks += 1
+        if look.kind in ("socket", "pipe") and len(look.fds) == 1:
+            with contextlib.suppress(OSError):
+                seen.waited_on.setdefault(os.readlink(f"/proc/{one.pid}/fd/{look.fds[0]}"), set()).add(one.pid)
         if iteration % 10 == 3:
             with contextlib.suppress(OSError):
                 seen.native_threads = max(seen.native_threads, len(os.listdir(f"/proc/{one.pid}/task")))

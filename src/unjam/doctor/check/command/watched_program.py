@@ -17,8 +17,9 @@ from multiprocessing.connection import Connection
 
 from unjam.doctor.check.command.assemble_watched import assemble_watched
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
+from unjam.doctor.check.command.program_looks import ProgramLooks
 from unjam.doctor.check.command.trial_watch import patience_factor
-from unjam.doctor.check.processes import Usage, child_command, kill_program, kill_session, of_program, pause
+from unjam.doctor.check.processes import Usage, child_command, kill_program, kill_session, of_program, pause, queued
 from unjam.doctor.check.target.launch_watched import EDITS, REFUSED
 from unjam.doctor.check.target.observer import BRIEF, GO, HELD, VARIABLE, observed_environment
 from unjam.doctor.check.target.twin import Captured, Done, Gather, Measure, Release, Try
@@ -71,6 +72,7 @@ class WatchedProgram(CapturedProgram):
             with open(f"{self.folder}/{EDITS}", "w", encoding="utf-8") as file:
                 json.dump(edits, file)
         self._unchanged = False
+        self._looks = ProgramLooks()
         self._twins: list[Connection] = []
         self._known: list[Captured] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -145,10 +147,11 @@ class WatchedProgram(CapturedProgram):
             alive = self._alive()
             if not loading and self._has_begun():
                 loading = changed = now
+            self._looks.take([one for one in alive if one.pid in self._recorded()])
             grown = progress(self.folder)
             if grown != size:
-                size, changed, cpu = grown, now, sum(one.cpu for one in alive)
-            quiet, used = now - changed, sum(one.cpu for one in alive) - cpu
+                size, changed, cpu = grown, now, sum(one.cpu for one in alive) + queued(alive)
+            quiet, used = now - changed, sum(one.cpu for one in alive) + queued(alive) - cpu
             free = available_memory()
             if (
                 (free is not None and free < RESERVE)
@@ -181,7 +184,15 @@ class WatchedProgram(CapturedProgram):
         processes = assemble_watched(self.folder)
         if outcome == "ended" and (code or any(f.stage == "end" for one in processes for f in one.failures)):
             outcome = "failed"
-        return Watched(outcome, code, seconds, processes, self.output(), files_kept=self.files.way == REAL)
+        return Watched(
+            outcome,
+            code,
+            seconds,
+            processes,
+            self.output(),
+            files_kept=self.files.way == REAL,
+            looks=self._looks.facts(),
+        )
 
     def _take_twins(self) -> None:
         take = self._listener.accept  # its timeout is 0: it never blocks
@@ -236,11 +247,16 @@ class WatchedProgram(CapturedProgram):
 
     def _suspend(self) -> None:
         """Stop what loads and trains; servers of the program go on, because trials may need them."""
-        recorded = {name.removesuffix(SUFFIX) for name in os.listdir(self.folder) if name.endswith(SUFFIX)}
+        recorded = self._recorded()
         for one in self._alive():
-            if str(one.pid) in recorded:
+            if one.pid in recorded:
                 with contextlib.suppress(OSError):
                     os.kill(one.pid, signal.SIGSTOP)
+
+    def _recorded(self) -> set[int]:
+        """The processes that write events: those of Python that load or train."""
+        names = [name.removesuffix(SUFFIX) for name in os.listdir(self.folder) if name.endswith(SUFFIX)]
+        return {int(name) for name in names if name.isdecimal()}
 
     def _scene(self) -> Scene | None:
         found = families_of(self.pid)

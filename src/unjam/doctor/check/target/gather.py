@@ -11,7 +11,7 @@ import platform
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -146,7 +146,11 @@ def _list_reused(sampler: Any) -> bool:
     if sampler is None:
         return False
     try:
-        seen = [(batch, list(batch)) for _, batch in zip(range(3), sampler, strict=False) if isinstance(batch, list)]
+        seen = [
+            (batch, [str(one) for one in batch])
+            for _, batch in zip(range(3), sampler, strict=False)
+            if isinstance(batch, Collection) and not isinstance(batch, tuple)
+        ]
     except Exception:  # noqa: BLE001 - as above
         return False
     return len(seen) > 1 and seen[0][0] is seen[1][0] and seen[0][1] != seen[1][1]

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 import zlib
+from collections.abc import Collection
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -134,7 +135,8 @@ class LoaderObserver:
         epoch = getattr(iterator, "unjam_epoch", None)
         if epoch is None:
             return
-        found = index if isinstance(index, (list, tuple)) else [index]
+        batch = getattr(iterator, "_auto_collation", False) and isinstance(index, Collection)
+        found = [*index] if batch else [index]
         epoch.draws += len(found)
         if len(epoch.drawn) < MOST_INDICES:
             epoch.drawn.extend(held.plain_index(one) for one in found)

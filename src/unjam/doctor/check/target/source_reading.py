@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 import types
 from collections.abc import Iterator
 from types import FrameType
@@ -134,8 +135,17 @@ def _read_by_methods(dataset: Any, called: dict[str, Place]) -> dict[str, Place]
     for name, place in called.items():
         function = getattr(type(dataset), name, None)
         if isinstance(function, types.FunctionType) and is_users(function.__code__.co_filename):
-            found |= {used: place for used in names_in(function.__code__) if used in getattr(dataset, "__dict__", {})}
+            own = getattr(dataset, "__dict__", {})
+            found |= {used: place for used in _attributes_read(function.__code__) if used in own}
     return found
+
+
+def _attributes_read(code: types.CodeType) -> set[str]:
+    """The attributes that a function reads, without those that it sets as well: what it reads there is its own."""
+    known = [(one.opname, str(one.argval)) for one in dis.get_instructions(code)]
+    return {name for do, name in known if do in ("LOAD_ATTR", "LOAD_METHOD")} - {
+        name for do, name in known if do == "STORE_ATTR"
+    }
 
 
 def _set_by_methods(dataset: Any, called: dict[str, Place]) -> dict[str, Place]:

@@ -1,0 +1,92 @@
+"""Looks at a watched program from outside: what its processes wait for, and at which lines they are.
+
+The program does not take part, so nothing in it changes. What a process waits for is read often; its stack is read
+by py-spy, one process at a time, as often as that takes a small share of a processor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from unjam.doctor.check.processes import Usage
+from unjam.doctor.facts import roles
+from unjam.doctor.facts.trial import Place, place_of
+from unjam.doctor.facts.watched import Looks, SeenLine
+from unjam.system import python_stacks, waiting
+
+SHARE = 0.06  # of the time that reading stacks may take
+MOST_LINES = 12
+
+
+@dataclass
+class _Seen:
+    times: int = 0
+    waits: Counter[str] = field(default_factory=Counter)
+    targets: Counter[str] = field(default_factory=Counter)
+    lines: Counter[tuple[Place, str, str]] = field(default_factory=Counter)
+    stacks: int = 0
+
+
+class ProgramLooks:
+    """What was seen of each process so far."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}
+        self._turn = 0
+        self._next = 0.0
+        self._refused = False
+
+    def take(self, alive: list[Usage]) -> None:
+        """Look at these processes."""
+        now = {one.pid: waiting.look(one.pid) for one in alive}
+        for pid, look in now.items():
+            seen = self._seen.setdefault(pid, _Seen())
+            seen.times += 1
+            on_file = look.kind == "lock" and look.target is not None
+            seen.waits["file lock" if on_file else look.kind] += 1
+            if look.kind in ("socket", "pipe") and len(look.fds) == 1:
+                with contextlib.suppress(OSError):
+                    seen.targets[os.readlink(f"/proc/{pid}/fd/{look.fds[0]}")] += 1
+        began = time.monotonic()
+        if now and not self._refused and began >= self._next:
+            pids = sorted(now)
+            self._turn += 1
+            pid = pids[self._turn % len(pids)]
+            self._stack(pid, now[pid].kind)
+            self._next = time.monotonic() + (time.monotonic() - began) / SHARE
+
+    def _stack(self, pid: int, waits: str) -> None:
+        try:
+            threads = python_stacks.stacks(pid, values=False)
+        except python_stacks.Refused as refused:
+            self._refused = "ermission" in str(refused) or "not installed" in str(refused)
+            return
+        main = next((one for one in threads if one.tid == pid), threads[0] if threads else None)
+        if main is None:
+            return
+        seen = self._seen[pid]
+        seen.stacks += 1
+        loop = roles.at(main.frames, "torch/utils/data/_utils/worker.py", "_worker_loop")
+        frames = main.frames[:loop] if loop >= 0 else main.frames  # a forked process has its parent's frames, too
+        doing = roles.worker_doing(main.frames, ()) or roles.main_doing(main.frames, ())
+        place = place_of(frames)
+        if place is not None:
+            seen.lines[place, doing.stage, waits] += 1
+
+    def facts(self) -> tuple[Looks, ...]:
+        """What was seen."""
+        return tuple(
+            Looks(
+                pid,
+                seen.times,
+                dict(seen.waits),
+                dict(seen.targets),
+                tuple(SeenLine(*key, times) for key, times in seen.lines.most_common(MOST_LINES)),
+                seen.stacks,
+            )
+            for pid, seen in self._seen.items()
+        )
