@@ -11,14 +11,14 @@ from unjam.doctor.facts.watched import Watched
 from unjam.doctor.mechanisms import explanations, scenes, waits
 from unjam.doctor.proof import Severity
 from unjam.doctor.ranking import ranked
-from unjam.doctor.rules import NAMED, RULES
+from unjam.doctor.rules import IN_PROGRAMS, IN_SCENES, IN_TRIALS, NAMED
 from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show, without_echoes
 
 
 def named(explanation: Explanation) -> Finding:
     """Give an explanation the words of the rule that names it."""
     file = NAMED[type(explanation)]
-    words: Words = file.words(explanation)  # type: ignore[attr-defined] # a rule that names explanations has it
+    words: Words = file.words(explanation)
     found = Finding(
         file.RULE, words.title, explanation.culprit, explanation.because, explanation.basis, words.help, explanation.place,
         words.diff, severity=words.severity, depth=2, accounts_for=explanation.accounts_for,
@@ -28,7 +28,7 @@ def named(explanation: Explanation) -> Finding:
 
 def proved(case: Case) -> list[Finding]:
     """What the rules say of a loader, with what the trials so far say about it."""
-    return [said.proved(case) for rule in RULES if (said := rule.detect(case)) is not None]
+    return [said.proved(case) for detect in IN_TRIALS if (said := detect(case)) is not None]
 
 
 def explained(case: Case) -> list[Finding]:
@@ -62,8 +62,7 @@ def _is_same(one: Finding, other: Finding) -> bool:
 def detected_live(scene: Scene) -> list[Finding]:
     """What the processes of a running program show: by the mechanisms, and by every rule that can judge it."""
     found = [named(one) for one in waits.explain_scene(scene)] if scenes.blocked_processes(scene) else []
-    found += [one for file in RULES if (detect := getattr(file, "detect_live", None)) is not None
-              and (one := detect(scene)) is not None]  # fmt: skip
+    found += [one for detect in IN_SCENES if (one := detect(scene)) is not None]
     kept = ranked(found, stopped=any(one.depth > 1 for one in found))
     serious = [one for one in kept if one.weight is not Severity.NOTE]
     return [fit_to_show(one) for one in by_harm(serious or kept)]
@@ -72,8 +71,7 @@ def detected_live(scene: Scene) -> list[Finding]:
 def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> list[Finding]:
     """The findings of the trials, of the running program and of its frozen processes, each cause once."""
     found = [named(one) for one in explanations(Knowledge(watched, tuple(cases)))]
-    found += [fit_to_show(one) for file in RULES if (detect := getattr(file, "detect_program", None)) is not None
-              for one in detect(watched, cases)]  # fmt: skip
+    found += [fit_to_show(one) for detect in IN_PROGRAMS for one in detect(watched, cases)]
     freezes = [one for one in [*findings, *found] if "frozen" in one.symptoms and one.weight is Severity.ERROR]
     if watched.scene is not None and not freezes:
         found += detected_live(watched.scene)

@@ -9,20 +9,22 @@ from types import ModuleType
 from typing import Any, Protocol, cast
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.scene import Scene
+from unjam.doctor.facts.watched import Watched
 from unjam.doctor.rules.rule import Finding, Rule
 
 
 class RuleFile(Protocol):
-    """What the file of a rule defines."""
+    """What the file of a rule defines: besides this, one way or more in which its cause is found.
+
+    NAMES and words: the explanations of mechanisms that it names. detect, detect_program and detect_live: what it finds by
+    itself in the trials of a loader, in a program as it ran, and in a running program seen from outside.
+    """
 
     RULE: Rule
     __doc__: str
-    detect: Callable[[Case], Finding | None]
     broken: Callable[[Any], str | None]
     fixed: Callable[[Any], str | None]
-    # optional: NAMES, the classes of explanations that it names, and words(explanation) -> Words
-    # optional, for causes that a running program shows: detect_live(scene) -> Finding | None
-    # optional, for what a watched program does: detect_program(watched, cases) -> list[Finding]
 
 
 def _files() -> list[RuleFile]:
@@ -31,8 +33,13 @@ def _files() -> list[RuleFile]:
     return [cast("RuleFile", module) for module in modules]
 
 
+def _defined(name: str) -> list[Any]:
+    return [found for file in RULES if (found := getattr(file, name, None)) is not None]
+
+
 RULES = _files()
 BY_CODE = {file.RULE.code: file for file in RULES}
-
-
-NAMED = {kind: file for file in RULES for kind in getattr(file, "NAMES", ())}
+NAMED: dict[type, Any] = {kind: file for file in RULES for kind in getattr(file, "NAMES", ())}
+IN_TRIALS: list[Callable[[Case], Finding | None]] = _defined("detect")
+IN_PROGRAMS: list[Callable[[Watched, list[Case]], list[Finding]]] = _defined("detect_program")
+IN_SCENES: list[Callable[[Scene], Finding | None]] = _defined("detect_live")

@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.ended import AnswererEnded
 from unjam.doctor.rules.rule import Rule
 
@@ -33,11 +32,6 @@ def words(one: AnswererEnded) -> Words:
         f"{one.what} {one.name!r} has ended with {one.raised}, and {one.waits} for its answer",
         "repair what it raised; and pass exceptions on to whoever waits: put them into the queue, or close it in a `finally`",
     )
-
-
-def detect(case: Case) -> None:
-    """The mechanism says it."""
-    del case
 
 
 def _program(row: str) -> str:

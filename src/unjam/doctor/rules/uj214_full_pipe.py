@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.waits import FullPipe
 from unjam.doctor.rules.rule import Rule
 
@@ -37,11 +36,6 @@ def words(one: FullPipe) -> Words:
         f"{one.writer} cannot write into a full pipe that only {one.reader} reads, which waits for it at {one.line}",
         cure,
     )
-
-
-def detect(case: Case) -> None:
-    """The mechanism says it."""
-    del case
 
 
 def _program(remarks: int) -> str:

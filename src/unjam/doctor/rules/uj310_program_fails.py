@@ -58,11 +58,6 @@ _WORDS = {
 }  # fmt: skip
 
 
-def detect(case: Case) -> None:
-    """Trials have rules of their own for exceptions."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Report the exception that ended the program, where loading raised it."""
     del cases

@@ -48,11 +48,6 @@ def words(one: Grows) -> Words:
     return Words(f"{one.what} of {one.where} {verb} with every batch, from {one.first} to {one.last}{by}", cure)
 
 
-def detect(case: Case) -> None:
-    """Trials of two epochs say nothing about it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find what grew in every epoch of a loader."""
     for loaders in _by_line(trainers(watched) or watched.loaders):

@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.limits import LimitReached, NoRoom
 from unjam.doctor.rules.rule import Rule
 
@@ -40,11 +39,6 @@ def words(one: LimitReached | NoRoom) -> Words:
         f"raise {one.name}, or set it only in the process that it is meant for"
         + (f" (set at {one.place})" if one.own else " (ulimit)"),
     )
-
-
-def detect(case: Case) -> None:
-    """The mechanism says it."""
-    del case
 
 
 def _program(size: int) -> str:

@@ -41,11 +41,6 @@ SEEDS = (
 )
 
 
-def detect(case: Case) -> None:
-    """Trials say nothing about it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find a shuffled loader with the same order in two epochs, or loaders made anew with one order."""
     del cases

@@ -32,11 +32,6 @@ RULE = Rule("UJ519", "ranks-share-samples")
 MOST_SHARED = 0.3
 
 
-def detect(case: Case) -> None:
-    """Trials of one process say nothing about it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare what the ranks' training loaders drew in their first epoch."""
     del cases

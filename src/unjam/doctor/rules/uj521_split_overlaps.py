@@ -41,11 +41,6 @@ def words(one: RanksSplitDifferently) -> Words:
     )
 
 
-def detect(case: Case) -> None:
-    """Trials of one loader say nothing about it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare each loader for evaluation with the training that went before it."""
     del cases

@@ -27,11 +27,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ522", "ranks-differ-in-batches", symptom="frozen")
 
 
-def detect(case: Case) -> None:
-    """Trials of one process say nothing about it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare the number of batches of each epoch between the ranks."""
     del cases

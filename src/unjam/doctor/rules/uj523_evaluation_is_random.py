@@ -28,11 +28,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ523", "evaluation-is-random", Severity.WARNING)
 
 
-def detect(case: Case) -> None:
-    """Trials of one loader say nothing about it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find an evaluation whose samples draw random numbers in a dataset that training uses."""
     del cases

@@ -29,11 +29,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ524", "held-data-changed", replaces=("UJ514", "UJ107"))
 
 
-def detect(case: Case) -> None:
-    """Trials seed and reorder; the program as it ran says more."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find stored data that an epoch changed, and samples that differ for it."""
     for loader in watched.loaders:

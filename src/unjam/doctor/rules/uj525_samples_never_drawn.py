@@ -30,11 +30,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ525", "samples-never-drawn", Severity.WARNING)
 
 
-def detect(case: Case) -> None:
-    """Trials of one loader say nothing about the others."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare what a loader drew in all its epochs with what its dataset has."""
     del cases

@@ -26,11 +26,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ526", "epochs-differ-in-length", Severity.WARNING, symptom="short")
 
 
-def detect(case: Case) -> None:
-    """Trials of one moment say nothing about later epochs."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare the number of batches of the whole epochs of each loader."""
     for loader in watched.loaders:

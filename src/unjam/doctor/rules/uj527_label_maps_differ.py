@@ -28,11 +28,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ527", "label-maps-differ")
 
 
-def detect(case: Case) -> None:
-    """Trials of one loader say nothing about it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare the tables of each evaluation with those of the training in the same process."""
     del cases

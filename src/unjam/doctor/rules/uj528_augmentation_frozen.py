@@ -28,11 +28,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ528", "augmentation-frozen", Severity.WARNING, replaces=("UJ514", "UJ107"))
 
 
-def detect(case: Case) -> None:
-    """Trials seed each sample; the program as it ran says more."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find samples that drew once and came back the same without drawing."""
     for loader in trainers(watched):

@@ -28,11 +28,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ529", "shared-dataset-edited")
 
 
-def detect(case: Case) -> None:
-    """Trials of one loader say nothing about it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find an assignment through `.dataset` where two Subsets share the dataset."""
     del cases

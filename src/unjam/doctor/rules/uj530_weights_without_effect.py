@@ -28,11 +28,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ530", "weights-without-effect", Severity.WARNING)
 
 
-def detect(case: Case) -> None:
-    """The program as it ran says more."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Count how often a weighted sampler draws each index."""
     del cases

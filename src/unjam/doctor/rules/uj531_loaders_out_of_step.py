@@ -26,11 +26,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ531", "loaders-out-of-step", Severity.WARNING)
 
 
-def detect(case: Case) -> None:
-    """Trials of one loader say nothing about it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find two loaders that are used in turns, with the same length and different orders."""
     del cases

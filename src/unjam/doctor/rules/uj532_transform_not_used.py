@@ -30,11 +30,6 @@ RULE = Rule("UJ532", "transform-not-used", Severity.WARNING)
 WORDS = ("transform", "augment", "aug", "preprocess", "normaliz", "normalis", "pipeline", "tokeniz")
 
 
-def detect(case: Case) -> None:
-    """The description of the watched loader has it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find a transform whose name no loading function uses."""
     del cases

@@ -20,17 +20,11 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import HASH
 from unjam.doctor.mechanisms.state_differs import NoContext, OtherValue
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ533", "workers-have-other-values", symptom="differs", replaces=("UJ107", "UJ514"))
-
-
-def detect(case: Case) -> None:
-    """The program as it ran says more."""
-    del case
 
 
 NAMES = (OtherValue, NoContext)

@@ -31,11 +31,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ534", "checkpoint-without-loader", Severity.WARNING)
 
 
-def detect(case: Case) -> None:
-    """Trials say nothing about it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find a checkpoint that was written while a training loader was in the middle of a pass."""
     del cases

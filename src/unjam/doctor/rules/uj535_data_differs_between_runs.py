@@ -43,11 +43,6 @@ COMMON = 0.3
 ENOUGH = 200
 
 
-def detect(case: Case) -> None:
-    """Trials begin with the data of one run."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare the first loaders of two runs."""
     del cases

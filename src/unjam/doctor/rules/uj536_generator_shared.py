@@ -28,11 +28,6 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ536", "generator-shared", Severity.NOTE)
 
 
-def detect(case: Case) -> None:
-    """Trials see one loader at a time."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find two loaders with one generator, the first of which trains and shuffles."""
     del cases

@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.conflicting_writes import SeveralWriters
 from unjam.doctor.rules.rule import Rule
 
@@ -33,11 +32,6 @@ def words(one: SeveralWriters) -> Words:
         f"{one.workers} workers write {one.path} through one open file, each with its own copy of the buffer",
         "return what is to be written with the sample, and write it in the loop over the loader; or one file for each worker",
     )
-
-
-def detect(case: Case) -> None:
-    """The mechanism says it."""
-    del case
 
 
 def _program(name: str) -> str:

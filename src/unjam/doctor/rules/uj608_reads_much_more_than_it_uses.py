@@ -36,11 +36,6 @@ READERS = (
 )  # fmt: skip
 
 
-def detect(case: Case) -> None:
-    """The program as it ran says more."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare the bytes that samples read with the bytes that they have."""
     for loader in watched.loaders:

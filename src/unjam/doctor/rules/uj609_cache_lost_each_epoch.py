@@ -30,11 +30,6 @@ RULE = Rule("UJ609", "cache-lost-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.5  # seconds of loading in an epoch
 
 
-def detect(case: Case) -> None:
-    """Trials of one epoch say nothing about it."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find a container that grows in the workers of each epoch and is empty again in the next."""
     for loader in watched.loaders:

@@ -33,11 +33,6 @@ SHARE, FASTER = 0.05, 2.0
 FEWEST = 5
 
 
-def detect(case: Case) -> None:
-    """Trials do not use the device."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find the line that costs most."""
     del cases

@@ -34,11 +34,6 @@ SHARE, OFTEN = 0.1, 0.5
 FEWEST = 5
 
 
-def detect(case: Case) -> None:
-    """Trials do not use the device."""
-    del case
-
-
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find the line that waits longest."""
     del cases

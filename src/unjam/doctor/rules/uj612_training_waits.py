@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.time_spent import TrainingWaits
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Rule
@@ -37,11 +36,6 @@ def words(one: TrainingWaits) -> Words:
         + ("; or add workers (`unjam tune` measures how many)" if not one.workers else ""),
         severity=Severity.NOTE if one.minor else None,
     )
-
-
-def detect(case: Case) -> None:
-    """The mechanism says it."""
-    del case
 
 
 def _program(once: str, each: str) -> str:
