@@ -120,8 +120,23 @@ class WrittenFile:
 
 
 @dataclass(frozen=True, slots=True)
+class RewrittenFile:
+    """A file that a sample wrote and then read. locks: its process has locked a file."""
+
+    path: str
+    pid: int
+    worker: int
+    place: Place | None
+    locks: bool
+
+
+@dataclass(frozen=True, slots=True)
 class WatchedSample:
-    """A sample that was looked at. drew: state of each generator that it used, before it did."""
+    """A sample that was looked at.
+
+    drew: state of each generator that it used, before it did. seeded: the global generators that it seeded. idle: those of
+    them from which nothing was drawn afterwards, and the line that seeded each.
+    """
 
     index: Any
     worker: int
@@ -132,6 +147,8 @@ class WatchedSample:
     read: int = 0  # bytes that loading it read
     size: int = 0  # bytes that it has
     files: tuple[str, ...] = ()  # opened for it
+    seeded: tuple[str, ...] = ()
+    idle: Mapping[str, Place] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +350,7 @@ class WatchedProcess:
     limits: list[LimitSet] = field(default_factory=list)
     seeded: list[Seeded] = field(default_factory=list)
     written: list[WrittenFile] = field(default_factory=list)
+    rewritten: list[RewrittenFile] = field(default_factory=list)
     saves: list[Saved] = field(default_factory=list)
     transfers: dict[Place, Transfers] = field(default_factory=dict)
     synchronised: dict[Place, Synchronised] = field(default_factory=dict)

@@ -12,7 +12,9 @@ from unjam.doctor.mechanisms import (
     growth,
     history,
     left_held,
+    lengths,
     limits,
+    random_draws,
     ranks,
     shared_description,
     splits,
@@ -22,8 +24,8 @@ from unjam.doctor.mechanisms import (
 )
 
 MECHANISMS = (
-    limits, cannot_cross, shared_description, left_held, ended, waits, state_differs, history, conflicting_writes, splits,
-    ranks, growth, time_spent,
+    limits, lengths, cannot_cross, shared_description, left_held, ended, waits, state_differs, history, conflicting_writes,
+    splits, random_draws, ranks, growth, time_spent,
 )  # fmt: skip
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.watched import WrittenFile
+from unjam.doctor.facts.watched import RewrittenFile, WrittenFile
+from unjam.doctor.mechanisms import failures
 from unjam.doctor.mechanisms.trials import count
-from unjam.doctor.proof import AGREES
+from unjam.doctor.proof import AGREES, SUGGESTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +22,18 @@ class SeveralWriters(Explanation):
     workers: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnePathForAll(Explanation):
+    """Samples of several workers write the same path, and read it again. failed: what went wrong for it, if that is known."""
+
+    path: str
+    workers: int
+    failed: str
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Find files that several workers of the program write."""
+    yield from _one_path(known)
     for process in known.watched.processes:
         by_path: dict[str, list[WrittenFile]] = {}
         for one in process.written:
@@ -51,3 +62,39 @@ def _explanation(path: str, found: list[WrittenFile], writers: int) -> SeveralWr
         workers=writers,
         accounts_for=("written",),
     )
+
+
+def _one_path(known: Knowledge) -> Iterator[Explanation]:
+    """Find a path that samples of several workers write and read again."""
+    for process in known.watched.processes:
+        by_path: dict[str, list[RewrittenFile]] = {}
+        for one in process.rewritten:
+            by_path.setdefault(one.path, []).append(one)
+        for path, found in by_path.items():
+            pids = {one.pid for one in found}
+            if len(pids) < 2:
+                continue
+            place = next((one.place for one in found if one.place is not None), None)
+            loader = next((one for one in process.loaders if pids <= set(one.worker_pids)), None)
+            case = known.case_of(loader.pid, loader.number) if loader is not None else None
+            shared = case is not None and any(
+                one.facts.get("between_processes") for one in case.kinds("lock", "semaphore")
+            )
+            failure = failures.fatal(known)
+            failed = failures.words(failure) if failure is not None and failure.worker >= 0 else ""
+            yield OnePathForAll(
+                culprit=f"{os.path.basename(path)} at {place}" if place is not None else path,
+                place=place,
+                because=(
+                    *((failed,) if failed else ()),
+                    f"samples of {count(len(pids), 'worker')} write {path} and read it again",
+                    *((f"written at {quoted(place)}",) if place is not None else ()),
+                    "one worker reads what another one is just writing",
+                ),
+                basis=SUGGESTED if shared or any(one.locks for one in found) else AGREES,
+                path=path,
+                workers=len(pids),
+                failed=failed,
+                accounts_for=("raised", "differs") if failed else ("differs",),
+            )
+            return

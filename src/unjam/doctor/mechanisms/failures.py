@@ -8,6 +8,7 @@ from unjam.doctor.explanation import Knowledge
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.watched import WatchedFailure, WatchedLoader
 
+LONGEST = 40
 _ORDER = ("constructor", "sampler", "made", "sample", "collate", "iter", "next", "end")
 
 
@@ -44,4 +45,9 @@ def says(failure: WatchedFailure, number: int) -> bool:
 def where(failure: WatchedFailure) -> str:
     """What was being done when it failed."""
     who = f"worker {failure.worker}" if failure.worker >= 0 else "the program"
-    return f"{who} in sample {failure.index}" if failure.index else f"{who}"
+    return f"{who} in sample {short(failure.index)}" if failure.index else f"{who}"
+
+
+def short(index: str) -> str:
+    """An index for a message; that of a whole batch may be long."""
+    return index if len(index) <= LONGEST else f"{index[:LONGEST].rpartition(',')[0]}, ...]"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.source_places import called_on_attribute
+from unjam.doctor.facts.source import line_of, quoted
+from unjam.doctor.facts.source_places import attribute_calls, called_on_attribute
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import LeftHeld
 from unjam.doctor.mechanisms import failures, scenes
@@ -34,7 +34,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         waiting = scenes.blocked_processes(watched.scene)
         stuck = [one.process.pid for one in waiting]
         for first in _firsts(watched.left):
-            if first.kind == "transaction" or not _is_waited_for(first, waiting):
+            if not _is_waited_for(first, waiting):
                 continue
             yield _explanation(known, first, stuck, "")
             return
@@ -44,6 +44,16 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         ]
         if others and "sqlite3" in failure.trace and failure.worker >= 0:
             yield _explanation(known, others[-1], [], failures.words(failure))
+
+
+_EXECUTE = ("execute", "executemany", "executescript")
+_CHANGES = ("insert", "update", "delete", "replace", "begin")
+
+
+def _changes(place: Place) -> bool:
+    """Whether a statement begins a transaction that changes a database."""
+    text = line_of(place).lower()
+    return any(f"{quote}{word}" in text for quote in ("'", '"') for word in _CHANGES)
 
 
 def _firsts(left: list[LeftHeld]) -> list[LeftHeld]:
@@ -58,7 +68,12 @@ def _is_waited_for(left: LeftHeld, waiting: list[scenes.BlockedProcess]) -> bool
     name = left.path.rpartition(".")[2]
     for one in waiting:
         line = scenes.text_at(one)
-        if left.kind == "file":
+        if left.kind == "transaction":
+            # SQLite tries again and again until the other one has committed
+            in_sqlite = any("sqlite" in library for library in one.thread.libraries) or "execute" in line
+            if one.process.pid != left.pid and one.stuck.waits == "sleep" and in_sqlite:
+                return True
+        elif left.kind == "file":
             files = {frame.file for frame in one.thread.frames}
             if one.stuck.waits == "sleep" and left.place is not None and left.place.file in files:
                 return True
@@ -73,22 +88,28 @@ def _explanation(known: Knowledge, left: LeftHeld, stuck: list[int], failed: str
     case = known.case_of(loader.pid, loader.number) if loader is not None else None
     files = loader.facts.get("files", ()) if loader is not None else ()
     taken = left.place or called_on_attribute(files, left.path.rpartition(".")[2], ("acquire",))
+    if taken is None and left.kind == "transaction":
+        taken = next((at for file in files for at in attribute_calls(file, _EXECUTE) if _changes(at)), None)
     ways = f"was ended by {left.raised}" if left.raised else "returned"
     who = f"worker {left.worker}" if left.worker >= 0 else "the program"
     return NotGivenBack(
         culprit=left.path,
         place=taken,
         because=(
-            f"sample {left.index} in {who} took it and {ways} without giving it back",
+            f"sample {failures.short(left.index)} in {who} took it and {ways} without giving it back",
             *((f"taken at {quoted(taken)}",) if taken is not None else ()),
-            *((f"{count(len(same), 'sample')} did so: {names(one.index for one in same)}",) if len(same) > 1 else ()),
+            *(
+                (f"{count(len(same), 'sample')} did so: {names(failures.short(one.index) for one in same)}",)
+                if len(same) > 1
+                else ()
+            ),
             *((f"{count(len(stuck), 'process waits', 'processes wait')} for it now",) if stuck else ()),
             *((failed,) if failed else ()),
         ),
         basis=_basis(case, left),
         case=case,
         kind=left.kind,
-        index=left.index,
+        index=failures.short(left.index),
         taken=taken,
         failed=failed,
         accounts_for=("raised",) if failed else ("frozen",),

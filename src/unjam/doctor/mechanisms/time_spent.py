@@ -12,7 +12,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.trials import count
-from unjam.doctor.proof import OBSERVED
+from unjam.doctor.proof import AGREES, OBSERVED
 
 # worth an answer, and worth a warning: seconds that the training waited after the first batch of each epoch, and their share
 SECONDS, SHARE = 2.0, 0.35
@@ -34,6 +34,16 @@ class TrainingWaits(Explanation):
     minor: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeTurns(Explanation):
+    """Workers wait for one lock most of the time. lock: what the program calls it."""
+
+    lock: str
+    workers: int
+    share: float
+    loader: str
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Find the loader that the training waited for most."""
     watched = known.watched
@@ -42,6 +52,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     found = [one for one in watched.loaders if _waited(one) >= SECONDS and _waited(one) >= SHARE * _total(one)]
     worst = max(found, key=_waited, default=None)
     if worst is not None:
+        yield from _turns(watched, worst, known.case_of(worst.pid, worst.number))
         yield _explanation(watched, worst, known.case_of(worst.pid, worst.number))
 
 
@@ -83,6 +94,45 @@ def _explanation(watched: Watched, loader: WatchedLoader, case: Case | None) -> 
     )
 
 
+TURNS = 0.25  # of the looks at busy workers
+
+
+def _turns(watched: Watched, loader: WatchedLoader, case: Case | None) -> Iterator[Explanation]:
+    """Find a line at which several workers wait for a lock that processes share."""
+    looks = watched.looks_at(loader)
+    waiting = [(one.pid, line) for one in looks for line in one.lines if line.stage == "sample" and line.waits in LOCKS]
+    stacks = sum(line.times for one in looks for line in one.lines if line.stage in ("sample", "collate"))
+    busy = sum(one.times - one.waits.get("pipe", 0) for one in looks)
+    share = sum(one.waits.get(kind, 0) for one in looks for kind in LOCKS) / busy if busy else 0.0
+    lines = Counter(line.place for _, line in waiting for _ in range(line.times))
+    if share < TURNS or stacks < FEWEST or len({pid for pid, _ in waiting}) < 2 or not lines:
+        return
+    place = lines.most_common(1)[0][0]
+    locks = [part for part in case.kinds("lock", "semaphore") if part.facts.get("between_processes")] if case else []
+    lock = next((part for part in locks if part.path.rpartition(".")[2] in quoted(place)), None)
+    files = any(one.waits.get("file lock") for one in looks)
+    if lock is None and not files:
+        return
+    name = lock.path if lock is not None else "a lock on a file"
+    yield TakeTurns(
+        culprit=f"{name} at {place}",
+        place=place,
+        because=(
+            f"in {share:.0%} of the looks at {count(len(looks), 'worker')} they waited for a lock, at {quoted(place)}",
+            *((f"made at {quoted(lock.place)}",) if lock is not None and lock.place is not None else ()),
+            f"of {_total(loader):.1f} s with {loader.name} the training waited {_waited(loader):.1f} s",
+        ),
+        basis=AGREES,
+        case=case,
+        lock=name,
+        workers=loader.workers,
+        share=share,
+        loader=loader.name,
+        accounts_for=("slow",),
+    )
+
+
+LOCKS = ("lock", "file lock")
 FEWEST = 12  # stacks of which lines are counted
 
 

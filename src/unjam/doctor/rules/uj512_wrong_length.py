@@ -18,13 +18,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import method_line
 from unjam.doctor.facts.watched import Watched
+from unjam.doctor.mechanisms.lengths import CountedEarlier
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ512", "wrong-length", Severity.WARNING)
+NAMES = (CountedEarlier,)
+
+
+def words(one: CountedEarlier) -> Words:
+    """Say what was counted too early."""
+    harm = f": {one.failed}" if one.failed else ""
+    return Words(
+        f"{one.member} has {one.now:,} samples, and its indices are dealt out for {one.then:,}{harm}",
+        f"filter or extend {one.member} before the concatenation or subset over it is made, or make that again afterwards",
+        severity=Severity.ERROR if one.failed else None,
+    )
 
 
 def detect(case: Case) -> Finding | None:

@@ -19,15 +19,20 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.mechanisms.conflicting_writes import SeveralWriters
+from unjam.doctor.mechanisms.conflicting_writes import OnePathForAll, SeveralWriters
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ537", "several-writers")
-NAMES = (SeveralWriters,)
+NAMES = (SeveralWriters, OnePathForAll)
 
 
-def words(one: SeveralWriters) -> Words:
+def words(one: SeveralWriters | OnePathForAll) -> Words:
     """Say which file, and how it goes wrong."""
+    if isinstance(one, OnePathForAll):
+        return Words(
+            f"{one.workers} workers write and read one file, {one.path}" + (f": {one.failed}" if one.failed else ""),
+            "give each sample a file of its own (tempfile.NamedTemporaryFile), or each worker (the number of its process in the name)",
+        )
     return Words(
         f"{one.workers} workers write {one.path} through one open file, each with its own copy of the buffer",
         "return what is to be written with the sample, and write it in the loop over the loader; or one file for each worker",

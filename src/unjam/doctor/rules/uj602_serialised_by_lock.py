@@ -20,8 +20,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.time_spent import TakeTurns
 from unjam.doctor.mechanisms.trials import faster
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -30,6 +32,15 @@ RULE = Rule("UJ602", "serialised-by-lock", Severity.WARNING, symptom="slow")
 FASTER = 1.35
 WAITS = 0.15
 FILE_LOCKS = "file locks"
+NAMES = (TakeTurns,)
+
+
+def words(one: TakeTurns) -> Words:
+    """Say which lock, and what to keep inside of it."""
+    return Words(
+        f"{one.lock} makes the {one.workers} workers of {one.loader} take turns: they wait for it {one.share:.0%} of the time",
+        f"keep {one.lock} only around what has to be done by one worker at a time: reading, decoding and asking a server do not",
+    )
 
 
 def detect(case: Case) -> Finding | None:

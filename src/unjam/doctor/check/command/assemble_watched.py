@@ -13,6 +13,7 @@ from unjam.doctor.facts.watched import (
     LimitSet,
     Moment,
     Resource,
+    RewrittenFile,
     Saved,
     Seeded,
     Synchronised,
@@ -95,7 +96,7 @@ def _process(  # noqa: PLR0915 - a match over every event
                     _finish(known, event)
                     if process.rank is None:
                         process.rank = event.get("rank")
-            case "deed" | "left" | "ended" | "limit" | "seeded" | "written":
+            case "deed" | "left" | "ended" | "limit" | "seeded" | "written" | "rewritten":
                 _add_fault(process, event, pid)
             case "saved":
                 process.saves.append(
@@ -135,6 +136,8 @@ def _add_fault(process: WatchedProcess, event: dict[str, Any], pid: int) -> None
             process.seeded.append(Seeded(event["what"], place, pid, worker, at))
         case "written":
             process.written.append(WrittenFile(event["path"], pid, worker, place))
+        case "rewritten":
+            process.rewritten.append(RewrittenFile(event["path"], pid, worker, place, event["locks"]))
 
 
 def _add_device_event(process: WatchedProcess, event: dict[str, Any]) -> None:
@@ -178,6 +181,8 @@ def _add_samples(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
                     event.get("read", 0),
                     event.get("size", 0),
                     tuple(event.get("files", ())),
+                    tuple(event.get("seeded", ())),
+                    {name: Place(*at) for name, at in event.get("idle", {}).items()},
                 )
             )
         case "moment":
@@ -218,7 +223,7 @@ def _add_worker(
         if event["k"] == "failed":
             failure = _failure(event, event["stage"], home.number if home else 0)
             (owner or processes[0]).failures.append(failure) if processes else None
-        elif event["k"] in ("deed", "left", "ended", "limit", "seeded", "written"):
+        elif event["k"] in ("deed", "left", "ended", "limit", "seeded", "written", "rewritten"):
             _add_fault(owner or processes[0], event, pid) if processes else None
         elif home is not None and "e" in event:
             known = next((one for one in home.epochs if one.number == start + event["e"]), None)

@@ -26,6 +26,13 @@ def record_deeds(observer: Observer) -> None:
             with contextlib.suppress(Exception):
                 openers.hear(arguments, sys._getframe(1))  # noqa: SLF001 - the caller's frame
             return
+        if event == "subprocess.Popen" and observer.active:
+            with contextlib.suppress(Exception):
+                openers.note_command(arguments[1], sys._getframe(1))  # noqa: SLF001 - the caller's frame
+            return
+        if event in ("fcntl.flock", "fcntl.lockf"):
+            openers.note_lock()
+            return
         if event == "resource.setrlimit" and observer.active:
             with contextlib.suppress(Exception):
                 limit_set(observer, arguments, sys._getframe(1))  # noqa: SLF001 - the caller's frame

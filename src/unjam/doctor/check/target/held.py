@@ -157,9 +157,31 @@ def describe(loader: Any, token: Callable[[Any], int]) -> dict[str, Any]:
             for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]
             if type(value).__module__ == "multiprocessing.managers"
         ],
+        "stale": _stale(dataset),
         "transforms": {path: name for path, name, _ in transforms(dataset)},
         "reads": sorted(_attributes_read(dataset)),
     }
+
+
+def _stale(dataset: Any) -> list[tuple[str, int, int]]:
+    """The parts of concatenations and subsets that have another length than when they were put together: path, then, now."""
+    found = []
+    for path, one in layers(dataset):
+        with contextlib.suppress(Exception):
+            members, ends = getattr(one, "datasets", None), getattr(one, "cumulative_sizes", None)
+            if members and ends and len(members) == len(ends):
+                then = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+                found += [
+                    (f"{path}.datasets[{at}]", size, len(member))
+                    for at, (size, member) in enumerate(zip(then, members, strict=True))
+                    if size != len(member)
+                ]
+            indices, inner = getattr(one, "indices", None), getattr(one, "dataset", None)
+            if indices is not None and inner is not None and len(indices):
+                last = max(int(at) for at in itertools.islice(indices, MOST_ITEMS))
+                if last >= len(inner):
+                    found.append((f"{path}.dataset", last + 1, len(inner)))
+    return found
 
 
 def _home(kind: type) -> tuple[str, int] | None:

@@ -9,8 +9,10 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.target.observer import Observer, place_fields, worker_number
 from unjam.doctor.check.trial.exception_words import words_of
+from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.import_hook import after_import
 
 MOST_SEEDS = 300
@@ -60,6 +62,10 @@ def _record_processes(module: ModuleType, *, observer: Observer) -> None:
     module.BaseProcess._bootstrap = bootstrapped  # noqa: SLF001
 
 
+# generators that were seeded since this was cleared: their states right after it, and the line
+latest: dict[str, tuple[str, Place]] = {}
+
+
 class _Seeds:
     """The calls that seed a global generator."""
 
@@ -72,18 +78,25 @@ class _Seeds:
 
         @functools.wraps(function)
         def seeded(*args: Any, **kwargs: Any) -> Any:
-            if self._count < MOST_SEEDS and self._observer.active:
+            answer = function(*args, **kwargs)
+            if self._observer.active:
                 with contextlib.suppress(Exception):
                     caller = sys._getframe(1)  # noqa: SLF001 - the caller's frame
-                    place = place_fields(caller)
+                    place = users_place(caller)
                     if place and not caller.f_code.co_filename.endswith("torch/utils/data/_utils/worker.py"):
-                        self._count += 1
-                        self._observer.write("seeded", what=shown, worker=worker_number(), **place)
-            return function(*args, **kwargs)
+                        self._note(shown, place)
+            return answer
 
         for owner in (module, sys.modules.get("torch")):
             if getattr(owner, name, None) is function:
                 vars(owner)[name] = seeded
+
+    def _note(self, what: str, place: Place) -> None:
+        generator = what.rpartition(".")[0]
+        latest[generator] = (Randomness({}).states().get(generator, ""), place)
+        if self._count < MOST_SEEDS:
+            self._count += 1
+            self._observer.write("seeded", what=what, worker=worker_number(), file=place.file, line=place.line)
 
 
 def limit_set(observer: Observer, arguments: tuple[Any, ...], frame: Any) -> None:

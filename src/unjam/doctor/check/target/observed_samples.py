@@ -20,7 +20,7 @@ from typing import Any
 
 from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.randomness import Randomness
-from unjam.doctor.check.target import held, openers, reach
+from unjam.doctor.check.target import held, observed_faults, openers, reach
 from unjam.doctor.check.target.growing import resources
 from unjam.doctor.check.target.left_held import HeldThings
 from unjam.doctor.check.target.observer import Observer, worker_number
@@ -56,6 +56,7 @@ class SampleObserver:
         self._things: HeldThings | None = None
         self._told_left = self._loads = self._batches = 0
         self._measured = 0.0
+        self._rewritten: set[str] = set()
         self._writable: dict[str, int] = {}  # open for writing before this worker began: path -> size
 
     def begins(self, fetcher: Any) -> None:
@@ -110,6 +111,8 @@ class SampleObserver:
         read = _bytes_read() if looked else 0
         things, raised = self._things, ""
         before_held = things.read() if things is not None else {}
+        observed_faults.latest.clear()
+        openers.begin_sample()
         began = time.perf_counter()
         files = collect_opened() if looked else []
         try:
@@ -125,6 +128,7 @@ class SampleObserver:
             raise
         finally:
             collect_no_more()
+            self._tell_rewritten()
             if things is not None and self._loads < 2:
                 self._loads += 1
                 things.find()
@@ -180,11 +184,26 @@ class SampleObserver:
         whole, leaves = digest(sample)
         after = self._states()
         drew = {name: state for name, state in before.items() if after.get(name) != state}
+        seeded = observed_faults.latest
+        # seeded, and nothing drawn from it since: the state is still that of the seed
+        idle = {name: place for name, (state, place) in seeded.items() if after.get(name) == state}
         self.observer.write(
             "sample", i=held.plain_index(index) if not str(index).startswith("#") else str(index), e=self.fetchers - 1,
-            worker=worker_number(), d=whole, l=leaves, drew=drew, s=round(took, 6), none=sample is None,
+            worker=worker_number(), d=whole, l=leaves, drew={name: one for name, one in drew.items() if name not in idle},
+            seeded=sorted(seeded), idle={name: [place.file, place.line] for name, place in idle.items()},
+            s=round(took, 6), none=sample is None,
             read=read, files=files[:8], size=weigh(sample)[0] or len(repr(sample)[:10_000]),
         )  # fmt: skip
+
+    def _tell_rewritten(self) -> None:
+        """Write down the files that this sample wrote and read again."""
+        for path, place in openers.rewritten():
+            if worker_number() >= 0 and path not in self._rewritten and len(self._rewritten) < MOST_LEFT:
+                self._rewritten.add(path)
+                at = {"file": place.file, "line": place.line} if place is not None else {}
+                self.observer.write(
+                    "rewritten", path=path, worker=worker_number(), pid=os.getpid(), locks=openers.locks, **at
+                )
 
     def _tell(self) -> None:
         if self._sum:

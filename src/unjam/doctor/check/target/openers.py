@@ -23,6 +23,8 @@ def hear(arguments: tuple[Any, ...], frame: Any) -> None:
     if not isinstance(path, (str, bytes, os.PathLike)):
         return
     text = os.fsdecode(path)
+    if _sample and isinstance(flags, int):
+        _note_use(os.path.abspath(text), flags, frame)
     if text.endswith(_IGNORED) or text.startswith(("/proc/", "/dev/", "/sys/")):
         return
     if _collected and len(_collected[0]) < 50 and not os.path.isdir(text):
@@ -36,6 +38,49 @@ def hear(arguments: tuple[Any, ...], frame: Any) -> None:
     if place is not None:
         opened[full] = place
         counts[place] += 1
+
+
+# -- what one sample does with files -----------------------------------------------------------------------------------
+
+locks = False  # whether this process has locked a file
+_sample: list[
+    dict[str, tuple[Place | None, bool]]
+] = []  # paths that the current sample wrote: by which line, and read since
+
+
+def begin_sample() -> None:
+    """A sample is loaded now."""
+    _sample[:] = [{}]
+
+
+def _note_use(path: str, flags: int, frame: Any) -> None:
+    known = _sample[0]
+    if flags & (os.O_WRONLY | os.O_RDWR):
+        if not flags & os.O_APPEND and flags & (os.O_CREAT | os.O_TRUNC) and len(known) < MOST and path not in known:
+            known[path] = (users_place(frame), False)
+    elif path in known:
+        known[path] = (known[path][0], True)
+
+
+def note_command(words: Any, frame: Any) -> None:
+    """Note that a sample starts another program, which may write the files that it names."""
+    if _sample and isinstance(words, (list, tuple)):
+        for word in words[1:40]:
+            if isinstance(word, (str, bytes, os.PathLike)) and (text := os.fsdecode(word)).startswith("/"):
+                _sample[0].setdefault(text, (users_place(frame), False))
+
+
+def note_lock() -> None:
+    """Note that this process locks files."""
+    global locks  # noqa: PLW0603 - one for each process
+    locks = True
+
+
+def rewritten() -> list[tuple[str, Place | None]]:
+    """The files that the sample wrote, or had written, and read afterwards, each with the line that did so."""
+    known = [(path, place) for path, (place, is_read) in _sample[0].items() if is_read] if _sample else []
+    _sample.clear()
+    return known
 
 
 def line_of(target: str) -> Place | None:

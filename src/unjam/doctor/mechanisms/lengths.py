@@ -1,0 +1,62 @@
+"""Lengths: something was counted when it was put together, and has another length now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source_places import stored
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import WatchedLoader
+from unjam.doctor.mechanisms import failures
+from unjam.doctor.proof import AGREES, OBSERVED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedEarlier(Explanation):
+    """A member of a concatenation, or the dataset of a subset, has another length than when it was counted."""
+
+    member: str
+    then: int
+    now: int
+    loader: str
+    failed: str
+
+
+def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Find a concatenation or subset over a dataset that has changed its length since."""
+    failure = failures.fatal(known)
+    for loader in known.watched.loaders:
+        stale = loader.facts.get("stale") or ()
+        mine = failure if failure is not None and failure.loader == loader.number and failure.index else None
+        if not stale or (mine is None and known.watched.outcome == "failed"):
+            continue
+        member, then, now = stale[0]
+        place = _put_together(loader, member)
+        yield CountedEarlier(
+            culprit=member,
+            place=place or loader.made or loader.place,
+            because=(
+                *((f"{failures.where(mine)} fails: {failures.words(mine)}",) if mine is not None else ()),
+                f"{member} had {then:,} samples when it was put together with others, and has {now:,} now",
+                *((f"put together at {quoted(place)}",) if place is not None else ()),
+                "indices are still dealt out by the earlier length",
+            ),
+            basis=AGREES if mine is not None else OBSERVED,
+            member=member,
+            then=then,
+            now=now,
+            loader=loader.name,
+            failed=failures.words(mine) if mine is not None else "",
+            accounts_for=("raised",) if mine is not None else ("lost",),
+        )
+        return
+
+
+def _put_together(loader: WatchedLoader, member: str) -> Place | None:
+    """The line that set the attribute with the concatenation."""
+    owner = member.rpartition(".")[0].rpartition(".")[2]
+    files = [*loader.facts.get("files", ()), *(one.file for one in (loader.made, loader.place) if one is not None)]
+    return next((at for file in dict.fromkeys(files) for at in stored(file, owner)), None) if owner else None
