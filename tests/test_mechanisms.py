@@ -8,20 +8,9 @@ import pytest
 
 from support import empty_case
 from unjam.doctor.explanation import Knowledge
+from unjam.doctor.facts.faults import LimitSet, Resource, WatchedFailure, WrittenFile
 from unjam.doctor.facts.trial import Place, Plan, Sample, Trial
-from unjam.doctor.facts.watched import (
-    HASH,
-    SETTING,
-    LimitSet,
-    Moment,
-    Resource,
-    Watched,
-    WatchedEpoch,
-    WatchedFailure,
-    WatchedLoader,
-    WatchedProcess,
-    WrittenFile,
-)
+from unjam.doctor.facts.watched import HASH, SETTING, Moment, Watched, WatchedEpoch, WatchedLoader, WatchedProcess
 from unjam.doctor.judge import named
 from unjam.doctor.mechanisms import MECHANISMS, explanations
 from unjam.doctor.proof import Confidence, Severity

@@ -72,7 +72,11 @@ def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> li
     """The findings of the trials, of the running program and of its frozen processes, each cause once."""
     found = [named(one) for one in explanations(Knowledge(watched, tuple(cases)))]
     found += [fit_to_show(one) for detect in IN_PROGRAMS for one in detect(watched, cases)]
-    freezes = [one for one in [*findings, *found] if "frozen" in one.symptoms and one.weight is Severity.ERROR]
+    freezes = [
+        one
+        for one in [*findings, *found]
+        if "frozen" in one.symptoms and one.weight is Severity.ERROR and not one.rule.fallback
+    ]
     if watched.scene is not None and not freezes:
         found += detected_live(watched.scene)
     kept = list(findings)

@@ -5,9 +5,11 @@ NOTE [ How a cause is proven ]
 A cause is proven by switching it off. A rule names the one change that would remove its cause (a
 `Toggle`), and the examination runs the loader with that change. The word follows from what happened:
 
-    proven    the failure went away with the change, and came back in another run without it
-    likely    it went away and was not tried again, or did not come back every time; or no change
-              could be tried, and all that is known agrees with this cause
+    proven    the failure went away with a change of nothing but this cause, and came back in
+              another run without it
+    likely    it went away and was not tried again, or did not come back every time; or the change
+              was broad: without workers, or with another start method, much else is different, too;
+              or no change could be tried, and all that is known agrees with this cause
     possible  the change made no difference, or only one sign points to this cause
     seen      nothing is inferred: the finding is itself what was observed
 
@@ -17,7 +19,7 @@ A rule says what it rests on (`Ground`) and what would remove it (`Toggle`). It 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -71,6 +73,7 @@ class Toggle:
     ground: what the finding rests on until the change was tried.
     decisive: without this trial there is no finding, and none if the change makes no difference.
     repeat: try again without the change. A measured speed is compared once, and stays likely.
+    identified: the culprit was seen failing by itself, so that even a broad change says enough.
     """
 
     base: Plan
@@ -79,6 +82,18 @@ class Toggle:
     ground: Ground = AGREES
     decisive: bool = False
     repeat: bool = True
+    identified: bool = False
+
+
+# parts of a plan that decide which processes there are, and with them much more than one cause
+_BROAD = {"workers", "start", "fresh", "in_place"}
+_BESIDE = {"seconds", "epochs", "tolerant", "limit"}  # they change no process
+
+
+def is_broad(base: Plan, changed: Plan) -> bool:
+    """Whether a change is not that of one cause alone."""
+    differing = {one.name for one in fields(Plan) if getattr(base, one.name) != getattr(changed, one.name)}
+    return differing - _BESIDE <= _BROAD
 
 
 Basis = Ground | Toggle
@@ -116,6 +131,8 @@ def prove(basis: Basis, case: Case | None) -> Proof:
     again = case.repeated(basis.base)
     if again is None:
         return Proof(Confidence.LIKELY, (said,), (), (basis.base,) if basis.repeat else ())
+    if is_broad(base.plan, cured.plan) and not basis.identified:
+        return Proof(Confidence.LIKELY, (f"{said}; without the change it came back",))
     if not basis.removes(again, cured):
         return Proof(Confidence.LIKELY, (said, "without the change it did not come back every time"))
     return Proof(Confidence.PROVEN, (f"{said}; without the change it came back",))

@@ -72,6 +72,14 @@ def program(pid: int) -> str:
         return ""
 
 
+def ignores(pid: int, number: int) -> bool:
+    """Whether a process ignores a signal."""
+    mask = next(
+        (line.split()[1] for line in read_text(f"/proc/{pid}/status").splitlines() if line.startswith("SigIgn:")), "0"
+    )
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def entry(pid: int) -> ProcessEntry | None:
     """One process, or None if there is no such process."""
     text = read_text(f"/proc/{pid}/stat")

@@ -42,6 +42,7 @@ class Crossing:
     place: Place | None = None
     nbytes: int = 0
     back: str = ""  # why unpickling failed after pickling worked
+    back_place: Place | None = None  # the line that raised it
     from_main: tuple[str, ...] = ()  # classes and functions of __main__ in it
 
 

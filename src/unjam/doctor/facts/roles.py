@@ -32,6 +32,8 @@ _WAITS = {
     ("concurrent/futures/_base.py", "wait"),
     ("concurrent/futures/_base.py", "result_iterator"),
 }
+# where the next indices are asked for
+_DRAWS = (("torch/utils/data/dataloader.py", "_next_index"), ("unjam/loader/driver/index_source.py", "next"))
 _INLINE = ("torch/utils/data/_utils/fetch.py", "unjam/loader/worker/fetching.py")
 
 
@@ -165,6 +167,9 @@ def main_doing(frames: tuple[Frame, ...], values: Values) -> Doing:
             "collate" if collates else "sample",
             _batch(values, inline) if collates else index,
         )
+    draws = max(at(frames, file, function) for file, function in _DRAWS)
+    if draws > 0 and any(is_users(frame.file) for frame in frames[:draws]):
+        return Doing("unjam" if "unjam" in frames[draws].file else "torch", "sampler")
     found = None
     for frame in frames:
         if is_users(frame.file):

@@ -38,7 +38,7 @@ class Doing:
     loader: "torch", "unjam", "pool" (multiprocessing or concurrent.futures), "process" (a child of
     multiprocessing) or "".
     stage of a worker: "start", "init", "made", "idle", "sample", "collate", "send", "end", "task".
-    stage of a main process: "waits" (for a batch), "starting", "stopping" or "elsewhere". A main
+    stage of a main process: "waits" (for a batch), "sampler", "starting", "stopping" or "elsewhere". A main
     process that loads a sample itself has a worker's stage.
     """
 
@@ -119,6 +119,7 @@ class Process:
     log: str = ""  # where its standard error goes, if that is a file
     last_error: str = ""  # the last line there that mentions an error or exception
     cpu: float = 0.0
+    deaf: bool = False  # it ignores SIGTERM
     same_sample: bool = True  # all observations found it in the same sample
     # main process: seconds since a worker sent it anything; worker: seconds since it got work
     silent: float | None = None
@@ -156,6 +157,7 @@ class Scene:
     cpus: int = 1
     shm: tuple[int, int] = (0, 0)  # free and total bytes of /dev/shm, as the program sees it
     memory_left: int | None = None
+    quiet: float = 0.0  # seconds in which nothing was loaded before it was looked at, where that was watched
     kills: int = 0  # out-of-memory kills so far, from the kernel's counter
 
     @property

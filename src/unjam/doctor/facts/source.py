@@ -396,14 +396,33 @@ def uses_of(file: str, names: set[str]) -> tuple[dict[str, Place], dict[str, Pla
     return reads, writes
 
 
-def leaves_loop_early(place: Place | None) -> Place | None:
-    """Return the first `continue` in the loop that a line begins, before anything else is done with the batch."""
+def leaves_loop_early(place: Place | None, *, by_batch: bool = False) -> Place | None:
+    """Return the first `continue` in the loop that a line begins; by_batch: only under a condition on the loop's variables."""
     if place is None:
         return None
     tree = tree_of(place.file)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.For) and node.lineno <= place.line <= (node.body[0].lineno if node.body else 0):
-            found = [one for one in ast.walk(node) if isinstance(one, ast.Continue)]
+            own = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
+            if isinstance(node.iter, ast.Call) and getattr(node.iter.func, "id", "") == "enumerate":
+                own -= (
+                    {one.id for one in ast.walk(node.target.elts[0]) if isinstance(one, ast.Name)}
+                    if isinstance(node.target, ast.Tuple)
+                    else set()
+                )
+            found = [line for line, names in _continues(node) if not by_batch or names & own]
             if found:
-                return Place(place.file, min(one.lineno for one in found))
+                return Place(place.file, min(found))
     return None
+
+
+def _continues(loop: ast.For) -> Iterator[tuple[int, set[str]]]:
+    """Each `continue` in a loop, and the names in the conditions around it."""
+    waiting: list[tuple[ast.AST, set[str]]] = [(one, set()) for one in loop.body]
+    while waiting:
+        node, names = waiting.pop()
+        if isinstance(node, ast.Continue):
+            yield node.lineno, names
+        if isinstance(node, ast.If):
+            names = names | {one.id for one in ast.walk(node.test) if isinstance(one, ast.Name)}
+        waiting += [(one, names) for one in ast.iter_child_nodes(node)]

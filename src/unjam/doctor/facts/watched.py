@@ -6,128 +6,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from unjam.doctor.facts.faults import (
+    Deed,
+    Ended,
+    LeftHeld,
+    LimitSet,
+    LockFile,
+    RewrittenFile,
+    Seeded,
+    ShrunkFile,
+    WatchedFailure,
+    WrittenFile,
+)
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import Place
 
 # in front of the names of what a process has of its own, among what a worker holds
 SETTING, HASH = "process: ", "hash() of a text"
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """Something that is open, within reach of a failing line.
-
-    path: as the program writes it. kind: "file", "socket", "pipe" or "database". inherited: it was open when the worker
-    began, so the worker shares it with the program and with every other worker. opened: the line that opened it.
-    """
-
-    path: str
-    kind: str
-    target: str
-    inherited: bool
-    opened: Place | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WatchedFailure:
-    """An exception that the program met.
-
-    stage: "constructor", "iter", "sampler", "made" (iter(dataset)), "sample", "collate", "next" (as
-    the program got it) or "end" (it ended the program).
-    """
-
-    stage: str
-    type_name: str
-    message: str
-    trace: str
-    place: Place | None = None
-    index: str = ""
-    worker: int = -1
-    loader: int = 0
-    epoch: int = -1
-    at: float = 0.0
-    pid: int = 0
-    errno: int = 0
-    filename: str = ""
-    thread: str = ""  # the thread that loads, if it is not the main thread
-    unpickled: str = ""  # the class whose unpickling failed
-    context: str = ""  # the context variable that has no value there
-    reach: tuple[Resource, ...] = ()
-    limits: Mapping[str, int] = field(default_factory=dict)  # of the process, where something was used up
-    full: tuple[tuple[str, str], ...] = ()  # places for files where something is used up: path, what
-
-
-@dataclass(frozen=True, slots=True)
-class LeftHeld:
-    """Something that loading a sample took and did not give back.
-
-    kind: "lock", "semaphore", "transaction" or "file" (created so that only one process can create it). raised: the exception
-    that ended the sample, or one that was caught in it.
-    """
-
-    path: str
-    kind: str
-    index: str
-    worker: int
-    pid: int
-    place: Place | None
-    raised: str
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A thread, or a process that multiprocessing started, that ended with an exception."""
-
-    what: str  # "thread" or "process"
-    name: str
-    pid: int
-    type_name: str
-    message: str
-    place: Place | None
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class LimitSet:
-    """A limit that the program set for itself, with the resource module."""
-
-    name: str
-    value: int
-    place: Place | None
-
-
-@dataclass(frozen=True, slots=True)
-class Seeded:
-    """A call that seeds a global generator. times: how often this line did so in this process."""
-
-    what: str
-    place: Place
-    pid: int
-    worker: int
-    at: float
-    times: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A file that a worker's dataset holds open for writing since before the worker began, and that grew."""
-
-    path: str
-    pid: int
-    worker: int
-    place: Place | None
-
-
-@dataclass(frozen=True, slots=True)
-class RewrittenFile:
-    """A file that a sample wrote and then read. locks: its process has locked a file."""
-
-    path: str
-    pid: int
-    worker: int
-    place: Place | None
-    locks: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +122,11 @@ class WatchedLoader:
         known = self.facts.get("home")
         return Place(*known) if known else None
 
+    def composed_at(self, path: str = "dataset") -> Place | None:
+        """Where the program put this part of the dataset together, or took it from another one."""
+        known = self.facts.get("composed", {}).get(path)
+        return Place(*known) if known else None
+
     @property
     def workers(self) -> int:
         """Its number of workers."""
@@ -253,18 +153,6 @@ class WatchedLoader:
         if not mapped:
             return epoch.indices
         return [mapped[at] if isinstance(at, int) and -len(mapped) <= at < len(mapped) else at for at in epoch.indices]
-
-
-@dataclass(frozen=True, slots=True)
-class Deed:
-    """What the program did to a file or folder. done: "removed", "moved", "entered" or "cut"."""
-
-    done: str
-    path: str
-    place: Place
-    at: float = 0.0
-    worker: int = -1
-    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +235,11 @@ class WatchedProcess:
     deeds: list[Deed] = field(default_factory=list)
     left: list[LeftHeld] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    shrunk: list[ShrunkFile] = field(default_factory=list)
+    exclusive: list[LockFile] = field(default_factory=list)
     limits: list[LimitSet] = field(default_factory=list)
     seeded: list[Seeded] = field(default_factory=list)
+    rank_asked: list[Place] = field(default_factory=list)  # the rank was asked for before the group of ranks existed
     written: list[WrittenFile] = field(default_factory=list)
     rewritten: list[RewrittenFile] = field(default_factory=list)
     saves: list[Saved] = field(default_factory=list)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import failures
-from unjam.doctor.proof import AGREES
+from unjam.doctor.proof import AGREES, Toggle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,41 @@ class BatchCannotArrive(Explanation):
     failed: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CannotBeRebuilt(Explanation):
+    """What the workers get can be pickled, and not unpickled. argument: "dataset", "collate_fn" or "worker_init_fn"."""
+
+    argument: str
+    failed: str
+    start: str
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Explain what fails while it is rebuilt from its pickle: in the workers, or a batch in the program's own process."""
+    for case in known.cases:
+        crossing = next((one for one in case.crossings if one.back), None)
+        as_is = case.as_is
+        if crossing is not None and as_is is not None and not as_is.fine and case.loader.start_method != "fork":
+            yield CannotBeRebuilt(
+                culprit=f"{crossing.name}, at {quoted(crossing.back_place)}" if crossing.back_place else crossing.name,
+                place=crossing.back_place or case.loader.dataset_place,
+                because=(
+                    f"{crossing.name} can be pickled; unpickling it raises {crossing.back[:200]}",
+                    *((f"raised at {quoted(crossing.back_place)}",) if crossing.back_place else ()),
+                    f"workers by {case.loader.start_method} begin with that: they end before their first sample",
+                ),
+                basis=Toggle(as_is.plan, (as_is.plan.changed(start="fork"),), identified=True),
+                case=case,
+                argument=crossing.name,
+                failed=crossing.back[:160],
+                start=case.loader.start_method,
+                accounts_for=("start", "died", "raised", "frozen"),
+            )
+            return
+    yield from _batch(known)
+
+
+def _batch(known: Knowledge) -> Iterator[Explanation]:
     """Explain an exception of the program's own process that was raised while it unpickled a batch."""
     failure = failures.fatal(known)
     if failure is None or not failure.unpickled or failure.worker >= 0:

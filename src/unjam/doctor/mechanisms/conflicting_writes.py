@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.faults import RewrittenFile, WrittenFile
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.watched import RewrittenFile, WrittenFile
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED

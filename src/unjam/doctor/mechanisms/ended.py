@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.exception_line import exception_line
+from unjam.doctor.facts.faults import Ended
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.watched import Ended
 from unjam.doctor.mechanisms import scenes
-from unjam.doctor.proof import AGREES
+from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.proof import AGREES, OBSERVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +26,19 @@ class AnswererEnded(Explanation):
     waits: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedFileShrunk(Explanation):
+    """A file was mapped, and made shorter afterwards. died: a process touched what is gone."""
+
+    path: str
+    mapped: int
+    size: int
+    died: bool
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Explain a freeze by a thread of the waiting process, or a child of it, that ended with an exception."""
+    yield from _mappings(known)
     watched = known.watched
     scene = watched.scene
     if watched.outcome != "frozen" or scene is None:
@@ -51,6 +64,28 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             raised=raised,
             waits=f"{waiter.name} waits at {place}" if place else waiter.name,
             accounts_for=("frozen", "raised"),
+        )
+        return
+
+
+def _mappings(known: Knowledge) -> Iterator[Explanation]:
+    """Find a file that has become shorter since it was mapped."""
+    for one in [one for process in known.watched.processes for one in process.shrunk]:
+        died = known.watched.outcome == "failed"
+        yield MappedFileShrunk(
+            culprit=f"{os.path.basename(one.path)}, opened again at {one.place}" if one.place else one.path,
+            place=one.place,
+            because=(
+                f"{size(one.mapped)} of {one.path} are mapped, and the file has {size(one.size)} now",
+                *((f"opened last at {quoted(one.place)}",) if one.place else ()),
+                "a process that touches what is gone is ended with SIGBUS; /dev/shm has nothing to do with it",
+            ),
+            basis=AGREES if died else OBSERVED,
+            path=one.path,
+            mapped=one.mapped,
+            size=one.size,
+            died=died,
+            accounts_for=("died", "raised", "start") if died else (),
         )
         return
 

@@ -6,7 +6,8 @@ import os
 
 from unjam.doctor.explanation import Knowledge
 from unjam.doctor.facts.exception_line import exception_line
-from unjam.doctor.facts.watched import WatchedFailure, WatchedLoader
+from unjam.doctor.facts.faults import WatchedFailure
+from unjam.doctor.facts.watched import WatchedLoader
 
 LONGEST = 40
 _ORDER = ("constructor", "sampler", "made", "sample", "collate", "iter", "next", "end")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.faults import LeftHeld
+from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, called_on_attribute
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import LeftHeld
+from unjam.doctor.facts.watched import Watched
 from unjam.doctor.mechanisms import failures, scenes
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES, Basis, Toggle
@@ -26,11 +29,20 @@ class NotGivenBack(Explanation):
     failed: str  # the exception that another process got because of it; "" for a freeze
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockFileLeft(Explanation):
+    """A process waits for a lock file to go away, and the process that created it is gone."""
+
+    path: str
+    waiter: str
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Explain a freeze, or a failure of another process, by what an earlier sample left behind."""
     watched = known.watched
     failure = failures.fatal(known)
     if watched.outcome == "frozen" and watched.scene is not None:
+        yield from _lock_files(watched, watched.scene)
         waiting = scenes.blocked_processes(watched.scene)
         stuck = [one.process.pid for one in waiting]
         for first in _firsts(watched.left):
@@ -44,6 +56,32 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         ]
         if others and "sqlite3" in failure.trace and failure.worker >= 0:
             yield _explanation(known, others[-1], [], failures.words(failure))
+
+
+def _lock_files(watched: Watched, scene: Scene) -> Iterator[Explanation]:
+    """Find a process that looks again and again, from the code that also creates a lock file, while that file stays."""
+    alive = {one.pid for one in scene.processes if not one.ended}
+    for left in [one for process in watched.processes for one in process.exclusive if one.pid not in alive]:
+        for process in scene.processes:
+            thread = process.thread if process.threads else None
+            if thread is None or left.place is None or thread.waiting.kind != "sleep":
+                continue
+            if left.place.file not in {frame.file for frame in thread.frames}:
+                continue
+            yield LockFileLeft(
+                culprit=f"{os.path.basename(left.path)}, created at {left.place}",
+                place=left.place,
+                because=(
+                    f"process {left.pid} created {left.path} at {quoted(left.place)}, and has ended",
+                    "the file is still there: nobody is left to remove it",
+                    f"{process.name} looks for it again and again at {quoted(thread.place)}",
+                ),
+                basis=AGREES,
+                path=left.path,
+                waiter=process.name,
+                accounts_for=("frozen",),
+            )
+            return
 
 
 _EXECUTE = ("execute", "executemany", "executescript")

@@ -57,6 +57,8 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 def _put_together(loader: WatchedLoader, member: str) -> Place | None:
     """The line that set the attribute with the concatenation."""
+    if (known := loader.composed_at(member.rpartition(".")[0])) is not None:
+        return known
     owner = member.rpartition(".")[0].rpartition(".")[2]
     files = [*loader.facts.get("files", ()), *(one.file for one in (loader.made, loader.place) if one is not None)]
     return next((at for file in dict.fromkeys(files) for at in stored(file, owner)), None) if owner else None

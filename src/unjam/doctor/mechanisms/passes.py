@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.watched import Seeded, Watched, WatchedEpoch, WatchedLoader, WatchedSample
+from unjam.doctor.facts.faults import Seeded
+from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader, WatchedSample
 
 
 def trainers(watched: Watched) -> list[WatchedLoader]:

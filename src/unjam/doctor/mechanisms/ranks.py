@@ -28,10 +28,12 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         return
     for loaders in watched.siblings():
         missing = {one.pid: _skipped(one) for one in loaders}
-        if not any(one.trains for one in loaders) or len(set(missing.values())) < 2:
-            continue
         first = max(loaders, key=lambda one: missing[one.pid])
-        place = leaves_loop_early(first.place)
+        same = len(set(missing.values())) < 2
+        # each rank may have left out as many as the others, but not the same ones: then the batch itself decides
+        place = leaves_loop_early(first.place, by_batch=same)
+        if not any(one.trains for one in loaders):
+            continue
         if missing[first.pid] < 1 or place is None:
             continue
         rank = watched.rank_of(first)

@@ -13,7 +13,7 @@ from unjam.doctor.mechanisms.trials import count, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Ground
 
 # stages in which a process works on samples
-WORK = ("sample", "collate", "init", "made", "task", "start", "end", "send")
+WORK = ("sample", "collate", "sampler", "init", "made", "task", "start", "end", "send")
 # seconds: report waits longer than the first; beyond the second a wait is likely a freeze
 WORTH_NAMING, NO_ACCIDENT = 3.0, 30.0
 # seconds of computing in one sample after which it may never end, and not only be slow
@@ -116,7 +116,7 @@ def _find_blocked(scene: Scene) -> list[BlockedProcess]:
 def blocked_process(scene: Scene, process: Process, thread: Thread) -> BlockedProcess:
     """Describe a thread as a blocked process, with the Stuck facts that trials use."""
     doing = process.doing
-    stage = doing.stage if doing.stage in ("sample", "init", "made", "collate") else "task"
+    stage = doing.stage if doing.stage in ("sample", "init", "made", "collate", "sampler") else "task"
     if stage == "sample" and not doing.index:
         stage = "task"
     stuck = Stuck(

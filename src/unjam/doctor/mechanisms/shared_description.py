@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case, Part
+from unjam.doctor.facts.faults import Resource
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Resource
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.faults import WatchedFailure
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, stored
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import HASH, SETTING, Watched, WatchedFailure, WatchedLoader
+from unjam.doctor.facts.watched import HASH, SETTING, Watched, WatchedLoader
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.mechanisms.trials import count, right_with, wrong_samples
 from unjam.doctor.proof import AGREES, OBSERVED, Basis

@@ -51,6 +51,8 @@ def worker_words(stuck: Stuck) -> str:
     who = f"worker {stuck.worker}" if stuck.worker >= 0 else "loading without workers"
     if stuck.stage == "sample":
         return f"{who} in sample {stuck.index}"
+    if stuck.stage == "sampler":
+        return "the main process in the sampler"
     stages = {"init": " in worker_init_fn", "made": " in iter(dataset)", "collate": " in the collate function"}
     if stuck.stage == "wait":
         return "the program"
@@ -183,7 +185,9 @@ def mean_seconds(trial: Trial | None) -> float:
 
 def forked_instead(as_is: Trial | None) -> Basis:
     """What it rests on that the workers' start method is to blame: forked ones load."""
-    return Toggle(as_is.plan, (as_is.plan.changed(start="fork"),)) if as_is and not as_is.fine else AGREES
+    if as_is is None or as_is.fine:
+        return AGREES
+    return Toggle(as_is.plan, (as_is.plan.changed(start="fork"),), identified=True)
 
 
 def without_workers(case: Case) -> Basis:

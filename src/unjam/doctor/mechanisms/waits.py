@@ -9,9 +9,11 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts import roles
 from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import WatchedLoader
 from unjam.doctor.mechanisms.trials import count
-from unjam.doctor.proof import AGREES
+from unjam.doctor.proof import AGREES, SUGGESTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +34,108 @@ class FullPipe(Explanation):
     at_end: bool  # the reader waits for the writer's end
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill(Explanation):
+    """The program makes no progress, and nothing else explains it. when: before, while or after it loaded."""
+
+    who: str
+    waits: str
+    when: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitWaits(Explanation):
+    """The program is at its end, and waits there for a child that does not end. ignores: it ignores the signal to end."""
+
+    child: str
+    ignores: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneConnectionAtATime(Explanation):
+    """A server of the program serves one connection until it is closed, and several workers keep theirs open."""
+
+    server: str
+    served: str
+    asks: str
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Explain the waits of a frozen program."""
     scene = known.watched.scene
     if known.watched.outcome == "frozen" and scene is not None:
         yield from explain_scene(scene)
+        yield from _exit(known, scene)
+        yield from _standstill(known, scene)
+
+
+def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
+    """Find a main process that multiprocessing lets wait for a child at its end."""
+    for main in scene.mains:
+        if not main.threads or roles.at(main.thread.frames, "multiprocessing/util.py", "_exit_function") < 0:
+            continue
+        child = next((one for one in scene.children(main) if not one.ended and one.role != "helper"), None)
+        if child is None or main.thread.waiting.kind != "child":
+            continue
+        loader = next((one for one in known.watched.loaders if child.pid in one.worker_pids), None)
+        place = _ignores_at(loader) if child.deaf and loader is not None else None
+        yield ExitWaits(
+            culprit=f"{child.name} at {place}" if place is not None else child.name,
+            place=place or (loader.made if loader is not None else None),
+            because=(
+                f"{main.name} is at its end, where multiprocessing sends SIGTERM to its children and waits for them",
+                f"{child.name} does not end: "
+                + ("it ignores SIGTERM" if child.deaf else child.thread.waiting.words if child.threads else "?"),
+                *((f"SIGTERM is ignored since {quoted(place)}",) if place is not None else ()),
+                *((f"it is a worker of {loader.name}",) if loader is not None else ()),
+            ),
+            basis=AGREES,
+            child=child.name,
+            ignores=child.deaf,
+            accounts_for=("frozen",),
+        )
+        return
+
+
+def _ignores_at(loader: WatchedLoader) -> Place | None:
+    files = [*loader.facts.get("files", ()), *(one.file for one in (loader.made, loader.place) if one is not None)]
+    calls = [
+        at for file in dict.fromkeys(files) for at in attribute_calls(file, ("signal", "sigaction", "pthread_sigmask"))
+    ]
+    return next((at for at in calls if "SIGTERM" in quoted(at)), None)
+
+
+def _standstill(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
+    """Say where the main process stands, and what the others wait for."""
+    main = next((one for one in scene.mains if one.threads), None)
+    if main is None:
+        return
+    place = main.thread.place
+    others = [
+        one for one in scene.processes if one is not main and one.threads and not one.ended and one.role != "helper"
+    ]
+    loaders = known.watched.loaders
+    over = bool(loaders) and all(epoch.over for loader in loaders for epoch in loader.epochs)
+    yield Standstill(
+        culprit=f"{place}" if place is not None else main.name,
+        place=place,
+        because=(
+            f"{main.name}: {main.thread.waiting.words}" + (f", at {quoted(place)}" if place is not None else ""),
+            *(
+                f"{one.name}: {one.thread.waiting.words}"
+                + (f", at {quoted(one.thread.place)}" if one.thread.place else "")
+                for one in others[:MOST_OTHERS]
+            ),
+        ),
+        basis=SUGGESTED,
+        who=main.name,
+        waits=main.thread.waiting.words,
+        when="before it uses a loader" if not loaders else "after its last batch" if over else "while it loads",
+        accounts_for=("frozen",),
+    )
+
+
+MOST_OTHERS = 4
 
 
 def explain_scene(scene: Scene) -> Iterator[Explanation]:
@@ -45,6 +144,35 @@ def explain_scene(scene: Scene) -> Iterator[Explanation]:
         if process.threads and not process.ended:
             yield from _pool(process)
             yield from _pipe(scene, process)
+            yield from _server(scene, process)
+
+
+def _server(scene: Scene, asks: Process) -> Iterator[Explanation]:
+    """Find a thread of the program that answers one connection at a time, while another process waits for an answer."""
+    thread = asks.thread
+    if thread.waiting.kind != "socket" or thread.peer_pids or asks.role != "worker" or thread.waiting.limit is not None:
+        return
+    for server in scene.processes:
+        for one in server.threads:
+            served = [scene.find(pid) for pid in one.peer_pids if pid not in (asks.pid, server.pid)]
+            idle = next((other for other in served if other is not None and other.threads), None)
+            if one.waiting.kind != "socket" or idle is None or one.waiting.writes:
+                continue
+            yield OneConnectionAtATime(
+                culprit=f"thread {one.name!r} of {server.name}",
+                place=one.place or thread.place,
+                because=(
+                    f"{asks.name} waits for {thread.waiting.words}, at {quoted(thread.place)}; nobody has accepted its connection",
+                    f"thread {one.name!r} of {server.name} waits for the next question of {idle.name}: {one.waiting.words}",
+                    f"{idle.name} has nothing to ask: it waits for {idle.thread.waiting.words}",
+                ),
+                basis=AGREES,
+                server=f"thread {one.name!r} of {server.name}",
+                served=idle.name,
+                asks=asks.name,
+                accounts_for=("frozen",),
+            )
+            return
 
 
 def _pool(process: Process) -> Iterator[Explanation]:

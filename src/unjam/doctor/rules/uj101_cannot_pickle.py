@@ -22,12 +22,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source_places import function_at
+from unjam.doctor.mechanisms.cannot_cross import CannotBeRebuilt
 from unjam.doctor.mechanisms.trials import forked_instead
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ101", "cannot-pickle", symptom="start")
+
+
+NAMES = (CannotBeRebuilt,)
+
+
+def words(one: CannotBeRebuilt) -> Words:
+    """Say that the way back fails."""
+    help_text = "make it work on an object whose attributes are not set yet: unpickling makes an empty object first"
+    if "__getattr__" in function_at(one.place) or "Recursion" in one.failed:
+        help_text = "in __getattr__, raise AttributeError for names that begin with two underscores, and for the attribute it looks in"
+    return Words(f"{one.argument} cannot be rebuilt in a worker ({one.start}): {one.failed}", help_text)
 
 
 def detect(case: Case) -> Finding | None:

@@ -39,21 +39,22 @@ def detect(case: Case) -> Finding | None:
         or case.alone is None
     ):
         return None
-    back = [crossing for crossing in case.crossings if crossing.back]
     started = "bootstrapping phase" not in as_is.output
-    if any(crossing.reason for crossing in case.crossings) or case.process_facts.interactive or not started:
+    if (
+        any(crossing.reason or crossing.back for crossing in case.crossings)
+        or case.process_facts.interactive
+        or not started
+    ):
         return None
     other, failure = differing(case, case.compared), only_in_workers(case)
-    if not other and failure is None and not (back and not as_is.fine):
+    if not other and failure is None:
         return None
     forked = compared.plan.changed(start="fork")
-    culprit = back[0].name if back else _missing(failure.message) if failure else f"dataset ({loader.dataset})"
+    culprit = _missing(failure.message) if failure else f"dataset ({loader.dataset})"
     what = (
         f"{failure.type_name} in sample {failure.index}: {failure.message}"
         if failure
         else f"{len({s.index for s in other})} samples differ from those without workers, among them {names(s.index for s in other)}"
-        if other
-        else back[0].back
     )
     return Finding(
         RULE,

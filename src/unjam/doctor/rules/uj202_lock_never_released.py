@@ -24,7 +24,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.left_held import NotGivenBack
+from unjam.doctor.mechanisms.left_held import LockFileLeft, NotGivenBack
 from unjam.doctor.mechanisms.trials import blocked_lock, frozen, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
@@ -32,12 +32,17 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ202", "lock-never-released", symptom="frozen")
 
 
-NAMES = (NotGivenBack,)
+NAMES = (NotGivenBack, LockFileLeft)
 _THINGS = {"transaction": "a transaction of {}", "file": "the lock file {}"}
 
 
-def words(one: NotGivenBack) -> Words:
+def words(one: NotGivenBack | LockFileLeft) -> Words:
     """Say which sample kept it, and what waits for it."""
+    if isinstance(one, LockFileLeft):
+        return Words(
+            f"{one.waiter} waits for the lock file {one.path} to go away, and the process that created it is gone",
+            "use a lock that the kernel releases when its process ends (fcntl.flock on an open file), or remove what is left at the start",
+        )
     thing = _THINGS.get(one.kind, "{}").format(one.culprit)
     then = f"another worker fails: {one.failed}" if one.failed else "the loader waits for it for ever"
     cure = (

@@ -20,11 +20,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.mechanisms.trials import count, frozen, waits_for, worker_words
+from unjam.doctor.mechanisms.waits import OneConnectionAtATime
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -32,6 +34,18 @@ RULE = Rule("UJ205", "sample-blocks", symptom="frozen")
 # other rules cover waits for these
 _OTHER_RULES = ("queue", "event", "barrier", "condition", "future", "executor", "loop")
 _OUTSIDE = ("socket", "pipe", "file", "child", "sleep", "disk")
+
+
+NAMES = (OneConnectionAtATime,)
+
+
+def words(one: OneConnectionAtATime) -> Words:
+    """Say who is served, and who waits."""
+    return Words(
+        f"{one.asks} waits for an answer of {one.server}, which serves one connection at a time, now that of {one.served}",
+        "let the server answer each connection in a thread of its own (ThreadingHTTPServer, ThreadingTCPServer), "
+        "or close the connection after each answer",
+    )
 
 
 def detect(case: Case) -> Finding | None:

@@ -30,6 +30,9 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
 
 
+LONG = 15.0  # of computing in a program that was watched, with nothing loaded
+
+
 def detect(case: Case) -> Finding | None:
     """Find a stuck process that uses the processor."""
     found = [
@@ -69,22 +72,23 @@ def detect_live(scene: Scene) -> Finding | None:
         if not process.same_sample or scene.seconds < watching.IN_DOUBT or not waits:
             continue
         blocked = watching.blocked_process(scene, process, thread)
-        silent = max(process.silent or 0.0, scene.seconds)
+        silent = max(process.silent or 0.0, scene.seconds, scene.quiet)
+        for_long = silent >= 60 or scene.quiet >= LONG
         place = watching.commonest(thread)
         return Finding(
             RULE,
-            f"{blocked.who} has computed for at least {watching.duration(scene.seconds)} and has not come to an end",
+            f"{blocked.who} has computed for at least {watching.duration(silent)} and has not come to an end",
             f"{worker_words(blocked.stuck)} at {place}",
             (
                 f"at {quoted(place)}, with {thread.busy:.0%} of a processor",
                 "whether it would end cannot be seen from outside: look again later; if it is the same then, it does not",
                 *watching.consequence(scene, blocked),
             ),
-            AGREES if silent >= 60 else SUGGESTED,
+            AGREES if for_long else SUGGESTED,
             f"look at the loop around {place}: what ends it for this sample?"
             + ("; timeout= in the loader turns the freeze into an error" if process.role == "worker" else ""),
             place,
-            severity=Severity.ERROR if silent >= 60 else Severity.WARNING,
+            severity=Severity.ERROR if for_long else Severity.WARNING,
         )
     return None
 

@@ -17,15 +17,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.mechanisms.trials import frozen, worker_words
+from unjam.doctor.mechanisms.waits import Standstill
 from unjam.doctor.proof import SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ209", "frozen", symptom="frozen", fallback=True, yields_to=("died", "start"))
+
+
+NAMES = (Standstill,)
+
+
+def words(one: Standstill) -> Words:
+    """Say where the program stands."""
+    return Words(
+        f"the program makes no progress {one.when}: {one.who} waits for {one.waits}",
+        f"look at {quoted(one.place) or one.who}: what would end this wait, and which process or thread does that?",
+    )
 
 
 def detect(case: Case) -> Finding | None:

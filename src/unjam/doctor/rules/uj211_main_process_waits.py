@@ -19,21 +19,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts import roles
-from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.mechanisms.trials import count
+from unjam.doctor.mechanisms.waits import ExitWaits
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ211", "main-process-waits", symptom="frozen", live=True)
 
 
-def detect(_case: Case) -> Finding | None:
-    """Return None: the doctor runs only the data loading, never the training."""
-    return None
+NAMES = (ExitWaits,)
+
+
+def words(one: ExitWaits) -> Words:
+    """Say which child keeps the program from its end."""
+    why = "it ignores SIGTERM" if one.ignores else "it does not end"
+    return Words(
+        f"the program is over and cannot leave: it waits for {one.child}, and {why}",
+        "end the workers before the program ends: drop the loader and its iterator (del), or leave persistent_workers off"
+        + ("; let workers keep the usual answer to SIGTERM" if one.ignores else ""),
+    )
 
 
 def detect_live(scene: Scene) -> Finding | None:

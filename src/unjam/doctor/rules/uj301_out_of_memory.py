@@ -61,7 +61,7 @@ def detect(case: Case) -> Finding | None:
             *(f"{b.type_name} in sample {b.index}: {b.message[:120]}" for b in errors[:1]),
             f"largest worker: {size(peak)}; memory that was free at the start: {size(memory)}",
         ),
-        Toggle(trial.plan, (fewer,)) if fewer else AGREES,
+        Toggle(trial.plan, (fewer,), identified=True) if fewer else AGREES,
         f"num_workers={min(fit, max(1, case.loader.num_workers - 1))} fits here; or load less for each sample in {case.loader.dataset}",
         next((b.place for b in errors if b.place), None) or case.loader.made_at,
     )

@@ -19,12 +19,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.ended import MappedFileShrunk
 from unjam.doctor.mechanisms.trials import ended, size, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ304", "bus-error", symptom="died")
+
+
+NAMES = (MappedFileShrunk,)
+
+
+def words(one: MappedFileShrunk) -> Words:
+    """Say which file became shorter."""
+    harm = "; a process that touched the rest was ended with SIGBUS" if one.died else ""
+    return Words(
+        f"{one.path} was cut to {size(one.size)} while {size(one.mapped)} of it are mapped{harm}",
+        "write to another file and rename it over this one, or give each dataset a file of its own",
+    )
 
 
 def detect(case: Case) -> Finding | None:

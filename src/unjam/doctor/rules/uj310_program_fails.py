@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.exception_line import exception_line
+from unjam.doctor.facts.faults import WatchedFailure
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, class_line, method_line
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Watched, WatchedFailure, WatchedLoader
+from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.system.file_owner import is_users

@@ -21,6 +21,8 @@ import itertools
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import draws, trainers
 from unjam.doctor.mechanisms.trials import count
@@ -70,6 +72,9 @@ def _finding(watched: Watched, one: WatchedLoader, other: WatchedLoader, share: 
     who = " and ".join(
         f"rank {r}" if r is not None else f"process {p}" for r, p in zip(ranks, (one.pid, other.pid), strict=True)
     )
+    early = next((at for process in watched.processes if process.pid == one.pid for at in process.rank_asked), None)
+    if early is not None and one.iterable:
+        return _too_early(one, early, f"{who} train on the same samples: {words} of the first epoch of {one.name}")
     sampler = one.facts.get("sampler")
     culprit = f"{sampler} of {one.name}" if not one.iterable else f"{one.facts.get('dataset')}.__iter__"
     return Finding(
@@ -86,6 +91,22 @@ def _finding(watched: Watched, one: WatchedLoader, other: WatchedLoader, share: 
         if not one.iterable
         else "let each stream take its share: rank * workers + worker out of ranks * workers",
         (one.home if one.iterable else None) or one.made or one.place,
+    )
+
+
+def _too_early(loader: WatchedLoader, place: Place, title: str) -> Finding:
+    """The stream asks for its rank, and did so before there was an answer."""
+    return Finding(
+        RULE,
+        title,
+        f"{quoted(place).partition(': ')[2]} at {place}",
+        (
+            f"asked at {quoted(place)} before init_process_group: the answer is that of a single process",
+            f"{loader.name} divides its stream by that answer",
+        ),
+        OBSERVED,
+        "make the dataset after init_process_group, or ask for the rank in __iter__",
+        place,
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import evaluators, trainers
 from unjam.doctor.mechanisms.splits import RanksSplitDifferently
@@ -82,17 +83,23 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
     whole = len(drawn) >= int(train.facts.get("base_length") or 0)
     if checked == drawn and (whole or apart):
         return None  # on purpose: how well the training set is learnt
+    split, its_split = train.composed_at(), other.composed_at()
     return Finding(
         RULE,
         f"{len(common):,} of the {len(checked):,} samples of {other.name} are also used for training by {train.name}",
-        f"{other.name}",
+        f"{quoted(its_split).partition(': ')[2]} at {its_split}" if its_split is not None else f"{other.name}",
         (
+            *((f"the part for evaluation is taken at {quoted(its_split)}",) if its_split is not None else ()),
+            *((f"the part for training is taken at {quoted(split)}",) if split not in (None, its_split) else ()),
             f"common {what}: {names(map(str, shown))}",
             f"training draws {len(drawn):,}, evaluation {len(checked):,}",
         ),
         OBSERVED,
-        "split once, so that the two parts have nothing in common, and use these parts for both loaders",
-        other.made or other.place,
+        "split once and use the two parts, or give both splits a generator with the same seed: "
+        "random_split(..., generator=torch.Generator().manual_seed(0))"
+        if split is not None and its_split is not None and split != its_split
+        else "split once, so that the two parts have nothing in common, and use these parts for both loaders",
+        its_split or other.made or other.place,
     )
 
 

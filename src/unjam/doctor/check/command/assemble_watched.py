@@ -5,25 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.check.trial.event_log import read
-from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import (
+from unjam.doctor.facts.faults import (
     Deed,
     Ended,
     LeftHeld,
     LimitSet,
-    Moment,
+    LockFile,
     Resource,
     RewrittenFile,
-    Saved,
     Seeded,
+    ShrunkFile,
+    WatchedFailure,
+    WrittenFile,
+)
+from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import (
+    Moment,
+    Saved,
     Synchronised,
     Transfers,
     WatchedEpoch,
-    WatchedFailure,
     WatchedLoader,
     WatchedProcess,
     WatchedSample,
-    WrittenFile,
 )
 
 
@@ -96,8 +100,12 @@ def _process(  # noqa: PLR0915 - a match over every event
                     _finish(known, event)
                     if process.rank is None:
                         process.rank = event.get("rank")
-            case "deed" | "left" | "ended" | "limit" | "seeded" | "written" | "rewritten":
+            case "deed" | "left" | "ended" | "limit" | "seeded" | "written" | "rewritten" | "exclusive":
                 _add_fault(process, event, pid)
+            case "rank_asked" if (asked := _place(event)) is not None:
+                process.rank_asked.append(asked)
+            case "shrunk":
+                process.shrunk.append(ShrunkFile(event["path"], event["mapped"], event["size"], _place(event)))
             case "saved":
                 process.saves.append(
                     Saved(
@@ -136,6 +144,8 @@ def _add_fault(process: WatchedProcess, event: dict[str, Any], pid: int) -> None
             process.seeded.append(Seeded(event["what"], place, pid, worker, at))
         case "written":
             process.written.append(WrittenFile(event["path"], pid, worker, place))
+        case "exclusive":
+            process.exclusive.append(LockFile(event["path"], pid, place))
         case "rewritten":
             process.rewritten.append(RewrittenFile(event["path"], pid, worker, place, event["locks"]))
 
@@ -223,7 +233,7 @@ def _add_worker(
         if event["k"] == "failed":
             failure = _failure(event, event["stage"], home.number if home else 0)
             (owner or processes[0]).failures.append(failure) if processes else None
-        elif event["k"] in ("deed", "left", "ended", "limit", "seeded", "written", "rewritten"):
+        elif event["k"] in ("deed", "left", "ended", "limit", "seeded", "written", "rewritten", "exclusive"):
             _add_fault(owner or processes[0], event, pid) if processes else None
         elif home is not None and "e" in event:
             known = next((one for one in home.epochs if one.number == start + event["e"]), None)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from unjam.doctor.check.command.assemble_watched import assemble_watched
@@ -168,7 +169,7 @@ class WatchedProgram(CapturedProgram):
                 continue
             scene = self._scene()
             if scene is not None and (used < COMPUTES * quiet or _stuck_in_sample(scene)):
-                return "frozen", None, scene
+                return "frozen", None, replace(scene, quiet=quiet)
 
     def _patience(self, alive: list[Usage], quiet: float, used: float, hurry: float | None) -> float:
         """How long it may be quiet. hurry: a factor; None: no loader is used yet, and imports take long on a busy disk."""
@@ -184,6 +185,8 @@ class WatchedProgram(CapturedProgram):
         processes = assemble_watched(self.folder)
         if outcome == "ended" and (code or any(f.stage == "end" for one in processes for f in one.failures)):
             outcome = "failed"
+        for process in processes:
+            process.exclusive = [one for one in process.exclusive if os.path.exists(f"/proc/{self.pid}/root{one.path}")]
         return Watched(
             outcome,
             code,
@@ -320,7 +323,7 @@ class WatchedProgram(CapturedProgram):
 def _stuck_in_sample(scene: Scene) -> bool:
     """Whether a process computes in one sample all the time."""
     return any(
-        one.doing.stage in ("sample", "collate") and one.same_sample and one.threads and one.thread.computes
+        one.doing.stage in ("sample", "collate", "sampler") and one.same_sample and one.threads and one.thread.computes
         for one in scene.processes
     )
 

@@ -11,6 +11,7 @@ import platform
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -341,8 +342,8 @@ def _try_to_pickle(name: str, root: Any, pickler: Any) -> Crossing:
         )
         return Crossing(name, culprit.path, culprit.type_name, culprit.reason, _place_of(name, root, culprit.path))
     # storages are sent as descriptors, which only a started process has
-    back = "" if b"rebuild_storage" in data else _unpickle_error(data)
-    return Crossing(name, nbytes=len(data), back=back, from_main=_from_main(data))
+    back, back_place = ("", None) if b"rebuild_storage" in data else _unpickle_error(data)
+    return Crossing(name, nbytes=len(data), back=back, back_place=back_place, from_main=_from_main(data))
 
 
 def _from_main(data: bytes) -> tuple[str, ...]:
@@ -360,14 +361,21 @@ def _from_main(data: bytes) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _unpickle_error(data: bytes) -> str:
+def _unpickle_error(data: bytes) -> tuple[str, Place | None]:
+    """Why it cannot be unpickled, and the user's line that raised."""
     try:
         pickle.loads(data)
     except Exception as error:  # noqa: BLE001 - as above
         if "main__" in str(error) or isinstance(error, (EOFError, OSError)):
-            return ""  # found by another check, or a descriptor that only a started process has
-        return f"{type(error).__name__}: {error}"
-    return ""
+            return "", None  # found by another check, or a descriptor that only a started process has
+        places = [
+            Place(one.filename, one.lineno or 0)
+            for one in traceback.extract_tb(error.__traceback__)
+            if is_users(one.filename)
+        ]
+        own = [one for one in places if one.file != __file__]
+        return f"{type(error).__name__}: {error}", own[-1] if own else None
+    return "", None
 
 
 def _place_of(name: str, root: Any, path: str) -> Place | None:

@@ -14,6 +14,8 @@ from typing import Any
 from unjam.doctor.check.inventory import names_in
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.source import class_place, file_of
+from unjam.doctor.facts.trial import Place
+from unjam.system.by_identity import ByIdentity
 from unjam.system.file_owner import is_users
 from unjam.system.random_state import state_of
 
@@ -27,6 +29,9 @@ _RANDOM = {
     "randperm", "rand", "randint", "shuffle", "permutation", "permuted", "default_rng", "Random", "sample", "choice",
     "choices", "multinomial", "RandomState", "random", "manual_seed", "Generator", "normal", "integers",
 }  # fmt: skip
+
+
+made: ByIdentity[Place] = ByIdentity()  # where the program took a part of a dataset, or put several together
 
 
 def plain_index(index: Any) -> Any:
@@ -158,6 +163,9 @@ def describe(loader: Any, token: Callable[[Any], int]) -> dict[str, Any]:
             if type(value).__module__ == "multiprocessing.managers"
         ],
         "stale": _stale(dataset),
+        "composed": {
+            path: (place.file, place.line) for path, one in layers(dataset) if (place := made.get(one)) is not None
+        },
         "transforms": {path: name for path, name, _ in transforms(dataset)},
         "reads": sorted(_attributes_read(dataset)),
     }

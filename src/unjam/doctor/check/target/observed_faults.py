@@ -13,6 +13,7 @@ from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.target.observer import Observer, place_fields, worker_number
 from unjam.doctor.check.trial.exception_words import words_of
 from unjam.doctor.facts.trial import Place, users_place
+from unjam.system.file_owner import is_users
 from unjam.system.import_hook import after_import
 
 MOST_SEEDS = 300
@@ -22,6 +23,7 @@ def record_faults(observer: Observer) -> None:
     """Patch what can be patched now, and the rest when the program imports it."""
     _record_threads(observer)
     after_import("multiprocessing.process", functools.partial(_record_processes, observer=observer))
+    after_import("torch.distributed.distributed_c10d", functools.partial(_record_ranks, observer=observer))
     seeds = _Seeds(observer)
     after_import("random", lambda module: seeds.patch(module, "seed", "random.seed"))
     after_import("numpy.random", lambda module: seeds.patch(module, "seed", "numpy.random.seed"))
@@ -97,6 +99,28 @@ class _Seeds:
         if self._count < MOST_SEEDS:
             self._count += 1
             self._observer.write("seeded", what=what, worker=worker_number(), file=place.file, line=place.line)
+
+
+def _record_ranks(module: ModuleType, *, observer: Observer) -> None:
+    """Note who asks for the rank before there is a group of ranks: the answer is that of a single process."""
+    told: set[Place] = set()
+    is_initialized = module.is_initialized
+
+    @functools.wraps(is_initialized)
+    def asked() -> Any:
+        answer = is_initialized()
+        if not answer and len(told) < MOST_SEEDS and observer.active:
+            with contextlib.suppress(Exception):
+                caller = sys._getframe(1)  # noqa: SLF001 - the caller's frame
+                place = users_place(caller)
+                if place is not None and place not in told and is_users(caller.f_code.co_filename):
+                    told.add(place)
+                    observer.write("rank_asked", file=place.file, line=place.line)
+        return answer
+
+    for owner in (module, sys.modules.get("torch.distributed")):
+        if getattr(owner, "is_initialized", None) is is_initialized:
+            vars(owner)["is_initialized"] = asked
 
 
 def limit_set(observer: Observer, arguments: tuple[Any, ...], frame: Any) -> None:

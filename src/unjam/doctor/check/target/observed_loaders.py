@@ -18,12 +18,13 @@ from collections.abc import Collection
 from types import FrameType, ModuleType
 from typing import Any
 
-from unjam.doctor.check.target import growing, held, openers
+from unjam.doctor.check.target import growing, held, mappings, openers
 from unjam.doctor.check.target.hook import is_probe
 from unjam.doctor.check.target.observed_synchronisations import SynchronisationObserver
 from unjam.doctor.check.target.observed_transfers import TransferObserver
 from unjam.doctor.check.target.observer import Observer, place_fields, rank
 from unjam.doctor.check.target.surroundings import Surroundings
+from unjam.doctor.facts.digest import unreadable
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.by_identity import ByIdentity
 
@@ -69,6 +70,7 @@ class LoaderObserver:
         self._tokens: ByIdentity[int] = ByIdentity()
         self._generators: list[Any] = []  # kept, so that no other object gets the number of one
         self._count = self._last_token = 0
+        self._shrunk: set[str] = set()
         self._pid = os.getpid()
         self._transfers = TransferObserver(observer)
         self.synchronisations = SynchronisationObserver(observer)
@@ -94,6 +96,7 @@ class LoaderObserver:
             record = LoaderRecord(self._count, None)
             self._records.put(loader, record)
         observer = self._observer
+        self._look_at_mappings()
         if not record.told:
             record.told = True
             self._describe(loader, record, frame)
@@ -122,6 +125,17 @@ class LoaderObserver:
             os._exit(0)
         self._transfers.patch()
         self.synchronisations.patch()
+
+    def _look_at_mappings(self) -> None:
+        """Note the files that have become shorter than their mappings, before anything reads them."""
+        found = mappings.shrunk()
+        for path, mapped, size in found:
+            if path not in self._shrunk:
+                self._shrunk.add(path)
+                place = openers.line_of(path)
+                at = {"file": place.file, "line": place.line} if place is not None else {}
+                self._observer.write("shrunk", path=path, mapped=mapped, size=size, **at)
+        unreadable[:] = [True] if found else []
 
     def seeded(self, iterator: Any) -> None:
         """The iterator is made: its seed names its workers' logs."""
@@ -270,6 +284,22 @@ def _grad_enabled() -> bool:
     import torch  # noqa: PLC0415 - the program has imported it
 
     return bool(torch.is_grad_enabled())
+
+
+def patch_datasets(module: ModuleType) -> None:
+    """Note where the program puts datasets together or takes parts of them."""
+    for kind in (module.Subset, module.ConcatDataset):
+        init = kind.__init__
+
+        @functools.wraps(init)
+        def made(this: Any, *args: Any, _init: Any = init, **kwargs: Any) -> None:
+            _init(this, *args, **kwargs)
+            with contextlib.suppress(Exception):
+                place = users_place(sys._getframe(1))  # noqa: SLF001 - the caller's frame
+                if place is not None:
+                    held.made.put(this, place)
+
+        kind.__init__ = made
 
 
 def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0915 - one function for each patch

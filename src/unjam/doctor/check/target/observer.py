@@ -201,7 +201,13 @@ def begin() -> None:
 
         patch_saves(module, observer)
 
+    def after_dataset(module: ModuleType) -> None:
+        from unjam.doctor.check.target.observed_loaders import patch_datasets  # noqa: PLC0415 - as above
+
+        patch_datasets(module)
+
     after_import("torch.serialization", after_serialization)
+    after_import("torch.utils.data.dataset", after_dataset)
     after_import("torch.utils.data.dataloader", after_dataloader)
     after_import("torch.utils.data._utils.fetch", after_fetch)
     after_import("torch.optim.optimizer", after_optimizer)

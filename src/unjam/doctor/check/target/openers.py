@@ -33,11 +33,16 @@ def hear(arguments: tuple[Any, ...], frame: Any) -> None:
         return
     place = users_place(frame)
     full = os.path.abspath(text)
-    if isinstance(flags, int) and flags & os.O_EXCL and flags & os.O_CREAT:
+    if is_exclusive(flags):
         created[full] = place
     if place is not None:
         opened[full] = place
         counts[place] += 1
+
+
+def is_exclusive(flags: Any) -> bool:
+    """Whether a file is created in a way that only one process can."""
+    return isinstance(flags, int) and bool(flags & os.O_EXCL and flags & os.O_CREAT)
 
 
 # -- what one sample does with files -----------------------------------------------------------------------------------
