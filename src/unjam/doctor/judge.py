@@ -125,6 +125,8 @@ def contradicted(finding: Finding, case: Case) -> bool:
         for one in process.failures
         if process.pid == seen.pid
     )
+    if failed and program.outcome == "ended" and finding.rule.symptom == "raised":
+        return True  # the program caught it, and went on to its end
     if failed:
         return False
     if finding.rule.code == "UJ306" and seen.workers:

@@ -1,6 +1,7 @@
 """Facts as JSON, and back: what one examination saw can be judged again, without running anything.
 
-A dataclass is an object of the fields that do not have their default; a line is "file:line". Where
+A dataclass is an object of the fields that do not have their default, and several of one type are a table: the names of
+the fields, and a row for each. A line is "file:line". Where
 the type of a field says nothing (`Any`), what JSON does not have is an object with one key, "$tuple"
 for example. Links between facts (`case.program`) are made anew when a recording is read.
 """
@@ -20,6 +21,7 @@ from unjam.doctor.facts.watched import Watched
 
 SCHEMA = 2
 _LINKS = {"program", "seen"}
+FEWEST_ROWS = 4
 
 
 def record(watched: Watched | None, cases: list[Case]) -> dict[str, Any]:
@@ -68,10 +70,26 @@ def encode(value: Any) -> Any:
     if isinstance(value, abc.Mapping):
         return _encode_mapping(value)
     if isinstance(value, (list, tuple)):
-        return [encode(one) for one in value]
+        return _encode_rows(value) if _are_alike(value) else [encode(one) for one in value]
     if isinstance(value, (set, frozenset)):
         return sorted((encode(one) for one in value), key=str)
     return str(value)
+
+
+def _are_alike(values: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether there are enough facts of one type to write them as a table."""
+    first = type(values[0]) if values else None
+    is_fact = dataclasses.is_dataclass(first) and first is not Place
+    return len(values) >= FEWEST_ROWS and is_fact and all(type(one) is first for one in values)
+
+
+def _encode_rows(values: list[Any] | tuple[Any, ...]) -> dict[str, Any]:
+    """Many facts of one type: the names of the fields once, and a list for each fact."""
+    told = [_encode_fields(one) for one in values]
+    names = list(dict.fromkeys(name for one in told for name in one))
+    # the default of a field stands for it where another row has a value
+    absent = {name: encode(default) for name, _, default in _fields(type(values[0])) if name in names}
+    return {"fields": names, "rows": [[one.get(name, absent[name]) for name in names] for one in told]}
 
 
 def _encode_fields(value: Any) -> dict[str, Any]:
@@ -142,6 +160,8 @@ def decode(told: Any, hint: Any) -> Any:
     if origin in (dict, abc.Mapping):
         pairs = told.items() if isinstance(told, dict) else [(_decode_any(key), one) for key, one in told]
         return {_as_key(key, arguments[0]): decode(one, arguments[1]) for key, one in pairs}
+    if isinstance(told, dict) and origin in (tuple, list):
+        told = [dict(zip(told["fields"], row, strict=True)) for row in told["rows"]]
     if origin is tuple:
         if arguments[-1] is Ellipsis:
             return tuple(decode(one, arguments[0]) for one in told)

@@ -204,6 +204,17 @@ def _caught(handler: ast.ExceptHandler) -> list[str]:
     return [ast.unparse(kind).rpartition(".")[2] for kind in kinds]
 
 
+def keeps_record(place: Place) -> bool:
+    """Whether the handler at a line passes the exception on to something: a list, a log, a counter by kind."""
+    tree = tree_of(place.file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ExceptHandler) and node.lineno == place.line and node.name:
+            return any(
+                isinstance(one, ast.Name) and one.id == node.name for line in node.body for one in ast.walk(line)
+            )
+    return False
+
+
 def _what_it_does(handler: ast.ExceptHandler, function: str, given: set[str], *, broad: bool) -> str:
     if any(isinstance(node, ast.Raise) for node in ast.walk(handler)):
         return ""

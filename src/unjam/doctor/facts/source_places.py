@@ -52,6 +52,16 @@ def function_at(place: Place | None) -> str:
     )
 
 
+def handlers_of(file: str, name: str) -> Iterator[Place]:
+    """Where a file catches an exception by this name."""
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ExceptHandler) and node.type is not None:
+            kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            if any(ast.unparse(kind).rpartition(".")[2] == name for kind in kinds):
+                yield Place(file, node.lineno)
+
+
 def attribute_line(home: Place | None, name: str) -> Place | None:
     """The first line of a class's file that sets an attribute of this name."""
     return min(stored(home.file, name), key=lambda place: place.line, default=None) if home is not None else None

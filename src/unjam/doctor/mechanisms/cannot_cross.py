@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source_places import class_line, handlers_of
+from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, Toggle
 
@@ -50,7 +52,47 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 accounts_for=("start", "died", "raised", "frozen"),
             )
             return
+    yield from _exception(known)
     yield from _batch(known)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExceptionChangesType(Explanation):
+    """torch could not make a worker's exception anew in the main process, and raised another one, which the program does not catch."""
+
+    type_name: str
+    caught_at: Place
+
+
+def _exception(known: Knowledge) -> Iterator[Explanation]:
+    """Explain a RuntimeError in place of an exception that the program would have caught."""
+    end = next((one for one in known.watched.failures if one.stage == "end"), None)
+    first = next(
+        (one for one in known.watched.failures if one.worker >= 0 and one.stage in ("sample", "collate")), None
+    )
+    if end is None or first is None or known.watched.outcome != "failed" or end.type_name == first.type_name:
+        return
+    name = first.type_name.rpartition(".")[2]
+    if f"Caught {name} in DataLoader worker" not in end.message:
+        return
+    files = list(dict.fromkeys(place.file for one in known.watched.loaders for place in (one.place, one.made) if place))
+    caught = next((at for file in files for at in handlers_of(file, name)), None)
+    place = next((at for file in files if (at := class_line(file, name)) is not None), None)
+    if caught is None:
+        return
+    yield ExceptionChangesType(
+        culprit=f"{name}.__init__" + (f" at {place}" if place is not None else ""),
+        place=place or first.place,
+        because=(
+            f"{failures.where(first)} raises {failures.words(first)}",
+            f"torch makes it anew in the main process from its text alone, which {name}.__init__ does not accept",
+            f"so a RuntimeError came instead, and {quoted(caught)} does not catch that",
+        ),
+        basis=AGREES,
+        type_name=name,
+        caught_at=caught,
+        accounts_for=("raised",),
+    )
 
 
 def _batch(known: Knowledge) -> Iterator[Explanation]:

@@ -60,7 +60,7 @@ def _explanation(loader: WatchedLoader, name: str, moments: list[Moment], where:
     values = [getattr(one, name) for one in later]
     shown = [size(one) if name == "memory" else f"{one:,}" for one in (values[0], values[-1])]
     kept, graph = _keeper(later)
-    opened = later[-1].opened
+    opened = later[-1].opened if name == "descriptors" else None
     files = [one.file for one in (loader.place, loader.made) if one is not None]
     place = filled_at(files, kept.rpartition(".")[2]) if kept else opened
     what = "memory" if name == "memory" else "open descriptors"

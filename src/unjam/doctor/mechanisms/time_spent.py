@@ -94,18 +94,17 @@ def _explanation(watched: Watched, loader: WatchedLoader, case: Case | None) -> 
     )
 
 
-TURNS = 0.25  # of the looks at busy workers
+TURNS, BUSY_LOOKS = 0.25, 40  # the share of the looks at busy workers, and the fewest of these
 
 
 def _turns(watched: Watched, loader: WatchedLoader, case: Case | None) -> Iterator[Explanation]:
     """Find a line at which several workers wait for a lock that processes share."""
     looks = watched.looks_at(loader)
     waiting = [(one.pid, line) for one in looks for line in one.lines if line.stage == "sample" and line.waits in LOCKS]
-    stacks = sum(line.times for one in looks for line in one.lines if line.stage in ("sample", "collate"))
     busy = sum(one.times - one.waits.get("pipe", 0) for one in looks)
     share = sum(one.waits.get(kind, 0) for one in looks for kind in LOCKS) / busy if busy else 0.0
     lines = Counter(line.place for _, line in waiting for _ in range(line.times))
-    if share < TURNS or stacks < FEWEST or len({pid for pid, _ in waiting}) < 2 or not lines:
+    if share < TURNS or busy < BUSY_LOOKS or lines.total() < 2:
         return
     place = lines.most_common(1)[0][0]
     locks = [part for part in case.kinds("lock", "semaphore") if part.facts.get("between_processes")] if case else []

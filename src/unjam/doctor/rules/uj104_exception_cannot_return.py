@@ -20,12 +20,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms.cannot_cross import ExceptionChangesType
 from unjam.doctor.mechanisms.trials import bad_samples, first_line, without_samples
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ104", "exception-cannot-return", symptom="frozen")
+
+
+NAMES = (ExceptionChangesType,)
+
+
+def words(one: ExceptionChangesType) -> Words:
+    """Say what the program gets in its place."""
+    return Words(
+        f"{one.type_name} of a worker arrives as RuntimeError, which the handler at {one.caught_at} does not catch",
+        f"let {one.type_name}.__init__ work with one text: give its other arguments defaults, or define __reduce__",
+    )
 
 
 def detect(case: Case) -> Finding | None:

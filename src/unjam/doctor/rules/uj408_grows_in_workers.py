@@ -22,15 +22,16 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.source_places import function_line
+from unjam.doctor.facts.source_places import filled_at, function_line
 from unjam.doctor.facts.watched import Watched
-from unjam.doctor.mechanisms.trials import size
+from unjam.doctor.mechanisms.trials import count, size
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj404_objects_copied_on_read import growth
 
 RULE = Rule("UJ408", "grows-in-workers", Severity.WARNING)
 WORTH = 8 << 20
+EXPLAINS = 0.2  # the share of the growth that what is kept must have
 
 
 def detect(case: Case) -> Finding | None:
@@ -42,24 +43,36 @@ def detect(case: Case) -> Finding | None:
     seen = max(m.samples for m in as_is.memory)
     length = case.loader.length or seen
     epoch = each * max(length / workers, seen)
-    grown = [name for fact in alone.facts.get("state", []) for name in fact.get("grown", [])]
-    if epoch < WORTH or not grown:
+    kept = {name: one for fact in alone.facts.get("state", []) for name, one in fact.get("kept", {}).items()}
+    loaded = max(1, len(alone.samples))
+    # what is kept of a sample, by the container that keeps it
+    shares = {name: added * nbytes / loaded for name, (added, nbytes, _) in kept.items()}
+    name = max(shares, key=lambda one: shares[one], default="")
+    if epoch < WORTH or not name or shares[name] < EXPLAINS * each:
         return None
-    name = grown[0]
-    place = case.loader.dataset_place
+    traced = kept[name][2]
+    files = case.seen.facts.get("files", ()) if case.seen is not None else ()
+    place = filled_at(files, name.rpartition(".")[2]) or case.loader.dataset_place
     per_sample = max((b.nbytes for b in as_is.batches), default=0) / max(1, case.loader.batch_size or 1)
     return Finding(
         RULE,
         f"every worker grows by {size(each)} a sample: {name} keeps what it loads",
         f"{name}",
         (
-            f"{name} is changed by loading; the workers' own memory grows with it",
+            f"without workers {loaded:,} samples added {count(kept[name][0], 'item')} to {name}, of about {size(kept[name][1])}",
+            *(
+                ("the items are exceptions: each keeps its traceback, and with that the variables of every frame",)
+                if traced
+                else ()
+            ),
             f"in an epoch: about {size(epoch)} in each of {workers} workers, {size(epoch * workers)} in all",
             *((f"a sample has {size(per_sample)}",) if per_sample else ()),
             *((f"at {quoted(place)}",) if place else ()),
         ),
         AGREES if each > 1000 else SUGGESTED,
-        f"put a limit on {name}, or do without it: each worker fills its own",
+        f"keep str(error) in {name}, or error.with_traceback(None)"
+        if traced
+        else f"put a limit on {name}, or do without it: each worker fills its own",
         place,
     )
 

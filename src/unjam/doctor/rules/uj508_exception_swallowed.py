@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source import keeps_record, quoted
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import OBSERVED, SUGGESTED, Severity
@@ -77,10 +77,12 @@ FEW = 0.2
 
 
 def _is_meant(case: Case, place: Place, hidden: int) -> bool:
-    """Whether a handler names the exceptions that it expects, and few samples raise them: the program does so on purpose."""
+    """Whether a handler names the exceptions that it expects, and few samples raise them or it writes them down: on purpose."""
     caught = next((words for at, words, _ in case.reading.excepts if at == place), "everything")
     loaded = len(case.alone.samples) if case.alone is not None else 0
-    return not any(one in caught for one in BROAD) and hidden < FEW * loaded and not any(t.bad for t in case.trials)
+    if any(one in caught for one in BROAD) or any(t.bad for t in case.trials):
+        return False
+    return hidden < FEW * loaded or keeps_record(place)
 
 
 def broken(DataLoader: Any) -> None:

@@ -63,7 +63,12 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare the batches of each whole epoch with len(loader)."""
     del cases
     for loader in watched.loaders:
-        wrong = next((one for one in loader.whole if one.expected is not None and one.batches != one.expected), None)
+        # a batch that raised, and that the program went on without, counts for len(loader)
+        raised = [one for one in watched.failures if one.stage == "next" and one.loader == loader.number]
+        wrong = next(
+            (one for one in loader.whole if one.expected is not None and one.batches != one.expected and not raised),
+            None,
+        )
         if wrong is None or (loader.iterable and loader.workers):
             continue  # a stream with workers: each worker may have a short last batch
         sampler, file = str(loader.facts.get("sampler")), str(loader.facts.get("sampler_file") or "")

@@ -18,7 +18,7 @@ from unjam.doctor.facts.trial import Place, place_of
 from unjam.doctor.facts.watched import Looks, SeenLine
 from unjam.system import python_stacks, waiting
 
-SHARE = 0.06  # of the time that reading stacks may take
+SHARE = 0.1  # of the time that reading stacks may take
 MOST_LINES = 12
 
 
@@ -53,7 +53,8 @@ class ProgramLooks:
                     seen.targets[os.readlink(f"/proc/{pid}/fd/{look.fds[0]}")] += 1
         began = time.monotonic()
         if now and not self._refused and began >= self._next:
-            pids = sorted(now)
+            # whoever waits at a pipe is probably idle, or is the training and waits for its workers
+            pids = sorted(pid for pid, look in now.items() if look.kind != "pipe") or sorted(now)
             self._turn += 1
             pid = pids[self._turn % len(pids)]
             self._stack(pid, now[pid].kind)

@@ -18,7 +18,8 @@ from collections.abc import Collection
 from types import FrameType, ModuleType
 from typing import Any
 
-from unjam.doctor.check.target import growing, held, mappings, openers
+from unjam.doctor.check import growing
+from unjam.doctor.check.target import held, mappings, openers
 from unjam.doctor.check.target.hook import is_probe
 from unjam.doctor.check.target.observed_synchronisations import SynchronisationObserver
 from unjam.doctor.check.target.observed_transfers import TransferObserver

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from unjam.doctor.check.growing import resources
 from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.target import held, observed_faults, openers, reach
-from unjam.doctor.check.target.growing import resources
 from unjam.doctor.check.target.left_held import HeldThings
 from unjam.doctor.check.target.observer import Observer, worker_number
 from unjam.doctor.check.target.openers import collect_no_more, collect_opened

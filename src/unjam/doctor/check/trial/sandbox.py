@@ -13,8 +13,9 @@ import tempfile
 import time
 from typing import Any
 
+from unjam.doctor.check import growing
 from unjam.doctor.check.cleanup_process import note
-from unjam.doctor.check.inventory import Inventory, open_files, sizes
+from unjam.doctor.check.inventory import Inventory, open_files, sizes, walk
 from unjam.doctor.check.trial import instrument, self_inspection, shared_memory
 from unjam.doctor.check.trial.changes import ease, own_file
 from unjam.doctor.check.trial.event_log import EventLog
@@ -120,6 +121,7 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
         "state",
         changed=[name for name in after if after[name] != state.get(name)],
         grown=[path for path, size in sizes_now.items() if size > sizes_then.get(path, size)],
+        kept=growing.kept(sizes_then, ((found.path, found.obj) for found in walk(roots))),
     )
     _close(loader)
     recorder.write("goodbye")

@@ -1,0 +1,148 @@
+"""What a process holds, as small numbers that can be compared over time: memory, descriptors, and the containers of its loop."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable
+from types import FrameType, FunctionType, ModuleType, TracebackType
+from typing import Any
+
+from unjam.system.file_owner import is_users
+
+MOST_FRAMES, MOST_NAMES, DEEPEST, LOOKED_AT = 3, 60, 2, 12
+MOST_OBJECTS, MOST_ITEMS = 300, 40
+_CONTAINERS = (list, dict, set, deque)
+
+
+def resources() -> dict[str, int]:
+    """The descriptors, threads, memory and children of this process."""
+    found = {}
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        found["descriptors"] = len(os.listdir("/proc/self/fd"))
+        found["threads"] = len(os.listdir("/proc/self/task"))
+        with open("/proc/self/statm", encoding="ascii") as file:
+            found["memory"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            found["children"] = len(file.read().split())
+    return found
+
+
+def containers(frame: FrameType | None) -> dict[str, list[int]]:
+    """The containers that the user's frames and their objects hold: length, bytes of one item, and whether it holds a graph."""
+    found: dict[str, list[int]] = {}
+    frames = 0
+    while frame is not None and frames < MOST_FRAMES:
+        if is_users(frame.f_code.co_filename):
+            frames += 1
+            for name, value in list(frame.f_locals.items()):
+                _add(found, name, value, direct=True)
+                _add_parts(found, name, value, DEEPEST)
+        frame = frame.f_back
+    return found
+
+
+def _add_parts(found: dict[str, list[int]], name: str, value: Any, deep: int) -> None:
+    """Add the containers that an object of the program holds, and those of the objects in it."""
+    own = getattr(value, "__dict__", None)
+    if not isinstance(own, dict) or isinstance(value, (type, ModuleType)) or not is_users(_file(type(value))):
+        return
+    for inner, part in list(own.items())[:30]:
+        _add(found, f"{name}.{inner}", part, direct=False)
+        if deep > 1:
+            _add_parts(found, f"{name}.{inner}", part, deep - 1)
+
+
+def _file(kind: type) -> str:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None) or "<ipynb>"
+
+
+def _add(found: dict[str, list[int]], path: str, value: Any, *, direct: bool) -> None:
+    if len(found) >= MOST_NAMES or path.startswith("__"):
+        return
+    if isinstance(value, _CONTAINERS) and value:
+        item = next((one for one in _some(value) if _has_graph(one)), None)
+        found[path] = [len(value), _bytes(item if item is not None else _last(value)), int(item is not None)]
+    elif not direct and _has_graph(value):
+        found[path] = [1, _bytes(value), 1]
+
+
+def _some(container: Any) -> list[Any]:
+    """The last item and a few of the others."""
+    items = container.values() if isinstance(container, dict) else container
+    step = max(1, len(container) // LOOKED_AT)
+    return [_last(container), *itertools.islice(items, 0, None, step)][: LOOKED_AT + 1]
+
+
+def _last(container: Any) -> Any:
+    if isinstance(container, dict):
+        return next(reversed(container.values()))
+    return container[-1] if isinstance(container, (list, deque)) else next(iter(container))
+
+
+def _tensor(item: Any) -> Any:
+    """The first tensor of an item."""
+    for _ in range(3):
+        if hasattr(item, "untyped_storage"):
+            return item
+        if isinstance(item, dict):
+            item = list(item.values())
+        if not isinstance(item, (list, tuple)) or not item:
+            return None
+        item = next((one for one in item if hasattr(one, "untyped_storage")), item[0])
+    return None
+
+
+def _has_graph(item: Any) -> bool:
+    tensor = _tensor(item)
+    return tensor is not None and tensor.requires_grad and not tensor.is_leaf
+
+
+def retained(item: Any) -> tuple[int, bool]:
+    """About how many bytes an item keeps alive, and whether it does so through the traceback of an exception."""
+    waiting, seen, total, traced = [item], set[int](), 0, False
+    while waiting and len(seen) < MOST_OBJECTS:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, (type, ModuleType, FunctionType)):
+            continue
+        seen.add(id(one))
+        with contextlib.suppress(Exception):  # code of the user's objects may run
+            inner, size = _inside(one)
+            total += size
+            traced = traced or isinstance(one, TracebackType)
+            waiting += inner
+    return total, traced
+
+
+def _inside(one: Any) -> tuple[list[Any], int]:
+    """What an object holds, and its own bytes."""
+    if hasattr(one, "untyped_storage"):
+        return [], int(one.untyped_storage().nbytes())
+    if hasattr(one, "__array_interface__"):
+        return ([one.base], 0) if one.base is not None else ([], int(one.nbytes))
+    if isinstance(one, TracebackType):
+        return [*one.tb_frame.f_locals.values(), one.tb_next], 0
+    if isinstance(one, BaseException):
+        return [one.__traceback__, one.__cause__, one.__context__, *one.args], 0
+    if isinstance(one, dict):
+        return list(one.values())[:MOST_ITEMS], sys.getsizeof(one)
+    if isinstance(one, (list, tuple, set, frozenset, deque)):
+        return list(itertools.islice(one, MOST_ITEMS)), sys.getsizeof(one)
+    own = getattr(one, "__dict__", None)
+    return ([own] if isinstance(own, dict) else []), sys.getsizeof(one)
+
+
+def kept(before: dict[str, int], found: Iterable[tuple[str, Any]]) -> dict[str, tuple[int, int, bool]]:
+    """Of each container that has grown: items that were added, bytes that one of them keeps, and whether by a traceback."""
+    return {
+        path: (len(one) - before[path], *retained(_last(one)))
+        for path, one in found
+        if isinstance(one, _CONTAINERS) and len(one) > before.get(path, len(one))
+    }
+
+
+def _bytes(item: Any) -> int:
+    return retained(item)[0]
