@@ -10,9 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from unjam.doctor.report import catalogue
 from unjam.doctor.report.machine import as_json
-from unjam.doctor.rules import BY_CODE, RULES
+from unjam.doctor.rules import RULES, example
 
 BUDGET = 25.0
 HURRY = 0.4  # their samples take no time
@@ -50,17 +49,9 @@ def chosen() -> tuple[list, str]:
     return [file for file in checked if file.RULE.code in tenth | changed], f"UNJAM_RULES={seed}"
 
 
-def diagnose(function, folder: Path, budget: float = BUDGET) -> dict:
+def diagnose(program: Path, folder: Path, budget: float = BUDGET) -> dict:
     """What the doctor says of one program."""
-    if not catalogue.is_script(function):
-        import torch.utils.data
-
-        from unjam.doctor.check.command.check import Wishes, check
-        from unjam.doctor.check.command.target_process import TargetProcess
-
-        process = TargetProcess.from_function(lambda: function(torch.utils.data.DataLoader))
-        return json.loads(as_json(check(process, function.__module__, Wishes(budget, hurry=HURRY)), ""))
-    code = function(None)
+    code = program.read_text()
     path = folder / "program.py"
     path.write_text(code)
     if code.startswith("# notebook"):
@@ -70,7 +61,7 @@ def diagnose(function, folder: Path, budget: float = BUDGET) -> dict:
         return _with_small_shm(path, code.splitlines()[0].partition("=")[2])
     from unjam.doctor.check.command.check import Wishes, check_program
 
-    return json.loads(as_json(check_program(str(path), [], Wishes(BUDGET, hurry=HURRY)), ""))
+    return json.loads(as_json(check_program(str(path), [], Wishes(budget, hurry=HURRY)), ""))
 
 
 def _with_small_shm(program: Path, size: str) -> dict:
@@ -86,7 +77,7 @@ def _with_small_shm(program: Path, size: str) -> dict:
 
 def main(code: str, kind: str, out: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        said = diagnose(getattr(BY_CODE[code], kind), Path(folder), SHORT.get(code, BUDGET))
+        said = diagnose(example(code, kind), Path(folder), SHORT.get(code, BUDGET))
     Path(out).write_text(json.dumps(said))  # the program itself may print
 
 

@@ -66,10 +66,10 @@ def test_every_loader_of_a_training_is_seen_and_nothing_is_left(tmp_path, start,
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(300)
 def test_an_edit_is_proven_and_written_only_when_wanted(tmp_path):
-    from unjam.doctor.rules import BY_CODE
+    from unjam.doctor.rules import example
 
     program = tmp_path / "program.py"
-    text = BY_CODE["UJ524"].broken(None)
+    text = example("UJ524", "broken").read_text()
     program.write_text(text)
     check(program, "--diff")
     assert program.read_text() == text

@@ -8,17 +8,16 @@ import pytest
 
 from run_frozen import look, look_until_found, settle, stop
 from support import start_python
-from unjam.doctor.rules import RULES
+from unjam.doctor.rules import RULES, example
 
 LIVE = [file.RULE.code for file in RULES if file.RULE.live]
-PROGRAM = "import sys; from torch.utils.data import DataLoader; from unjam.doctor.rules import BY_CODE; getattr(BY_CODE[sys.argv[1]], sys.argv[2])(DataLoader)"
 
 
 def seen(code: str, kind: str) -> list[dict]:
     """What `unjam why` says of a rule's program while it runs."""
     quiet = subprocess.DEVNULL
     process = start_python(
-        ["-c", PROGRAM, code, kind],
+        [example(code, kind)],
         warm=False,
         stdin=subprocess.PIPE,
         stdout=quiet,

@@ -16,8 +16,8 @@ import sysconfig
 from typing import Any
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# each rule contains two small example programs; they count as user code
-_RULES = (os.path.join(HERE, "doctor", "rules", "uj"), os.path.join(HERE, "doctor", "rules", "programs.py"))
+# beside each rule are two small programs; they count as user code
+_PROGRAMS = os.path.join(HERE, "doctor", "rules", "programs", "")
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
 _LIBRARY = re.compile(r"^(.*?/lib(?:64)?/(?:python|pypy)3\.\d+t?)/")
 _ZIPPED = re.compile(r"/python3\d+\.zip/")
@@ -25,7 +25,7 @@ _ZIPPED = re.compile(r"/python3\d+\.zip/")
 
 def is_ours(file: str) -> bool:
     """Whether a file belongs to unjam."""
-    return file.startswith(HERE + os.sep) and not file.startswith(_RULES)
+    return file.startswith(HERE + os.sep) and not file.startswith(_PROGRAMS)
 
 
 def is_pythons(file: str) -> bool:

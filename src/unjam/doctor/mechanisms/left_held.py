@@ -127,7 +127,10 @@ def _explanation(known: Knowledge, left: LeftHeld, stuck: list[int], failed: str
     files = loader.facts.get("files", ()) if loader is not None else ()
     taken = left.place or called_on_attribute(files, left.path.rpartition(".")[2], ("acquire",))
     if taken is None and left.kind == "transaction":
-        taken = next((at for file in files for at in attribute_calls(file, _EXECUTE) if _changes(at)), None)
+        calls = [at for file in files for at in attribute_calls(file, _EXECUTE) if _changes(at)]
+        home = loader.home if loader is not None else None
+        # what makes the database comes before the class that reads it
+        taken = next((at for at in calls if home is None or at.file != home.file or at.line > home.line), None)
     ways = f"was ended by {left.raised}" if left.raised else "returned"
     who = f"worker {left.worker}" if left.worker >= 0 else "the program"
     return NotGivenBack(

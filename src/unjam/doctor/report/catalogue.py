@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from typing import Any
 
-from unjam.doctor.rules import BY_CODE, RULES, RuleFile
+from unjam.doctor.rules import BY_CODE, RULES, RuleFile, example
 
 HEADINGS = ("What happened", "Why", "How to confirm", "How to fix", "Limits")
 
@@ -38,16 +37,6 @@ def explanation(file: RuleFile) -> str:
     return "\n".join(parts).rstrip()
 
 
-def is_script(function: Any) -> bool:
-    """Whether a rule's example program is a whole script, returned as text."""
-    return inspect.signature(function).return_annotation in ("str", str)
-
-
-def program(function: Any) -> str:
-    """Return a rule's example program as text."""
-    return str(function(None)) if is_script(function) else textwrap.dedent(inspect.getsource(function))
-
-
 def page(file: RuleFile) -> str:
     """Return a rule's page for the documentation."""
     title, found = sections(file)
@@ -61,8 +50,22 @@ def page(file: RuleFile) -> str:
     ]
     for heading in HEADINGS:
         lines += [f"## {heading}", "", found[heading], ""]
-    lines += ["## A program that has it", "", "```python", program(file.broken).rstrip(), "```", ""]
-    lines += ["## The same without it", "", "```python", program(file.fixed).rstrip(), "```", ""]
+    lines += [
+        "## A program that has it",
+        "",
+        "```python",
+        example(file.RULE.code, "broken").read_text(encoding="utf-8").rstrip(),
+        "```",
+        "",
+    ]
+    lines += [
+        "## The same without it",
+        "",
+        "```python",
+        example(file.RULE.code, "fixed").read_text(encoding="utf-8").rstrip(),
+        "```",
+        "",
+    ]
     return "\n".join(lines)
 
 

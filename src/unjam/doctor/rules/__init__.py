@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -23,8 +24,11 @@ class RuleFile(Protocol):
 
     RULE: Rule
     __doc__: str
-    broken: Callable[[Any], str | None]
-    fixed: Callable[[Any], str | None]
+
+
+def example(code: str, kind: str) -> Path:
+    """The smallest real program with ("broken") or without ("fixed") what a rule finds; only in a source tree."""
+    return Path(__file__).parent / "programs" / f"{code.lower()}_{kind}.py"
 
 
 def _files() -> list[RuleFile]:

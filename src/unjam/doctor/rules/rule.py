@@ -1,11 +1,9 @@
 """What a rule is, and what it finds.
 
-A rule is one file. Its docstring is the only text about it, under fixed headings. `detect` gets a
-Case (what the doctor's trials showed) and returns a Finding or None. `detect_live`,
-which is optional, gets a Scene (a running program seen from outside) and returns a Finding or None.
-`detect_program`, optional as well, gets a Watched (the program as it ran) and the Cases of its
-loaders, and returns a list of Findings.
-`broken` and `fixed` are the smallest real programs with and without the problem.
+A rule is one file. Its docstring is the only text about it, under fixed headings. It names explanations of the
+mechanisms (NAMES, `words`), or finds its cause itself: `detect` in the trials of a loader (a Case), `detect_program` in a
+program as it ran (a Watched, and the Cases of its loaders), `detect_live` in a running program seen from outside (a Scene).
+The smallest real programs with and without the cause are files in `programs/`.
 """
 
 from __future__ import annotations

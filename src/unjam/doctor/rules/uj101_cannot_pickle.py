@@ -20,8 +20,6 @@ Limits: objects that are pickled only when a batch is sent back are covered by U
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
@@ -78,19 +76,3 @@ def help_for(path: str, type_name: str) -> str:
         f"make {path} in the worker: unjam.per_worker(function that makes it, its arguments) in its place, or None in __init__ and made on "
         "first use, or drop it in __getstate__"
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Put a lambda into the dataset and use forkserver."""
-    from unjam.doctor.rules.programs import Scaled
-
-    for _ in DataLoader(Scaled(lambda x: 2 * x), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use a function with a name."""
-    from unjam.doctor.rules.programs import Scaled, double
-
-    for _ in DataLoader(Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
-        pass

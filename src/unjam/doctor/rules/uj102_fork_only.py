@@ -20,8 +20,6 @@ Limits: this is a note, not a failure. A lambda in a dataset does not break fork
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.proof import OBSERVED, Severity
@@ -51,19 +49,3 @@ def detect(case: Case) -> Finding | None:
         f"nothing to do on Python {case.process_facts.python}; to be ready: {help_for(first.path, first.type_name)}",
         first.place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Put a lambda into the dataset and use fork."""
-    from unjam.doctor.rules.programs import Scaled
-
-    for _ in DataLoader(Scaled(lambda x: 2 * x), batch_size=4, num_workers=1, multiprocessing_context="fork"):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use a function with a name."""
-    from unjam.doctor.rules.programs import Scaled, double
-
-    for _ in DataLoader(Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="fork"):
-        pass

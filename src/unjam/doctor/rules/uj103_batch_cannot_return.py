@@ -19,8 +19,6 @@ Limits: the doctor tries only the first batches; it does not see a later batch t
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
@@ -100,25 +98,3 @@ def detect_live(scene: Scene) -> Finding | None:
             main.thread.place,
         )
     return None
-
-
-def broken(DataLoader: Any) -> None:
-    """Return a generator in the batch."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def collate(samples: list[Any]) -> dict[str, Any]:
-        return {"x": samples, "later": (sample for sample in samples)}
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, collate_fn=collate):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Return a list instead of the generator."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def collate(samples: list[Any]) -> dict[str, Any]:
-        return {"x": samples, "later": list(samples)}
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, collate_fn=collate):
-        pass

@@ -18,8 +18,6 @@ Limits: the doctor knows only exceptions that were raised during its trials.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
@@ -64,27 +62,3 @@ def detect(case: Case) -> Finding | None:
         f"repair {where}; and define {first.type_name} at the top of a module, so that failures can be seen",
         first.place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Raise an exception whose class is defined inside a function."""
-    from unjam.doctor.rules.programs import Numbers
-
-    class FailedBatch(Exception):
-        pass
-
-    def make(index: int) -> int:
-        if index == 5:
-            raise FailedBatch(index)
-        return index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load samples that do not fail."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
-        pass

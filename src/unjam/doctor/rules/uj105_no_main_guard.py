@@ -18,8 +18,6 @@ Limits: a program that is started with `python -c` or from a notebook has no fil
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import forked_instead
@@ -53,25 +51,4 @@ def detect(case: Case) -> Finding | None:
         f"move the code from {loader.made_at or loader.iterated_at} on into main(), and call it under the guard",
         loader.iterated_at,
         '+if __name__ == "__main__":\n+    main()',
-    )
-
-
-def broken(DataLoader: Any) -> str:
-    """Return a script without a guard."""
-    return (
-        "from torch.utils.data import DataLoader\n"
-        "from unjam.doctor.rules.programs import Numbers\n"
-        "for batch in DataLoader(Numbers(8), batch_size=4, num_workers=1, multiprocessing_context='spawn'):\n"
-        "    print(batch)\n"
-    )
-
-
-def fixed(DataLoader: Any) -> str:
-    """Return the script with a guard."""
-    return (
-        "from torch.utils.data import DataLoader\n"
-        "from unjam.doctor.rules.programs import Numbers\n"
-        "if __name__ == '__main__':\n"
-        "    for batch in DataLoader(Numbers(8), batch_size=4, num_workers=1, multiprocessing_context='spawn'):\n"
-        "        print(batch)\n"
     )

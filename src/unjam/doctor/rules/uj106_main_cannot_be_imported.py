@@ -17,8 +17,6 @@ Limits: none known.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import forked_instead
 from unjam.doctor.rules.rule import Finding, Rule
@@ -64,13 +62,3 @@ _CLASS = (
     "    def __getitem__(self, i):\n"
     "        return i * i\n"
 )
-
-
-def broken(DataLoader: Any) -> str:
-    """Define the class in a cell and use spawn."""
-    return "# notebook\n" + _CELL.format(klass=_CLASS, method="spawn")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Use the same cell with fork."""
-    return "# notebook\n" + _CELL.format(klass=_CLASS, method="fork")

@@ -18,8 +18,6 @@ Limits: the doctor does not see a difference that no sample uses.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import differing, names, only_in_workers, right_with
@@ -79,19 +77,3 @@ def _missing(message: str) -> str:
     """Return the quoted name from an exception message."""
     parts = message.split("'")
     return parts[-2] if "attribute" in message and len(parts) > 3 else parts[1] if len(parts) > 2 else message
-
-
-def broken(DataLoader: Any) -> None:
-    """Use a __getstate__ that leaves an attribute out."""
-    from unjam.doctor.rules.programs import Forgetful
-
-    for _ in DataLoader(Forgetful(keep=False), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use a __getstate__ that keeps every attribute."""
-    from unjam.doctor.rules.programs import Forgetful
-
-    for _ in DataLoader(Forgetful(keep=True), batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
-        pass

@@ -18,8 +18,6 @@ Limits: a lock inside native code has no name here (UJ203).
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case, ThreadFacts
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
@@ -104,51 +102,3 @@ def detect_live(scene: Scene) -> Finding | None:
             blocked.thread.place,
         )
     return None
-
-
-def broken(DataLoader: Any) -> None:
-    """Let a thread of the program hold the dataset's lock."""
-    import threading
-    import time
-
-    from unjam.doctor.rules.programs import Numbers
-
-    lock, ready = threading.Lock(), threading.Event()
-
-    def refresh() -> None:
-        with lock:
-            ready.set()
-            time.sleep(60)
-
-    def make(index: int) -> int:
-        with lock:
-            return index
-
-    threading.Thread(target=refresh, daemon=True).start()
-    ready.wait(5)
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Give the thread its own lock."""
-    import threading
-    import time
-
-    from unjam.doctor.rules.programs import Numbers
-
-    lock, other, ready = threading.Lock(), threading.Lock(), threading.Event()
-
-    def refresh() -> None:
-        with other:
-            ready.set()
-            time.sleep(60)
-
-    def make(index: int) -> int:
-        with lock:
-            return index
-
-    threading.Thread(target=refresh, daemon=True).start()
-    ready.wait(5)
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass

@@ -17,8 +17,6 @@ Limits: the line that took the lock first is found by reading the source, not by
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
@@ -184,38 +182,3 @@ def _no_holder(scene: Scene, blocked: watching.BlockedProcess, *, between: bool)
         ["no other thread of this process is inside it"],
         AGREES,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Take a lock that one code path does not release."""
-    import multiprocessing
-
-    from unjam.doctor.rules.programs import Numbers
-
-    lock = multiprocessing.Lock()
-
-    def make(index: int) -> int:
-        lock.acquire()
-        if index == 3:
-            return 0
-        lock.release()
-        return index
-
-    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=2):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Take the lock with `with`."""
-    import multiprocessing
-
-    from unjam.doctor.rules.programs import Numbers
-
-    lock = multiprocessing.Lock()
-
-    def make(index: int) -> int:
-        with lock:
-            return 0 if index == 3 else index
-
-    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=2):
-        pass

@@ -22,8 +22,6 @@ waits.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
@@ -113,38 +111,3 @@ def detect_live(scene: Scene) -> Finding | None:
             blocked.thread.place,
         )
     return None
-
-
-def broken(DataLoader: Any) -> None:
-    """Use OpenMP with several threads before the fork and after it."""
-    import torch
-
-    from unjam.doctor.rules.programs import Numbers
-
-    big = torch.ones(4_000_000)
-    torch.set_num_threads(2)
-    (big * 2).sum()
-
-    def make(index: int) -> float:
-        torch.set_num_threads(2)
-        return float((big * index).sum())
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use one thread in the worker, which is the default of torch."""
-    import torch
-
-    from unjam.doctor.rules.programs import Numbers
-
-    big = torch.ones(4_000_000)
-    torch.set_num_threads(2)
-    (big * 2).sum()
-
-    def make(index: int) -> float:
-        return float((big * index).sum())
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass

@@ -17,8 +17,6 @@ Limits: with spawn and forkserver such objects usually cannot be pickled at all 
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
@@ -102,39 +100,3 @@ def detect_live(scene: Scene) -> Finding | None:
             blocked.thread.place,
         )
     return None
-
-
-def broken(DataLoader: Any) -> None:
-    """Use an executor before the fork and again in the worker."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from unjam.doctor.rules.programs import Numbers
-
-    pool = ThreadPoolExecutor(1)
-    pool.submit(int).result()
-
-    def make(index: int) -> int:
-        return pool.submit(int, index).result()
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use one executor for each process."""
-    import os
-    from concurrent.futures import ThreadPoolExecutor
-
-    from unjam.doctor.rules.programs import Numbers
-
-    pools = {os.getpid(): ThreadPoolExecutor(1)}
-    pools[os.getpid()].submit(int).result()
-
-    def make(index: int) -> int:
-        pool = pools.get(os.getpid())
-        if pool is None:
-            pool = pools[os.getpid()] = ThreadPoolExecutor(1)
-        return pool.submit(int, index).result()
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass

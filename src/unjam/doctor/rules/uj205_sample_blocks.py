@@ -18,8 +18,6 @@ that it names.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
@@ -126,40 +124,3 @@ def detect_live(scene: Scene) -> Finding | None:
             where,
         )
     return None
-
-
-def broken(DataLoader: Any) -> None:
-    """Read from a pipe that nothing writes to."""
-    import os
-
-    from unjam.doctor.rules.programs import Numbers
-
-    read, write = os.pipe()
-
-    def make(index: int) -> int:
-        if index == 2:
-            os.read(read, 1)
-        return index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-    os.close(write)
-
-
-def fixed(DataLoader: Any) -> None:
-    """Read with a time limit."""
-    import os
-    import select
-
-    from unjam.doctor.rules.programs import Numbers
-
-    read, write = os.pipe()
-
-    def make(index: int) -> int:
-        if index == 2 and select.select([read], [], [], 0.01)[0]:
-            os.read(read, 1)
-        return index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-    os.close(write)

@@ -18,8 +18,6 @@ Limits: the doctor cannot know which process should have served the queue.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
@@ -124,30 +122,3 @@ def detect_live(scene: Scene) -> Finding | None:
             blocked.thread.place or scene.main_of(blocked.process).thread.place,
         )
     return None
-
-
-def broken(DataLoader: Any) -> None:
-    """Put results into a small queue that nothing reads during the loop."""
-    import multiprocessing
-
-    from unjam.doctor.rules.programs import Numbers
-
-    results: Any = multiprocessing.Queue(2)
-
-    def make(index: int) -> int:
-        results.put(index)
-        return index
-
-    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Return the results with the sample."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> tuple[int, int]:
-        return index, index
-
-    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1):
-        pass

@@ -16,8 +16,6 @@ here.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import bad_samples, without_workers
@@ -51,25 +49,3 @@ def detect(case: Case) -> Finding | None:
         f"use num_workers=0, threads, or no pool at all inside the sample at {first.place}; the outer loader has the processes",
         first.place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Use a loader with workers inside a sample."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> Any:
-        return next(iter(DataLoader(Numbers(4), batch_size=4, num_workers=1))) + index
-
-    for _ in DataLoader(Numbers(4, make), batch_size=2, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use a loader without workers inside the sample."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> Any:
-        return next(iter(DataLoader(Numbers(4), batch_size=4))) + index
-
-    for _ in DataLoader(Numbers(4, make), batch_size=2, num_workers=1):
-        pass

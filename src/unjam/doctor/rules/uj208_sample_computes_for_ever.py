@@ -17,8 +17,6 @@ the other samples took far less.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
@@ -91,31 +89,3 @@ def detect_live(scene: Scene) -> Finding | None:
             severity=Severity.ERROR if for_long else Severity.WARNING,
         )
     return None
-
-
-def broken(DataLoader: Any) -> None:
-    """Run a loop that does not end for one sample."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        number = index
-        while number % 7 == 5:
-            number += 7
-        return index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Run a loop that always ends."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        number = index
-        while number % 7 == 5 and number < 1000:
-            number += 7
-        return index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass

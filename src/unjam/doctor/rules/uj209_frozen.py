@@ -15,8 +15,6 @@ Limits: this is a symptom, not a cause.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
@@ -103,27 +101,3 @@ def detect_live(scene: Scene) -> Finding | None:
         else "let this command read the process's stacks, and it can name the line and the lock",
         blocked.thread.place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Wait for a signal that nothing sends."""
-    import signal
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        if index == 2:
-            signal.sigwait([signal.SIGUSR1])
-        return index
-
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load samples that do not wait."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
-        pass

@@ -16,8 +16,6 @@ Limits: the system does not record which process stopped it.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
@@ -60,33 +58,3 @@ def detect_live(scene: Scene) -> Finding | None:
         "let it go: unpause the container or resume the job" if frozen else f"let it go on: kill -CONT {first.pid}",
         place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Let a worker stop itself, as a debugger or Ctrl-Z would."""
-    import os
-    import signal
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        if index == 2:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        return index
-
-    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load slow samples; no process is stopped."""
-    import time
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        time.sleep(0.5)
-        return index
-
-    for _ in DataLoader(Numbers(80, make), batch_size=4, num_workers=1):
-        pass

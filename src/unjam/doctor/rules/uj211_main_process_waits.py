@@ -17,8 +17,6 @@ Limits: a wait that would end by itself looks like one that would not; the secon
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts import roles
 from unjam.doctor.facts.scene import Process, Scene
@@ -188,24 +186,3 @@ def _wait_words(scene: Scene, main: Process, blocked: watching.BlockedProcess) -
             f"; its threads: {threads}" if threads else ""
         )
     return wait.words, f"give the call at {place} a time limit"
-
-
-def broken(DataLoader: Any) -> None:
-    """Read in the training step from a pipe that nothing writes to."""
-    import os
-
-    from unjam.doctor.rules.programs import Numbers
-
-    read, _write = os.pipe()
-    for _ in DataLoader(Numbers(64), batch_size=4, num_workers=1):
-        os.read(read, 1)
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use a slow training step that waits for nothing."""
-    import time
-
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(256), batch_size=4, num_workers=1):
-        time.sleep(0.6)

@@ -17,8 +17,6 @@ Limits: only ranks on this machine are seen.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts import roles
 from unjam.doctor.facts.case import Case
@@ -130,17 +128,3 @@ def _activity(main: Process) -> str:
     return stages.get(
         main.doing.stage, "computes" if main.thread.computes else f"waits for {main.thread.waiting.words}"
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Run two ranks; the dataset of one never returns."""
-    from unjam.doctor.rules.programs import two_ranks
-
-    two_ranks(DataLoader, stuck=True)
-
-
-def fixed(DataLoader: Any) -> None:
-    """Run two ranks whose datasets return."""
-    from unjam.doctor.rules.programs import two_ranks
-
-    two_ranks(DataLoader, stuck=False)

@@ -16,8 +16,6 @@ Limits: only threads and processes that Python started are seen.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.mechanisms.ended import AnswererEnded
 from unjam.doctor.rules.rule import Rule
@@ -32,29 +30,3 @@ def words(one: AnswererEnded) -> Words:
         f"{one.what} {one.name!r} has ended with {one.raised}, and {one.waits} for its answer",
         "repair what it raised; and pass exceptions on to whoever waits: put them into the queue, or close it in a `finally`",
     )
-
-
-def _program(row: str) -> str:
-    return (
-        "import queue, threading, torch\n"
-        "from torch.utils.data import DataLoader, TensorDataset\n"
-        "loader = DataLoader(TensorDataset(torch.arange(24.0)), batch_size=4)\n"
-        "rows = [1, 2, 3, 'four', 5, 6]\n"
-        "ready = queue.Queue()\n"
-        "def prepare():\n"
-        "    for row in rows:\n"
-        f"        ready.put({row})\n"
-        "threading.Thread(target=prepare, daemon=True).start()\n"
-        "for (x,) in loader:\n"
-        "    scale = ready.get()\n"
-    )
-
-
-def broken(_: Any) -> str:
-    """Let a thread that fills a queue raise."""
-    return _program("row / 2")
-
-
-def fixed(_: Any) -> str:
-    """Let it fill the queue."""
-    return _program("len(str(row))")

@@ -15,8 +15,6 @@ Limits: it is seen only in a program that is frozen.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.mechanisms.waits import FullPipe
 from unjam.doctor.rules.rule import Rule
@@ -36,34 +34,3 @@ def words(one: FullPipe) -> Words:
         f"{one.writer} cannot write into a full pipe that only {one.reader} reads, which waits for it at {one.line}",
         cure,
     )
-
-
-def _program(remarks: int) -> str:
-    return (
-        "import subprocess, sys, torch\n"
-        "from torch.utils.data import DataLoader, Dataset\n"
-        "CODE = 'import sys; sys.stderr.write(\"x\" * int(sys.argv[1])); sys.stderr.flush(); print(7)'\n"
-        "class Decoded(Dataset):\n"
-        "    def __len__(self):\n"
-        "        return 4\n"
-        "    def __getitem__(self, index):\n"
-        f"        command = [sys.executable, '-c', CODE, '{remarks}']\n"
-        "        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)\n"
-        "        number = int(child.stdout.read())\n"
-        "        child.stderr.close()\n"
-        "        child.stdout.close()\n"
-        "        child.wait()\n"
-        "        return torch.tensor(number)\n"
-        "for batch in DataLoader(Decoded(), batch_size=2, num_workers=1):\n"
-        "    pass\n"
-    )
-
-
-def broken(_: Any) -> str:
-    """Let the child write more to stderr than a pipe holds."""
-    return _program(200_000)
-
-
-def fixed(_: Any) -> str:
-    """Let it write little."""
-    return _program(10)

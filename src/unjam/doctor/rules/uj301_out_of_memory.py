@@ -17,8 +17,6 @@ Limits: a peak that only some samples have may be higher than the measured one.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.mechanisms.trials import count, ended, for_memory, size
@@ -69,24 +67,3 @@ def detect(case: Case) -> Finding | None:
 
 def _ran_out(trial: Trial) -> bool:
     return trial.outcome == "memory" or bool(trial.facts.get("oom_kills") and trial.outcome == "died")
-
-
-def broken(DataLoader: Any) -> None:
-    """Load a sample that needs more memory than the machine has."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        import numpy as np
-
-        return int(np.empty(1 << 50, dtype=np.uint8)[index]) if index == 3 else index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load samples that need little memory."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
-        pass

@@ -18,8 +18,6 @@ Limits: the innermost Python line is known, the native function is not.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import ended, without_samples
@@ -61,33 +59,3 @@ def detect(case: Case) -> Finding | None:
         f"look at what {where} reads at {end.place}, and at the version of the library that it calls there",
         end.place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Read through a null pointer."""
-    import ctypes
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        if index == 3:
-            ctypes.string_at(0)
-        return index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Read memory that exists."""
-    import ctypes
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        if index == 3:
-            ctypes.string_at(ctypes.create_string_buffer(b"data"))
-        return index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass

@@ -16,8 +16,6 @@ line only sometimes.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import bad_samples, ended, without_samples
@@ -61,26 +59,3 @@ def detect(case: Case) -> Finding | None:
         f"raise an exception instead of leaving{f' at {place}' if place else f' in {case.loader.dataset}'}",
         place or case.loader.dataset_place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Call sys.exit in a sample."""
-    import sys
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        if index == 3:
-            sys.exit(3)
-        return index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load samples that do not exit."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
-        pass

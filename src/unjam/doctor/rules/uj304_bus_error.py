@@ -17,8 +17,6 @@ Limits: which mapping it was is inferred from the line.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
@@ -64,35 +62,3 @@ def detect(case: Case) -> Finding | None:
         f"look whether the file behind {end.place or 'the mapping'} became shorter after it was mapped",
         end.place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Truncate a file after it was mapped."""
-    import mmap
-    import tempfile
-
-    from unjam.doctor.rules.programs import Numbers
-
-    with tempfile.TemporaryFile() as file:
-        file.truncate(1 << 20)
-        data = mmap.mmap(file.fileno(), 1 << 20)
-        file.truncate(10)
-        for _ in DataLoader(Numbers(8, lambda index: data[index * 100_000]), batch_size=4, num_workers=1):
-            pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Map a file and leave it as it is."""
-    import mmap
-    import tempfile
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def entry(index: int) -> int:
-        return data[index * 100_000]
-
-    with tempfile.TemporaryFile() as file:
-        file.truncate(1 << 20)
-        data = mmap.mmap(file.fileno(), 1 << 20)
-        for _ in DataLoader(Numbers(8, entry), batch_size=4, num_workers=1):
-            pass

@@ -16,8 +16,6 @@ Limits: a kill from outside the container may not change any counter that can be
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
@@ -102,27 +100,3 @@ def detect_live(scene: Scene) -> Finding | None:
             main.thread.place,
         )
     return None
-
-
-def broken(DataLoader: Any) -> None:
-    """Kill the process in a sample."""
-    import os
-    import signal
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        if index == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load samples that do not kill."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
-        pass

@@ -16,8 +16,6 @@ loaded.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import (
@@ -77,25 +75,3 @@ def detect(case: Case) -> Finding | None:
         first.place,
         wants=(own,) if many else (),
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Load samples of which one raises."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> float:
-        return 1 / (index - 5)
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load samples of which none raises."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> float:
-        return 1 / (index + 5)
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass

@@ -15,8 +15,6 @@ Limits: none known.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import bad_samples, first_line
@@ -45,25 +43,3 @@ def detect(case: Case) -> Finding | None:
         f"repair {first.place or case.loader.worker_init}; the function is called in the worker with its number",
         first.place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Pass a function that needs two arguments."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def prepare(worker: int, seed: int) -> int:
-        return worker + seed
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, worker_init_fn=prepare):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Pass a function that needs only the worker's number."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def prepare(worker: int) -> int:
-        return worker
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, worker_init_fn=prepare):
-        pass

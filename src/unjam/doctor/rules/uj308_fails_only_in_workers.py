@@ -17,7 +17,6 @@ Limits: this is a symptom; the cause may be a race.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import about_process, first_line, only_in_workers, raised_words
@@ -69,26 +68,3 @@ def detect(case: Case) -> Finding | None:
         f"look at what {bad.place or case.loader.dataset} uses that only the program's own process has",
         bad.place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Load a sample that raises in a worker."""
-    from torch.utils.data import get_worker_info
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        if get_worker_info() is not None and index == 5:
-            raise ValueError("no shard for this worker")
-        return index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load samples that work in a worker."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
-        pass

@@ -15,8 +15,6 @@ Limits: this is a symptom; the exception is shown unchanged.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import first_line, raised_words
 from unjam.doctor.proof import OBSERVED
@@ -54,27 +52,3 @@ def detect(case: Case) -> Finding | None:
         f"look at {raised.place or 'the sampler and the options of the loader'}",
         raised.place or case.loader.made_at,
     )
-
-
-def _program(DataLoader: Any, ends: dict[int, int]) -> None:
-    from collections.abc import Iterator
-
-    from unjam.doctor.rules.programs import Numbers
-
-    class Batches:
-        def __iter__(self) -> Iterator[list[int]]:
-            for first in (0, 4, 8):
-                yield list(range(first, ends[first]))
-
-    for _ in DataLoader(Numbers(12), batch_sampler=Batches(), num_workers=1):
-        pass
-
-
-def broken(DataLoader: Any) -> None:
-    """Use a batch sampler with a missing entry."""
-    _program(DataLoader, {0: 4, 4: 8})
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use a batch sampler with all entries."""
-    _program(DataLoader, {0: 4, 4: 8, 8: 12})

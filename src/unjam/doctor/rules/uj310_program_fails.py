@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.exception_line import exception_line
@@ -215,35 +215,3 @@ def _covers(deleted: str, path: str) -> bool:
 def _path_in(message: str) -> str:
     _, quote, rest = message.partition("'")
     return rest.partition("'")[0] if quote else ""
-
-
-def broken(DataLoader: Any) -> str:
-    """Remove the data after the first epoch."""
-    del DataLoader
-    return _program("")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Remove it after the last one."""
-    del DataLoader
-    return _program("    if epoch == 1:\n    ")
-
-
-def _program(when: str) -> str:
-    return (
-        "import os, tempfile, torch\n"
-        "from torch.utils.data import DataLoader, Dataset\n"
-        "folder = tempfile.mkdtemp()\n"
-        "path = os.path.join(folder, 'numbers.pt')\n"
-        "torch.save(torch.arange(24), path)\n"
-        "class Numbers(Dataset):\n"
-        "    def __len__(self):\n"
-        "        return 24\n"
-        "    def __getitem__(self, index):\n"
-        "        return torch.load(path)[index]\n"
-        "loader = DataLoader(Numbers(), batch_size=4, num_workers=1)\n"
-        "for epoch in range(2):\n"
-        "    for batch in loader:\n"
-        "        pass\n"
-        f"{when}    if os.path.exists(path): os.remove(path)\n"
-    )

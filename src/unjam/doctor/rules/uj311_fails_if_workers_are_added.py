@@ -16,8 +16,6 @@ Limits: one trial of a few seconds, with the default start method.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Plan, Trial
@@ -68,19 +66,3 @@ def _what_went_wrong(case: Case, alone: Trial, trial: Trial) -> tuple[str, tuple
     if case.loader.iterable and alone.outcome == trial.outcome == "finished" and now == WORKERS * once:
         return "would give every sample twice", (f"{trial.plan}: {now} samples instead of {once}",)
     return None
-
-
-def broken(DataLoader: Any) -> None:
-    """Read a stream that does not ask which worker it is, without workers."""
-    from unjam.doctor.rules.programs import Stream
-
-    for _ in DataLoader(Stream(8), batch_size=4):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Read samples that any worker can load, without workers."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=4):
-        pass

@@ -19,8 +19,6 @@ Limits: other programs may use the same /dev/shm.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import Trial
@@ -90,16 +88,6 @@ def detect_live(scene: Scene) -> Finding | None:
         "give it more room (--shm-size), or fewer and smaller batches ahead (num_workers, prefetch_factor, batch_size)",
         None,
     )
-
-
-def broken(DataLoader: Any) -> str:
-    """Use batches of 40 MB; the test runs the program with a /dev/shm of 64 MB."""
-    return _PROGRAM.format(size=40_000_000)
-
-
-def fixed(DataLoader: Any) -> str:
-    """Use batches of 4 MB."""
-    return _PROGRAM.format(size=4_000_000)
 
 
 _PROGRAM = (

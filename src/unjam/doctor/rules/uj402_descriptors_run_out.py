@@ -20,8 +20,6 @@ Limits: descriptors that the program opens for other purposes are counted once, 
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
@@ -108,29 +106,3 @@ def detect_live(scene: Scene) -> Finding | None:
                 one.thread.place if one.threads else None,
             )
     return None
-
-
-def broken(DataLoader: Any) -> None:
-    """Use batches of many small tensors, and a low limit of descriptors."""
-    import resource
-
-    from unjam.doctor.rules.programs import Numbers
-
-    resource.setrlimit(resource.RLIMIT_NOFILE, (160, 4096))
-
-    def collate(samples: list[Any]) -> list[Any]:
-        return [part.clone() for sample in samples for part in sample]
-
-    for _ in DataLoader(Numbers(64), batch_size=16, num_workers=2, collate_fn=collate):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Stack the tensors of a batch into one."""
-    import resource
-
-    from unjam.doctor.rules.programs import Numbers
-
-    resource.setrlimit(resource.RLIMIT_NOFILE, (160, 4096))
-    for _ in DataLoader(Numbers(64), batch_size=16, num_workers=2):
-        pass

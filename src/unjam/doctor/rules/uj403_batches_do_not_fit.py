@@ -15,8 +15,6 @@ Limits: this is predicted, not observed; the model's own memory is not counted.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import SUGGESTED, Severity
@@ -44,29 +42,3 @@ def detect(case: Case) -> Finding | None:
         f"prefetch_factor={max(1, int(memory * 0.4 / batch / loader.num_workers))} keeps it under half of the free memory",
         loader.made_at,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Make thousands of large batches ahead."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> Any:
-        import torch
-
-        return torch.zeros(25_000_000, dtype=torch.uint8)
-
-    for _ in DataLoader(Numbers(3, make), batch_size=1, num_workers=1, prefetch_factor=4000):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Make two batches ahead."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> Any:
-        import torch
-
-        return torch.zeros(25_000_000, dtype=torch.uint8)
-
-    for _ in DataLoader(Numbers(3, make), batch_size=1, num_workers=1, prefetch_factor=2):
-        pass

@@ -21,7 +21,6 @@ Limits: the growth over a whole epoch is extrapolated from the samples that were
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import line_of, quoted
@@ -115,41 +114,3 @@ def growth(trial: Trial) -> float:
         if len(run) >= 2 and run[-1].samples > run[0].samples:
             slopes.append((run[-1].private - run[0].private) / (run[-1].samples - run[0].samples))
     return max(0.0, sum(slopes) / len(slopes)) if slopes else 0.0
-
-
-def broken(DataLoader: Any) -> None:
-    """Keep half a million strings in a list."""
-    from torch.utils.data import Dataset
-
-    class Paths(Dataset[Any]):
-        def __init__(self) -> None:
-            self.paths = [f"images/{number:012d}.jpg" for number in range(500_000)]
-
-        def __len__(self) -> int:
-            return len(self.paths)
-
-        def __getitem__(self, index: int) -> int:
-            return len(self.paths[index])
-
-    for _ in DataLoader(Paths(), batch_size=256, shuffle=True, num_workers=2):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Keep the same strings in shared memory."""
-    from torch.utils.data import Dataset
-
-    import unjam
-
-    class Paths(Dataset[Any]):
-        def __init__(self) -> None:
-            self.paths = unjam.SharedList(f"images/{number:012d}.jpg" for number in range(500_000))
-
-        def __len__(self) -> int:
-            return len(self.paths)
-
-        def __getitem__(self, index: int) -> int:
-            return len(self.paths[index])
-
-    for _ in DataLoader(Paths(), batch_size=256, shuffle=True, num_workers=2):
-        pass

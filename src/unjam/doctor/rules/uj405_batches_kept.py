@@ -17,8 +17,6 @@ Limits: only the captured loop is read.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Trial
@@ -71,27 +69,3 @@ def detect(case: Case) -> Finding | None:
 def _how(trial: Trial) -> str:
     said = trial.raised.message.splitlines() if trial.raised is not None else []
     return said[0][:140] if said else trial.outcome
-
-
-def broken(DataLoader: Any) -> None:
-    """Keep batches in a list, with a low limit of descriptors."""
-    import resource
-
-    from unjam.doctor.rules.programs import Numbers
-
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 4096))
-    kept = []
-    for batch in DataLoader(Numbers(600), batch_size=2, num_workers=1):
-        kept.append(batch)
-
-
-def fixed(DataLoader: Any) -> None:
-    """Keep numbers in a list."""
-    import resource
-
-    from unjam.doctor.rules.programs import Numbers
-
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 4096))
-    kept = []
-    for batch in DataLoader(Numbers(600), batch_size=2, num_workers=1):
-        kept.append(float(batch.sum()))

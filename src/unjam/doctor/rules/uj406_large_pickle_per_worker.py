@@ -17,8 +17,6 @@ Limits: tensors travel through shared memory and are not counted.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import size
@@ -54,27 +52,3 @@ def detect(case: Case) -> Finding | None:
         "shared memory; or map it from a file; or pass multiprocessing_context='fork'",
         part.place if part else loader.made_at,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Keep a large array in the dataset and use forkserver."""
-    import numpy as np
-
-    from unjam.doctor.rules.programs import Scaled
-
-    data = Scaled(abs)
-    data.table = np.ones(30_000_000, dtype=np.float32)  # type: ignore[attr-defined]
-    for _ in DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Keep a small array in the dataset."""
-    import numpy as np
-
-    from unjam.doctor.rules.programs import Scaled
-
-    data = Scaled(abs)
-    data.table = np.ones(30_000, dtype=np.float32)  # type: ignore[attr-defined]
-    for _ in DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context="forkserver"):
-        pass

@@ -15,8 +15,6 @@ Limits: none known.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import OBSERVED, Severity
@@ -48,33 +46,3 @@ def detect(case: Case) -> Finding | None:
         f"return a copy from {maker}: .clone() the view",
         case.loader.dataset_place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Return rows of a large tensor, without batching."""
-    import torch
-
-    from unjam.doctor.rules.programs import Numbers
-
-    rows = torch.zeros(64, 65_536)
-
-    def make(index: int) -> Any:
-        return rows[index]
-
-    for _ in DataLoader(Numbers(8, make), batch_size=None, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Return copies of the rows."""
-    import torch
-
-    from unjam.doctor.rules.programs import Numbers
-
-    rows = torch.zeros(64, 65_536)
-
-    def make(index: int) -> Any:
-        return rows[index].clone()
-
-    for _ in DataLoader(Numbers(8, make), batch_size=None, num_workers=1):
-        pass

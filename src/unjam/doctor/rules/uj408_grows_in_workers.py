@@ -18,7 +18,6 @@ the beginning.
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
@@ -107,43 +106,3 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 def _always_grows(numbers: list[int]) -> bool:
     return all(after > before + 3 for before, after in itertools.pairwise(numbers))
-
-
-def broken(DataLoader: Any) -> None:
-    """Cache every sample."""
-    import time
-
-    import torch
-    from torch.utils.data import Dataset
-
-    class Cached(Dataset[Any]):
-        def __init__(self) -> None:
-            self.cache: dict[int, Any] = {}
-
-        def __len__(self) -> int:
-            return 400
-
-        def __getitem__(self, index: int) -> Any:
-            if index not in self.cache:
-                time.sleep(0.002)
-                self.cache[index] = torch.full((40_000,), float(index))
-            return self.cache[index]
-
-    for _ in DataLoader(Cached(), batch_size=8, num_workers=2):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use no cache."""
-    import time
-
-    import torch
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> Any:
-        time.sleep(0.002)
-        return torch.full((40_000,), float(index))
-
-    for _ in DataLoader(Numbers(400, make), batch_size=8, num_workers=2):
-        pass

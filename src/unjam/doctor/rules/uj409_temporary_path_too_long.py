@@ -17,8 +17,6 @@ Limits: none known.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
@@ -48,25 +46,3 @@ def detect(case: Case) -> Finding | None:
         AGREES if said else SUGGESTED,
         "export TMPDIR=/tmp before the program starts",
     )
-
-
-_PROGRAM = (
-    "import os, tempfile\n"
-    "from torch.utils.data import DataLoader\n"
-    "from unjam.doctor.rules.programs import Numbers\n"
-    "with tempfile.TemporaryDirectory() as folder:\n"
-    "    tempfile.tempdir = os.path.join(folder, 'x' * {length})\n"
-    "    os.mkdir(tempfile.tempdir)\n"
-    "    for batch in DataLoader(Numbers(8), batch_size=4, num_workers=1):\n"
-    "        print(batch)\n"
-)
-
-
-def broken(DataLoader: Any) -> str:
-    """Use a temporary folder with a very long path."""
-    return _PROGRAM.format(length=100)
-
-
-def fixed(DataLoader: Any) -> str:
-    """Use a temporary folder with a short path."""
-    return _PROGRAM.format(length=5)

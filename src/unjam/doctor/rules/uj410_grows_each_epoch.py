@@ -87,28 +87,3 @@ def _finding(loader: WatchedLoader, name: str, values: list[int], kept: Any) -> 
         "make it once before the loop over epochs, or give it back at the end of each epoch",
         kept[0] if kept else loader.place or loader.made,
     )
-
-
-def broken(DataLoader: Any) -> str:
-    """Open a file in each epoch."""
-    del DataLoader
-    return _program("    logs += [open(__file__) for _ in range(4)]\n")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Open none."""
-    del DataLoader
-    return _program("")
-
-
-def _program(line: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, TensorDataset\n"
-        "loader = DataLoader(TensorDataset(torch.arange(24.0).view(24, 1)), batch_size=4, shuffle=True)\n"
-        "logs = []\n"
-        "for epoch in range(6):\n"
-        f"{line}"
-        "    for (x,) in loader:\n"
-        "        pass\n"
-    )

@@ -16,8 +16,6 @@ Limits: which limit it was is read from the error and from the limits of the pro
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.mechanisms.limits import LimitReached, NoRoom
 from unjam.doctor.rules.rule import Rule
@@ -39,28 +37,3 @@ def words(one: LimitReached | NoRoom) -> Words:
         f"raise {one.name}, or set it only in the process that it is meant for"
         + (f" (set at {one.place})" if one.own else " (ulimit)"),
     )
-
-
-def _program(size: int) -> str:
-    return (
-        "import resource, torch\n"
-        "from torch.utils.data import DataLoader, Dataset\n"
-        "class Images(Dataset):\n"
-        "    def __len__(self):\n"
-        "        return 8\n"
-        "    def __getitem__(self, index):\n"
-        "        return torch.zeros(1_000_000)\n"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))\n"
-        "for batch in DataLoader(Images(), batch_size=4, num_workers=1):\n"
-        "    pass\n"
-    )
-
-
-def broken(_: Any) -> str:
-    """Limit the size of files below that of a batch."""
-    return _program(4_000_000)
-
-
-def fixed(_: Any) -> str:
-    """Limit it above."""
-    return _program(400_000_000)

@@ -16,8 +16,6 @@ Limits: samples are compared only by the parts that do not depend on random numb
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.mechanisms.passes import is_one_of_ranks
@@ -76,28 +74,3 @@ def _shared_by_workers(case: Case, trial: Trial) -> bool:
     for sample in trial.of_epoch(0):
         by_sample.setdefault(sample.digest, set()).add(sample.worker)
     return sum(len(workers) > 1 for workers in by_sample.values()) > len(by_sample) * 0.3
-
-
-def broken(DataLoader: Any) -> None:
-    """Use a stream that is not split among the workers."""
-    from unjam.doctor.rules.programs import Stream
-
-    for _ in DataLoader(Stream(24), batch_size=4, num_workers=2):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use a stream that is split among the workers."""
-    import itertools
-    from collections.abc import Iterator
-
-    from torch.utils.data import get_worker_info
-
-    from unjam.doctor.rules.programs import Stream
-
-    def cut(numbers: Iterator[int]) -> Iterator[int]:
-        info = get_worker_info()
-        return itertools.islice(numbers, info.id, None, info.num_workers) if info else numbers
-
-    for _ in DataLoader(Stream(24, cut), batch_size=4, num_workers=2):
-        pass

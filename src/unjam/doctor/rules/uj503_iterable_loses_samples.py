@@ -16,8 +16,6 @@ Limits: samples are compared only by the parts that do not depend on random numb
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.passes import is_one_of_ranks
 from unjam.doctor.mechanisms.trials import count, stable_counts
@@ -62,40 +60,3 @@ def detect(case: Case) -> Finding | None:
         f"in {case.loader.dataset}.__iter__ take itertools.islice(items, info.id, None, info.num_workers), or give the last worker the rest",
         case.loader.dataset_place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Use shares that leave a remainder."""
-    import itertools
-    from collections.abc import Iterator
-
-    from torch.utils.data import get_worker_info
-
-    from unjam.doctor.rules.programs import Stream
-
-    def cut(numbers: Iterator[int]) -> Iterator[int]:
-        info = get_worker_info()
-        if info is None:
-            return numbers
-        each = 25 // info.num_workers
-        return itertools.islice(numbers, info.id * each, (info.id + 1) * each)
-
-    for _ in DataLoader(Stream(25, cut), batch_size=4, num_workers=2):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use shares that cover the whole stream."""
-    import itertools
-    from collections.abc import Iterator
-
-    from torch.utils.data import get_worker_info
-
-    from unjam.doctor.rules.programs import Stream
-
-    def cut(numbers: Iterator[int]) -> Iterator[int]:
-        info = get_worker_info()
-        return itertools.islice(numbers, info.id, None, info.num_workers) if info else numbers
-
-    for _ in DataLoader(Stream(25, cut), batch_size=4, num_workers=2):
-        pass

@@ -15,8 +15,6 @@ Limits: none known.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import Severity, Toggle
@@ -45,29 +43,3 @@ def detect(case: Case) -> Finding | None:
         "drop_last=False, or shares whose length is a multiple of the batch size",
         loader.made_at,
     )
-
-
-def _shares(length: int, DataLoader: Any) -> None:
-    import itertools
-    from collections.abc import Iterator
-
-    from torch.utils.data import get_worker_info
-
-    from unjam.doctor.rules.programs import Stream
-
-    def cut(numbers: Iterator[int]) -> Iterator[int]:
-        info = get_worker_info()
-        return itertools.islice(numbers, info.id, None, info.num_workers) if info else numbers
-
-    for _ in DataLoader(Stream(length, cut), batch_size=4, num_workers=2, drop_last=True):
-        pass
-
-
-def broken(DataLoader: Any) -> None:
-    """Split 28 samples: each of two workers gets 14 and drops 2."""
-    _shares(28, DataLoader)
-
-
-def fixed(DataLoader: Any) -> None:
-    """Split 32 samples: each of two workers gets 16 and drops none."""
-    _shares(32, DataLoader)

@@ -19,8 +19,6 @@ Limits: generators of libraries that do not expose their state are not seen.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Trial
@@ -83,44 +81,3 @@ def repeated(trial: Trial | None) -> list[tuple[str, list[int]]]:
         if worker >= 0 and epoch == 0 and name in drawn:
             by_state.setdefault((name, state), []).append(worker)
     return sorted((name, sorted(workers)) for (name, _), workers in by_state.items() if len(workers) > 1)
-
-
-def broken(DataLoader: Any) -> None:
-    """Create the generator with the dataset."""
-    import numpy as np
-    from torch.utils.data import Dataset
-
-    class Noisy(Dataset[Any]):
-        def __init__(self) -> None:
-            self.rng = np.random.default_rng()
-
-        def __len__(self) -> int:
-            return 16
-
-        def __getitem__(self, index: int) -> float:
-            return index + float(self.rng.normal())
-
-    for _ in DataLoader(Noisy(), batch_size=4, num_workers=2):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Create the generator in the worker."""
-    import numpy as np
-    import torch
-    from torch.utils.data import Dataset
-
-    class Noisy(Dataset[Any]):
-        def __init__(self) -> None:
-            self.rng: Any = None
-
-        def __len__(self) -> int:
-            return 16
-
-        def __getitem__(self, index: int) -> float:
-            if self.rng is None:
-                self.rng = np.random.default_rng(torch.initial_seed())
-            return index + float(self.rng.normal())
-
-    for _ in DataLoader(Noisy(), batch_size=4, num_workers=2):
-        pass

@@ -16,7 +16,6 @@ Limits: two epochs are compared.
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
@@ -114,40 +113,3 @@ def again(trial: Trial | None) -> list[str]:
             if epoch == 0 and worker >= 0 and name in drawn and trial.states.get((worker, 1, name)) == state
         }
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Make the seed from the worker's number."""
-    import numpy as np
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> float:
-        return index + float(np.random.rand())  # noqa: NPY002 - as users do
-
-    def prepare(worker: int) -> None:
-        np.random.seed(worker)  # noqa: NPY002 - as users do
-
-    loader = DataLoader(Numbers(16, make), batch_size=4, num_workers=2, worker_init_fn=prepare)
-    for _ in range(2):
-        for _ in loader:
-            pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Make the seed from the seed of torch."""
-    import numpy as np
-    import torch
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> float:
-        return index + float(np.random.rand())  # noqa: NPY002 - as users do
-
-    def prepare(worker: int) -> None:
-        np.random.seed(torch.initial_seed() % 2**32)  # noqa: NPY002 - as users do
-
-    loader = DataLoader(Numbers(16, make), batch_size=4, num_workers=2, worker_init_fn=prepare)
-    for _ in range(2):
-        for _ in loader:
-            pass

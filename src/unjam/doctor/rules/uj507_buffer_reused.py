@@ -16,8 +16,6 @@ Limits: with `batch_size=1` it has no effect, and is not reported.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import count, names
@@ -72,43 +70,3 @@ def _batches(case: Case) -> Finding | None:
         f"return a copy of {name or 'the buffer'} (.clone()), or make it anew for each batch",
         place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Return the same buffer for every sample."""
-    import numpy as np
-    from torch.utils.data import Dataset
-
-    class Frames(Dataset[Any]):
-        def __init__(self) -> None:
-            self.buffer = np.zeros(100, dtype=np.float32)
-
-        def __len__(self) -> int:
-            return 16
-
-        def __getitem__(self, index: int) -> Any:
-            self.buffer[:] = index
-            return self.buffer
-
-    for _ in DataLoader(Frames(), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Return a copy of the buffer."""
-    import numpy as np
-    from torch.utils.data import Dataset
-
-    class Frames(Dataset[Any]):
-        def __init__(self) -> None:
-            self.buffer = np.zeros(100, dtype=np.float32)
-
-        def __len__(self) -> int:
-            return 16
-
-        def __getitem__(self, index: int) -> Any:
-            self.buffer[:] = index
-            return self.buffer.copy()
-
-    for _ in DataLoader(Frames(), batch_size=4, num_workers=1):
-        pass

@@ -19,8 +19,6 @@ of error that compute another value are not reported.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import keeps_record, quoted
 from unjam.doctor.facts.trial import Place
@@ -83,28 +81,3 @@ def _is_meant(case: Case, place: Place, hidden: int) -> bool:
     if any(one in caught for one in BROAD) or any(t.bad for t in case.trials):
         return False
     return hidden < FEW * loaded or keeps_record(place)
-
-
-def broken(DataLoader: Any) -> None:
-    """Return a default in place of a sample that failed."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> float:
-        try:
-            return 1 / (index - 5)
-        except Exception:  # noqa: BLE001 - the trouble itself
-            return 0.0
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load samples that do not fail."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> float:
-        return 1 / (index + 5)
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass

@@ -17,8 +17,6 @@ lost, although they do not last across epochs.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
@@ -66,34 +64,3 @@ def detect(case: Case) -> Finding | None:
         f"return what dataset.{name} collects with the sample, and collect it in the loop",
         place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Collect the indices in the dataset."""
-    from torch.utils.data import Dataset
-
-    class Counting(Dataset[Any]):
-        def __init__(self) -> None:
-            self.seen: list[int] = []
-
-        def __len__(self) -> int:
-            return 16
-
-        def __getitem__(self, index: int) -> int:
-            self.seen.append(index)
-            return index
-
-    dataset = Counting()
-    for _ in DataLoader(dataset, batch_size=4, num_workers=1):
-        pass
-    print(len(dataset.seen))  # noqa: T201 - a program
-
-
-def fixed(DataLoader: Any) -> None:
-    """Collect the samples in the loop."""
-    from unjam.doctor.rules.programs import Numbers
-
-    seen: list[Any] = []
-    for batch in DataLoader(Numbers(16), batch_size=4, num_workers=1):
-        seen.extend(batch.tolist())
-    print(len(seen))  # noqa: T201 - a program

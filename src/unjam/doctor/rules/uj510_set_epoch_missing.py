@@ -17,8 +17,6 @@ framework is then not seen.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls
@@ -74,32 +72,3 @@ def _finding(sampler: str, said: str, why: str, place: Place | None) -> Finding:
 def _repeats(loader: WatchedLoader) -> bool:
     """Whether two passes of the program had the same order; one pass says nothing."""
     return any(before.order == after.order and before.indices for before, after in consecutive(loader))
-
-
-def broken(DataLoader: Any) -> None:
-    """Run epochs without set_epoch."""
-    from torch.utils.data import DistributedSampler
-
-    from unjam.doctor.rules.programs import Numbers
-
-    data = Numbers(16)
-    sampler: Any = DistributedSampler(data, num_replicas=2, rank=0)
-    loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=1)
-    for _ in range(2):
-        for _ in loader:
-            pass
-
-
-def fixed(DataLoader: Any) -> str:
-    """Call set_epoch; this is a script because the rule reads the file."""
-    return (
-        "from torch.utils.data import DataLoader, DistributedSampler\n"
-        "from unjam.doctor.rules.programs import Numbers\n"
-        "data = Numbers(16)\n"
-        "sampler = DistributedSampler(data, num_replicas=2, rank=0)\n"
-        "loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=1)\n"
-        "for epoch in range(2):\n"
-        "    sampler.set_epoch(epoch)\n"
-        "    for batch in loader:\n"
-        "        pass\n"
-    )

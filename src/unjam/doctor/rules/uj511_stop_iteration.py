@@ -16,8 +16,6 @@ Limits: none known.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import bad_samples, count, names
@@ -45,25 +43,3 @@ def detect(case: Case) -> Finding | None:
         f"at {first.place or case.loader.dataset} give next() a default, or turn StopIteration into another exception",
         first.place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Call next() without a default."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        return next(number for number in range(6) if number == index)
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Call next() with a default."""
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        return next((number for number in range(6) if number == index), -1)
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass

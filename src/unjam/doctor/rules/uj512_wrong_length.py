@@ -16,8 +16,6 @@ Limits: counted without workers, and only if the doctor reached the end of the e
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import method_line
@@ -86,24 +84,3 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             )
         ]
     return []
-
-
-def _program(DataLoader: Any, said: int) -> None:
-    from unjam.doctor.rules.programs import Stream
-
-    class Counted(Stream):
-        def __len__(self) -> int:
-            return said
-
-    for _ in DataLoader(Counted(20), batch_size=4):
-        pass
-
-
-def broken(DataLoader: Any) -> None:
-    """Yield 20 samples and report a length of 32."""
-    _program(DataLoader, 32)
-
-
-def fixed(DataLoader: Any) -> None:
-    """Yield 20 samples and report a length of 20."""
-    _program(DataLoader, 20)

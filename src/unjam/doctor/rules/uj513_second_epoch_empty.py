@@ -15,8 +15,6 @@ The problem then shows only with `num_workers=0` or `persistent_workers=True`.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -52,32 +50,3 @@ def detect(case: Case) -> Finding | None:
         loader.dataset_place,
         severity=Severity.WARNING if hides else None,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Create the generator in __init__."""
-    from collections.abc import Iterator
-
-    from torch.utils.data import IterableDataset
-
-    class Lines(IterableDataset[Any]):
-        def __init__(self) -> None:
-            self.lines = (number for number in range(20))
-
-        def __iter__(self) -> Iterator[int]:
-            return self.lines
-
-    loader = DataLoader(Lines(), batch_size=4)
-    for _ in range(2):
-        for _ in loader:
-            pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Create the iterator in __iter__."""
-    from unjam.doctor.rules.programs import Stream
-
-    loader = DataLoader(Stream(20), batch_size=4)
-    for _ in range(2):
-        for _ in loader:
-            pass

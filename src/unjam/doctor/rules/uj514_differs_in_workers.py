@@ -14,8 +14,6 @@ Limits: this is a symptom. Datasets whose samples differ from call to call anywa
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import differing, names
 from unjam.doctor.proof import AGREES, SUGGESTED, Ground, Toggle
@@ -63,24 +61,3 @@ def _steady_alone(case: Case, ground: Ground) -> Toggle:
         decisive=True,
         repeat=False,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Return samples that depend on being in a worker."""
-    from torch.utils.data import get_worker_info
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        return index if get_worker_info() is None else index + 1
-
-    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Return samples that do not depend on the process."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(16), batch_size=4, num_workers=1):
-        pass

@@ -18,8 +18,6 @@ were seen.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Trial
@@ -91,29 +89,3 @@ def _shapes(trial: Trial) -> dict[str, str]:
         if sample.shape:
             found.setdefault(sample.shape, sample.index)
     return found
-
-
-def broken(DataLoader: Any) -> None:
-    """Return samples of different lengths."""
-    import torch
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> Any:
-        return torch.zeros(5 if index == 6 else 4)
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Return samples padded to one length."""
-    import torch
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> Any:
-        return torch.zeros(5)
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass

@@ -17,7 +17,6 @@ Limits: found by reading the loop; the dataset's code tells whether samples depe
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
@@ -92,45 +91,3 @@ def _stale(loader: WatchedLoader, epoch: WatchedEpoch, stale: list[str], case: C
         f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
         place or epoch.place or loader.made,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Raise the difficulty in the loop."""
-    from torch.utils.data import Dataset
-
-    class Course(Dataset[Any]):
-        level = 0
-
-        def __len__(self) -> int:
-            return 16
-
-        def __getitem__(self, index: int) -> int:
-            return index + self.level
-
-    dataset = Course()
-    loader = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=True)
-    for epoch in range(2):
-        dataset.level = epoch
-        for _ in loader:
-            pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use new workers for each epoch."""
-    from torch.utils.data import Dataset
-
-    class Course(Dataset[Any]):
-        level = 0
-
-        def __len__(self) -> int:
-            return 16
-
-        def __getitem__(self, index: int) -> int:
-            return index + self.level
-
-    dataset = Course()
-    loader = DataLoader(dataset, batch_size=4, num_workers=1)
-    for epoch in range(2):
-        dataset.level = epoch
-        for _ in loader:
-            pass

@@ -16,7 +16,6 @@ Limits: without workers it has no effect.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import method_line
@@ -58,31 +57,3 @@ def detect(case: Case) -> Finding | None:
 def _yields(case: Case) -> Place | None:
     file = str(case.seen.facts.get("sampler_file") or "") if case.seen is not None else ""
     return method_line(file, case.loader.sampler, "__iter__") if file else None
-
-
-def _program(DataLoader: Any, copy: Any) -> None:
-    from collections.abc import Iterator
-
-    from unjam.doctor.rules.programs import Numbers
-
-    class Batches:
-        def __iter__(self) -> Iterator[list[int]]:
-            batch: list[int] = []
-            for index in range(64):
-                batch.append(index)
-                if len(batch) == 4:
-                    yield copy(batch)
-                    batch.clear()
-
-    for _ in DataLoader(Numbers(64), batch_sampler=Batches(), num_workers=2):
-        pass
-
-
-def broken(DataLoader: Any) -> None:
-    """Yield the list itself."""
-    _program(DataLoader, lambda batch: batch)
-
-
-def fixed(DataLoader: Any) -> None:
-    """Yield a copy of the list."""
-    _program(DataLoader, list)

@@ -116,32 +116,3 @@ def _finding(watched: Watched, loader: WatchedLoader, passes: int) -> Finding:
         else f"make {sampler} add the number of the epoch to its seed",
         seed or at,
     )
-
-
-def broken(DataLoader: Any) -> str:
-    """Seed at the start of each epoch."""
-    del DataLoader
-    return _program("    torch.manual_seed(0)\n")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Seed once."""
-    del DataLoader
-    return _program("")
-
-
-def _program(seed: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, TensorDataset\n"
-        "torch.manual_seed(0)\n"
-        "model = torch.nn.Linear(1, 1)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "loader = DataLoader(TensorDataset(torch.arange(24.0).view(24, 1)), batch_size=4, shuffle=True)\n"
-        "for epoch in range(3):\n"
-        f"{seed}"
-        "    for (x,) in loader:\n"
-        "        optimizer.zero_grad()\n"
-        "        model(x).mean().backward()\n"
-        "        optimizer.step()\n"
-    )

@@ -18,7 +18,6 @@ the content of those samples that were looked at.
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
@@ -107,38 +106,4 @@ def _too_early(loader: WatchedLoader, place: Place, title: str) -> Finding:
         OBSERVED,
         "make the dataset after init_process_group, or ask for the rank in __iter__",
         place,
-    )
-
-
-def broken(DataLoader: Any) -> str:
-    """Give every rank the whole dataset."""
-    del DataLoader
-    return _program("shuffle=True")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Divide it."""
-    del DataLoader
-    return _program("sampler=DistributedSampler(data, num_replicas=2, rank=rank)")
-
-
-def _program(how: str) -> str:
-    return (
-        "import multiprocessing\n"
-        "import torch\n"
-        "from torch.utils.data import DataLoader, DistributedSampler, TensorDataset\n"
-        "def train(rank):\n"
-        "    torch.manual_seed(rank)\n"
-        "    data = TensorDataset(torch.arange(24.0).view(24, 1))\n"
-        "    model = torch.nn.Linear(1, 1)\n"
-        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        f"    for (x,) in DataLoader(data, batch_size=4, {how}):\n"
-        "        model(x).mean().backward()\n"
-        "        optimizer.step()\n"
-        "if __name__ == '__main__':\n"
-        "    ranks = [multiprocessing.Process(target=train, args=(rank,)) for rank in range(2)]\n"
-        "    for rank in ranks:\n"
-        "        rank.start()\n"
-        "    for rank in ranks:\n"
-        "        rank.join()\n"
     )

@@ -16,8 +16,6 @@ Limits: compared with one sample, with the same seeds.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.proof import OBSERVED
@@ -45,32 +43,3 @@ def detect(case: Case) -> Finding | None:
         place or case.loader.dataset_place,
         "+    def __getitems__(self, indices):\n+        return [self[index] for index in indices]",
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Override __getitem__ of a Subset."""
-    _program(DataLoader, both=False)
-
-
-def fixed(DataLoader: Any) -> None:
-    """Override both."""
-    _program(DataLoader, both=True)
-
-
-def _program(DataLoader: Any, *, both: bool) -> None:
-    from unjam.doctor.rules.programs import Numbers
-
-    class Store(Numbers):
-        def __getitems__(self, indices: list[int]) -> list[Any]:
-            return [Numbers.__getitem__(self, index) for index in indices]
-
-    class Scaled(Store):
-        def __getitem__(self, index: Any) -> Any:
-            return super().__getitem__(index) * 2
-
-    class Whole(Scaled):
-        def __getitems__(self, indices: list[int]) -> list[Any]:
-            return [self[index] for index in indices]
-
-    for _ in DataLoader((Whole if both else Scaled)(16), batch_size=4, num_workers=1):
-        pass

@@ -134,33 +134,3 @@ def _items_of(loader: WatchedLoader, name: str) -> set[Any]:
     items = loader.facts["items"][name]
     used = {index for epoch in loader.epochs for index in loader.base_indices(epoch)}
     return {items[index] for index in used if isinstance(index, int) and -len(items) <= index < len(items)}
-
-
-def broken(DataLoader: Any) -> str:
-    """Let the parts overlap."""
-    del DataLoader
-    return _program("range(30, 60)")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Let validation begin where training ends."""
-    del DataLoader
-    return _program("range(40, 60)")
-
-
-def _program(part: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, Subset, TensorDataset\n"
-        "data = TensorDataset(torch.arange(60.0).view(60, 1))\n"
-        "train = DataLoader(Subset(data, range(40)), batch_size=4, shuffle=True)\n"
-        f"check = DataLoader(Subset(data, {part}), batch_size=4)\n"
-        "model = torch.nn.Linear(1, 1)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "for (x,) in train:\n"
-        "    model(x).mean().backward()\n"
-        "    optimizer.step()\n"
-        "with torch.no_grad():\n"
-        "    for (x,) in check:\n"
-        "        model(x)\n"
-    )

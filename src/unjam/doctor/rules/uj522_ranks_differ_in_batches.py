@@ -16,8 +16,6 @@ Limits: only passes that were watched are compared.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import trainers
@@ -71,36 +69,3 @@ def _batches(loader: WatchedLoader, most: int) -> int | None:
     if epoch.done or epoch.expected is not None:
         return epoch.batches if epoch.done else epoch.expected
     return epoch.batches if epoch.batches > most else None
-
-
-def broken(DataLoader: Any) -> str:
-    """Divide without equal shares."""
-    del DataLoader
-    return _program("range(rank, 21, 2)")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Give equal shares."""
-    del DataLoader
-    return _program("range(rank, 20, 2)")
-
-
-def _program(share: str) -> str:
-    return (
-        "import multiprocessing\n"
-        "import torch\n"
-        "from torch.utils.data import DataLoader, Subset, TensorDataset\n"
-        "def train(rank):\n"
-        f"    data = Subset(TensorDataset(torch.arange(24.0).view(24, 1)), {share})\n"
-        "    model = torch.nn.Linear(1, 1)\n"
-        "    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "    for (x,) in DataLoader(data, batch_size=2):\n"
-        "        model(x).mean().backward()\n"
-        "        optimizer.step()\n"
-        "if __name__ == '__main__':\n"
-        "    ranks = [multiprocessing.Process(target=train, args=(rank,)) for rank in range(2)]\n"
-        "    for rank in ranks:\n"
-        "        rank.start()\n"
-        "    for rank in ranks:\n"
-        "        rank.join()\n"
-    )

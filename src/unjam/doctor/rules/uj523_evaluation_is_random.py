@@ -70,35 +70,3 @@ def _changes(loader: WatchedLoader) -> Any:
             if seen.setdefault(sample.index, sample.digest) != sample.digest:
                 return sample.index
     return None
-
-
-def broken(DataLoader: Any) -> str:
-    """Split one dataset that adds noise."""
-    del DataLoader
-    return _program("data")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Evaluate without noise."""
-    del DataLoader
-    return _program("Numbers(60)")
-
-
-def _program(checked: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, Subset\n"
-        "from unjam.doctor.rules.programs import Numbers\n"
-        "data = Numbers(60, lambda index: torch.full((4,), float(index)) + torch.randn(4))\n"
-        "train = DataLoader(Subset(data, range(40)), batch_size=4, shuffle=True)\n"
-        f"check = DataLoader(Subset({checked}, range(40, 60)), batch_size=4)\n"
-        "model = torch.nn.Linear(4, 1)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "for epoch in range(2):\n"
-        "    for x in train:\n"
-        "        model(x).mean().backward()\n"
-        "        optimizer.step()\n"
-        "    with torch.no_grad():\n"
-        "        for x in check:\n"
-        "            model(x)\n"
-    )

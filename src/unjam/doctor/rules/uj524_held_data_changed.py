@@ -66,33 +66,3 @@ def _differing(loader: WatchedLoader) -> list[Any]:
         old, new = by_index(before), by_index(after)
         found += [index for index, sample in old.items() if index in new and new[index].digest != sample.digest]
     return list(dict.fromkeys(found))
-
-
-def broken(DataLoader: Any) -> str:
-    """Normalise in place."""
-    del DataLoader
-    return _program("self.data[index].mul_(0.5)")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Normalise a copy."""
-    del DataLoader
-    return _program("self.data[index] * 0.5")
-
-
-def _program(sample: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, Dataset\n"
-        "class Signals(Dataset):\n"
-        "    def __init__(self):\n"
-        "        self.data = torch.arange(1.0, 25.0).view(24, 1)\n"
-        "    def __len__(self):\n"
-        "        return 24\n"
-        "    def __getitem__(self, index):\n"
-        f"        return {sample}\n"
-        "loader = DataLoader(Signals(), batch_size=4, shuffle=True)\n"
-        "for epoch in range(3):\n"
-        "    for batch in loader:\n"
-        "        pass\n"
-    )

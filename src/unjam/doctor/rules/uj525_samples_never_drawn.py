@@ -101,36 +101,3 @@ def _is_drawn_elsewhere(watched: Watched, loader: WatchedLoader, missing: set[in
         if other is not loader and same and other.facts.get("length") == loader.facts.get("length"):
             others |= {index for epoch in other.epochs for index in epoch.indices}
     return len(missing - others) < 0.5 * len(missing)
-
-
-def broken(DataLoader: Any) -> str:
-    """Forget the last samples."""
-    del DataLoader
-    return _program("self.length - 4")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Draw them all."""
-    del DataLoader
-    return _program("self.length")
-
-
-def _program(end: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, Sampler, TensorDataset\n"
-        "class Mixed(Sampler):\n"
-        "    def __init__(self, length):\n"
-        "        self.length = length\n"
-        "    def __len__(self):\n"
-        f"        return {end}\n"
-        "    def __iter__(self):\n"
-        f"        return iter(torch.randperm({end}).tolist())\n"
-        "loader = DataLoader(TensorDataset(torch.arange(24.0).view(24, 1)), batch_size=4, sampler=Mixed(24))\n"
-        "model = torch.nn.Linear(1, 1)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "for epoch in range(3):\n"
-        "    for (x,) in loader:\n"
-        "        model(x).mean().backward()\n"
-        "        optimizer.step()\n"
-    )

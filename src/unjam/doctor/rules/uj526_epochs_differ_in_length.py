@@ -15,8 +15,6 @@ Limits: a dataset that is meant to grow (a replay buffer, a curriculum) is repor
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched
 from unjam.doctor.mechanisms.passes import changed_paths
@@ -54,32 +52,3 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             )
         ]
     return []
-
-
-def broken(DataLoader: Any) -> str:
-    """Use up a list."""
-    del DataLoader
-    return _program("self.names.pop()")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Read the list."""
-    del DataLoader
-    return _program("self.names[index]")
-
-
-def _program(name: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, IterableDataset\n"
-        "class Names(IterableDataset):\n"
-        "    def __init__(self):\n"
-        "        self.names = list(range(24))\n"
-        "    def __iter__(self):\n"
-        "        for index in range(len(self.names) // 2):\n"
-        f"            yield torch.tensor({name})\n"
-        "loader = DataLoader(Names(), batch_size=2)\n"
-        "for epoch in range(3):\n"
-        "    for batch in loader:\n"
-        "        pass\n"
-    )

@@ -15,8 +15,6 @@ Limits: compared are dictionaries and lists of the same name in both datasets.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_line
 from unjam.doctor.facts.watched import Watched
@@ -56,40 +54,3 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                     )
                 ]
     return []
-
-
-def broken(DataLoader: Any) -> str:
-    """Let each dataset number its own names."""
-    del DataLoader
-    return _program("None")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Pass the table on."""
-    del DataLoader
-    return _program("{'a': 0, 'b': 1, 'c': 2}")
-
-
-def _program(table: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, Dataset\n"
-        "class Words(Dataset):\n"
-        "    def __init__(self, words, ids=None):\n"
-        "        self.words = words\n"
-        "        self.ids = ids or {word: number for number, word in enumerate(sorted(set(words)))}\n"
-        "    def __len__(self):\n"
-        "        return len(self.words)\n"
-        "    def __getitem__(self, index):\n"
-        "        return torch.tensor([float(self.ids[self.words[index]])])\n"
-        f"train = DataLoader(Words(['a', 'b', 'c'] * 8, {table}), batch_size=4, shuffle=True)\n"
-        f"check = DataLoader(Words(['b', 'c'] * 8, {table}), batch_size=4)\n"
-        "model = torch.nn.Linear(1, 1)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "for x in train:\n"
-        "    model(x).mean().backward()\n"
-        "    optimizer.step()\n"
-        "with torch.no_grad():\n"
-        "    for x in check:\n"
-        "        model(x)\n"
-    )

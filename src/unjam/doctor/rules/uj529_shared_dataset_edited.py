@@ -15,8 +15,6 @@ Limits: only assignments that stand in the program's own files are read.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import sets_through
@@ -57,42 +55,3 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                         )
                     ]
     return []
-
-
-def broken(DataLoader: Any) -> str:
-    """Set the scale of the validation part."""
-    del DataLoader
-    return _program("check_part.dataset.scale = 0.0\n")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Set nothing."""
-    del DataLoader
-    return _program("")
-
-
-def _program(line: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, Dataset, random_split\n"
-        "class Signals(Dataset):\n"
-        "    scale = 1.0\n"
-        "    def __init__(self):\n"
-        "        self.scale = 2.0\n"
-        "    def __len__(self):\n"
-        "        return 32\n"
-        "    def __getitem__(self, index):\n"
-        "        return torch.tensor([float(index)]) * self.scale\n"
-        "train_part, check_part = random_split(Signals(), [20, 12])\n"
-        f"{line}"
-        "train = DataLoader(train_part, batch_size=4, shuffle=True)\n"
-        "check = DataLoader(check_part, batch_size=4)\n"
-        "model = torch.nn.Linear(1, 1)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "for x in train:\n"
-        "    model(x).mean().backward()\n"
-        "    optimizer.step()\n"
-        "with torch.no_grad():\n"
-        "    for x in check:\n"
-        "        model(x)\n"
-    )

@@ -16,7 +16,6 @@ calls them `weights`.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
@@ -55,28 +54,3 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             )
         ]
     return []
-
-
-def broken(DataLoader: Any) -> str:
-    """Draw without replacement."""
-    del DataLoader
-    return _program("False")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Draw with replacement."""
-    del DataLoader
-    return _program("True")
-
-
-def _program(replacement: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler\n"
-        "weights = [1.0] * 20 + [5.0] * 4\n"
-        f"sampler = WeightedRandomSampler(weights, 24, replacement={replacement})\n"
-        "loader = DataLoader(TensorDataset(torch.arange(24.0).view(24, 1)), batch_size=4, sampler=sampler)\n"
-        "for epoch in range(2):\n"
-        "    for (x,) in loader:\n"
-        "        pass\n"
-    )

@@ -16,7 +16,6 @@ Limits: two datasets of the same length that need no order in common are reporte
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
@@ -66,30 +65,4 @@ def _finding(one: WatchedLoader, other: WatchedLoader, a: WatchedEpoch, b: Watch
         AGREES if meant else SUGGESTED,
         "let one dataset return both parts of a pair, or give both loaders the order of one sampler",
         other.made or other.place,
-    )
-
-
-def broken(DataLoader: Any) -> str:
-    """Let both draw from one generator."""
-    del DataLoader
-    return _program("generator", "generator")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Give each its own, with the same seed."""
-    del DataLoader
-    return _program("torch.Generator().manual_seed(0)", "torch.Generator().manual_seed(0)")
-
-
-def _program(one: str, other: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, TensorDataset\n"
-        "generator = torch.Generator().manual_seed(0)\n"
-        "images, masks = (TensorDataset(torch.arange(24.0).view(24, 1)) for _ in range(2))\n"
-        f"first = DataLoader(images, batch_size=4, shuffle=True, generator={one})\n"
-        f"second = DataLoader(masks, batch_size=4, shuffle=True, generator={other})\n"
-        "for epoch in range(2):\n"
-        "    for image, mask in zip(first, second):\n"
-        "        pass\n"
     )

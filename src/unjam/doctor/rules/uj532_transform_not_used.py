@@ -16,8 +16,6 @@ Limits: found by reading the code of the classes and functions that loading can 
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
@@ -50,38 +48,3 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                 )
             ]
     return []
-
-
-def broken(DataLoader: Any) -> str:
-    """Forget the transform."""
-    del DataLoader
-    return _program("self.inner[index]")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Call it."""
-    del DataLoader
-    return _program("self.transform(self.inner[index])")
-
-
-def _program(sample: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, Dataset\n"
-        "class Plain(Dataset):\n"
-        "    def __len__(self):\n"
-        "        return 24\n"
-        "    def __getitem__(self, index):\n"
-        "        return torch.tensor([float(index)])\n"
-        "class Transformed(Dataset):\n"
-        "    def __init__(self, inner, transform):\n"
-        "        self.inner, self.transform = inner, transform\n"
-        "    def __len__(self):\n"
-        "        return len(self.inner)\n"
-        "    def __getitem__(self, index):\n"
-        f"        return {sample}\n"
-        "def double(x):\n"
-        "    return 2 * x\n"
-        "for batch in DataLoader(Transformed(Plain(), double), batch_size=4):\n"
-        "    pass\n"
-    )

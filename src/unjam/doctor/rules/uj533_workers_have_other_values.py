@@ -17,8 +17,6 @@ Limits: plain values only (numbers, texts, lists, dictionaries of them).
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.watched import HASH
 from unjam.doctor.mechanisms.state_differs import NoContext, OtherValue
@@ -59,35 +57,4 @@ def words(one: OtherValue | NoContext) -> Words:
     return Words(
         f"{one.culprit} has another value in the workers of {one.loader} than in the program{harm}",
         f"make {one.culprit} an attribute of the dataset, or set it in worker_init_fn",
-    )
-
-
-def broken(DataLoader: Any) -> str:
-    """Set a global before the workers start anew."""
-    del DataLoader
-    return _program("SCALE")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Keep it in the dataset."""
-    del DataLoader
-    return _program("self.scale")
-
-
-def _program(scale: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, Dataset\n"
-        "SCALE = 1.0\n"
-        "class Scaled(Dataset):\n"
-        "    def __init__(self):\n"
-        "        self.scale = SCALE\n"
-        "    def __len__(self):\n"
-        "        return 16\n"
-        "    def __getitem__(self, index):\n"
-        f"        return torch.tensor(index * {scale})\n"
-        "if __name__ == '__main__':\n"
-        "    SCALE = 2.0\n"
-        "    for batch in DataLoader(Scaled(), batch_size=4, num_workers=1, multiprocessing_context='spawn'):\n"
-        "        pass\n"
     )

@@ -19,8 +19,6 @@ nor are streams whose end is not known and samples that are drawn with replaceme
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.watched import Saved, Watched, WatchedLoader
@@ -75,34 +73,4 @@ def _finding(loader: WatchedLoader, saved: Saved, passed: tuple[int, int]) -> Fi
         "save the loader's state as well: unjam.DataLoader has state_dict() and load_state_dict(); or save between epochs",
         saved.place or loader.made,
         severity=Severity.NOTE if told else None,
-    )
-
-
-def broken(DataLoader: Any) -> str:
-    """Save every four batches."""
-    del DataLoader
-    return _program("        if number % 4 == 1:\n        ")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Save after each epoch."""
-    del DataLoader
-    return _program("")
-
-
-def _program(when: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, TensorDataset\n"
-        "torch.manual_seed(0)\n"
-        "model = torch.nn.Linear(1, 1)\n"
-        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
-        "loader = DataLoader(TensorDataset(torch.arange(40.0).view(40, 1)), batch_size=4, shuffle=True)\n"
-        "for epoch in range(2):\n"
-        "    for number, (x,) in enumerate(loader):\n"
-        "        optimizer.zero_grad()\n"
-        "        model(x).mean().backward()\n"
-        "        optimizer.step()\n"
-        f"{when}"
-        "    torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict(), 'epoch': epoch + 100}, 'last.pt')\n"
     )

@@ -110,33 +110,3 @@ def _finding(loader: WatchedLoader, name: str, one: list[Any], two: list[Any]) -
 
 def _unseeded(place: Place) -> bool:
     return not any(word in quoted(place) for word in ("generator=", "manual_seed", "random_state=", "sorted("))
-
-
-def broken(DataLoader: Any) -> str:
-    """Split without a seed."""
-    del DataLoader
-    return _program("")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Split with a generator of its own."""
-    del DataLoader
-    return _program(", generator=torch.Generator().manual_seed(0)")
-
-
-def _program(seeded: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, TensorDataset, random_split\n"
-        "data = TensorDataset(torch.arange(60.0).view(60, 1))\n"
-        f"train, check = random_split(data, [40, 20]{seeded})\n"
-        "model = torch.nn.Linear(1, 1)\n"
-        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
-        "loader = DataLoader(train, batch_size=4, shuffle=True)\n"
-        "for epoch in range(2):\n"
-        "    for (x,) in loader:\n"
-        "        optimizer.zero_grad()\n"
-        "        model(x).mean().backward()\n"
-        "        optimizer.step()\n"
-        "    torch.save({'model': model.state_dict(), 'optimizer': optimizer.state_dict(), 'epoch': epoch}, 'last.pt')\n"
-    )

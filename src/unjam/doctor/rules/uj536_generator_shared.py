@@ -17,7 +17,6 @@ torch's own generator, as everything else does.
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
@@ -64,36 +63,4 @@ def _finding(loader: WatchedLoader, other: WatchedLoader) -> Finding:
         OBSERVED,
         f"give {other.name} a generator of its own",
         other.made or other.place,
-    )
-
-
-def broken(DataLoader: Any) -> str:
-    """Use one generator twice."""
-    del DataLoader
-    return _program("generator")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Use a second generator for the evaluation."""
-    del DataLoader
-    return _program("torch.Generator().manual_seed(1)")
-
-
-def _program(second: str) -> str:
-    return (
-        "import torch\n"
-        "from torch.utils.data import DataLoader, TensorDataset\n"
-        "model = torch.nn.Linear(1, 1)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "generator = torch.Generator().manual_seed(0)\n"
-        "train = DataLoader(TensorDataset(torch.arange(40.0).view(40, 1)), batch_size=4, shuffle=True, generator=generator)\n"
-        f"check = DataLoader(TensorDataset(torch.arange(90.0, 99.0).view(9, 1)), batch_size=4, generator={second})\n"
-        "for epoch in range(2):\n"
-        "    for (x,) in train:\n"
-        "        optimizer.zero_grad()\n"
-        "        model(x).mean().backward()\n"
-        "        optimizer.step()\n"
-        "    with torch.no_grad():\n"
-        "        for (x,) in check:\n"
-        "            model(x)\n"
     )

@@ -16,8 +16,6 @@ Limits: only files that the dataset holds are looked at, and none that are opene
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.mechanisms.conflicting_writes import OnePathForAll, SeveralWriters
 from unjam.doctor.rules.rule import Rule
@@ -37,30 +35,3 @@ def words(one: SeveralWriters | OnePathForAll) -> Words:
         f"{one.workers} workers write {one.path} through one open file, each with its own copy of the buffer",
         "return what is to be written with the sample, and write it in the loop over the loader; or one file for each worker",
     )
-
-
-def _program(name: str) -> str:
-    return (
-        "import os, torch\n"
-        "from torch.utils.data import DataLoader, Dataset, get_worker_info\n"
-        "class Scored(Dataset):\n"
-        "    def __init__(self):\n"
-        "        self.out = open('scores.csv', 'w')\n"
-        "    def __len__(self):\n"
-        "        return 4000\n"
-        "    def __getitem__(self, index):\n"
-        f"        {name}\n"
-        "        return torch.tensor(index)\n"
-        "for batch in DataLoader(Scored(), batch_size=20, num_workers=2):\n"
-        "    pass\n"
-    )
-
-
-def broken(_: Any) -> str:
-    """Write through a file that was opened before the fork."""
-    return _program("self.out.write(f'{index},0.5\\n')")
-
-
-def fixed(_: Any) -> str:
-    """Return the score with the sample."""
-    return _program("score = 0.5")

@@ -15,8 +15,6 @@ Limits: the three global generators; a program that seeds all of them is fine.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.mechanisms.random_draws import SeedNotDrawnFrom
 from unjam.doctor.rules.rule import Rule
@@ -33,34 +31,3 @@ def words(one: SeedNotDrawnFrom) -> Words:
         f"samples of {one.loader} seed {one.seeded} and draw from {', '.join(one.drawn)}: the seed has no effect",
         f"use {right} in place of {_SEEDS[one.seeded]}, or draw the parameters once and apply them to everything that belongs together",
     )
-
-
-def _program(seed: str) -> str:
-    return (
-        "import random, torch\n"
-        "from torch.utils.data import DataLoader, Dataset\n"
-        "def noisy(values):\n"
-        "    return values + torch.rand(4)\n"
-        "class Pairs(Dataset):\n"
-        "    def __len__(self):\n"
-        "        return 64\n"
-        "    def __getitem__(self, index):\n"
-        "        seed = random.getrandbits(30)\n"
-        f"        {seed}(seed)\n"
-        "        image = noisy(torch.zeros(4))\n"
-        f"        {seed}(seed)\n"
-        "        return image, noisy(torch.ones(4))\n"
-        "for epoch in range(2):\n"
-        "    for batch in DataLoader(Pairs(), batch_size=4, num_workers=2):\n"
-        "        pass\n"
-    )
-
-
-def broken(_: Any) -> str:
-    """Seed Python's generator."""
-    return _program("random.seed")
-
-
-def fixed(_: Any) -> str:
-    """Seed torch's."""
-    return _program("torch.manual_seed")

@@ -18,8 +18,6 @@ Limits: measured on this machine at this moment.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import faster
 from unjam.doctor.proof import Severity
@@ -61,47 +59,3 @@ def detect(case: Case) -> Finding | None:
         "in worker_init_fn: cv2.setNumThreads(0) and threadpoolctl.threadpool_limits(1)",
         loader.made_at,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Use more BLAS threads in every worker than there are processors."""
-    import numpy as np
-    import threadpoolctl
-
-    from unjam.doctor.rules.programs import Numbers
-
-    matrix = np.random.default_rng(0).normal(size=(200, 200))
-
-    def prepare(worker: int) -> None:
-        threadpoolctl.threadpool_limits(8)
-
-    def make(index: int) -> float:
-        product = matrix
-        for _ in range(4):
-            product = product @ matrix
-        return float(product[0, 0])
-
-    for _ in DataLoader(Numbers(600, make), batch_size=10, num_workers=2, worker_init_fn=prepare):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use one thread in each worker."""
-    import numpy as np
-    import threadpoolctl
-
-    from unjam.doctor.rules.programs import Numbers
-
-    matrix = np.random.default_rng(0).normal(size=(200, 200))
-
-    def prepare(worker: int) -> None:
-        threadpoolctl.threadpool_limits(1)
-
-    def make(index: int) -> float:
-        product = matrix
-        for _ in range(4):
-            product = product @ matrix
-        return float(product[0, 0])
-
-    for _ in DataLoader(Numbers(600, make), batch_size=10, num_workers=2, worker_init_fn=prepare):
-        pass

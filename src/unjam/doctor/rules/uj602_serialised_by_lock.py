@@ -18,7 +18,6 @@ Limits: the cost of the lock is measured; whether it protects anything is for yo
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
@@ -76,38 +75,3 @@ def detect(case: Case) -> Finding | None:
         f"remove {name} where the workers only read; keep it around writing",
         (lock.place if lock else None) or loader.dataset_place,
     )
-
-
-def _program(DataLoader: Any, around: Any) -> None:
-    import time
-
-    from torch.utils.data import Dataset
-
-    class Files(Dataset[Any]):
-        def __init__(self) -> None:
-            self.lock = around
-
-        def __len__(self) -> int:
-            return 400
-
-        def __getitem__(self, index: int) -> int:
-            with self.lock:
-                time.sleep(0.01)
-            return index
-
-    for _ in DataLoader(Files(), batch_size=4, num_workers=2):
-        pass
-
-
-def broken(DataLoader: Any) -> None:
-    """Take a lock around every read."""
-    import multiprocessing
-
-    _program(DataLoader, multiprocessing.Lock())
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use no lock."""
-    import contextlib
-
-    _program(DataLoader, contextlib.nullcontext())

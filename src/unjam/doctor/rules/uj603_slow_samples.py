@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
@@ -107,31 +106,3 @@ def detect_live(scene: Scene) -> Finding | None:
             severity=Severity.NOTE,
         )
     return None
-
-
-def broken(DataLoader: Any) -> None:
-    """Load samples of which one is slow."""
-    import time
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        time.sleep(0.8 if index == 17 else 0.002)
-        return index
-
-    for _ in DataLoader(Numbers(60, make), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load samples of which none is slow."""
-    import time
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        time.sleep(0.002)
-        return index
-
-    for _ in DataLoader(Numbers(60, make), batch_size=4, num_workers=1):
-        pass

@@ -16,8 +16,6 @@ Limits: measured over two epochs.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.proof import Severity, Toggle
@@ -63,25 +61,3 @@ def startup(trial: Trial | None) -> float:
         return 0.0
     first = next((b for b in trial.batches if b.epoch == 1), None)
     return trial.starts[1] + first.wait if first else 0.0
-
-
-def broken(DataLoader: Any) -> None:
-    """Run very short epochs with new workers each time."""
-    from unjam.doctor.rules.programs import Scaled, double
-
-    loader = DataLoader(Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="spawn")
-    for _ in range(30):
-        for _ in loader:
-            pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Run the epochs with persistent workers."""
-    from unjam.doctor.rules.programs import Scaled, double
-
-    loader = DataLoader(
-        Scaled(double), batch_size=4, num_workers=1, multiprocessing_context="spawn", persistent_workers=True
-    )
-    for _ in range(3):
-        for _ in loader:
-            pass

@@ -17,8 +17,6 @@ Limits: measured without a training step; a training step would hide part of the
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import faster, mean_seconds
 from unjam.doctor.proof import Severity
@@ -54,15 +52,3 @@ def detect(case: Case) -> Finding | None:
         f"num_workers=0, or batches larger than {loader.batch_size}",
         loader.made_at,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Send numbers one by one from a worker."""
-    for _ in DataLoader(range(60_000), batch_size=1, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load in larger batches without workers."""
-    for _ in DataLoader(range(60_000), batch_size=64, num_workers=0):
-        pass

@@ -15,8 +15,6 @@ Limits: measured on this machine without a training step.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import faster, mean_seconds
 from unjam.doctor.proof import Severity
@@ -62,31 +60,3 @@ def detect(case: Case) -> Finding | None:
         f"num_workers={better}",
         loader.made_at,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Load slow samples without workers."""
-    import time
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        time.sleep(0.02)
-        return index
-
-    for _ in DataLoader(Numbers(2000, make), batch_size=4):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Load the samples with two workers."""
-    import time
-
-    from unjam.doctor.rules.programs import Numbers
-
-    def make(index: int) -> int:
-        time.sleep(0.02)
-        return index
-
-    for _ in DataLoader(Numbers(2000, make), batch_size=4, num_workers=2):
-        pass

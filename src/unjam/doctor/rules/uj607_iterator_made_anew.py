@@ -14,8 +14,6 @@ Limits: none known.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.proof import OBSERVED, Severity
@@ -53,21 +51,3 @@ def detect(case: Case) -> Finding | None:
         f"before the loop: batches = iter(loader); at {place}: next(batches)",
         place,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Take one batch from each new iterator."""
-    from unjam.doctor.rules.programs import Numbers
-
-    loader = DataLoader(Numbers(32), batch_size=4, num_workers=1)
-    for _ in range(3):
-        next(iter(loader))
-
-
-def fixed(DataLoader: Any) -> None:
-    """Take all batches from one iterator."""
-    from unjam.doctor.rules.programs import Numbers
-
-    batches = iter(DataLoader(Numbers(32), batch_size=4, num_workers=1))
-    for _ in range(3):
-        next(batches)

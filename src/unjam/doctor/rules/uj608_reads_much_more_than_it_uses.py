@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import statistics
 from collections import Counter
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_calls, stored
@@ -96,36 +95,4 @@ def _finding(loader: WatchedLoader, cases: list[Case], path: str, read: float, u
         AGREES,
         f"read {os.path.basename(path)} once, on first use in each worker, or use a format with random access",
         opened or at or loader.made or loader.place,
-    )
-
-
-def broken(DataLoader: Any) -> str:
-    """Parse the whole table for each row."""
-    del DataLoader
-    return _program("[line.split() for line in open(path)]")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Parse it once."""
-    del DataLoader
-    return _program("self.rows")
-
-
-def _program(rows: str) -> str:
-    return (
-        "import tempfile, torch\n"
-        "from torch.utils.data import DataLoader, Dataset\n"
-        "path = tempfile.mkstemp()[1]\n"
-        "with open(path, 'w') as file:\n"
-        "    file.writelines(f'{row} {row + 1}\\n' for row in range(60_000))\n"
-        "class Rows(Dataset):\n"
-        "    def __init__(self):\n"
-        "        self.rows = [line.split() for line in open(path)][:64]\n"
-        "    def __len__(self):\n"
-        "        return 64\n"
-        "    def __getitem__(self, index):\n"
-        f"        rows = {rows}\n"
-        "        return torch.tensor([float(one) for one in rows[index]])\n"
-        "for batch in DataLoader(Rows(), batch_size=8):\n"
-        "    pass\n"
     )

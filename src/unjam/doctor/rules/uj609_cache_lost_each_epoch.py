@@ -16,7 +16,6 @@ Limits: only containers that the dataset holds and functions with an lru_cache a
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
@@ -77,36 +76,3 @@ def _filled(epoch: WatchedEpoch) -> set[str]:
 def _starts_alike(loader: WatchedLoader, path: str) -> bool:
     starts = [held.get(path) for epoch in loader.epochs[:2] for held in epoch.worker_held.values()]
     return all(a == b for a, b in itertools.pairwise(starts))
-
-
-def broken(DataLoader: Any) -> str:
-    """Let the workers end with the epoch."""
-    del DataLoader
-    return _program("")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Keep them."""
-    del DataLoader
-    return _program(", persistent_workers=True")
-
-
-def _program(option: str) -> str:
-    return (
-        "import time, torch\n"
-        "from torch.utils.data import DataLoader, Dataset\n"
-        "class Slow(Dataset):\n"
-        "    def __init__(self):\n"
-        "        self.ready = {}\n"
-        "    def __len__(self):\n"
-        "        return 40\n"
-        "    def __getitem__(self, index):\n"
-        "        if index not in self.ready:\n"
-        "            time.sleep(0.02)\n"
-        "            self.ready[index] = torch.tensor(index)\n"
-        "        return self.ready[index]\n"
-        f"loader = DataLoader(Slow(), batch_size=4, num_workers=1{option})\n"
-        "for epoch in range(3):\n"
-        "    for batch in loader:\n"
-        "        pass\n"
-    )

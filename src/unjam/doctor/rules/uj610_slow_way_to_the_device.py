@@ -18,8 +18,6 @@ Limits: needs a CUDA device. Only tensors of 256 KiB and more are counted, and o
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.watched import Transfers, Watched
@@ -75,18 +73,6 @@ def _finding(one: Transfers, spent: float, faster: float, *, slow: bool) -> Find
         one.place,
         severity=None if slow else Severity.NOTE,
     )
-
-
-def broken(DataLoader: Any) -> str:
-    """Copy from ordinary memory."""
-    del DataLoader
-    return _PROGRAM.format(pin="")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Copy from pinned memory."""
-    del DataLoader
-    return _PROGRAM.format(pin=".pin_memory()")
 
 
 _PROGRAM = (

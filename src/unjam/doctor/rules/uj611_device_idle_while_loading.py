@@ -20,8 +20,6 @@ costs them little; nothing is said about them. Waits inside of operations (`nonz
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.watched import Watched
@@ -63,18 +61,6 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                 )
             ]
     return []
-
-
-def broken(DataLoader: Any) -> str:
-    """Ask for the loss in each step."""
-    del DataLoader
-    return _PROGRAM.format(each="total += loss.item()", once="")
-
-
-def fixed(DataLoader: Any) -> str:
-    """Ask once for each epoch."""
-    del DataLoader
-    return _PROGRAM.format(each="", once="total += loss.item()")
 
 
 _PROGRAM = (

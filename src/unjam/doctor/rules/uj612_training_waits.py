@@ -15,8 +15,6 @@ Limits: with a training step that costs nothing every loader is waited for; belo
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.explanation import Words
 from unjam.doctor.mechanisms.time_spent import TrainingWaits
 from unjam.doctor.proof import Severity
@@ -36,35 +34,3 @@ def words(one: TrainingWaits) -> Words:
         + ("; or add workers (`unjam tune` measures how many)" if not one.workers else ""),
         severity=Severity.NOTE if one.minor else None,
     )
-
-
-def _program(once: str, each: str) -> str:
-    return (
-        "import time, torch\n"
-        "from torch.utils.data import DataLoader, Dataset\n"
-        "def parse():\n"
-        "    until = time.process_time() + 0.05\n"
-        "    while time.process_time() < until:\n"
-        "        pass\n"
-        "    return torch.arange(400.0)\n"
-        "class Rows(Dataset):\n"
-        "    def __init__(self):\n"
-        f"        {once}\n"
-        "    def __len__(self):\n"
-        "        return 320\n"
-        "    def __getitem__(self, index):\n"
-        f"        {each}\n"
-        "        return table[index]\n"
-        "for batch in DataLoader(Rows(), batch_size=4, num_workers=2):\n"
-        "    time.sleep(0.02)\n"
-    )
-
-
-def broken(_: Any) -> str:
-    """Parse the table for every sample."""
-    return _program("pass", "table = parse()")
-
-
-def fixed(_: Any) -> str:
-    """Parse it once."""
-    return _program("self.table = parse()", "table = self.table")

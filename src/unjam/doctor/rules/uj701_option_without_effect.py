@@ -15,8 +15,6 @@ Limits: options that torch itself refuses are not listed here.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -42,19 +40,3 @@ def detect(case: Case) -> Finding | None:
     else:
         return None
     return Finding(RULE, title, ", ".join(idle), (why,), OBSERVED, cure, loader.made_at, severity=severity)
-
-
-def broken(DataLoader: Any) -> None:
-    """Pass a function for workers to a loader without workers."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=4, worker_init_fn=print, timeout=30):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use a worker."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, timeout=30):
-        pass

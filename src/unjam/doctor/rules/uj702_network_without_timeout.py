@@ -16,8 +16,6 @@ from outside.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.proof import SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -43,38 +41,3 @@ def detect(case: Case) -> Finding | None:
         "timeout=120 in the loader, and a time limit on each request",
         loader.made_at,
     )
-
-
-def _program(DataLoader: Any, timeout: float) -> None:
-    import socket
-    import threading
-    import time
-
-    from unjam.doctor.rules.programs import Numbers
-
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            connection, _ = server.accept()
-            time.sleep(0.1)
-            connection.sendall(b"data")
-            connection.close()
-
-    def make(index: int) -> int:
-        with socket.create_connection(server.getsockname()) as connection:
-            return index + len(connection.recv(4))
-
-    threading.Thread(target=serve, daemon=True).start()
-    for _ in DataLoader(Numbers(16, make), batch_size=4, num_workers=1, timeout=timeout):
-        pass
-
-
-def broken(DataLoader: Any) -> None:
-    """Read from a slow server without a time limit."""
-    _program(DataLoader, 0)
-
-
-def fixed(DataLoader: Any) -> None:
-    """Read with a time limit."""
-    _program(DataLoader, 30)

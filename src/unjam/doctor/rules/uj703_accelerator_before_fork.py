@@ -16,8 +16,6 @@ Limits: workers that do not touch the accelerator are fine, and then nothing is 
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import first_line
 from unjam.doctor.proof import Toggle
@@ -49,31 +47,3 @@ def detect(case: Case) -> Finding | None:
         "keep tensors on the CPU in the dataset, or pass multiprocessing_context='forkserver'",
         said.place or case.loader.iterated_at,
     )
-
-
-def _program(DataLoader: Any, initialised: bool) -> None:  # noqa: FBT001 - passed by keyword below
-    import torch
-    from torch.utils.data import get_worker_info
-
-    from unjam.doctor.rules.programs import Numbers
-
-    # stands for a machine with an accelerator
-    torch.cuda.is_initialized = lambda: initialised
-
-    def make(index: int) -> int:
-        if initialised and get_worker_info() is not None:
-            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
-        return index
-
-    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
-        pass
-
-
-def broken(DataLoader: Any) -> None:
-    """Use CUDA before the fork."""
-    _program(DataLoader, initialised=True)
-
-
-def fixed(DataLoader: Any) -> None:
-    """Do not use CUDA."""
-    _program(DataLoader, initialised=False)

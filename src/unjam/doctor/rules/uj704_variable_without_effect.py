@@ -20,8 +20,6 @@ read one.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -59,25 +57,3 @@ def detect(case: Case) -> Finding | None:
         help_text,
         case.loader.made_at,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Set a variable that no library reads."""
-    import os
-
-    from unjam.doctor.rules.programs import Numbers
-
-    os.environ["OPENCV_OPENMP_NUM_" + "THREADS"] = "1"
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Set a variable that OpenCV reads."""
-    import os
-
-    from unjam.doctor.rules.programs import Numbers
-
-    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1):
-        pass

@@ -15,8 +15,6 @@ Limits: none known.
 
 from __future__ import annotations
 
-from typing import Any
-
 from unjam.doctor.facts.case import Case
 from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
@@ -57,19 +55,3 @@ def detect(case: Case) -> Finding | None:
         else f"raise an error when {loader.dataset} is empty",
         loader.made_at,
     )
-
-
-def broken(DataLoader: Any) -> None:
-    """Use a batch larger than the dataset."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=16, num_workers=1, drop_last=True):
-        pass
-
-
-def fixed(DataLoader: Any) -> None:
-    """Use a smaller batch."""
-    from unjam.doctor.rules.programs import Numbers
-
-    for _ in DataLoader(Numbers(8), batch_size=4, num_workers=1, drop_last=True):
-        pass

@@ -1,0 +1,40 @@
+"""Let a thread of the program hold the dataset's lock."""
+
+import threading
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Numbers(Dataset):
+    """Samples made from their index by a function; without one, small tensors."""
+
+    def __init__(self, length=24, make=None):
+        self.length = length
+        self.make = make
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)) if self.make is None else self.make(index)
+
+
+def refresh():
+    with lock:
+        ready.set()
+        time.sleep(60)
+
+
+def make(index):
+    with lock:
+        return index
+
+
+if __name__ == "__main__":
+    lock, ready = (threading.Lock(), threading.Event())
+    threading.Thread(target=refresh, daemon=True).start()
+    ready.wait(5)
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass

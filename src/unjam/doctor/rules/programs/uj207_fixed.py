@@ -1,0 +1,27 @@
+"""Use a loader without workers inside the sample."""
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Numbers(Dataset):
+    """Samples made from their index by a function; without one, small tensors."""
+
+    def __init__(self, length=24, make=None):
+        self.length = length
+        self.make = make
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)) if self.make is None else self.make(index)
+
+
+def make(index):
+    return next(iter(DataLoader(Numbers(4), batch_size=4))) + index
+
+
+if __name__ == "__main__":
+    for _ in DataLoader(Numbers(4, make), batch_size=2, num_workers=1):
+        pass

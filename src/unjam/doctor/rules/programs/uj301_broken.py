@@ -1,0 +1,29 @@
+"""Load a sample that needs more memory than the machine has."""
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Numbers(Dataset):
+    """Samples made from their index by a function; without one, small tensors."""
+
+    def __init__(self, length=24, make=None):
+        self.length = length
+        self.make = make
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)) if self.make is None else self.make(index)
+
+
+def make(index):
+    import numpy as np
+
+    return int(np.empty(1 << 50, dtype=np.uint8)[index]) if index == 3 else index
+
+
+if __name__ == "__main__":
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass

@@ -1,0 +1,27 @@
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+def parse():
+    until = time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+    return torch.arange(400.0)
+
+
+class Rows(Dataset):
+    def __init__(self):
+        pass
+
+    def __len__(self):
+        return 320
+
+    def __getitem__(self, index):
+        table = parse()
+        return table[index]
+
+
+for batch in DataLoader(Rows(), batch_size=4, num_workers=2):
+    time.sleep(0.02)

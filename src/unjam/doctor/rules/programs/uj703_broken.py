@@ -1,0 +1,31 @@
+"""Use CUDA before the fork."""
+
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+
+class Numbers(Dataset):
+    """Samples made from their index by a function; without one, small tensors."""
+
+    def __init__(self, length=24, make=None):
+        self.length = length
+        self.make = make
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)) if self.make is None else self.make(index)
+
+
+def make(index):
+    if initialised and get_worker_info() is not None:
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+    return index
+
+
+if __name__ == "__main__":
+    initialised = True
+    torch.cuda.is_initialized = lambda: initialised
+    for _ in DataLoader(Numbers(8, make), batch_size=4, num_workers=1):
+        pass
