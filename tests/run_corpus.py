@@ -1,9 +1,10 @@
 """Checks every program of tests/corpus and compares the verdict with the truth: `make corpus`, or with names of programs.
 
-    run_corpus.py [--user NUMBER] [--no-mounts] [--no-landlock] [--jobs N] [--json FILE] [--same-as FILE] [PROGRAM…]
+    run_corpus.py [--user NUMBER] [--no-mounts] [--no-landlock] [--jobs N] [--json FILE] [--same-as FILE] [--record FOLDER]
+        [PROGRAM…]
 
 As another user, or where the kernel refuses mounts: see confine.py. --json writes the findings, and --same-as says
-where they differ from those of such a file.
+where they differ from those of such a file. --record keeps the facts of each program: see recorded.py.
 
 Right: a finding with one of the true codes names the culprit. A false alarm: a finding (no note) that is neither the
 cause nor listed as tolerated.
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import confine
+import recorded
 
 HERE = Path(__file__).parent / "corpus"
 BUDGET = "60"
@@ -103,6 +105,8 @@ def examine(entry: dict, options: argparse.Namespace) -> Answer:
         program = Path(shutil.copy(HERE / entry["program"], folder))
         out = Path(folder) / "out.json"
         words = command(entry, program, out, options)
+        if options.record:
+            words[words.index("--json") : words.index("--json")] = ["--evidence", f"{folder}/facts.json"]
         if options.user:
             for path in (folder, program):
                 os.chown(path, options.user, options.user)
@@ -115,6 +119,8 @@ def examine(entry: dict, options: argparse.Namespace) -> Answer:
             errors = "it took longer than 240 s"
         seconds = time.monotonic() - began
         findings = json.loads(out.read_text()).get("findings") if out.exists() else None
+        if options.record and findings is not None:
+            recorded.keep(Path(folder, "facts.json").read_text(), entry["program"], folder, Path(options.record))
     return Answer(entry, findings, seconds, errors)
 
 
@@ -127,7 +133,7 @@ def show(answer: Answer) -> tuple[bool, bool]:
         return False, False
     said, verdict, alarm = judge(entry, answer.findings)
     words = verdict.split()
-    right = verdict == "healthy" or (bool(words) and all(v in ("proven", "likely", "possible") for v in words))
+    right = verdict == "healthy" or (bool(words) and all(v in ("proven", "seen", "likely", "possible") for v in words))
     mark = "" if right and not alarm else "   <--" + (" false alarm" if alarm else "")
     print(f"{entry['program']:34} {expected:14} {said[:26]:26} {verdict:18} {seconds:5.1f}{mark}", flush=True)
     return right, alarm
@@ -159,6 +165,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json")
     parser.add_argument("--same-as")
+    parser.add_argument("--record")
     parser.add_argument("program", nargs="*")
     options = parser.parse_args(arguments)
     truth = json.loads((HERE / "truth.json").read_text())

@@ -156,7 +156,8 @@ class WatchedProgram(CapturedProgram):
             free = available_memory()
             if (
                 (free is not None and free < RESERVE)
-                or (loading and now - loading > seconds)
+                # a silence is followed to its end
+                or (loading and now - loading > seconds + (COMPUTING + WAITING if quiet > QUIET else 0.0))
                 or (not loading and now - began > LONGEST_START)
             ):
                 return "stopped", None, None
@@ -164,7 +165,7 @@ class WatchedProgram(CapturedProgram):
             if quiet < QUIET or now - max(looked, changed) < patience:
                 continue
             looked = now
-            if not self._released and self._twins:
+            if not self._released and self._twins and used < COMPUTES * quiet:
                 self._release()
                 continue
             scene = self._scene()
