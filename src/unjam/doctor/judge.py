@@ -125,8 +125,11 @@ def contradicted(finding: Finding, case: Case) -> bool:
         for one in process.failures
         if process.pid == seen.pid
     )
-    if failed and program.outcome == "ended" and finding.rule.symptom == "raised":
-        return True  # the program caught it, and went on to its end
+    if finding.rule.symptom == "raised" and any(epoch.batches > 1 for epoch in seen.epochs):
+        # the program caught what it raised and went on to its end, or it raised something else
+        kinds = {one.type_name for process in program.processes for one in process.failures}
+        if program.outcome == "ended" or (finding.kinds and not kinds & set(finding.kinds)):
+            return True
     if failed:
         return False
     if finding.rule.code == "UJ306" and seen.workers:

@@ -16,6 +16,7 @@ from unjam.system.file_owner import is_users
 MOST_FRAMES, MOST_NAMES, DEEPEST, LOOKED_AT = 3, 60, 2, 12
 MOST_OBJECTS, MOST_ITEMS = 300, 40
 _CONTAINERS = (list, dict, set, deque)
+GRAPH, SHARED = 1, 2  # what the items of a container hold
 
 
 def resources() -> dict[str, int]:
@@ -32,7 +33,7 @@ def resources() -> dict[str, int]:
 
 
 def containers(frame: FrameType | None) -> dict[str, list[int]]:
-    """The containers that the user's frames and their objects hold: length, bytes of one item, and whether it holds a graph."""
+    """The containers that the user's frames and their objects hold: length, bytes of one item, and what it holds (GRAPH, SHARED)."""
     found: dict[str, list[int]] = {}
     frames = 0
     while frame is not None and frames < MOST_FRAMES:
@@ -65,9 +66,10 @@ def _add(found: dict[str, list[int]], path: str, value: Any, *, direct: bool) ->
         return
     if isinstance(value, _CONTAINERS) and value:
         item = next((one for one in _some(value) if _has_graph(one)), None)
-        found[path] = [len(value), _bytes(item if item is not None else _last(value)), int(item is not None)]
+        flags = GRAPH * (item is not None) + SHARED * _is_shared(_last(value))
+        found[path] = [len(value), _bytes(item if item is not None else _last(value)), flags]
     elif not direct and _has_graph(value):
-        found[path] = [1, _bytes(value), 1]
+        found[path] = [1, _bytes(value), GRAPH]
 
 
 def _some(container: Any) -> list[Any]:
@@ -99,6 +101,12 @@ def _tensor(item: Any) -> Any:
 def _has_graph(item: Any) -> bool:
     tensor = _tensor(item)
     return tensor is not None and tensor.requires_grad and not tensor.is_leaf
+
+
+def _is_shared(item: Any) -> bool:
+    """Whether an item is a tensor that came from a worker: its memory is a file that is open as long as it lives."""
+    tensor = _tensor(item)
+    return tensor is not None and not tensor.is_cuda and tensor.is_shared()
 
 
 def retained(item: Any) -> tuple[int, bool]:

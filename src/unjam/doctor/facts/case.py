@@ -123,6 +123,7 @@ class Reading:
     remade: Place | None = None  # next(iter(loader)) inside a loop
     kept: tuple[Place, str] | None = None  # (line, name) where the loop stores whole batches
     set_epoch: bool = False
+    cycled: Place | None = None  # itertools.cycle over the loader
     # attributes of the dataset that the program reads, and those that it sets inside a loop
     reads: Mapping[str, Place] = field(default_factory=dict)
     writes: Mapping[str, Place] = field(default_factory=dict)

@@ -154,3 +154,15 @@ class Deed:
     at: float = 0.0
     worker: int = -1
     pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LostBatch:
+    """Something that a worker gave to a queue and that could not be pickled there. path, kind: the part that cannot."""
+
+    worker: int
+    path: str
+    kind: str
+    type_name: str
+    message: str
+    place: Place | None

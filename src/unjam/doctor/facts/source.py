@@ -407,6 +407,15 @@ def uses_of(file: str, names: set[str]) -> tuple[dict[str, Place], dict[str, Pla
     return reads, writes
 
 
+def cycles(file: str, names: list[str]) -> Iterator[Place]:
+    """Where a file gives one of these names to itertools.cycle."""
+    tree = tree_of(file)
+    for node in ast.walk(tree) if tree is not None and names else ():
+        is_cycle = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "cycle"
+        if isinstance(node, ast.Call) and is_cycle and node.args and ast.unparse(node.args[0]) in names:
+            yield Place(file, node.lineno)
+
+
 def leaves_loop_early(place: Place | None, *, by_batch: bool = False) -> Place | None:
     """Return the first `continue` in the loop that a line begins; by_batch: only under a condition on the loop's variables."""
     if place is None:

@@ -12,6 +12,7 @@ from unjam.doctor.facts.faults import (
     LeftHeld,
     LimitSet,
     LockFile,
+    LostBatch,
     RewrittenFile,
     Seeded,
     ShrunkFile,
@@ -48,7 +49,7 @@ class WatchedSample:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a process held at a moment of a pass. containers: path -> length, bytes of an item, whether it holds a graph.
+    """What a process held at a moment of a pass. containers: path -> length, bytes of an item, 1 if it holds a graph, 2 if shared memory.
 
     opened: the line that opened most of its files so far.
     """
@@ -235,6 +236,7 @@ class WatchedProcess:
     deeds: list[Deed] = field(default_factory=list)
     left: list[LeftHeld] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    lost: list[LostBatch] = field(default_factory=list)
     shrunk: list[ShrunkFile] = field(default_factory=list)
     exclusive: list[LockFile] = field(default_factory=list)
     limits: list[LimitSet] = field(default_factory=list)

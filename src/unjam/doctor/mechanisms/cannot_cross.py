@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import class_line, handlers_of
 from unjam.doctor.facts.trial import Place
@@ -52,6 +53,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 accounts_for=("start", "died", "raised", "frozen"),
             )
             return
+    yield from _lost(known)
     yield from _exception(known)
     yield from _batch(known)
 
@@ -93,6 +95,37 @@ def _exception(known: Knowledge) -> Iterator[Explanation]:
         caught_at=caught,
         accounts_for=("raised",),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLost(Explanation):
+    """A worker's queue could not pickle a batch, in a thread of its own: the batch is lost, and nobody is told."""
+
+    part: str
+    kind: str
+    failed: str
+
+
+def _lost(known: Knowledge) -> Iterator[Explanation]:
+    for one in [one for process in known.watched.processes for one in process.lost]:
+        failed = exception_line(one.type_name, one.message)[:200]
+        loader = next((loader for loader in known.watched.loaders if loader.workers), None)
+        part = f"{one.path}, a {one.kind}" if one.path else "the batch"
+        yield BatchLost(
+            culprit=f"{one.path} ({one.kind})" if one.path else "the batch",
+            place=one.place or (loader.home if loader is not None else None),
+            because=(
+                f"pickling {part}, for the way back from worker {one.worker} raised {failed}",
+                *((f"raised at {quoted(one.place)}",) if one.place else ()),
+                "a thread of the queue pickles: the batch is lost there, and the main process waits for it",
+            ),
+            basis=AGREES,
+            part=part,
+            kind=one.kind,
+            failed=failed,
+            accounts_for=("frozen", "raised"),
+        )
+        return
 
 
 def _batch(known: Knowledge) -> Iterator[Explanation]:

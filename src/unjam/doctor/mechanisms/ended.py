@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.exception_line import exception_line
@@ -72,6 +72,10 @@ def _mappings(known: Knowledge) -> Iterator[Explanation]:
     """Find a file that has become shorter since it was mapped."""
     for one in [one for process in known.watched.processes for one in process.shrunk]:
         died = known.watched.outcome == "failed"
+        cut = next(
+            (deed for deed in reversed(known.watched.deeds) if deed.done == "cut" and deed.path == one.path), None
+        )
+        one = replace(one, place=cut.place if cut is not None else one.place)  # noqa: PLW2901 - whoever cut it says more
         yield MappedFileShrunk(
             culprit=f"{os.path.basename(one.path)}, opened again at {one.place}" if one.place else one.path,
             place=one.place,

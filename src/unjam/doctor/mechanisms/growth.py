@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,11 +11,16 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at
 from unjam.doctor.facts.watched import Moment, WatchedLoader
+from unjam.doctor.mechanisms import failures
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, SUGGESTED
 
-FEWEST = 8  # moments that are compared; the first quarter is left out, in which caches fill
+FEWEST, FEWEST_LEFT = (
+    8,
+    4,
+)  # moments, and moments of a process that ran out of something, that are compared; the first quarter is left out, in which caches fill
 LEAST = {"memory": 100_000_000, "descriptors": 60}
+GRAPH, SHARED = 1, 2  # as in Moment.containers
 _STEADY = 0.8  # the share of the steps that must go up
 
 
@@ -26,6 +32,7 @@ class Grows(Explanation):
     where: str
     kept: str
     graph: bool
+    ran_out: bool
     first: str
     last: str
 
@@ -35,8 +42,9 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     for loader in known.watched.loaders:
         main = [one for epoch in loader.epochs for one in epoch.moments if one.worker < 0]
         for name, least in LEAST.items():
-            if _grows([getattr(one, name) for one in main], least):
-                yield _explanation(loader, name, main, "the training process")
+            ran_out = name == "descriptors" and _ran_out(known)
+            if _grows([getattr(one, name) for one in main], least, FEWEST_LEFT if ran_out else FEWEST):
+                yield _explanation(loader, name, main, "the training process", ran_out=ran_out)
                 return
         for worker in range(loader.workers):
             mine = [one for epoch in loader.epochs for one in epoch.moments if one.worker == worker]
@@ -45,9 +53,9 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 return
 
 
-def _grows(values: list[int], least: int) -> bool:
+def _grows(values: list[int], least: int, fewest: int = FEWEST) -> bool:
     later = values[len(values) // 4 :]
-    if len(later) < FEWEST or later[-1] - later[0] < least:
+    if len(later) < fewest or later[-1] - later[0] < least:
         return False
     steps = [after - before for before, after in itertools.pairwise(later)]
     half = later[len(later) // 2]
@@ -55,11 +63,18 @@ def _grows(values: list[int], least: int) -> bool:
     return sum(step > 0 for step in steps) >= _STEADY * len(steps) and later[-1] - half > 0.6 * (half - later[0])
 
 
-def _explanation(loader: WatchedLoader, name: str, moments: list[Moment], where: str) -> Grows:
+def _ran_out(known: Knowledge) -> bool:
+    failure = failures.fatal(known)
+    return failure is not None and failures.says(failure, errno.EMFILE)
+
+
+def _explanation(
+    loader: WatchedLoader, name: str, moments: list[Moment], where: str, *, ran_out: bool = False
+) -> Grows:
     later = moments[len(moments) // 4 :]
     values = [getattr(one, name) for one in later]
     shown = [size(one) if name == "memory" else f"{one:,}" for one in (values[0], values[-1])]
-    kept, graph = _keeper(later)
+    kept, graph = _keeper(later, name)
     opened = later[-1].opened if name == "descriptors" else None
     files = [one.file for one in (loader.place, loader.made) if one is not None]
     place = filled_at(files, kept.rpartition(".")[2]) if kept else opened
@@ -82,23 +97,29 @@ def _explanation(loader: WatchedLoader, name: str, moments: list[Moment], where:
         where=where,
         kept=kept,
         graph=graph,
+        ran_out=ran_out,
         first=shown[0],
         last=shown[1],
-        accounts_for=("grows",),
+        accounts_for=("grows", "raised", "start") if ran_out else ("grows",),
     )
 
 
-def _keeper(moments: list[Moment]) -> tuple[str, bool]:
-    """The container that grew by most bytes, or the attribute that keeps a graph; and whether graphs are kept."""
+def _keeper(moments: list[Moment], name: str) -> tuple[str, bool]:
+    """The container that grew by most bytes, or the attribute that keeps a graph; and whether graphs are kept.
+
+    Descriptors are kept by tensors in shared memory.
+    """
     first, last = moments[0].containers, moments[-1].containers
     grown = {
-        path: (now[0] - first.get(path, (0, 0, 0))[0]) * max(now[1], 64) * (1000 if now[2] else 1)
+        path: (now[0] - first.get(path, (0, 0, 0))[0]) * max(now[1], 64) * (1000 if now[2] & GRAPH else 1)
         for path, now in last.items()
-        if now[0] > first.get(path, (0, 0, 0))[0] + 3
+        if now[0] > first.get(path, (0, 0, 0))[0] + 3 and (name == "memory" or now[2] & SHARED)
     }
-    if grown and max(grown.values()) > 10_000:
+    if grown and (name != "memory" or max(grown.values()) > 10_000):
         path = max(grown, key=lambda one: grown[one])
-        return path, bool(last[path][2])
+        return path, bool(last[path][2] & GRAPH)
+    if name != "memory":
+        return "", False
     # a graph in a variable is that of the current step; one in an attribute outlives it
-    kept = next((path for path, now in last.items() if now[2] and "." in path and path in first), "")
+    kept = next((path for path, now in last.items() if now[2] & GRAPH and "." in path and path in first), "")
     return kept, bool(kept)

@@ -58,7 +58,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             found = next((name for name in names if name in failure.limits), "")
             limit = _limit(known, failure, found) if found else None
             if limit is not None and (
-                limit.own or number != errno.EMFILE
+                (limit.own and not _leaks(known, failure)) or number != errno.EMFILE
             ):  # who opens too much says more than the limit
                 yield limit
                 return
@@ -96,3 +96,18 @@ def _limit(known: Knowledge, failure: WatchedFailure, name: str) -> LimitReached
         failed=failures.where(failure),
         accounts_for=("raised", "died"),
     )
+
+
+def _leaks(known: Knowledge, failure: WatchedFailure) -> bool:
+    """Whether the process that failed had opened more and more: then what keeps it open says more than the limit."""
+    moments = [
+        one.descriptors
+        for loader in known.watched.loaders
+        for epoch in loader.epochs
+        for one in epoch.moments
+        if one.worker == failure.worker
+    ]
+    return len(moments) >= FEWEST_MOMENTS and moments[-1] - moments[0] > 0.5 * (moments[-1] or 1)
+
+
+FEWEST_MOMENTS = 4

@@ -63,12 +63,16 @@ def attribute(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def changed_paths(loader: WatchedLoader, *, same_length: bool = False) -> list[str]:
-    """What the dataset holds that differs between two epochs: in the program, or in the same worker."""
+def changed_paths(loader: WatchedLoader, *, same_length: bool = False, by_loading: bool = False) -> list[str]:
+    """What the dataset holds that differs between two epochs: in the program, or in the same worker.
+
+    by_loading: not what the program may have changed between the epochs, where workers load.
+    """
     found: dict[str, None] = {}
     for before, after in itertools.pairwise(loader.epochs):
-        pairs = [(before.held, after.held)]
-        pairs += [(held, after.worker_held.get(worker, {})) for worker, held in before.worker_held.items()]
+        pairs = [] if by_loading and loader.workers else [(before.held, after.held)]
+        if not by_loading or loader.facts.get("persistent"):
+            pairs += [(held, after.worker_held.get(worker, {})) for worker, held in before.worker_held.items()]
         pairs += [(before.worker_held.get(worker, {}), left) for worker, left in before.worker_left.items()]
         for old, new in pairs:
             for path, value in old.items():

@@ -27,8 +27,18 @@ class RanksSplitDifferently(Explanation):
     union: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksOrderDifferently(Explanation):
+    """The ranks hold the same items in different orders, so that one index is another sample on each. items: what holds them."""
+
+    ranks: str
+    items: str
+    loader: str
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Compare the parts of one dataset that the ranks of a job train on."""
+    """Compare what the ranks of a job hold, and the parts of it that they train on."""
+    yield from _orders(known)
     for loaders in known.watched.siblings():
         first, second = loaders[0], loaders[1]
         one, two = _part(first), _part(second)
@@ -70,3 +80,47 @@ def _explanation(known: Knowledge, first: WatchedLoader, second: WatchedLoader, 
         union=union,
         accounts_for=("ranks",),
     )
+
+
+SHUFFLES = ("shuffle", "permutation", "randperm", "sample", "listdir", "scandir", "glob", "iglob", "rglob")
+
+
+def _orders(known: Knowledge) -> Iterator[Explanation]:
+    """Find a container that has the same items on two ranks, and not in the same order."""
+    for loaders in known.watched.siblings():
+        first, second = loaders[0], loaders[1]
+        mine, its = first.facts.get("items") or {}, second.facts.get("items") or {}
+        name = next(
+            (one for one in mine if one in its and mine[one] != its[one] and sorted(mine[one]) == sorted(its[one])),
+            None,
+        )
+        if name is None or first.iterable or first.facts.get("replacement") or _draws_all(first):
+            continue
+        files = [
+            *first.facts.get("files", ()),
+            *(one.file for one in (first.home, first.made, first.place) if one is not None),
+        ]
+        line = next((at for file in dict.fromkeys(files) for at in attribute_calls(file, SHUFFLES)), None)
+        ranks = [known.watched.rank_of(one) for one in (first, second)]
+        who = " and ".join(f"rank {rank}" if rank is not None else "a process" for rank in ranks)
+        yield RanksOrderDifferently(
+            culprit=f"{name}, ordered at {line}" if line is not None else name,
+            place=line or first.home or first.made,
+            because=(
+                f"{who} hold the same {count(len(mine[name]), 'item')} in {name}, in different orders",
+                *((f"ordered at {quoted(line)}",) if line is not None else ()),
+                f"each rank draws its share of the indices of {first.name}, and an index is another sample on each rank",
+            ),
+            basis=OBSERVED,
+            ranks=who,
+            items=name,
+            loader=first.name,
+            accounts_for=("ranks",),
+        )
+        return
+
+
+def _draws_all(loader: WatchedLoader) -> bool:
+    """Whether a rank draws every index itself: then the order of the items does not matter."""
+    drawn = {index for epoch in loader.epochs for index in epoch.indices}
+    return len(drawn) >= int(loader.facts.get("length") or 0)

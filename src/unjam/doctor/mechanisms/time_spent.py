@@ -17,6 +17,7 @@ from unjam.doctor.proof import AGREES, OBSERVED
 # worth an answer, and worth a warning: seconds that the training waited after the first batch of each epoch, and their share
 SECONDS, SHARE = 2.0, 0.35
 WARN_SECONDS, WARN_SHARE = 6.0, 0.55
+ALL = 0.95
 HOT = 0.6  # a line with this share of the loading time is worth a warning earlier
 
 
@@ -89,7 +90,10 @@ def _explanation(watched: Watched, loader: WatchedLoader, case: Case | None) -> 
         each=each,
         line=place,
         hot=hot,
-        minor=waited < WARN_SECONDS or waited < (SHARE if hot > HOT else WARN_SHARE) * total,
+        # a loop that does nothing with its batches waits all the time
+        minor=(not loader.trains and waited > ALL * total)
+        or waited < WARN_SECONDS
+        or waited < (SHARE if hot > HOT else WARN_SHARE) * total,
         accounts_for=("slow",),
     )
 

@@ -50,6 +50,7 @@ class Finding:
     proof: Proof | None = None
     depth: int = 1  # how far it goes: 2 names a cause that a mechanism found, 1 a place
     accounts_for: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()  # the types of the exceptions that it explains
 
     @property
     def confidence(self) -> Confidence:

@@ -23,18 +23,24 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.cannot_cross import BatchCannotArrive
+from unjam.doctor.mechanisms.cannot_cross import BatchCannotArrive, BatchLost
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ103", "batch-cannot-return", symptom="frozen")
 
 
-NAMES = (BatchCannotArrive,)
+NAMES = (BatchCannotArrive, BatchLost)
 
 
-def words(one: BatchCannotArrive) -> Words:
-    """Say that a batch could not be rebuilt."""
+def words(one: BatchCannotArrive | BatchLost) -> Words:
+    """Say what could not be pickled, or not be rebuilt."""
+    if isinstance(one, BatchLost):
+        return Words(
+            f"a batch was lost on its way back from a worker: pickling {one.part}, raised {one.failed}",
+            "return tensors, arrays, numbers and strings from the dataset and the collate function; what is read on first use "
+            "(a lazily opened image, a cursor) must be read in __getitem__",
+        )
     return Words(
         f"a batch arrives from a worker and cannot be unpickled: {one.owner} raises {one.failed}",
         f"let {one.owner} be unpickled: __getattr__ must raise AttributeError for names that start with __, and must not use attributes "

@@ -74,4 +74,5 @@ def detect(case: Case) -> Finding | None:
         f"repair sample {names(b.index for b in bad)}, or what {first.place or case.loader.dataset} does with it",
         first.place,
         wants=(own,) if many else (),
+        kinds=tuple(kinds),
     )

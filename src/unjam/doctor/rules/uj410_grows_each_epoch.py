@@ -45,7 +45,11 @@ def words(one: Grows) -> Words:
         if one.kept
         else f"close what {one.culprit.removeprefix('what is ')}, or open it once"
     )
-    return Words(f"{one.what} of {one.where} {verb} with every batch, from {one.first} to {one.last}{by}", cure)
+    return Words(
+        f"{one.what} of {one.where} {verb} with every batch, from {one.first} to {one.last}{by}",
+        cure,
+        severity=Severity.ERROR if one.ran_out else None,
+    )
 
 
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:

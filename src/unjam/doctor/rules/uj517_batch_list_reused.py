@@ -36,10 +36,10 @@ def detect(case: Case) -> Finding | None:
     wrong = usual is not None and now is not None and usual != now
     return Finding(
         RULE,
-        "the batch sampler yields one list again and again, and changes it while it is on its way to a worker",
+        "the batch sampler changes a batch after it has yielded it, while the batch is on its way to a worker",
         f"batch sampler ({case.loader.sampler})",
         (
-            "two batches of the sampler are one list object with other content",
+            "a batch of the sampler has other content when the next ones have been drawn",
             *(
                 (
                     f"with workers {sum((now - usual).values())} samples come too often and {sum((usual - now).values())} not at all",

@@ -17,17 +17,20 @@ that of an evaluation, is not reported.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.mechanisms.passes import consecutive, seeded_between, trainers
-from unjam.doctor.proof import OBSERVED, Severity
+from unjam.doctor.mechanisms.passes import consecutive, draws, seeded_between, trainers
+from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ518", "order-repeats", Severity.WARNING, fallback=True, symptom="repeats")
+# the same, where the line that repeats is known
+KNOWN = replace(RULE, fallback=False)
 FEWEST = 6
 SEEDS = (
     "manual_seed",
@@ -43,7 +46,9 @@ SEEDS = (
 
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find a shuffled loader with the same order in two epochs, or loaders made anew with one order."""
-    del cases
+    cycled = [one for case in cases if (one := _cycled(case)) is not None]
+    if cycled:
+        return cycled[:1]
     found = []
     for loader in trainers(watched):
         if not loader.facts.get("random") or loader.facts.get("set_epoch"):
@@ -54,6 +59,25 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     if not found:
         found += _remade(watched)
     return found[:1]
+
+
+def _cycled(case: Case) -> Finding | None:
+    """A loader that itertools.cycle keeps and repeats."""
+    place, loader = case.reading.cycled, case.seen
+    if place is None or loader is None or not (loader.facts.get("random") or draws(loader)):
+        return None
+    return Finding(
+        KNOWN,
+        f"itertools.cycle repeats the first pass over {loader.name}: the same batches in the same order, all kept in memory",
+        f"{quoted(place).partition(': ')[2]} at {place}",
+        (
+            f"made at {quoted(place)}",
+            "cycle stores what it has seen and gives it again: the loader is never iterated a second time",
+        ),
+        AGREES,
+        "iterate the loader anew for each pass: def endless(loader): while True: yield from loader",
+        place,
+    )
 
 
 def _remade(watched: Watched) -> list[Finding]:

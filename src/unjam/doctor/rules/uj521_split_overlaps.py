@@ -23,7 +23,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import evaluators, trainers
-from unjam.doctor.mechanisms.splits import RanksSplitDifferently
+from unjam.doctor.mechanisms.splits import RanksOrderDifferently, RanksSplitDifferently
 from unjam.doctor.mechanisms.trials import names
 from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
@@ -31,11 +31,16 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ521", "split-overlaps", replaces=("UJ519",))
 
 
-NAMES = (RanksSplitDifferently,)
+NAMES = (RanksSplitDifferently, RanksOrderDifferently)
 
 
-def words(one: RanksSplitDifferently) -> Words:
-    """Say that the ranks do not have the same split."""
+def words(one: RanksSplitDifferently | RanksOrderDifferently) -> Words:
+    """Say that the ranks do not have the same split, or not the same order."""
+    if isinstance(one, RanksOrderDifferently):
+        return Words(
+            f"{one.ranks} hold {one.items} in different orders: their shares of {one.loader} overlap, and leave samples out",
+            f"give {one.items} the same order on every rank: sort it, or shuffle it with random.Random(a seed that all ranks share)",
+        )
     return Words(
         f"{one.ranks} split the data differently: of {one.each:,} training samples each, only {one.common:,} are the same",
         "split with a generator that has the same seed on every rank: random_split(..., generator=torch.Generator().manual_seed(0))",

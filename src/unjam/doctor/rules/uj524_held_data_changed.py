@@ -21,7 +21,7 @@ from typing import Any
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.mechanisms.passes import by_index, changed_paths, draws
+from unjam.doctor.mechanisms.passes import attribute, by_index, changed_paths, draws
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
@@ -34,7 +34,10 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     for loader in watched.loaders:
         if loader.iterable:
             continue
-        changed = changed_paths(loader, same_length=True)
+        changed = changed_paths(loader, same_length=True, by_loading=True)
+        known = next((one for one in cases if one.seen is loader), None)
+        if not loader.workers and known is not None:
+            changed = [path for path in changed if attribute(path) not in known.reading.writes]
         differ = _differing(loader)
         if draws(loader):  # samples differ anyway: only data with an entry for each sample tells
             changed = [path for path in changed if path in loader.facts.get("per_sample", ())]

@@ -16,7 +16,7 @@ Limits: a dataset that is meant to grow (a replay buffer, a curriculum) is repor
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.watched import Watched
+from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import changed_paths
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -32,6 +32,11 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             continue
         if loader.facts.get("batched") and loader.facts.get("batch_size") is None and not loader.iterable:
             continue  # batches of varying size: their number says nothing
+        expected = [epoch.expected for epoch in loader.whole]
+        if None not in expected and expected == numbers:
+            continue  # the program knows it: len(loader) said so before each epoch
+        if loader.iterable and loader.workers and not _changed_in_workers(loader):
+            continue  # what the stream reads changed, and not for having been read
         fewer = min(numbers[1:]) < numbers[0]
         changed = changed_paths(loader)
         case = next((one for one in cases if one.seen is loader), None)
@@ -52,3 +57,14 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             )
         ]
     return []
+
+
+def _changed_in_workers(loader: WatchedLoader) -> bool:
+    """Whether the workers' datasets have changed while they were read, or there is nothing to tell by."""
+    known = [epoch for epoch in loader.epochs if epoch.worker_held and epoch.worker_left]
+    return not known or any(
+        held.get(path) != value
+        for epoch in known
+        for worker, held in epoch.worker_left.items()
+        for path, value in epoch.worker_held.get(worker, {}).items()
+    )

@@ -23,7 +23,7 @@ from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ605", "too-small-for-workers", Severity.WARNING, symptom="slow")
-WORTH = 2.0  # seconds in an epoch
+WORTH, WARN = 2.0, 10.0  # seconds in an epoch that are worth a note, and a warning
 SLOWER = 1.5
 
 
@@ -51,4 +51,5 @@ def detect(case: Case) -> Finding | None:
         faster(timed, bare, SLOWER),
         f"num_workers=0, or batches larger than {loader.batch_size}",
         loader.made_at,
+        severity=None if lost > WARN else Severity.NOTE,
     )

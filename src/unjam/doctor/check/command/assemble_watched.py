@@ -11,6 +11,7 @@ from unjam.doctor.facts.faults import (
     LeftHeld,
     LimitSet,
     LockFile,
+    LostBatch,
     Resource,
     RewrittenFile,
     Seeded,
@@ -100,12 +101,21 @@ def _process(  # noqa: PLR0915 - a match over every event
                     _finish(known, event)
                     if process.rank is None:
                         process.rank = event.get("rank")
-            case "deed" | "left" | "ended" | "limit" | "seeded" | "written" | "rewritten" | "exclusive":
+            case (
+                "deed"
+                | "left"
+                | "ended"
+                | "limit"
+                | "seeded"
+                | "written"
+                | "rewritten"
+                | "exclusive"
+                | "shrunk"
+                | "lost"
+            ):
                 _add_fault(process, event, pid)
             case "rank_asked" if (asked := _place(event)) is not None:
                 process.rank_asked.append(asked)
-            case "shrunk":
-                process.shrunk.append(ShrunkFile(event["path"], event["mapped"], event["size"], _place(event)))
             case "saved":
                 process.saves.append(
                     Saved(
@@ -144,6 +154,12 @@ def _add_fault(process: WatchedProcess, event: dict[str, Any], pid: int) -> None
             process.seeded.append(Seeded(event["what"], place, pid, worker, at))
         case "written":
             process.written.append(WrittenFile(event["path"], pid, worker, place))
+        case "lost":
+            process.lost.append(
+                LostBatch(worker, event["path"], event["kind"], event["type"], event.get("message", ""), place)
+            )
+        case "shrunk":
+            process.shrunk.append(ShrunkFile(event["path"], event["mapped"], event["size"], place))
         case "exclusive":
             process.exclusive.append(LockFile(event["path"], pid, place))
         case "rewritten":
@@ -233,7 +249,18 @@ def _add_worker(
         if event["k"] == "failed":
             failure = _failure(event, event["stage"], home.number if home else 0)
             (owner or processes[0]).failures.append(failure) if processes else None
-        elif event["k"] in ("deed", "left", "ended", "limit", "seeded", "written", "rewritten", "exclusive"):
+        elif event["k"] in (
+            "deed",
+            "left",
+            "ended",
+            "limit",
+            "seeded",
+            "written",
+            "rewritten",
+            "exclusive",
+            "shrunk",
+            "lost",
+        ):
             _add_fault(owner or processes[0], event, pid) if processes else None
         elif home is not None and "e" in event:
             known = next((one for one in home.epochs if one.number == start + event["e"]), None)

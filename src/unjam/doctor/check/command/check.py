@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
@@ -15,6 +16,7 @@ from unjam.doctor.check.command.examination import Examination, table
 from unjam.doctor.check.command.target_process import TargetProcess
 from unjam.doctor.check.command.watched_program import WatchedProgram, program_command
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.notebook_cells import remember
 from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
 from unjam.doctor.facts.watched import Watched, WatchedProcess
 from unjam.doctor.judge import judged
@@ -99,6 +101,9 @@ class _Results:
 
 def check_program(target: str, arguments: list[str], wishes: Wishes, *, module: bool = False) -> Diagnosis:
     """Examine a program as written on the command line: watch it, then replay its loaders."""
+    if target.endswith(".ipynb"):
+        with contextlib.suppress(OSError, ValueError):  # the program says what is wrong with it
+            remember(target)
     is_object = ":" in target and not os.path.exists(target)
     if wishes.watch is False or (is_object and not module):
         return check(open_target(target, arguments, module=module), target, wishes)

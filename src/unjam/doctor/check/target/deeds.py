@@ -25,6 +25,11 @@ def record_deeds(observer: Observer) -> None:
         if event == "open" and observer.active:
             with contextlib.suppress(Exception):
                 openers.hear(arguments, sys._getframe(1))  # noqa: SLF001 - the caller's frame
+                if openers.cuts(arguments) and count[0] <= MOST and (at := place_fields(sys._getframe(1))):  # noqa: SLF001 - as above
+                    count[0] += 1
+                    observer.write(
+                        "deed", done="cut", path=_full(arguments[0]), worker=worker_number(), pid=os.getpid(), **at
+                    )
                 if openers.is_exclusive(arguments[2]) and count[0] <= MOST:
                     place = place_fields(sys._getframe(1))  # noqa: SLF001 - as above
                     count[0] += 1

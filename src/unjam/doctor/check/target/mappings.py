@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+from unjam.doctor.check.target import openers
+from unjam.doctor.check.target.observer import Observer
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -32,3 +35,18 @@ def shrunk() -> list[tuple[str, int, int]]:
         if end > -(-size // _PAGE) * _PAGE:
             found.append((path, end, size))
     return found
+
+
+_told: set[str] = set()
+
+
+def tell(observer: Observer) -> bool:
+    """Write down the files that are shorter than their mappings now, each once; return whether there are any."""
+    found = shrunk()
+    for path, mapped, size in found:
+        if path not in _told:
+            _told.add(path)
+            place = openers.line_of(path)
+            at = {"file": place.file, "line": place.line} if place is not None else {}
+            observer.write("shrunk", path=path, mapped=mapped, size=size, **at)
+    return bool(found)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import linecache
 import os
 import sys
 import types
 from typing import Any
+
+from unjam.doctor.facts.notebook_cells import remember
 
 
 def main(arguments: list[str]) -> None:
@@ -25,26 +25,14 @@ def main_module(**values: Any) -> types.ModuleType:
 
 def run_notebook(path: str) -> None:
     """Run a notebook's code cells in one namespace, which no other process can import."""
-    cells = _code_cells(path)
+    try:
+        cells = remember(path)
+    except OSError as error:
+        sys.exit(f"{path} cannot be read: {error.strerror}")
+    except ValueError as error:
+        sys.exit(f"{path} cannot be read: {error}")
     sys.argv = [path]
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     space = vars(main_module(__spec__=None))
-    for number, text in enumerate(cells, 1):
-        lines = ["pass" if line.lstrip().startswith(("%", "!")) else line for line in text.splitlines()]
-        name = f"<{os.path.basename(path)} cell {number}>".replace("<", "").replace(">", "")
-        source = "\n".join(lines) + "\n"
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        exec(compile(source, name, "exec"), space)  # noqa: S102 - as above
-
-
-def _code_cells(path: str) -> list[str]:
-    """The texts of the code cells; ends the program, in words, if the file is no notebook."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            cells = json.load(file)["cells"]
-        return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    except OSError as error:
-        problem = error.strerror
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        problem = f"it is no notebook: {type(error).__name__}: {error}"
-    sys.exit(f"{path} cannot be read: {problem}")
+    for name, source in cells:
+        exec(compile(source, name, "exec"), space)  # noqa: S102 - a notebook's cells are there to be run

@@ -24,6 +24,7 @@ def record_faults(observer: Observer) -> None:
     _record_threads(observer)
     after_import("multiprocessing.process", functools.partial(_record_processes, observer=observer))
     after_import("torch.distributed.distributed_c10d", functools.partial(_record_ranks, observer=observer))
+    after_import("multiprocessing.queues", functools.partial(_record_lost, observer=observer))
     seeds = _Seeds(observer)
     after_import("random", lambda module: seeds.patch(module, "seed", "random.seed"))
     after_import("numpy.random", lambda module: seeds.patch(module, "seed", "numpy.random.seed"))
@@ -66,6 +67,33 @@ def _record_processes(module: ModuleType, *, observer: Observer) -> None:
 
 # generators that were seeded since this was cleared: their states right after it, and the line
 latest: dict[str, tuple[str, Place]] = {}
+
+
+def _record_lost(module: ModuleType, *, observer: Observer) -> None:
+    """Record what a queue's feeder thread could not pickle: whoever waits for it waits for ever."""
+    told = module.Queue._on_queue_feeder_error  # noqa: SLF001 - the hook for such errors
+
+    def lost(error: BaseException, sent: Any) -> Any:
+        with contextlib.suppress(Exception):
+            observer.write("lost", worker=worker_number(), **_culprit(sent), **words_of(error))
+        return told(error, sent)
+
+    module.Queue._on_queue_feeder_error = staticmethod(lost)  # noqa: SLF001 - as above
+
+
+def _culprit(sent: Any) -> dict[str, str]:
+    """The part of a batch that cannot be pickled: its path and its type."""
+    from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - rare
+
+    from unjam.loader.ship.pickle_culprit import find_culprit  # noqa: PLC0415 - as above
+
+    batch = sent[1] if isinstance(sent, tuple) and len(sent) == 2 else sent
+
+    def attempt(part: object) -> None:
+        ForkingPickler.dumps(part)
+
+    found = find_culprit("batch", batch, attempt)
+    return {"path": found.path, "kind": found.type_name} if found is not None else {"path": "", "kind": ""}
 
 
 class _Seeds:

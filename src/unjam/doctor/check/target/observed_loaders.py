@@ -71,7 +71,6 @@ class LoaderObserver:
         self._tokens: ByIdentity[int] = ByIdentity()
         self._generators: list[Any] = []  # kept, so that no other object gets the number of one
         self._count = self._last_token = 0
-        self._shrunk: set[str] = set()
         self._pid = os.getpid()
         self._transfers = TransferObserver(observer)
         self.synchronisations = SynchronisationObserver(observer)
@@ -129,14 +128,7 @@ class LoaderObserver:
 
     def _look_at_mappings(self) -> None:
         """Note the files that have become shorter than their mappings, before anything reads them."""
-        found = mappings.shrunk()
-        for path, mapped, size in found:
-            if path not in self._shrunk:
-                self._shrunk.add(path)
-                place = openers.line_of(path)
-                at = {"file": place.file, "line": place.line} if place is not None else {}
-                self._observer.write("shrunk", path=path, mapped=mapped, size=size, **at)
-        unreadable[:] = [True] if found else []
+        unreadable[:] = [True] if mappings.tell(self._observer) else []
 
     def seeded(self, iterator: Any) -> None:
         """The iterator is made: its seed names its workers' logs."""

@@ -21,7 +21,7 @@ from typing import Any
 from unjam.doctor.check.growing import resources
 from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.randomness import Randomness
-from unjam.doctor.check.target import held, observed_faults, openers, reach
+from unjam.doctor.check.target import held, mappings, observed_faults, openers, reach
 from unjam.doctor.check.target.left_held import HeldThings
 from unjam.doctor.check.target.observer import Observer, worker_number
 from unjam.doctor.check.target.openers import collect_no_more, collect_opened
@@ -57,6 +57,7 @@ class SampleObserver:
         self._told_left = self._loads = self._batches = 0
         self._measured = 0.0
         self._rewritten: set[str] = set()
+        self._mapped = 0.0
         self._writable: dict[str, int] = {}  # open for writing before this worker began: path -> size
 
     def begins(self, fetcher: Any) -> None:
@@ -111,6 +112,10 @@ class SampleObserver:
         read = _bytes_read() if looked else 0
         things, raised = self._things, ""
         before_held = things.read() if things is not None else {}
+        now = time.monotonic()
+        if now - self._mapped > MEASURE:
+            self._mapped = now
+            mappings.tell(self.observer)
         observed_faults.latest.clear()
         openers.begin_sample()
         began = time.perf_counter()

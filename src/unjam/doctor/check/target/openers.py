@@ -45,6 +45,20 @@ def is_exclusive(flags: Any) -> bool:
     return isinstance(flags, int) and bool(flags & os.O_EXCL and flags & os.O_CREAT)
 
 
+def cuts(arguments: tuple[Any, ...]) -> bool:
+    """Whether an `open` will cut a file that has content."""
+    path, _, flags = arguments
+    if not isinstance(flags, int) or not flags & os.O_TRUNC or not isinstance(path, (str, bytes, os.PathLike)):
+        return False
+    try:
+        return os.stat(path).st_size > WORTH
+    except OSError:
+        return False
+
+
+WORTH = 4096  # bytes of a file that may be mapped
+
+
 # -- what one sample does with files -----------------------------------------------------------------------------------
 
 locks = False  # whether this process has locked a file

@@ -94,6 +94,9 @@ def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
         once=bool(calls) and not any(source.is_in_loop(one.f_code.co_filename, one.f_lineno) for one in calls),
         remade=here if here and again and source.remade(here) else None,
         kept=source.kept(here) if here else None,
+        cycled=next(
+            (at for one in frames for at in source.cycles(one.f_code.co_filename, _names_of(loader, one))), None
+        ),
         set_epoch=any(source.calls(file, "set_epoch") for file in files),
         reads=reads,
         writes=writes,

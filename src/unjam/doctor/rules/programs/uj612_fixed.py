@@ -23,5 +23,11 @@ class Rows(Dataset):
         return table[index]
 
 
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 for batch in DataLoader(Rows(), batch_size=4, num_workers=2):
+    loss = model(batch.view(-1, 1)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
     time.sleep(0.02)

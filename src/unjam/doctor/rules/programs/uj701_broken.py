@@ -18,6 +18,10 @@ class Numbers(Dataset):
         return torch.full((4,), float(index)) if self.make is None else self.make(index)
 
 
+def prepare(worker):
+    torch.manual_seed(worker)
+
+
 if __name__ == "__main__":
-    for _ in DataLoader(Numbers(8), batch_size=4, worker_init_fn=print, timeout=30):
+    for _ in DataLoader(Numbers(8), batch_size=4, worker_init_fn=prepare):
         pass
