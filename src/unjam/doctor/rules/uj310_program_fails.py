@@ -163,7 +163,8 @@ def _hint(watched: Watched, failure: WatchedFailure, loader: WatchedLoader | Non
             "a pandas object is asked by label: rows that were removed or sorted leave labels that are not 0 to n - 1",
             "use .iloc for positions, or reset_index(drop=True) after filtering",
         )
-    if "ConnectionRefused" in text or "BrokenPipe" in text or "ConnectionReset" in text or "EOFError" in text:
+    at_pipe = "EOFError" in text and "multiprocessing/connection.py" in failure.trace
+    if "ConnectionRefused" in text or "BrokenPipe" in text or "ConnectionReset" in text or at_pipe:
         return _Hint(
             "the process at the other end is gone",
             "keep the server (manager, connection) alive as long as the loader is used",

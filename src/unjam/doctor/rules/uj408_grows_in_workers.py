@@ -42,7 +42,13 @@ def detect(case: Case) -> Finding | None:
     seen = max(m.samples for m in as_is.memory)
     length = case.loader.length or seen
     epoch = each * max(length / workers, seen)
-    kept = {name: one for fact in alone.facts.get("state", []) for name, one in fact.get("kept", {}).items()}
+    bounded = {name for fact in alone.facts.get("state", []) for name in fact.get("bounded", ())}
+    kept = {
+        name: one
+        for fact in alone.facts.get("state", [])
+        for name, one in fact.get("kept", {}).items()
+        if name not in bounded
+    }
     loaded = max(1, len(alone.samples))
     # what is kept of a sample, by the container that keeps it
     shares = {name: added * nbytes / loaded for name, (added, nbytes, _) in kept.items()}

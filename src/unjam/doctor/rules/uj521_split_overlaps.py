@@ -86,7 +86,8 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
     if not common:
         return None
     whole = len(drawn) >= int(train.facts.get("base_length") or 0)
-    if checked == drawn and (whole or apart):
+    same = mine is not None and mine == its and what == "indices"
+    if (checked == drawn and (whole or apart)) or (same and len(checked) >= int(other.facts.get("base_length") or 0)):
         return None  # on purpose: how well the training set is learnt
     split, its_split = train.composed_at(), other.composed_at()
     return Finding(

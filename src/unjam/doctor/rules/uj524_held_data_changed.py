@@ -35,6 +35,8 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         if loader.iterable:
             continue
         changed = changed_paths(loader, same_length=True, by_loading=True)
+        # a counter or a setting is no data
+        changed = [path for path in changed if path not in loader.facts.get("plain", ())]
         known = next((one for one in cases if one.seen is loader), None)
         if not loader.workers and known is not None:
             changed = [path for path in changed if attribute(path) not in known.reading.writes]

@@ -20,7 +20,7 @@ from collections import Counter
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls
-from unjam.doctor.facts.watched import Watched
+from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -31,6 +31,9 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Count how often a weighted sampler draws each index."""
     del cases
     for loader in watched.loaders:
+        weights, length = loader.facts.get("weights"), loader.facts.get("length")
+        if weights and length and not loader.iterable and int(weights) < int(length):
+            return [_too_few(loader, int(weights), int(length))]
         epoch = next((one for one in loader.whole if len(one.indices) == one.draws), None)
         if not loader.facts.get("weighted") or epoch is None or loader.facts.get("length") != epoch.draws:
             continue
@@ -54,3 +57,25 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             )
         ]
     return []
+
+
+def _too_few(loader: WatchedLoader, weights: int, length: int) -> Finding:
+    """A sampler that has weights for some of the samples only: the others are never drawn."""
+    sampler = str(loader.facts.get("sampler"))
+    files = {place.file for place in (loader.made, loader.place) if place is not None} | set(
+        loader.facts.get("files", ())
+    )
+    made = next((place for file in sorted(files) for place in attribute_calls(file, (sampler,))), None)
+    return Finding(
+        RULE,
+        f"{sampler} has {weights:,} weights for {length:,} samples: it draws only the first {weights:,}",
+        f"the weights of {sampler}" + (f" at {made}" if made else ""),
+        (
+            f"{loader.name} has {length:,} samples",
+            *((f"made at {quoted(made)}",) if made else ()),
+        ),
+        OBSERVED,
+        "give it a weight for each sample, not for each class: weights[labels]",
+        made or loader.made or loader.place,
+        severity=Severity.ERROR,
+    )

@@ -68,6 +68,7 @@ class _TrialBuilder:
                     self._facts["alias"] = event["alias"]
                 case "twice":
                     self._facts.setdefault("twice", {})[event["i"]] = event["d"]
+                    self._facts.setdefault("twice_seconds", {})[event["i"]] = event["s"]
                 case "collated":
                     self._open[pid] = ("sent", index)
                     self._facts.setdefault("collate", []).append(event["s"])

@@ -142,6 +142,7 @@ def describe(loader: Any, token: Callable[[Any], int]) -> dict[str, Any]:
         "batch_sampler": type(sampler).__name__ if sampler is not inner and is_users(file_of(type(sampler))) else "",
         "sampler_file": next((file for one in (sampler, inner) if is_users(file := file_of(type(one)))), ""),
         "weighted": _is_weighted(inner),
+        "weights": _length(getattr(inner, "weights", None)),
         "has_generator": loader.generator is not None or getattr(inner, "generator", None) is not None,
         "stateful": any(hasattr(one, "state_dict") for one in (loader, dataset, sampler, inner)),
         "set_epoch": any(hasattr(one, "set_epoch") for one in (inner, sampler)),
@@ -162,6 +163,7 @@ def describe(loader: Any, token: Callable[[Any], int]) -> dict[str, Any]:
             for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]
             if type(value).__module__ == "multiprocessing.managers"
         ],
+        "plain": _plain(dataset),
         "stale": _stale(dataset),
         "composed": {
             path: (place.file, place.line) for path, one in layers(dataset) if (place := made.get(one)) is not None
@@ -169,6 +171,18 @@ def describe(loader: Any, token: Callable[[Any], int]) -> dict[str, Any]:
         "transforms": {path: name for path, name, _ in transforms(dataset)},
         "reads": sorted(_attributes_read(dataset)),
     }
+
+
+def _plain(dataset: Any) -> list[str]:
+    """The attributes that hold a single value: a number, a text, a tensor of one element."""
+    found = []
+    for path, one in layers(dataset):
+        for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+            with contextlib.suppress(Exception):
+                single = value.numel() == 1 if hasattr(value, "numel") else getattr(value, "size", 0) == 1
+                if isinstance(value, (bool, int, float, complex, str, type(None))) or single:
+                    found.append(f"{path}.{name}")
+    return found
 
 
 def _stale(dataset: Any) -> list[tuple[str, int, int]]:

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from unjam.doctor.check import growing
@@ -97,12 +98,13 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
     places = offsets()
     until = time.monotonic() + plan.seconds
     state, sizes_then = _attributes(loader.dataset), sizes(roots)
+    over_time = [sizes_then]
     try:
         for epoch in range(plan.epochs):
             setup.epoch = epoch
             if plan.workers:
                 loader.worker_init_fn = Hello(setup, _unwrapped(loader.worker_init_fn))
-            if not _epoch(loader, epoch, plan, recorder, until, kept):
+            if not _epoch(loader, epoch, plan, recorder, until, kept, lambda: over_time.append(sizes(roots))):
                 break
     except BaseException as error:  # noqa: BLE001 - any error is a result
         recorder.write("raised", stage="consumer", **described(error))
@@ -121,6 +123,13 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
         "state",
         changed=[name for name in after if after[name] != state.get(name)],
         grown=[path for path, size in sizes_now.items() if size > sizes_then.get(path, size)],
+        # what has reached a limit of its own grows no more
+        bounded=[
+            path
+            for path, size in sizes_now.items()
+            if len(over_time) > FEWEST_SIZES
+            and sizes_then.get(path, size) < size == over_time[-1].get(path) == over_time[-2].get(path)
+        ],
         kept=growing.kept(sizes_then, ((found.path, found.obj) for found in walk(roots))),
     )
     _close(loader)
@@ -163,7 +172,12 @@ def _set(loader: Any, plan: Plan) -> str:
     return ""
 
 
-def _epoch(loader: Any, epoch: int, plan: Plan, recorder: EventLog, until: float, kept: list[Any]) -> bool:
+FEWEST_SIZES = 4
+
+
+def _epoch(
+    loader: Any, epoch: int, plan: Plan, recorder: EventLog, until: float, kept: list[Any], measure: Callable[[], None]
+) -> bool:
     began = time.monotonic()
     recorder.write("epoch", e=epoch)
     iterator = iterator_of(loader)
@@ -182,6 +196,8 @@ def _epoch(loader: Any, epoch: int, plan: Plan, recorder: EventLog, until: float
         if plan.idle and number == 0:
             _wait_until_idle(recorder.folder)
         number += 1
+        if number & (number - 1) == 0 and not plan.measured:  # after 1, 2, 4, ... batches
+            measure()
         samples += loader.batch_size or 1
         if now > until or (plan.limit and samples >= plan.limit):
             recorder.write("cut", e=epoch, batches=number)

@@ -27,6 +27,7 @@ from unjam.loader.outlier import read as read_shape
 MEMORY_EVERY = 0.2  # most seconds between two readings of a worker's memory
 # the numbers of samples after which it is read in any case: fast samples may fill it within that time
 MEMORY_AT = frozenset({1, *(1 << power for power in range(3, 20))})
+SLOWEST = 3
 AGAIN = 6  # load so many samples twice, to see whether an index always gives the same sample
 
 
@@ -54,6 +55,9 @@ class Here:
     fetchers: int = 0
     samples: int = 0
     firsts: list[Any] = field(default_factory=list)  # indices to load twice
+    slowest: list[tuple[float, str]] = field(
+        default_factory=list
+    )  # those too: is it the sample that is slow, or its first time?
     weighed: float = 0.0
     shapes: set[str] = field(default_factory=set)
     good: Any = None
@@ -102,6 +106,7 @@ def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
         raise
     seconds = time.perf_counter() - began
     here.samples += 1
+    here.slowest = sorted([*here.slowest, (seconds, index)], reverse=True)[:SLOWEST]
     fields: dict[str, Any] = {"i": index, "s": round(seconds, 6), "e": epoch_of(here)}
     if not plan.measured:
         fields["d"], fields["l"] = digest(sample)
@@ -199,14 +204,16 @@ def load_again(here: Here, dataset: Any) -> None:
 
     This comes last because it moves on a dataset that reads sequentially.
     """
-    for index in reversed(here.firsts):
+    slow = [int(index) for _, index in here.slowest if index.isdecimal() and int(index) not in here.firsts]
+    for index in [*slow, *reversed(here.firsts)]:
         here.recorder.write("start", i=str(index))
         here.randomness.seed(seed_number(str(index)))
+        began = time.perf_counter()
         try:
             second = digest(dataset[index])[0]
         except Exception:  # noqa: BLE001 - then it does not
             second = "failed"
-        here.recorder.write("twice", i=str(index), d=second)
+        here.recorder.write("twice", i=str(index), d=second, s=round(time.perf_counter() - began, 6))
 
 
 def collate(here: Here, function: Callable[[Any], Any], samples: Any) -> Any:
