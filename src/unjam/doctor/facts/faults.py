@@ -48,6 +48,7 @@ class WatchedFailure:
     unpickled: str = ""  # the class whose unpickling failed
     context: str = ""  # the context variable that has no value there
     reach: tuple[Resource, ...] = ()
+    files: tuple[str, ...] = ()  # that the sample had read
     limits: Mapping[str, int] = field(default_factory=dict)  # of the process, where something was used up
     full: tuple[tuple[str, str], ...] = ()  # places for files where something is used up: path, what
 
@@ -135,13 +136,14 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenFile:
-    """A file that a sample wrote and then read. locks: its process has locked a file."""
+    """A file that a sample wrote. locks: its process has locked a file. read: the sample then read it."""
 
     path: str
     pid: int
     worker: int
     place: Place | None
     locks: bool
+    read: bool = True
 
 
 @dataclass(frozen=True, slots=True)

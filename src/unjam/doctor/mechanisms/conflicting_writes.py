@@ -71,7 +71,12 @@ def _one_path(known: Knowledge) -> Iterator[Explanation]:
         for one in process.rewritten:
             by_path.setdefault(one.path, []).append(one)
         for path, found in by_path.items():
-            pids = {one.pid for one in found}
+            failure = failures.fatal(known)
+            read = failure is not None and path in failure.files
+            # several wrote and read it; or one has written what the failing sample of another one read
+            pids = {one.pid for one in found if one.read}
+            if read and failure is not None:
+                pids = {one.pid for one in found} | {failure.pid}
             if len(pids) < 2:
                 continue
             place = next((one.place for one in found if one.place is not None), None)
@@ -80,16 +85,17 @@ def _one_path(known: Knowledge) -> Iterator[Explanation]:
             shared = case is not None and any(
                 one.facts.get("between_processes") for one in case.kinds("lock", "semaphore")
             )
-            failure = failures.fatal(known)
             failed = failures.words(failure) if failure is not None and failure.worker >= 0 else ""
             yield OnePathForAll(
                 culprit=f"{os.path.basename(path)} at {place}" if place is not None else path,
                 place=place,
                 because=(
                     *((failed,) if failed else ()),
-                    f"samples of {count(len(pids), 'worker')} write {path} and read it again",
+                    f"a sample of one worker wrote {path}, and that of another one read it"
+                    if read
+                    else f"samples of {count(len(pids), 'worker')} write {path} and read it again",
                     *((f"written at {quoted(place)}",) if place is not None else ()),
-                    "one worker reads what another one is just writing",
+                    "one worker can read what another one is just writing",
                 ),
                 basis=SUGGESTED if shared or any(one.locks for one in found) else AGREES,
                 path=path,

@@ -29,7 +29,7 @@ def words(one: SeveralWriters | OnePathForAll) -> Words:
     if isinstance(one, OnePathForAll):
         return Words(
             f"{one.workers} workers write and read one file, {one.path}" + (f": {one.failed}" if one.failed else ""),
-            "give each sample a file of its own (tempfile.NamedTemporaryFile), or each worker (the number of its process in the name)",
+            "write to a temporary file and os.replace() it when it is whole; or give each sample or worker a file of its own",
         )
     return Words(
         f"{one.workers} workers write {one.path} through one open file, each with its own copy of the buffer",

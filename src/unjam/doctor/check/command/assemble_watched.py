@@ -163,7 +163,7 @@ def _add_fault(process: WatchedProcess, event: dict[str, Any], pid: int) -> None
         case "exclusive":
             process.exclusive.append(LockFile(event["path"], pid, place))
         case "rewritten":
-            process.rewritten.append(RewrittenFile(event["path"], pid, worker, place, event["locks"]))
+            process.rewritten.append(RewrittenFile(event["path"], pid, worker, place, event["locks"], event["read"]))
 
 
 def _add_device_event(process: WatchedProcess, event: dict[str, Any]) -> None:
@@ -274,7 +274,7 @@ def _failure(event: dict[str, Any], stage: str, loader: int = 0) -> WatchedFailu
         event.get("worker", -1), event.get("loader", loader), event.get("e", -1), event["t"], event.get("pid", 0),
         event.get("errno", 0), event.get("filename", ""), event.get("thread", ""), event.get("unpickled", ""),
         event.get("context", ""), tuple(_resource(one) for one in event.get("reach", ())),
-        event.get("limits", {}), tuple((one[0], one[1]) for one in event.get("full", ())),
+        tuple(event.get("files", ())), event.get("limits", {}), tuple((one[0], one[1]) for one in event.get("full", ())),
     )  # fmt: skip
 
 

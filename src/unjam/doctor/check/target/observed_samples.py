@@ -56,7 +56,7 @@ class SampleObserver:
         self._things: HeldThings | None = None
         self._told_left = self._loads = self._batches = 0
         self._measured = 0.0
-        self._rewritten: set[str] = set()
+        self._written: set[tuple[str, bool]] = set()
         self._mapped = 0.0
         self._writable: dict[str, int] = {}  # open for writing before this worker began: path -> size
 
@@ -128,12 +128,17 @@ class SampleObserver:
             raised = type(error).__qualname__
             if isinstance(error, (Exception, SystemExit)):
                 self.observer.failed(
-                    "sample", error, i=str(index)[:200], worker=worker_number(), fetcher=self.fetchers - 1
+                    "sample",
+                    error,
+                    i=str(index)[:200],
+                    worker=worker_number(),
+                    fetcher=self.fetchers - 1,
+                    files=openers.read_only(),
                 )
             raise
         finally:
             collect_no_more()
-            self._tell_rewritten()
+            self._tell_written()
             if things is not None and self._loads < 2:
                 self._loads += 1
                 things.find()
@@ -200,15 +205,16 @@ class SampleObserver:
             read=read, files=files[:8], size=weigh(sample)[0] or len(repr(sample)[:10_000]),
         )  # fmt: skip
 
-    def _tell_rewritten(self) -> None:
-        """Write down the files that this sample wrote and read again."""
-        for path, place in openers.rewritten():
-            if worker_number() >= 0 and path not in self._rewritten and len(self._rewritten) < MOST_LEFT:
-                self._rewritten.add(path)
+    def _tell_written(self) -> None:
+        """Write down the files that this sample wrote, and whether it read them again."""
+        for path, place, is_read in openers.written():
+            key = path, is_read
+            if worker_number() >= 0 and key not in self._written and len(self._written) < MOST_LEFT:
+                self._written.add(key)
                 at = {"file": place.file, "line": place.line} if place is not None else {}
                 self.observer.write(
-                    "rewritten", path=path, worker=worker_number(), pid=os.getpid(), locks=openers.locks, **at
-                )
+                    "rewritten", path=path, worker=worker_number(), pid=os.getpid(), locks=openers.locks, read=is_read, **at
+                )  # fmt: skip
 
     def _tell(self) -> None:
         if self._sum:

@@ -9,6 +9,7 @@ from typing import Any
 from unjam.doctor.facts.trial import Place, users_place
 
 MOST = 2000
+MOST_READ = 20
 _IGNORED = (".py", ".pyc", ".pyi", ".so", ".dist-info")
 
 opened: dict[str, Place] = {}  # real path -> the line that opened it last
@@ -62,14 +63,15 @@ WORTH = 4096  # bytes of a file that may be mapped
 # -- what one sample does with files -----------------------------------------------------------------------------------
 
 locks = False  # whether this process has locked a file
-_sample: list[
-    dict[str, tuple[Place | None, bool]]
-] = []  # paths that the current sample wrote: by which line, and read since
+# of the current sample: the paths that it wrote, by which line, and whether it has read them since; those that it only read
+_sample: list[dict[str, tuple[Place | None, bool]]] = []
+_read: list[str] = []
 
 
 def begin_sample() -> None:
     """A sample is loaded now."""
     _sample[:] = [{}]
+    _read.clear()
 
 
 def _note_use(path: str, flags: int, frame: Any) -> None:
@@ -79,6 +81,8 @@ def _note_use(path: str, flags: int, frame: Any) -> None:
             known[path] = (users_place(frame), False)
     elif path in known:
         known[path] = (known[path][0], True)
+    elif len(_read) < MOST_READ:
+        _read.append(path)
 
 
 def note_command(words: Any, frame: Any) -> None:
@@ -95,9 +99,14 @@ def note_lock() -> None:
     locks = True
 
 
-def rewritten() -> list[tuple[str, Place | None]]:
-    """The files that the sample wrote, or had written, and read afterwards, each with the line that did so."""
-    known = [(path, place) for path, (place, is_read) in _sample[0].items() if is_read] if _sample else []
+def read_only() -> list[str]:
+    """The files that the sample has read, and not written."""
+    return list(_read)
+
+
+def written() -> list[tuple[str, Place | None, bool]]:
+    """The files that the sample wrote, or had written, the line that did so, and whether it read them afterwards."""
+    known = [(path, place, is_read) for path, (place, is_read) in _sample[0].items()] if _sample else []
     _sample.clear()
     return known
 
