@@ -49,6 +49,8 @@ class WatchedFailure:
     context: str = ""  # the context variable that has no value there
     reach: tuple[Resource, ...] = ()
     files: tuple[str, ...] = ()  # that the sample had read
+    root: str = ""  # of a RecursionError: the exception that its handlers had caught first, and its line
+    root_at: Place | None = None
     limits: Mapping[str, int] = field(default_factory=dict)  # of the process, where something was used up
     full: tuple[tuple[str, str], ...] = ()  # places for files where something is used up: path, what
 

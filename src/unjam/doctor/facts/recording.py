@@ -166,6 +166,8 @@ def decode(told: Any, hint: Any) -> Any:
         if arguments[-1] is Ellipsis:
             return tuple(decode(one, arguments[0]) for one in told)
         return tuple(decode(one, kind) for one, kind in zip(told, arguments, strict=True))
+    if origin is abc.Sequence:
+        return [decode(one, arguments[0]) for one in told]
     if origin in (list, set, frozenset):
         return origin(decode(one, arguments[0]) for one in told)
     if isinstance(hint, type) and issubclass(hint, Enum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +84,8 @@ class WatchedEpoch:
     waited: float = 0.0
     first: float = 0.0
     steps: int = 0
+    unused: int = 0  # batches before the first step
+    changed: Sequence[str] = ()  # what the dataset holds that the program changed meanwhile
     grad: bool = False
     resources: Mapping[str, int] = field(default_factory=dict)
     samples: list[WatchedSample] = field(default_factory=list)
@@ -236,6 +238,9 @@ class WatchedProcess:
     deeds: list[Deed] = field(default_factory=list)
     left: list[LeftHeld] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    asked: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # a connection older than the workers: those whose samples used it
     lost: list[LostBatch] = field(default_factory=list)
     shrunk: list[ShrunkFile] = field(default_factory=list)
     exclusive: list[LockFile] = field(default_factory=list)

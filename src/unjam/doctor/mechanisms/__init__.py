@@ -19,12 +19,13 @@ from unjam.doctor.mechanisms import (
     shared_description,
     splits,
     state_differs,
+    swallowed,
     time_spent,
     waits,
 )
 
 MECHANISMS = (
-    limits, lengths, cannot_cross, shared_description, left_held, ended, waits, state_differs, history, conflicting_writes,
+    limits, lengths, swallowed, cannot_cross, shared_description, left_held, ended, waits, state_differs, history, conflicting_writes,
     splits, random_draws, ranks, growth, time_spent,
 )  # fmt: skip
 

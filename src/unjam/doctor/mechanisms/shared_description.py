@@ -37,8 +37,10 @@ def _of_waits(known: Knowledge) -> Iterator[Explanation]:
             continue
         looks = known.watched.looks_at(case.seen)
         for part in case.connections:
-            users = [one.pid for one in looks if one.targets.get(str(part.facts.get("target")))]
-            if len(users) > 1:
+            target = str(part.facts.get("target"))
+            asked = [pid for process in known.watched.processes for pid in process.asked.get(target, ())]
+            users = {one.pid for one in looks if one.targets.get(target)} | set(asked)
+            if len(users & set(case.seen.worker_pids)) > 1:
                 yield _waited_on(case, part, len(users))
                 break
 
@@ -50,7 +52,7 @@ def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:
         culprit=part.path,
         place=part.place,
         because=(
-            f"{users} workers of {case.seen.name} were found waiting for answers on one connection, {part.path}",
+            f"samples of {users} workers of {case.seen.name} use one connection, {part.path}",
             *((f"connected at {quoted(part.place)}",) if part.place else ()),
             "it was open before the workers were forked, so an answer goes to whichever worker reads first",
         ),

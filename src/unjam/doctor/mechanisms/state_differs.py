@@ -43,6 +43,14 @@ class OtherValue(Explanation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetAfterStart(Explanation):
+    """The program sets something that samples depend on while the workers of the pass run already."""
+
+    loader: str
+    passes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoContext(Explanation):
     """A context variable has no value in the thread, or the workers of a loader that the thread uses."""
 
@@ -67,6 +75,39 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         if paths:
             yield _explanation(known.watched, loader, case, paths, wrong, failed)
             return
+    yield from _too_late(known)
+
+
+def _too_late(known: Knowledge) -> Iterator[Explanation]:
+    """Find what the program changes during its passes, while the workers that read it keep what they began with."""
+    for loader in known.watched.loaders:
+        passes = [
+            (epoch, path)
+            for epoch in loader.epochs
+            for path in epoch.changed
+            if path in loader.facts.get("reads", ()) and path in loader.facts.get("plain", ())
+            if epoch.worker_held and all(held.get(path) == epoch.held.get(path) for held in epoch.worker_held.values())
+        ]
+        path = next((one for _, one in passes), "")
+        mine = [epoch for epoch, one in passes if one == path]
+        if not path or loader.facts.get("persistent") or len(mine) < 2 or len(mine) < len(loader.whole) - 1:
+            continue
+        case = known.case_of(loader.pid, loader.number)
+        place = _line(loader, case, path)
+        yield SetAfterStart(
+            culprit=path,
+            place=place or loader.home or loader.made,
+            because=(
+                f"in {count(len(mine), 'pass', 'passes')} of {loader.name} the program changed {path} after the workers were started",
+                "the workers' copies keep the value that it had before: samples are made with the value of an earlier pass",
+                *((f"set at {quoted(place)}",) if place is not None else ()),
+            ),
+            basis=OBSERVED,
+            loader=loader.name,
+            passes=len(mine),
+            accounts_for=("differs", "repeats"),
+        )
+        return
 
 
 def _explanation(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source import leaves_loop_early, quoted
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.trials import count
@@ -45,11 +45,21 @@ class TakeTurns(Explanation):
     loader: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedToBeSkipped(Explanation):
+    """The training takes the first batches of a pass and does nothing with them, to get to where it stopped."""
+
+    loader: str
+    skipped: int
+    seconds: float
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Find the loader that the training waited for most."""
     watched = known.watched
     if watched.outcome in ("failed", "frozen"):
         return
+    yield from _skipped(watched)
     found = [one for one in watched.loaders if _waited(one) >= SECONDS and _waited(one) >= SHARE * _total(one)]
     worst = max(found, key=_waited, default=None)
     if worst is not None:
@@ -96,6 +106,35 @@ def _explanation(watched: Watched, loader: WatchedLoader, case: Case | None) -> 
         or waited < (SHARE if hot > HOT else WARN_SHARE) * total,
         accounts_for=("slow",),
     )
+
+
+FEWEST_SKIPPED = 16
+
+
+def _skipped(watched: Watched) -> Iterator[Explanation]:
+    """Find a pass whose first batches were passed over, by the `continue` in its loop."""
+    for loader in watched.loaders:
+        for epoch in loader.epochs:
+            # a step for every few batches is the accumulation of gradients
+            usual = max(1.0, (epoch.batches - epoch.unused) / epoch.steps) if epoch.steps else 0.0
+            place = leaves_loop_early(loader.place)
+            if epoch.unused < max(FEWEST_SKIPPED, 4 * usual) or not usual or place is None:
+                continue
+            each = epoch.seconds / epoch.batches if epoch.batches else 0.0
+            yield LoadedToBeSkipped(
+                culprit=f"{quoted(place).partition(': ')[2]} at {place}",
+                place=place,
+                because=(
+                    f"the first {epoch.unused:,} batches of {loader.name} were loaded, and no step was made with them",
+                    f"the loop goes on to the next batch at {quoted(place)}",
+                ),
+                basis=OBSERVED,
+                loader=loader.name,
+                skipped=epoch.unused,
+                seconds=epoch.unused * each,
+                accounts_for=("slow",),
+            )
+            return
 
 
 TURNS, BUSY_LOOKS = 0.25, 40  # the share of the looks at busy workers, and the fewest of these

@@ -19,14 +19,27 @@ of error that compute another value are not reported.
 
 from __future__ import annotations
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import keeps_record, quoted
 from unjam.doctor.facts.trial import Place
+from unjam.doctor.mechanisms.swallowed import RetriesWithoutEnd
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import OBSERVED, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ508", "exception-swallowed", symptom="none")
+
+
+NAMES = (RetriesWithoutEnd,)
+
+
+def words(one: RetriesWithoutEnd) -> Words:
+    """Say what is caught again and again."""
+    return Words(
+        f"every sample that is tried fails, and the handler tries the next one without end: {one.root}",
+        f"repair what raises at {one.place}; and let the handler give up after a few samples, with the first exception",
+    )
 
 
 def detect(case: Case) -> Finding | None:

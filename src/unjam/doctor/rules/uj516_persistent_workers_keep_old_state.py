@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import itertools
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
+from unjam.doctor.mechanisms.state_differs import SetAfterStart
 from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -43,6 +45,17 @@ def detect(case: Case) -> Finding | None:
         AGREES,
         f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
         place,
+    )
+
+
+NAMES = (SetAfterStart,)
+
+
+def words(one: SetAfterStart) -> Words:
+    """Say that it comes too late for the pass."""
+    return Words(
+        f"the program sets {one.culprit} after the workers of {one.loader} have started: they have the value of an earlier pass",
+        f"set {one.culprit.rpartition('.')[2]} before iter(loader), not in the sampler or in the loop; or keep it in shared memory",
     )
 
 

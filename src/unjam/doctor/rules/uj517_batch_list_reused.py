@@ -37,7 +37,7 @@ def detect(case: Case) -> Finding | None:
     return Finding(
         RULE,
         "the batch sampler changes a batch after it has yielded it, while the batch is on its way to a worker",
-        f"batch sampler ({case.loader.sampler})",
+        f"{_name(case)}.__iter__",
         (
             "a batch of the sampler has other content when the next ones have been drawn",
             *(
@@ -54,6 +54,10 @@ def detect(case: Case) -> Finding | None:
     )
 
 
+def _name(case: Case) -> str:
+    return str((case.seen.facts.get("batch_sampler") if case.seen is not None else "") or case.loader.sampler)
+
+
 def _yields(case: Case) -> Place | None:
     file = str(case.seen.facts.get("sampler_file") or "") if case.seen is not None else ""
-    return method_line(file, case.loader.sampler, "__iter__") if file else None
+    return method_line(file, _name(case), "__iter__") if file else None

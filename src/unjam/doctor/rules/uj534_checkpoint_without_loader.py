@@ -19,14 +19,27 @@ nor are streams whose end is not known and samples that are drawn with replaceme
 
 from __future__ import annotations
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.watched import Saved, Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import trainers
+from unjam.doctor.mechanisms.time_spent import LoadedToBeSkipped
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ534", "checkpoint-without-loader", Severity.WARNING)
+
+
+NAMES = (LoadedToBeSkipped,)
+
+
+def words(one: LoadedToBeSkipped) -> Words:
+    """Say what it costs to get to where the training stopped."""
+    return Words(
+        f"the training loads {one.skipped:,} batches of {one.loader} and does nothing with them, to get to where it stopped",
+        "pass over indices, not over batches: a sampler that begins there; or unjam's loader.state_dict(), which does so exactly",
+    )
 
 
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:

@@ -158,6 +158,8 @@ def _add_fault(process: WatchedProcess, event: dict[str, Any], pid: int) -> None
             process.lost.append(
                 LostBatch(worker, event["path"], event["kind"], event["type"], event.get("message", ""), place)
             )
+        case "asked":
+            process.asked.setdefault(event["target"], []).append(pid)
         case "shrunk":
             process.shrunk.append(ShrunkFile(event["path"], event["mapped"], event["size"], place))
         case "exclusive":
@@ -186,7 +188,19 @@ def _add_device_event(process: WatchedProcess, event: dict[str, Any]) -> None:
 
 def _finish(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
     epoch.over, epoch.ended = True, event["t"]
-    for name in ("done", "batches", "draws", "indices", "order", "waited", "first", "steps", "grad"):
+    for name in (
+        "done",
+        "batches",
+        "draws",
+        "indices",
+        "order",
+        "waited",
+        "first",
+        "steps",
+        "grad",
+        "unused",
+        "changed",
+    ):
         setattr(epoch, name, event.get(name, getattr(epoch, name)))
     epoch.seconds = event["s"]
     epoch.resources = {k: event[k] for k in ("descriptors", "threads", "memory", "children") if k in event}
@@ -274,7 +288,8 @@ def _failure(event: dict[str, Any], stage: str, loader: int = 0) -> WatchedFailu
         event.get("worker", -1), event.get("loader", loader), event.get("e", -1), event["t"], event.get("pid", 0),
         event.get("errno", 0), event.get("filename", ""), event.get("thread", ""), event.get("unpickled", ""),
         event.get("context", ""), tuple(_resource(one) for one in event.get("reach", ())),
-        tuple(event.get("files", ())), event.get("limits", {}), tuple((one[0], one[1]) for one in event.get("full", ())),
+        tuple(event.get("files", ())), event.get("root", ""), Place(*event["root_at"]) if event.get("root_at") else None,
+        event.get("limits", {}), tuple((one[0], one[1]) for one in event.get("full", ())),
     )  # fmt: skip
 
 

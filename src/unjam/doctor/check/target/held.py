@@ -308,14 +308,17 @@ def _stored(path: str, one: Any) -> list[str]:
     ]
 
 
+RECORD = 3  # several values together say what the sample is
+
+
 def _tells(item: Any) -> bool:
     """Whether an item says what the sample is: a name, or data; numbers may only be positions."""
     if isinstance(item, (str, bytes)) or type(item).__module__ == "pathlib":
         return True
     if isinstance(item, (tuple, list)):
-        return any(_tells(one) for one in item)
+        return len(item) >= RECORD or any(_tells(one) for one in item)
     if isinstance(item, dict):
-        return any(_tells(one) for one in item.values())
+        return len(item) >= RECORD or any(_tells(one) for one in item.values())
     return bool(getattr(item, "ndim", None)) and "float" in str(getattr(item, "dtype", ""))
 
 

@@ -48,6 +48,8 @@ class Epoch:
         self.told = self.measured = 0.0
         self.over = False
         self.before: dict[str, str] = {}
+        self.changed: list[str] = []  # what the dataset holds that the program changed meanwhile
+        self.unused = 0  # batches before the first step of an optimizer
 
 
 class LoaderRecord:
@@ -155,6 +157,8 @@ class LoaderObserver:
             return
         epoch.batches += 1
         epoch.steps_then = self._observer.steps
+        if epoch.steps_then == epoch.steps:
+            epoch.unused = epoch.batches - 1
         if epoch.batches == 1:
             epoch.first = waited
             epoch.grad = _grad_enabled()
@@ -180,6 +184,9 @@ class LoaderObserver:
         """The pass is over: all batches were delivered."""
         epoch = getattr(iterator, "unjam_epoch", None)
         if epoch is not None:
+            if getattr(iterator, "_num_workers", 0):
+                now = held.fingerprint(iterator._dataset)  # noqa: SLF001 - torch's name
+                epoch.changed = [path for path, value in now.items() if epoch.before.get(path, value) != value]
             self._close(epoch, done=True)
 
     def raised(self, iterator: Any, stage: str, error: BaseException) -> None:
@@ -219,6 +226,7 @@ class LoaderObserver:
             s=time.monotonic() - epoch.began,
             # after the last batch of a pass that was broken off, steps belong to others
             steps=(observer.steps if done else epoch.steps_then) - epoch.steps, grad=epoch.grad, rank=rank(),
+            changed=epoch.changed, unused=epoch.unused,
             **growing.resources(),
         )  # fmt: skip
 

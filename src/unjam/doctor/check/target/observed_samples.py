@@ -58,6 +58,7 @@ class SampleObserver:
         self._measured = 0.0
         self._written: set[tuple[str, bool]] = set()
         self._mapped = 0.0
+        self._connections: dict[int, str] = {}
         self._writable: dict[str, int] = {}  # open for writing before this worker began: path -> size
 
     def begins(self, fetcher: Any) -> None:
@@ -74,6 +75,7 @@ class SampleObserver:
             self._randomness = Randomness(inventory.generators())
             if worker_number() >= 0 and self.fetchers == 1:
                 files = reach.writable_files(inventory)
+                self._connections = reach.inherited_connections(inventory)
                 self._writable = files if files and reach.writes(fetcher.dataset) else {}
         number = worker_number()
         with contextlib.suppress(Exception):
@@ -118,6 +120,7 @@ class SampleObserver:
             mappings.tell(self.observer)
         observed_faults.latest.clear()
         openers.begin_sample()
+        sent = {fd: reach.traffic(fd) for fd in self._connections}
         began = time.perf_counter()
         files = collect_opened() if looked else []
         try:
@@ -139,6 +142,8 @@ class SampleObserver:
         finally:
             collect_no_more()
             self._tell_written()
+            for fd in [fd for fd, before in sent.items() if reach.traffic(fd) > before]:
+                self.observer.write("asked", target=self._connections.pop(fd), worker=worker_number(), pid=os.getpid())
             if things is not None and self._loads < 2:
                 self._loads += 1
                 things.find()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import socket
 import stat
+import struct
+import traceback
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -93,6 +96,13 @@ def facts_of(error: BaseException) -> dict[str, Any]:
         found["filename"] = os.fsdecode(name)
     if isinstance(error, LookupError) and error.args and type(error.args[0]).__name__ == "ContextVar":
         found["context"] = str(error.args[0].name)
+    root = _root(error)
+    if root is not None:
+        found["root"] = f"{type(root).__qualname__}: {root}"[:300]
+        places = [frame for frame in _frames(root) if is_users(frame.f_code.co_filename)]
+        lines = [one.lineno for one in traceback.extract_tb(root.__traceback__) if is_users(one.filename)]
+        if places and lines:
+            found["root_at"] = [places[-1].f_code.co_filename, lines[-1]]
     frames = list(_frames(error))
     with contextlib.suppress(Exception):  # code of the user's objects may run
         found["unpickled"] = _unpickled(frames)
@@ -231,9 +241,9 @@ def _open_descriptors() -> list[int]:
         return []
 
 
-def _target(fd: int) -> str:
+def _target(fd: int, pid: int = 0) -> str:
     try:
-        return os.readlink(f"/proc/self/fd/{fd}")
+        return os.readlink(f"/proc/{pid or 'self'}/fd/{fd}")
     except OSError:
         return ""
 
@@ -257,3 +267,43 @@ def _kind(fd: int) -> str:
     except OSError:
         return "file"
     return "socket" if stat.S_ISSOCK(mode) else "pipe" if stat.S_ISFIFO(mode) else "file"
+
+
+def inherited_connections(inventory: Inventory) -> dict[int, str]:
+    """The TCP connections that a dataset holds and that were open before this worker began: descriptor and target."""
+    found = {}
+    for one in inventory.found.values():
+        fd = descriptor(one.obj)
+        if fd is not None and _kind(fd) == "socket" and _target(fd) == _target(fd, os.getppid()):
+            found[fd] = _target(fd)
+    return found
+
+
+def traffic(fd: int) -> int:
+    """The bytes that went through a TCP connection so far, whoever sent or received them."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+        known = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        if len(known) >= BYTES_AT + 16:
+            return sum(struct.unpack_from("QQ", known, BYTES_AT))
+    return 0
+
+
+BYTES_AT = 120  # of tcpi_bytes_acked and tcpi_bytes_received in Linux's struct tcp_info
+
+
+def _root(error: BaseException) -> BaseException | None:
+    """The exception that was being handled when a RecursionError came: the handler had called the function again."""
+    root: BaseException | None = error
+    for _ in range(DEEPEST_CHAIN):
+        inner = root.__context__ if root is not None else None
+        if inner is None:
+            break
+        root = inner
+    return (
+        root
+        if isinstance(error, RecursionError) and root is not error and not isinstance(root, RecursionError)
+        else None
+    )
+
+
+DEEPEST_CHAIN = 20_000

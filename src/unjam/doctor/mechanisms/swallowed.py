@@ -1,0 +1,40 @@
+"""Swallowed failures: a handler catches an exception and tries again, without end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.source import quoted
+from unjam.doctor.mechanisms import failures
+from unjam.doctor.proof import AGREES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetriesWithoutEnd(Explanation):
+    """A sample fails, its handler loads another one in its place, and that fails as well. root: the exception that is caught."""
+
+    root: str
+    index: str
+
+
+def explain(known: Knowledge) -> Iterator[Explanation]:
+    """Explain a RecursionError by the exception that was caught first."""
+    failure = failures.fatal(known)
+    if failure is None or not failure.root:
+        return
+    place = failure.root_at or failure.place
+    yield RetriesWithoutEnd(
+        culprit=f"{quoted(place).partition(': ')[2] or 'the sample'} at {place}",
+        place=place,
+        because=(
+            f"{failures.where(failure)} ended with {failures.words(failure)}",
+            f"the first exception was {failure.root}" + (f", raised at {quoted(place)}" if place is not None else ""),
+            "it was caught, another sample was loaded in its place, and each of them raised again",
+        ),
+        basis=AGREES,
+        root=failure.root,
+        index=failure.index,
+        accounts_for=("raised",),
+    )
