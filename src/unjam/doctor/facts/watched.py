@@ -242,6 +242,7 @@ class WatchedProcess:
         default_factory=dict
     )  # a connection older than the workers: those whose samples used it
     lost: list[LostBatch] = field(default_factory=list)
+    mapped: list[str] = field(default_factory=list)  # data files that it, or a worker of it, had mapped
     shrunk: list[ShrunkFile] = field(default_factory=list)
     exclusive: list[LockFile] = field(default_factory=list)
     limits: list[LimitSet] = field(default_factory=list)

@@ -11,7 +11,7 @@ from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.faults import Ended
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes
+from unjam.doctor.mechanisms import failures, scenes
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, OBSERVED
 
@@ -38,7 +38,8 @@ class MappedFileShrunk(Explanation):
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Explain a freeze by a thread of the waiting process, or a child of it, that ended with an exception."""
-    yield from _mappings(known)
+    found = list(_mappings(known)) or list(_cut(known))
+    yield from found
     watched = known.watched
     scene = watched.scene
     if watched.outcome != "frozen" or scene is None:
@@ -92,6 +93,32 @@ def _mappings(known: Knowledge) -> Iterator[Explanation]:
             accounts_for=("died", "raised", "start") if died else (),
         )
         return
+
+
+def _cut(known: Knowledge) -> Iterator[Explanation]:
+    """Find a worker that died after a file that it had mapped was cut."""
+    failure = failures.fatal(known)
+    if failure is None or "DataLoader worker" not in failure.message or failure.worker >= 0:
+        return
+    mapped = {path for process in known.watched.processes for path in process.mapped}
+    for deed in reversed(known.watched.deeds):
+        if deed.done == "cut" and deed.path in mapped and deed.at <= failure.at:
+            yield MappedFileShrunk(
+                culprit=f"{os.path.basename(deed.path)}, opened again at {deed.place}",
+                place=deed.place,
+                because=(
+                    failures.words(failure),
+                    f"workers had mapped {deed.path}, which was cut at {quoted(deed.place)}",
+                    "a process that touches what is gone is ended with SIGBUS; /dev/shm has nothing to do with it",
+                ),
+                basis=AGREES,
+                path=deed.path,
+                mapped=0,
+                size=0,
+                died=True,
+                accounts_for=("died", "raised", "start"),
+            )
+            return
 
 
 def _waiter(scene: Scene, one: Ended) -> Process | None:

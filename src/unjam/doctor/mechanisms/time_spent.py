@@ -113,28 +113,37 @@ FEWEST_SKIPPED = 16
 
 def _skipped(watched: Watched) -> Iterator[Explanation]:
     """Find a pass whose first batches were passed over, by the `continue` in its loop."""
+    by_line: dict[tuple[int, Place], list[WatchedLoader]] = {}
     for loader in watched.loaders:
-        for epoch in loader.epochs:
-            # a step for every few batches is the accumulation of gradients
-            usual = max(1.0, (epoch.batches - epoch.unused) / epoch.steps) if epoch.steps else 0.0
-            place = leaves_loop_early(loader.place)
-            if epoch.unused < max(FEWEST_SKIPPED, 4 * usual) or not usual or place is None:
-                continue
-            each = epoch.seconds / epoch.batches if epoch.batches else 0.0
-            yield LoadedToBeSkipped(
-                culprit=f"{quoted(place).partition(': ')[2]} at {place}",
-                place=place,
-                because=(
-                    f"the first {epoch.unused:,} batches of {loader.name} were loaded, and no step was made with them",
-                    f"the loop goes on to the next batch at {quoted(place)}",
-                ),
-                basis=OBSERVED,
-                loader=loader.name,
-                skipped=epoch.unused,
-                seconds=epoch.unused * each,
-                accounts_for=("slow",),
-            )
-            return
+        if loader.place is not None:
+            by_line.setdefault((loader.pid, loader.place), []).append(loader)
+    for (_, line), loaders in by_line.items():
+        epochs = sorted((epoch for loader in loaders for epoch in loader.epochs), key=lambda one: one.began)
+        first = next((at for at, epoch in enumerate(epochs) if epoch.steps), None)
+        place = leaves_loop_early(line)
+        if first is None or place is None:
+            continue
+        stepped = epochs[first]
+        skipped = sum(epoch.batches for epoch in epochs[:first]) + stepped.unused
+        # a step for every few batches is the accumulation of gradients
+        usual = max(1.0, (stepped.batches - stepped.unused) / stepped.steps)
+        if skipped < max(FEWEST_SKIPPED, 4 * usual):
+            continue
+        each = stepped.seconds / stepped.batches if stepped.batches else 0.0
+        yield LoadedToBeSkipped(
+            culprit=f"{quoted(place).partition(': ')[2]} at {place}",
+            place=place,
+            because=(
+                f"the first {skipped:,} batches of {loaders[0].name} were loaded, and no step was made with them",
+                f"the loop goes on to the next batch at {quoted(place)}",
+            ),
+            basis=OBSERVED,
+            loader=loaders[0].name,
+            skipped=skipped,
+            seconds=sum(epoch.seconds for epoch in epochs[:first]) + stepped.unused * each,
+            accounts_for=("slow",),
+        )
+        return
 
 
 TURNS, BUSY_LOOKS = 0.25, 40  # the share of the looks at busy workers, and the fewest of these

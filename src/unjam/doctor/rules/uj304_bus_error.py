@@ -33,8 +33,13 @@ NAMES = (MappedFileShrunk,)
 def words(one: MappedFileShrunk) -> Words:
     """Say which file became shorter."""
     harm = "; a process that touched the rest was ended with SIGBUS" if one.died else ""
+    what = (
+        f"was cut to {size(one.size)} while {size(one.mapped)} of it are mapped"
+        if one.mapped
+        else "was cut while it is mapped"
+    )
     return Words(
-        f"{one.path} was cut to {size(one.size)} while {size(one.mapped)} of it are mapped{harm}",
+        f"{one.path} {what}{harm}",
         "write to another file and rename it over this one, or give each dataset a file of its own",
     )
 

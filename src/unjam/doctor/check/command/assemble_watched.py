@@ -31,6 +31,11 @@ from unjam.doctor.facts.watched import (
     WatchedSample,
 )
 
+# events about what happened beside the samples
+_BESIDE = {
+    "deed", "left", "ended", "limit", "seeded", "written", "rewritten", "exclusive", "shrunk", "lost", "asked", "mapped",
+}  # fmt: skip
+
 
 def assemble_watched(folder: str) -> list[WatchedProcess]:
     """The processes that the logs describe, with their loaders and epochs."""
@@ -101,18 +106,7 @@ def _process(  # noqa: PLR0915 - a match over every event
                     _finish(known, event)
                     if process.rank is None:
                         process.rank = event.get("rank")
-            case (
-                "deed"
-                | "left"
-                | "ended"
-                | "limit"
-                | "seeded"
-                | "written"
-                | "rewritten"
-                | "exclusive"
-                | "shrunk"
-                | "lost"
-            ):
+            case kind if kind in _BESIDE:
                 _add_fault(process, event, pid)
             case "rank_asked" if (asked := _place(event)) is not None:
                 process.rank_asked.append(asked)
@@ -158,6 +152,8 @@ def _add_fault(process: WatchedProcess, event: dict[str, Any], pid: int) -> None
             process.lost.append(
                 LostBatch(worker, event["path"], event["kind"], event["type"], event.get("message", ""), place)
             )
+        case "mapped":
+            process.mapped += event["paths"]
         case "asked":
             process.asked.setdefault(event["target"], []).append(pid)
         case "shrunk":
@@ -263,18 +259,7 @@ def _add_worker(
         if event["k"] == "failed":
             failure = _failure(event, event["stage"], home.number if home else 0)
             (owner or processes[0]).failures.append(failure) if processes else None
-        elif event["k"] in (
-            "deed",
-            "left",
-            "ended",
-            "limit",
-            "seeded",
-            "written",
-            "rewritten",
-            "exclusive",
-            "shrunk",
-            "lost",
-        ):
+        elif event["k"] in _BESIDE:
             _add_fault(owner or processes[0], event, pid) if processes else None
         elif home is not None and "e" in event:
             known = next((one for one in home.epochs if one.number == start + event["e"]), None)

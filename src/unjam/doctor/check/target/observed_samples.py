@@ -15,6 +15,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +35,18 @@ SURE = 24  # samples of each epoch that are looked at in any case
 TELL_EVERY = 0.05
 MOST_LEFT = 200
 MEASURE = 0.4
+
+
+@dataclass(slots=True)
+class _Noted:
+    """How things were before a sample was loaded."""
+
+    looked: bool = False
+    states: dict[str, str] = field(default_factory=dict)
+    read: int = 0
+    held: dict[str, int] = field(default_factory=dict)
+    sent: dict[int, int] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
 
 
 class SampleObserver:
@@ -58,6 +71,7 @@ class SampleObserver:
         self._measured = 0.0
         self._written: set[tuple[str, bool]] = set()
         self._mapped = 0.0
+        self._first = True
         self._connections: dict[int, str] = {}
         self._writable: dict[str, int] = {}  # open for writing before this worker began: path -> size
 
@@ -109,20 +123,10 @@ class SampleObserver:
 
     def sample(self, index: Any, load: Callable[[], Any]) -> Any:
         """Load one sample, and perhaps look at it."""
-        looked = self._looks_at(index)
-        before = self._states() if looked else {}
-        read = _bytes_read() if looked else 0
-        things, raised = self._things, ""
-        before_held = things.read() if things is not None else {}
-        now = time.monotonic()
-        if now - self._mapped > MEASURE:
-            self._mapped = now
-            mappings.tell(self.observer)
-        observed_faults.latest.clear()
-        openers.begin_sample()
-        sent = {fd: reach.traffic(fd) for fd in self._connections}
+        noted, raised = _Noted(), ""
+        with self.observer.safely():
+            self._note(noted, index)
         began = time.perf_counter()
-        files = collect_opened() if looked else []
         try:
             sample = load()
         except StopIteration:
@@ -131,38 +135,61 @@ class SampleObserver:
             raised = type(error).__qualname__
             if isinstance(error, (Exception, SystemExit)):
                 self.observer.failed(
-                    "sample",
-                    error,
-                    i=str(index)[:200],
-                    worker=worker_number(),
-                    fetcher=self.fetchers - 1,
+                    "sample", error, i=str(index)[:200], worker=worker_number(), fetcher=self.fetchers - 1,
                     files=openers.read_only(),
-                )
+                )  # fmt: skip
             raise
         finally:
-            collect_no_more()
-            self._tell_written()
-            for fd in [fd for fd, before in sent.items() if reach.traffic(fd) > before]:
-                self.observer.write("asked", target=self._connections.pop(fd), worker=worker_number(), pid=os.getpid())
-            if things is not None and self._loads < 2:
-                self._loads += 1
-                things.find()
-            if things is not None and self._told_left < MOST_LEFT:
-                self._tell_left(things.left(before_held), index, raised)
-        now = time.perf_counter()
-        took = now - began
-        known = self._sum
+            took = time.perf_counter() - began
+            with self.observer.safely():
+                self._note_after(noted, index, raised)
+        with self.observer.safely():
+            self._count(noted, index, sample, took)
+        return sample
+
+    def _note(self, noted: _Noted, index: Any) -> None:
+        """Note how things are before the sample is loaded."""
+        noted.looked = self._looks_at(index)
+        noted.states = self._states() if noted.looked else {}
+        noted.read = _bytes_read() if noted.looked else 0
+        noted.held = self._things.read() if self._things is not None else {}
+        now = time.monotonic()
+        if now - self._mapped > MEASURE:
+            self._mapped = now
+            mappings.tell(self.observer)
+        observed_faults.latest.clear()
+        openers.begin_sample()
+        noted.sent = {fd: reach.traffic(fd) for fd in self._connections}
+        noted.files = collect_opened() if noted.looked else []
+
+    def _note_after(self, noted: _Noted, index: Any, raised: str) -> None:
+        """Write down what the sample did beside being loaded."""
+        collect_no_more()
+        self._tell_written()
+        for fd in [fd for fd, before in noted.sent.items() if reach.traffic(fd) > before]:
+            self.observer.write("asked", target=self._connections.pop(fd), worker=worker_number(), pid=os.getpid())
+        if self._things is not None and self._loads < 2:
+            self._loads += 1
+            self._things.find()
+        if self._things is not None and self._told_left < MOST_LEFT:
+            self._tell_left(self._things.left(noted.held), index, raised)
+
+    def _count(self, noted: _Noted, index: Any, sample: Any, took: float) -> None:
+        """Count a sample that was loaded, and perhaps look at it."""
+        if self._first:
+            self._first = False
+            mappings.tell(self.observer)
+        now, known = time.perf_counter(), self._sum
         known["n"] = known.get("n", 0) + 1
         known["s"] = known.get("s", 0.0) + took
         if took > known.get("max", 0.0):
             known["max"], known["i"] = took, str(index)[:80]
-        if looked:
+        if noted.looked:
             with contextlib.suppress(Exception):
-                self._look(index, sample, before, took, _bytes_read() - read, files)
+                self._look(index, sample, noted.states, took, _bytes_read() - noted.read, noted.files)
             self._looking += time.perf_counter() - now
         elif now - self._told > TELL_EVERY:
             self._tell()
-        return sample
 
     def _tell_left(self, left: list[tuple[str, str, Any]], index: Any, raised: str) -> None:
         """Write down what the sample took and did not give back."""
