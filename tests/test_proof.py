@@ -85,3 +85,14 @@ def test_what_would_prove_more_is_wanted_one_after_another():
 
 def test_a_frozen_loader_has_recovered_when_it_moves_on():
     assert confidence(trial(AS_IS, "hung"), trial(CHANGED, "raised"), again=trial(AS_IS, "hung")) is Confidence.PROVEN
+
+
+@pytest.mark.parametrize("change", [{"workers": 0, "start": ""}, {"start": "spawn"}, {"fresh": True}])
+def test_a_broad_change_proves_nothing_about_one_cause(change):
+    """Without workers, or in another kind of process, much else is different too."""
+    failed, again = trial(AS_IS, "raised"), trial(AS_IS, "raised")
+    broad = AS_IS.changed(**change)
+    case = empty_case()
+    case.trials, case.repeats = [failed, trial(broad, "finished")], [again]
+    assert prove(Toggle(AS_IS, (broad,)), case).confidence is Confidence.LIKELY
+    assert prove(Toggle(AS_IS, (broad,), identified=True), case).confidence is Confidence.PROVEN

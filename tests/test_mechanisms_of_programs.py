@@ -1,0 +1,253 @@
+"""Mechanisms that judge what was recorded of a program's processes: each finds its fault, and leaves the repaired program alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from support import empty_case
+from test_mechanisms import HERE, failure, program, said
+from unjam.doctor.facts.case import Crossing, Part
+from unjam.doctor.facts.faults import Deed, LockFile, LostBatch, RewrittenFile, ShrunkFile
+from unjam.doctor.facts.scene import Doing, Process, Scene, Thread
+from unjam.doctor.facts.trial import Place, Plan, Trial
+from unjam.doctor.facts.watched import Looks, SeenLine, WatchedEpoch, WatchedLoader, WatchedProcess, WatchedSample
+from unjam.doctor.proof import Confidence, Severity
+from unjam.system.stacks import Frame
+from unjam.system.waiting import Waiting
+
+pytestmark = pytest.mark.static
+
+
+def codes(watched, *cases) -> list[str]:
+    return [one.rule.code for one in said(watched, *cases)]
+
+
+def case_of(loader: WatchedLoader, **changes):
+    case = empty_case(**changes)
+    case.seen = loader
+    return case
+
+
+# -- one connection, one file ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("users", "found"), [((21, 22), ["UJ501"]), ((21,), [])])
+def test_a_connection_that_samples_of_several_workers_use(users, found):
+    watched, loader = program()
+    loader.worker_pids = [21, 22]
+    watched.processes[0].asked = {"socket:[7]": list(users)}
+    case = case_of(loader)
+    case.parts = (Part("dataset.client.sock", "handle", "socket", HERE, {"target": "socket:[7]"}),)
+    assert codes(watched, case) == found
+
+
+def test_a_connection_at_which_looks_found_several_workers():
+    watched, loader = program()
+    loader.worker_pids = [21, 22]
+    watched.looks = tuple(Looks(pid, 50, {"socket": 20}, {"socket:[7]": 20}) for pid in (21, 22))
+    case = case_of(loader)
+    case.parts = (Part("dataset.sock", "handle", "socket", HERE, {"target": "socket:[7]"}),)
+    (found,) = said(watched, case)
+    assert (found.rule.code, found.confidence) == ("UJ501", Confidence.LIKELY)
+
+
+@pytest.mark.parametrize(
+    ("pids", "locks", "word"), [((21, 22), False, "likely"), ((21, 22), True, "possible"), ((21,), False, "")]
+)
+def test_one_path_that_samples_of_several_workers_write_and_read(pids, locks, word):
+    written = [RewrittenFile("/tmp/decoded.wav", pid, pid - 21, HERE, locks) for pid in pids]
+    watched, _ = program(rewritten=written)
+    assert [one.confidence.value for one in said(watched)] == ([word] if word else [])
+
+
+def test_a_file_that_one_worker_writes_while_another_one_reads_it():
+    written = [RewrittenFile("/cache/a.npz", 21, 0, HERE, locks=False, read=False)]
+    reads = failure(type_name="EOFError", files=("/cache/a.npz",), pid=22, worker=1)
+    assert codes(program("failed", rewritten=written, failures=[reads])[0]) == ["UJ537"]
+    other = dataclasses.replace(reads, files=("/cache/b.npz",))
+    assert codes(program("failed", rewritten=written, failures=[other])[0]) == []
+
+
+def test_a_mapped_file_that_was_cut():
+    cut = Deed("cut", "/data/bank.npy", HERE, at=1.0)
+    shrunk = ShrunkFile("/data/bank.npy", 8 << 20, 1 << 20, None)
+    (found,) = said(program("failed", shrunk=[shrunk], deeds=[cut])[0])
+    assert (found.rule.code, found.location, found.weight) == ("UJ304", HERE, Severity.ERROR)
+    died = failure(
+        stage="next",
+        type_name="RuntimeError",
+        message="DataLoader worker (pid 1) is killed",
+        worker=-1,
+        at=2.0,
+        index="",
+    )
+    assert codes(program("failed", deeds=[cut], mapped=["/data/bank.npy"], failures=[died])[0]) == ["UJ304"]
+    assert codes(program("failed", deeds=[cut], mapped=["/data/other.npy"], failures=[died])[0]) == []
+
+
+# -- waits ----------------------------------------------------------------------------------------------------------------
+
+
+def process(pid: int, role: str, waiting: Waiting, *frames: Frame, **fields) -> Process:
+    peers = fields.pop("peers", ())
+    thread = Thread(pid, "MainThread", waiting, 60.0, frames=frames, peer_pids=peers, turns=9)
+    known = {"parent": 1, "command": "train.py", "state": "S", "age": 99.0, "rss": 1, "busy": 0.0, "main": 10}
+    return Process(pid=pid, role=role, threads=(thread, *fields.pop("others", ())), **{**known, **fields})
+
+
+SLEEP = Waiting("sleep", "time to pass", limit=0.1)
+LINE = Frame(HERE.file, 5, "wait")
+
+
+def test_a_lock_file_whose_owner_is_gone():
+    left = LockFile("/data/index.lock", 99, HERE)
+    watched, _ = program("frozen", exclusive=[left])
+    watched.scene = Scene((process(10, "main", SLEEP, LINE),), 3.0)
+    assert codes(watched)[:1] == ["UJ202"]
+    alive = Scene((process(10, "main", SLEEP, LINE), process(99, "child", SLEEP)), 3.0)
+    watched.scene = alive
+    assert "UJ202" not in codes(watched)
+
+
+def test_a_server_that_serves_one_connection_at_a_time():
+    asks = Waiting("socket", "data from a socket to 127.0.0.1:80", fds=(5,))
+    serves = Thread(
+        11, "Thread-1", Waiting("socket", "data from a socket to 127.0.0.1:9", fds=(6,)), 60.0, peer_pids=(21,)
+    )
+    idle = process(21, "worker", Waiting("pipe", "a pipe", fds=(3,)), doing=Doing("torch", "idle", number=0))
+    stuck = process(22, "worker", asks, LINE, doing=Doing("torch", "sample", "7", 1))
+    main = process(10, "main", Waiting("pipe", "a pipe", fds=(4,)), others=(serves,))
+    watched, _ = program("frozen")
+    watched.scene = Scene((main, idle, stuck), 3.0)
+    assert codes(watched)[:1] == ["UJ205"]
+    accepted = dataclasses.replace(stuck, threads=(dataclasses.replace(stuck.thread, peer_pids=(10,)),))
+    watched.scene = Scene((main, idle, accepted), 3.0)
+    assert "UJ205" not in codes(watched)
+
+
+def test_a_program_that_cannot_leave_names_the_worker_that_ignores_the_signal():
+    leaving = Frame("/usr/lib/python3.11/multiprocessing/util.py", 360, "_exit_function")
+    main = process(10, "main", Waiting("child", "a child process to end"), leaving)
+    worker = process(21, "worker", SLEEP, parent=10, deaf=True, doing=Doing("torch", "idle", number=0))
+    watched, loader = program("frozen")
+    loader.worker_pids = [21]
+    watched.scene = Scene((main, worker), 3.0)
+    found = said(watched)[0]
+    assert found.rule.code == "UJ211"
+    assert "SIGTERM" in found.title
+
+
+def test_a_freeze_that_nothing_explains_says_where_it_stands():
+    watched, _ = program("frozen")
+    watched.scene = Scene((process(10, "main", Waiting("signal", "a signal"), LINE),), 3.0)
+    (found,) = said(watched)
+    assert (found.rule.code, found.confidence) == ("UJ209", Confidence.POSSIBLE)
+
+
+# -- data -----------------------------------------------------------------------------------------------------------------
+
+
+def samples(count: int, **fields) -> list[WatchedSample]:
+    return [WatchedSample(at, 0, f"{at}", "", **fields) for at in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("drew", "seeded", "found"),
+    [
+        ({"torch": "a"}, ("random",), ["UJ538"]),
+        ({"torch": "a"}, ("random", "torch"), []),  # all of them are seeded
+        ({}, ("random",), []),  # nothing is drawn
+    ],
+)
+def test_a_seed_of_a_generator_that_samples_do_not_draw_from(drew, seeded, found):
+    watched, loader = program()
+    loader.epochs[0].samples = samples(20, drew=drew, seeded=seeded, idle={"random": HERE})
+    assert codes(watched) == found
+
+
+def test_a_member_that_was_counted_before_it_was_filtered():
+    watched, loader = program("failed", failures=[failure(type_name="IndexError")])
+    loader.facts["stale"] = [("dataset.datasets[1]", 220, 181)]
+    (found,) = said(watched)
+    assert (found.rule.code, found.culprit, found.weight) == ("UJ512", "dataset.datasets[1]", Severity.ERROR)
+
+
+def ranks(mine: list[int], its: list[int], drawn: int):
+    watched, first = program()
+    first.facts |= {"items": {"records": mine}, "length": len(mine), "made": 1}
+    first.epochs[0].indices = list(range(drawn))
+    facts = {**first.facts, "items": {"records": its}}
+    second = WatchedLoader(1, 11, facts, HERE, HERE, [WatchedEpoch(0, indices=list(range(drawn)))])
+    watched.processes[0].rank = 0
+    watched.processes.append(WatchedProcess(11, 1, 1, "train.py", [second]))
+    return watched
+
+
+def test_ranks_that_hold_the_same_items_in_different_orders():
+    assert codes(ranks([1, 2, 3, 4], [4, 3, 2, 1], drawn=2)) == ["UJ521"]
+    assert codes(ranks([1, 2, 3, 4], [1, 2, 3, 4], drawn=2)) == []
+    assert codes(ranks([1, 2, 3, 4], [5, 6, 7, 8], drawn=2)) == []  # shares of their own
+    assert codes(ranks([1, 2, 3, 4], [4, 3, 2, 1], drawn=4)) == []  # each draws all of them
+
+
+def test_what_the_program_sets_after_the_workers_of_a_pass_have_started():
+    watched, loader = program()
+    loader.facts |= {"reads": ["dataset.epoch"], "plain": ["dataset.epoch"]}
+    loader.epochs[:] = [
+        WatchedEpoch(
+            at,
+            held={"dataset.epoch": f"{at}"},
+            worker_held={0: {"dataset.epoch": f"{at}"}},
+            changed=["dataset.epoch"],
+            done=True,
+        )
+        for at in range(3)
+    ]
+    assert codes(watched) == ["UJ516"]
+    for epoch in loader.epochs:
+        epoch.changed = ()
+    assert codes(watched) == []
+
+
+# -- what cannot cross ----------------------------------------------------------------------------------------------------
+
+
+def test_a_dataset_that_cannot_be_rebuilt_is_named_with_the_line():
+    watched, loader = program("failed")
+    case = case_of(loader, start_method="spawn")
+    case.crossings = (Crossing("dataset", back="RecursionError: maximum recursion depth exceeded", back_place=HERE),)
+    case.trials = [Trial(Plan(2, "spawn"), "died", 1.0)]
+    (found,) = said(watched, case)
+    assert (found.rule.code, found.location) == ("UJ101", HERE)
+    case.trials = [Trial(Plan(2, "spawn"), "finished", 1.0)]
+    assert codes(watched, case) == []
+
+
+def test_a_batch_that_the_queue_could_not_pickle():
+    lost = LostBatch(0, "batch['images'][7]", "JpegImageFile", "OSError", "image file is truncated", None)
+    (found,) = said(program("frozen", lost=[lost])[0])
+    assert (found.rule.code, found.culprit) == ("UJ103", "batch['images'][7] (JpegImageFile)")
+
+
+def test_a_recursion_error_is_explained_by_what_was_caught_first():
+    caught = failure(type_name="RecursionError", root="ValueError: too long", root_at=HERE)
+    (found,) = said(program("failed", failures=[caught])[0])
+    assert (found.rule.code, found.location) == ("UJ508", HERE)
+
+
+# -- time -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("waits", "found"), [("lock", ["UJ602", "UJ612"]), ("nothing", ["UJ612"])])
+def test_workers_that_wait_for_one_lock(waits, found):
+    watched, loader = program()
+    loader.worker_pids = [21, 22]
+    loader.epochs[0] = WatchedEpoch(0, seconds=25, waited=20, loaded=100, loading=20)
+    line = SeenLine(Place(__file__, 1), "sample", waits, 10)
+    watched.looks = tuple(Looks(pid, 60, {waits: 40}, {}, (line,), 10) for pid in (21, 22))
+    case = case_of(loader)
+    lock = '"""Mechanisms that judge'.partition(" ")[2]  # a word of the line
+    case.parts = (Part(f"dataset.{lock.partition(' ')[0]}", "lock", "Lock", HERE, {"between_processes": True}),)
+    assert codes(watched, case) == found
