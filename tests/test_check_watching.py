@@ -151,3 +151,39 @@ def test_an_edit_that_is_not_safe_is_refused():
     source = SourceEdit("program.py", "def f(k):\n    t = lambda x: x + k\n    return t\n")
     with pytest.raises(CannotEdit, match="uses k"):
         edits.name_lambda(source, 2)
+
+
+SLOW = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Waits(Dataset):
+    def __len__(self):
+        return 80
+    def __getitem__(self, index):
+        time.sleep(0.1)
+        return torch.tensor(index)
+
+for batch in DataLoader(Waits(), batch_size=4, num_workers=2):
+    pass
+"""
+
+
+@pytest.mark.usefixtures("isolation")
+@pytest.mark.timeout(240)
+def test_looks_from_outside_find_the_line_that_samples_wait_at(tmp_path):
+    from unjam.doctor.facts.recording import replay
+
+    program = tmp_path / "waits.py"
+    program.write_text(SLOW)
+    check(program, "--evidence", str(tmp_path / "facts.json"))
+    watched, cases = replay(json.loads((tmp_path / "facts.json").read_text()))
+    (loader,) = watched.loaders
+    assert len(loader.worker_pids) == 2
+    looks = watched.looks_at(loader)
+    assert sum(one.waits.get("sleep", 0) for one in looks) > 10
+    if not any(one.stacks for one in looks):
+        pytest.skip("stacks of other processes may not be read here (ptrace)")
+    lines = {line.place.line for one in looks for line in one.lines if line.stage == "sample"}
+    assert lines == {1 + SLOW[: SLOW.index("time.sleep(0.1)")].count("\n")}
+    assert cases[0].seen is loader

@@ -30,11 +30,6 @@ def consecutive(loader: WatchedLoader) -> Iterator[tuple[WatchedEpoch, WatchedEp
     yield from itertools.pairwise(whole)
 
 
-def epoch_words(loader: WatchedLoader, epoch: WatchedEpoch) -> str:
-    """Say which loader and which epoch."""
-    return f"{loader.name}, epoch {epoch.number + 1}"
-
-
 def is_one_of_ranks(case: Case) -> bool:
     """Whether other processes of the program have the same loader."""
     return case.program is not None and any(case.seen in group for group in case.program.siblings())

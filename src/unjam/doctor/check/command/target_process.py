@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import subprocess
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
 
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
 from unjam.doctor.check.processes import child_command, kill_session
-from unjam.doctor.check.target.capture_agent import CaptureAgent
 from unjam.doctor.check.target.observer import observed_environment
 from unjam.doctor.check.target.twin import Caught, Done, Ended, Gather, Measure, Try
 from unjam.loader.engine.deadlines import ASK_AGAIN, LET_GO
@@ -64,28 +61,6 @@ class TargetProcess(CapturedProgram):
                 )
             process.returncode = 0  # `reap` waits for it, not subprocess
             return process.pid
-
-        return cls(begin)
-
-    @classmethod
-    def from_function(cls, program: Callable[[], Any]) -> TargetProcess:
-        """Start a function in a fork of this process."""
-
-        def begin(agents_end: Connection, twins_end: Connection, files: ProgramFiles) -> int:
-            pid = os.fork()
-            if pid:
-                return pid
-            code = 1
-            try:
-                os.setsid()
-                output = os.open(f"{files.shared}/program.output", os.O_WRONLY | os.O_CREAT, 0o600)
-                os.dup2(output, 1)
-                os.dup2(output, 2)
-                os.environ.update(observed_environment(files.environment()))
-                CaptureAgent(agents_end, twins_end, files).run(program)
-                code = 0
-            finally:
-                os._exit(code)
 
         return cls(begin)
 
