@@ -54,7 +54,7 @@ def test_a_connection_at_which_looks_found_several_workers():
 
 
 @pytest.mark.parametrize(
-    ("pids", "locks", "word"), [((21, 22), False, "likely"), ((21, 22), True, "possible"), ((21,), False, "")]
+    ("pids", "locks", "word"), [((21, 22), False, "likely"), ((21, 22), True, ""), ((21,), False, "")]
 )
 def test_one_path_that_samples_of_several_workers_write_and_read(pids, locks, word):
     written = [RewrittenFile("/tmp/decoded.wav", pid, pid - 21, HERE, locks) for pid in pids]
@@ -176,9 +176,9 @@ def test_a_member_that_was_counted_before_it_was_filtered():
 
 def ranks(mine: list[int], its: list[int], drawn: int):
     watched, first = program()
-    first.facts |= {"items": {"records": mine}, "length": len(mine), "made": 1}
+    first.facts |= {"records": {"rows": mine}, "length": len(mine), "made": 1}
     first.epochs[0].indices = list(range(drawn))
-    facts = {**first.facts, "items": {"records": its}}
+    facts = {**first.facts, "records": {"rows": its}}
     second = WatchedLoader(1, 11, facts, HERE, HERE, [WatchedEpoch(0, indices=list(range(drawn)))])
     watched.processes[0].rank = 0
     watched.processes.append(WatchedProcess(11, 1, 1, "train.py", [second]))

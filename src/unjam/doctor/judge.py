@@ -89,12 +89,16 @@ def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> li
 
 
 WAITS, SECONDS = 0.2, 1.5
+STARTS = ("UJ604", "UJ605", "UJ607")
 
 
 def _is_idle_advice(one: Finding, watched: Watched) -> bool:
     """Whether a finding is about the speed of loading, in a program that hardly waits for its loaders."""
-    waited = sum(epoch.waited + epoch.first for loader in watched.loaders for epoch in loader.epochs)
-    total = sum(epoch.seconds for loader in watched.loaders for epoch in loader.epochs)
+    epochs = [epoch for loader in watched.loaders for epoch in loader.epochs]
+    # what passes until the first batch is the start of workers, which only some of these are about
+    starts = one.rule.code in STARTS
+    waited = sum(epoch.waited + (epoch.first if starts else 0.0) for epoch in epochs)
+    total = sum(epoch.seconds - (0.0 if starts else epoch.first) for epoch in epochs)
     return one.rule.code.startswith("UJ6") and one.rule.code < "UJ610" and (waited < SECONDS or waited < WAITS * total)
 
 

@@ -107,7 +107,9 @@ class BatchLost(Explanation):
 
 
 def _lost(known: Knowledge) -> Iterator[Explanation]:
-    for one in [one for process in known.watched.processes for one in process.lost]:
+    lost = [one for process in known.watched.processes for one in process.lost]
+    # a tensor can be pickled: what fails is the way that its memory takes
+    for one in [one for one in lost if not one.kind.startswith(("torch.", "numpy."))]:
         failed = exception_line(one.type_name, one.message)[:200]
         loader = next((loader for loader in known.watched.loaders if loader.workers), None)
         part = f"{one.path}, a {one.kind}" if one.path else "the batch"

@@ -85,6 +85,8 @@ def _one_path(known: Knowledge) -> Iterator[Explanation]:
             shared = case is not None and any(
                 one.facts.get("between_processes") for one in case.kinds("lock", "semaphore")
             )
+            if not read and (shared or any(one.locks for one in found)):
+                continue  # they take turns, as far as can be seen
             failed = failures.words(failure) if failure is not None and failure.worker >= 0 else ""
             yield OnePathForAll(
                 culprit=f"{os.path.basename(path)} at {place}" if place is not None else path,
@@ -97,7 +99,7 @@ def _one_path(known: Knowledge) -> Iterator[Explanation]:
                     *((f"written at {quoted(place)}",) if place is not None else ()),
                     "one worker can read what another one is just writing",
                 ),
-                basis=SUGGESTED if shared or any(one.locks for one in found) else AGREES,
+                basis=SUGGESTED if shared else AGREES,
                 path=path,
                 workers=len(pids),
                 failed=failed,

@@ -89,7 +89,7 @@ def _orders(known: Knowledge) -> Iterator[Explanation]:
     """Find a container that has the same items on two ranks, and not in the same order."""
     for loaders in known.watched.siblings():
         first, second = loaders[0], loaders[1]
-        mine, its = first.facts.get("items") or {}, second.facts.get("items") or {}
+        mine, its = first.facts.get("records") or {}, second.facts.get("records") or {}
         name = next(
             (one for one in mine if one in its and mine[one] != its[one] and sorted(mine[one]) == sorted(its[one])),
             None,

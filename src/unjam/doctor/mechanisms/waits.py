@@ -32,6 +32,7 @@ class FullPipe(Explanation):
     reader: str
     line: Place | None
     at_end: bool  # the reader waits for the writer's end
+    queue: bool  # the pipe is that of a queue of multiprocessing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +242,8 @@ def _pipe(scene: Scene, reader: Process) -> Iterator[Explanation]:
             reader=reader.name,
             line=thread.place,
             at_end=thread.waiting.kind == "child",
+            queue=child.role == "worker"
+            or any(roles.named(one, "multiprocessing/queues.py") for one in writing.frames),
             accounts_for=("frozen",),
         )
         return

@@ -26,7 +26,9 @@ NAMES = (FullPipe,)
 def words(one: FullPipe) -> Words:
     """Say who waits for whom."""
     cure = (
-        f"read what {one.writer} sends (queue.get(), recv(), communicate()) before waiting for its end"
+        "take from the queue while the workers run, not after them: a worker ends only when all that it has put is taken"
+        if one.queue
+        else f"read what {one.writer} sends (queue.get(), recv(), communicate()) before waiting for its end"
         if one.at_end
         else "read both pipes with communicate(), or give the child stderr=subprocess.DEVNULL (or a file)"
     )

@@ -74,7 +74,13 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
     elif not _same_home(train, other):
         return None
     else:
-        both = [name for name in train.facts.get("items", {}) if name in other.facts.get("items", {})]
+        # what comes more than once in one part may well come in the other
+        both = [
+            name
+            for name, items in train.facts.get("items", {}).items()
+            if name in other.facts.get("items", {})
+            and all(len(set(one)) == len(one) for one in (items, other.facts["items"][name]))
+        ]
         if not both:
             return None
         name = min(both, key=lambda one: len(_items_of(train, one) & _items_of(other, one)))

@@ -149,7 +149,8 @@ def describe(loader: Any, token: Callable[[Any], int]) -> dict[str, Any]:
         "drop_last": bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
         "tokens": _tokens(loader, base, inner, token),
         "subset": mapped,
-        "items": _items(base),
+        "items": _items(base, _tells),
+        "records": _items(base, _is_record),
         "maps": _maps(base),
         "rows": [
             f"dataset.{name}" if base is dataset else name
@@ -276,8 +277,8 @@ def transforms(dataset: Any) -> Iterator[tuple[str, str, Any]]:
                 yield f"{path}.{name}", shown.rpartition(".")[2], value
 
 
-def _items(base: Any) -> dict[str, list[int]]:
-    """Hashes of the items of each sequence that has one item for each sample."""
+def _items(base: Any, says: Callable[[Any], bool]) -> dict[str, list[int]]:
+    """Hashes of the items of each sequence that has one item for each sample, if the first one says enough."""
     length = _length(base)
     found: dict[str, list[int]] = {}
     if not length or length > MOST_ITEMS:
@@ -286,7 +287,7 @@ def _items(base: Any) -> dict[str, list[int]]:
         if isinstance(value, (str, bytes, dict, set)) or _length(value) != length:
             continue
         with contextlib.suppress(Exception):
-            if not _tells(value[0]):
+            if not says(value[0]):
                 continue
             hashes = [_item(value[at]) for at in range(length)]
             if len(set(hashes)) > 0.9 * length:  # labels say nothing
@@ -308,7 +309,11 @@ def _stored(path: str, one: Any) -> list[str]:
     ]
 
 
-RECORD = 3  # several values together say what the sample is
+RECORD = 3  # so many values together say which sample it is
+
+
+def _is_record(item: Any) -> bool:
+    return _tells(item) or (isinstance(item, (tuple, list, dict)) and len(item) >= RECORD)
 
 
 def _tells(item: Any) -> bool:
@@ -316,9 +321,9 @@ def _tells(item: Any) -> bool:
     if isinstance(item, (str, bytes)) or type(item).__module__ == "pathlib":
         return True
     if isinstance(item, (tuple, list)):
-        return len(item) >= RECORD or any(_tells(one) for one in item)
+        return any(_tells(one) for one in item)
     if isinstance(item, dict):
-        return len(item) >= RECORD or any(_tells(one) for one in item.values())
+        return any(_tells(one) for one in item.values())
     return bool(getattr(item, "ndim", None)) and "float" in str(getattr(item, "dtype", ""))
 
 
