@@ -139,6 +139,18 @@ def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
+def contents(roots: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """The lengths of the reachable containers, and a number for which objects they hold."""
+    return {
+        found.path: (len(found.obj), hash(tuple(map(id, itertools.islice(found.obj, MOST_IDENTIFIED)))))
+        for found in walk(roots)
+        if isinstance(found.obj, (list, dict, set, deque))
+    }
+
+
+MOST_IDENTIFIED = 1000
+
+
 # -- the kind of an object, by its methods ---------------------------------------------------------
 
 

@@ -54,6 +54,8 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _grows(values: list[int], least: int, fewest: int = FEWEST) -> bool:
+    if fewest == FEWEST_LEFT:  # it has run out: the moments are as many as there were
+        return len(values) >= fewest and values[-1] - values[0] >= least
     later = values[len(values) // 4 :]
     if len(later) < fewest or later[-1] - later[0] < least:
         return False

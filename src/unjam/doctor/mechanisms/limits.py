@@ -107,7 +107,7 @@ def _leaks(known: Knowledge, failure: WatchedFailure) -> bool:
         for one in epoch.moments
         if one.worker == failure.worker
     ]
-    return len(moments) >= FEWEST_MOMENTS and moments[-1] - moments[0] > 0.5 * (moments[-1] or 1)
+    return len(moments) > 1 and moments[-1] - moments[0] > LEAKS * failure.limits.get("RLIMIT_NOFILE", 1 << 20)
 
 
-FEWEST_MOMENTS = 4
+LEAKS = 0.3  # of the limit

@@ -53,6 +53,14 @@ class ExitWaits(Explanation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerNeverEnds(Explanation):
+    """A thread cannot put into a full queue, and who should take from it waits for the thread's end."""
+
+    thread: str
+    puts: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OneConnectionAtATime(Explanation):
     """A server of the program serves one connection until it is closed, and several workers keep theirs open."""
 
@@ -146,6 +154,7 @@ def explain_scene(scene: Scene) -> Iterator[Explanation]:
             yield from _pool(process)
             yield from _pipe(scene, process)
             yield from _server(scene, process)
+            yield from _producer(process)
 
 
 def _server(scene: Scene, asks: Process) -> Iterator[Explanation]:
@@ -174,6 +183,29 @@ def _server(scene: Scene, asks: Process) -> Iterator[Explanation]:
                 accounts_for=("frozen",),
             )
             return
+
+
+def _producer(process: Process) -> Iterator[Explanation]:
+    """Find a thread that waits for room in a queue, and the thread that waits for its end in place of emptying it."""
+    if roles.at(process.thread.frames, "threading.py", "join") < 0:
+        return
+    producer = next((one for one in process.threads[1:] if roles.at(one.frames, "queue.py", "put") >= 0), None)
+    if producer is None or producer.place is None:
+        return
+    place = process.thread.place
+    yield ProducerNeverEnds(
+        culprit=f"{quoted(place).partition(': ')[2] or 'join()'} at {place}",
+        place=place,
+        because=(
+            f"{process.name} waits for thread {producer.name!r} to end, at {quoted(place)}",
+            f"that thread waits for room in a full queue, at {quoted(producer.place)}",
+            "nobody takes from the queue any more",
+        ),
+        basis=AGREES,
+        thread=producer.name,
+        puts=producer.place,
+        accounts_for=("frozen",),
+    )
 
 
 def _pool(process: Process) -> Iterator[Explanation]:

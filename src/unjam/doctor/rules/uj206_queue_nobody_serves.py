@@ -24,18 +24,23 @@ from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.mechanisms.trials import frozen, waits_for, worker_words
-from unjam.doctor.mechanisms.waits import PoolWaitsForItself
+from unjam.doctor.mechanisms.waits import PoolWaitsForItself, ProducerNeverEnds
 from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ206", "queue-nobody-serves", symptom="frozen")
 
 
-NAMES = (PoolWaitsForItself,)
+NAMES = (PoolWaitsForItself, ProducerNeverEnds)
 
 
-def words(one: PoolWaitsForItself) -> Words:
-    """Say that the tasks of a pool wait for tasks of the same pool."""
+def words(one: PoolWaitsForItself | ProducerNeverEnds) -> Words:
+    """Say that tasks of a pool wait for tasks of the same pool, or a producer for room that nobody makes."""
+    if isinstance(one, ProducerNeverEnds):
+        return Words(
+            f"thread {one.thread!r} waits for room in a full queue, and the program waits for the thread to end",
+            f"before join(), tell the thread to stop and empty the queue; or let put() at {one.puts} have a timeout and look for a stop",
+        )
     return Words(
         f"all {one.threads} threads of a pool wait for tasks of the same pool, at {one.line}",
         "give the inner tasks a pool of their own, or do them in the task that needs them; more threads only move the limit",

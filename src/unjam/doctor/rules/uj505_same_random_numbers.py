@@ -46,7 +46,7 @@ def detect(case: Case) -> Finding | None:
         f"workers {', '.join(map(str, workers))} draw the same random numbers from {name}",
         culprit,
         (
-            f"{name} is in the same state at the first sample of {len(workers)} workers, and the samples draw from it",
+            f"{name} is in the same state at the first sample of {len(workers)} workers, which draw from it",
             *((f"made at {quoted(part.place)}",) if part and part.place else ()),
             *((f"also: {', '.join(other for other, _ in alike[1:])}",) if len(alike) > 1 else ()),
         ),
@@ -75,7 +75,7 @@ def repeated(trial: Trial | None) -> list[tuple[str, list[int]]]:
     """List generators that samples use and that start alike in several workers of epoch 0."""
     if trial is None:
         return []
-    drawn = {name for sample in trial.samples for name in sample.drew}
+    drawn = {name for sample in trial.samples for name in sample.drew} | set(trial.facts.get("collate_drew", ()))
     by_state: dict[tuple[str, str], list[int]] = {}
     for (worker, epoch, name), state in trial.states.items():
         if worker >= 0 and epoch == 0 and name in drawn:

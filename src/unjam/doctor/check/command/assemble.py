@@ -72,6 +72,7 @@ class _TrialBuilder:
                 case "collated":
                     self._open[pid] = ("sent", index)
                     self._facts.setdefault("collate", []).append(event["s"])
+                    self._facts.setdefault("collate_drew", set()).update(event.get("drew", ()))
                 case "raised":
                     raised = self._raised(event, worker, index, pid)
                     if event["stage"] == "consumer":

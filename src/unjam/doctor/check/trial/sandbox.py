@@ -16,7 +16,7 @@ from typing import Any
 
 from unjam.doctor.check import growing
 from unjam.doctor.check.cleanup_process import note
-from unjam.doctor.check.inventory import Inventory, open_files, sizes, walk
+from unjam.doctor.check.inventory import Inventory, contents, open_files, sizes, walk
 from unjam.doctor.check.trial import instrument, self_inspection, shared_memory
 from unjam.doctor.check.trial.changes import ease, own_file
 from unjam.doctor.check.trial.event_log import EventLog
@@ -98,13 +98,13 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
     places = offsets()
     until = time.monotonic() + plan.seconds
     state, sizes_then = _attributes(loader.dataset), sizes(roots)
-    over_time = [sizes_then]
+    over_time = [contents(roots)]
     try:
         for epoch in range(plan.epochs):
             setup.epoch = epoch
             if plan.workers:
                 loader.worker_init_fn = Hello(setup, _unwrapped(loader.worker_init_fn))
-            if not _epoch(loader, epoch, plan, recorder, until, kept, lambda: over_time.append(sizes(roots))):
+            if not _epoch(loader, epoch, plan, recorder, until, kept, lambda: over_time.append(contents(roots))):
                 break
     except BaseException as error:  # noqa: BLE001 - any error is a result
         recorder.write("raised", stage="consumer", **described(error))
@@ -123,13 +123,7 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
         "state",
         changed=[name for name in after if after[name] != state.get(name)],
         grown=[path for path, size in sizes_now.items() if size > sizes_then.get(path, size)],
-        # what has reached a limit of its own grows no more
-        bounded=[
-            path
-            for path, size in sizes_now.items()
-            if len(over_time) > FEWEST_SIZES
-            and sizes_then.get(path, size) < size == over_time[-1].get(path) == over_time[-2].get(path)
-        ],
+        bounded=_bounded(over_time),
         kept=growing.kept(sizes_then, ((found.path, found.obj) for found in walk(roots))),
     )
     _close(loader)
@@ -173,6 +167,18 @@ def _set(loader: Any, plan: Plan) -> str:
 
 
 FEWEST_SIZES = 4
+
+
+def _bounded(over_time: list[dict[str, tuple[int, int]]]) -> list[str]:
+    """The containers that grew, and then kept their length while what they hold went on to change: they have a limit."""
+    if len(over_time) <= FEWEST_SIZES:
+        return []
+    first, before, last = over_time[0], over_time[-2], over_time[-1]
+    return [
+        path
+        for path, (size, what) in last.items()
+        if path in first and path in before and first[path][0] < size == before[path][0] and what != before[path][1]
+    ]
 
 
 def _epoch(

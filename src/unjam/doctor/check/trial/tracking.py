@@ -28,6 +28,7 @@ MEMORY_EVERY = 0.2  # most seconds between two readings of a worker's memory
 # the numbers of samples after which it is read in any case: fast samples may fill it within that time
 MEMORY_AT = frozenset({1, *(1 << power for power in range(3, 20))})
 SLOWEST = 3
+LOOKED_AT = 3  # batches whose collate function is asked what it draws from
 AGAIN = 6  # load so many samples twice, to see whether an index always gives the same sample
 
 
@@ -55,6 +56,7 @@ class Here:
     fetchers: int = 0
     samples: int = 0
     firsts: list[Any] = field(default_factory=list)  # indices to load twice
+    collated: int = 0  # batches
     slowest: list[tuple[float, str]] = field(
         default_factory=list
     )  # those too: is it the sample that is slow, or its first time?
@@ -227,12 +229,18 @@ def collate(here: Here, function: Callable[[Any], Any], samples: Any) -> Any:
     if here.setup.plan.tolerant and isinstance(samples, list) and any(s is None for s in samples):
         kept = [s for s in samples if s is not None] or [here.good]
         samples = [s if s is not None else kept[0] for s in samples]
+    looked = here.collated < LOOKED_AT and not here.setup.plan.measured
+    here.collated += 1
+    states = here.randomness.states() if looked else {}
     try:
         batch = function(samples)
     except BaseException as error:
         here.recorder.write("raised", stage="collate", **described(error))
         raise
-    here.recorder.write("collated", s=round(time.perf_counter() - began, 6))
+    seconds = time.perf_counter() - began
+    now = here.randomness.states() if looked else {}
+    drew = [name for name in now if now[name] != states.get(name)]
+    here.recorder.write("collated", s=round(seconds, 6), **({"drew": drew} if drew else {}))
     _look_at_last_batch(here, batch)
     return batch
 
