@@ -62,8 +62,10 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             ):  # who opens too much says more than the limit
                 yield limit
                 return
-    if (failures.says(failure, errno.ENOSPC) or failures.says(failure, errno.EDQUOT)) and failure.full:
-        path, what = failure.full[0]
+    # what batches need of shared memory is counted (UJ401), which says more than that it is full
+    full = [(path, what) for path, what in failure.full if path != "/dev/shm"]
+    if (failures.says(failure, errno.ENOSPC) or failures.says(failure, errno.EDQUOT)) and full:
+        path, what = full[0]
         yield NoRoom(
             culprit=path,
             place=failure.place,

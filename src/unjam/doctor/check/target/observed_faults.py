@@ -74,8 +74,10 @@ def _record_lost(module: ModuleType, *, observer: Observer) -> None:
     told = module.Queue._on_queue_feeder_error  # noqa: SLF001 - the hook for such errors
 
     def lost(error: BaseException, sent: Any) -> Any:
+        is_exception = isinstance(sent, tuple) and any(type(one).__name__ == "ExceptionWrapper" for one in sent)
         with contextlib.suppress(Exception):
-            observer.write("lost", worker=worker_number(), **_culprit(sent), **words_of(error))
+            if not is_exception:  # one that cannot be pickled is seen where it was raised
+                observer.write("lost", worker=worker_number(), **_culprit(sent), **words_of(error))
         return told(error, sent)
 
     module.Queue._on_queue_feeder_error = staticmethod(lost)  # noqa: SLF001 - as above
