@@ -8,6 +8,7 @@ writes them anew. Paths are kept as names in braces: the program's folder, Pytho
 from __future__ import annotations
 
 import json
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -22,6 +23,7 @@ MOST_BYTES = 150_000
 
 def _places() -> dict[str, str]:
     found = {"site": sysconfig.get_path("purelib"), "python": sysconfig.get_path("stdlib")}
+    found |= {"environment": sys.prefix, "base": sys.base_prefix}  # after the folders in them
     return {"unjam": str(Path(__file__).parents[1] / "src" / "unjam"), **found}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from unjam.doctor.check.target import openers
 from unjam.doctor.check.target.observer import Observer
@@ -27,7 +28,8 @@ def mapped() -> dict[str, int]:
                 ends[path] = max(ends.get(path, 0), int(words[2], 16) + int(last, 16) - int(first, 16))
     except OSError:
         return {}
-    return {path: end for path, end in ends.items() if not is_installed(path)}
+    interpreter = os.path.realpath(sys.executable)
+    return {path: end for path, end in ends.items() if path != interpreter and not is_installed(path)}
 
 
 def shrunk(ends: dict[str, int]) -> list[tuple[str, int, int]]:
