@@ -60,7 +60,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExceptionChangesType(Explanation):
-    """torch could not make a worker's exception anew in the main process, and raised another one, which the program does not catch."""
+    """torch could not rebuild a worker's exception in the main process, and raised a RuntimeError that the program does not catch."""
 
     type_name: str
     caught_at: Place
@@ -87,8 +87,8 @@ def _exception(known: Knowledge) -> Iterator[Explanation]:
         place=place or first.place,
         because=(
             f"{failures.where(first)} raises {failures.words(first)}",
-            f"torch makes it anew in the main process from its text alone, which {name}.__init__ does not accept",
-            f"so a RuntimeError came instead, and {quoted(caught)} does not catch that",
+            f"torch rebuilds it in the main process from its message alone, which {name}.__init__ does not accept",
+            f"so a RuntimeError is raised instead, which {quoted(caught)} does not catch",
         ),
         basis=AGREES,
         type_name=name,
@@ -112,12 +112,12 @@ def _lost(known: Knowledge) -> Iterator[Explanation]:
     for one in [one for one in lost if not one.kind.startswith(("torch.", "numpy."))]:
         failed = exception_line(one.type_name, one.message)[:200]
         loader = next((loader for loader in known.watched.loaders if loader.workers), None)
-        part = f"{one.path}, a {one.kind}" if one.path else "the batch"
+        part = f"{one.path} ({one.kind})" if one.path else "the batch"
         yield BatchLost(
             culprit=f"{one.path} ({one.kind})" if one.path else "the batch",
             place=one.place or (loader.home if loader is not None else None),
             because=(
-                f"pickling {part}, for the way back from worker {one.worker} raised {failed}",
+                f"pickling {part} in worker {one.worker} raised {failed}",
                 *((f"raised at {quoted(one.place)}",) if one.place else ()),
                 "a thread of the queue pickles: the batch is lost there, and the main process waits for it",
             ),

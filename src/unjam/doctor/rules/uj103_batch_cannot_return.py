@@ -37,7 +37,7 @@ def words(one: BatchCannotArrive | BatchLost) -> Words:
     """Say what could not be pickled, or not be rebuilt."""
     if isinstance(one, BatchLost):
         return Words(
-            f"a batch was lost on its way back from a worker: pickling {one.part}, raised {one.failed}",
+            f"a batch was lost on its way back from a worker: pickling {one.part} raised {one.failed}",
             "return tensors, arrays, numbers and strings from the dataset and the collate function; what is read on first use "
             "(a lazily opened image, a cursor) must be read in __getitem__",
         )

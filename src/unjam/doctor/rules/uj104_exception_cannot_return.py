@@ -34,7 +34,7 @@ NAMES = (ExceptionChangesType,)
 def words(one: ExceptionChangesType) -> Words:
     """Say what the program gets in its place."""
     return Words(
-        f"{one.type_name} of a worker arrives as RuntimeError, which the handler at {one.caught_at} does not catch",
+        f"{one.type_name} raised in a worker arrives as RuntimeError, which the handler at {one.caught_at} does not catch",
         f"let {one.type_name}.__init__ work with one text: give its other arguments defaults, or define __reduce__",
     )
 

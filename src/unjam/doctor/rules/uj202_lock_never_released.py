@@ -38,7 +38,7 @@ def words(one: NotGivenBack | LockFileLeft) -> Words:
     """Say which sample kept it, and what waits for it."""
     if isinstance(one, LockFileLeft):
         return Words(
-            f"{one.waiter} waits for the lock file {one.path} to go away, and the process that created it is gone",
+            f"{one.waiter} waits for the lock file {one.path} to disappear, but the process that created it has ended",
             "use a lock that the kernel releases when its process ends (fcntl.flock on an open file), or remove what is left at the start",
         )
     thing = _THINGS.get(one.kind, "{}").format(one.culprit)

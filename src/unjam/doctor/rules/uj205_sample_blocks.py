@@ -40,7 +40,7 @@ NAMES = (OneConnectionAtATime,)
 def words(one: OneConnectionAtATime) -> Words:
     """Say who is served, and who waits."""
     return Words(
-        f"{one.asks} waits for an answer of {one.server}, which serves one connection at a time, now that of {one.served}",
+        f"{one.asks} waits for an answer from {one.server}, which serves one connection at a time and is still serving {one.served}",
         "let the server answer each connection in a thread of its own (ThreadingHTTPServer, ThreadingTCPServer), "
         "or close the connection after each answer",
     )

@@ -38,7 +38,7 @@ def words(one: PoolWaitsForItself | ProducerNeverEnds) -> Words:
     """Say that tasks of a pool wait for tasks of the same pool, or a producer for room that nobody makes."""
     if isinstance(one, ProducerNeverEnds):
         return Words(
-            f"thread {one.thread!r} waits for room in a full queue, and the program waits for the thread to end",
+            f"thread {one.thread!r} is blocked on a full queue, while the program waits for the thread to end",
             f"before join(), tell the thread to stop and empty the queue; or let put() at {one.puts} have a timeout and look for a stop",
         )
     return Words(

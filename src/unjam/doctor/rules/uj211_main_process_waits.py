@@ -35,11 +35,11 @@ NAMES = (ExitWaits,)
 
 def words(one: ExitWaits) -> Words:
     """Say which child keeps the program from its end."""
-    why = "it ignores SIGTERM" if one.ignores else "it does not end"
+    why = "ignores SIGTERM" if one.ignores else "does not end"
     return Words(
-        f"the program is over and cannot leave: it waits for {one.child}, and {why}",
-        "end the workers before the program ends: drop the loader and its iterator (del), or leave persistent_workers off"
-        + ("; let workers keep the usual answer to SIGTERM" if one.ignores else ""),
+        f"the program has finished but cannot exit: {one.child} {why}",
+        "shut the workers down before the program ends: delete the loader and its iterator, or leave persistent_workers off"
+        + ("; do not ignore SIGTERM in workers" if one.ignores else ""),
     )
 
 

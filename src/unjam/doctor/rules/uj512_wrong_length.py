@@ -32,7 +32,7 @@ def words(one: CountedEarlier) -> Words:
     """Say what was counted too early."""
     harm = f": {one.failed}" if one.failed else ""
     return Words(
-        f"{one.member} has {one.now:,} samples, and its indices are dealt out for {one.then:,}{harm}",
+        f"{one.member} has {one.now:,} samples, but indices are still handed out for {one.then:,}{harm}",
         f"filter or extend {one.member} before the concatenation or subset over it is made, or make that again afterwards",
         severity=Severity.ERROR if one.failed else None,
     )

@@ -54,7 +54,7 @@ NAMES = (SetAfterStart,)
 def words(one: SetAfterStart) -> Words:
     """Say that it comes too late for the pass."""
     return Words(
-        f"the program sets {one.culprit} after the workers of {one.loader} have started: they have the value of an earlier pass",
+        f"the program sets {one.culprit} after the workers of {one.loader} have started: they still have the value of an earlier pass",
         f"set {one.culprit.rpartition('.')[2]} before iter(loader), not in the sampler or in the loop; or keep it in shared memory",
     )
 

@@ -37,8 +37,8 @@ NAMES = (LoadedToBeSkipped,)
 def words(one: LoadedToBeSkipped) -> Words:
     """Say what it costs to get to where the training stopped."""
     return Words(
-        f"the training loads {one.skipped:,} batches of {one.loader} and does nothing with them, to get to where it stopped",
-        "pass over indices, not over batches: a sampler that begins there; or unjam's loader.state_dict(), which does so exactly",
+        f"the training loads {one.skipped:,} batches of {one.loader} only to skip them",
+        "skip indices, not batches: use a sampler that starts where the training stopped, or unjam's loader.state_dict()",
     )
 
 

@@ -28,7 +28,8 @@ def words(one: SeveralWriters | OnePathForAll) -> Words:
     """Say which file, and how it goes wrong."""
     if isinstance(one, OnePathForAll):
         return Words(
-            f"{one.workers} workers write and read one file, {one.path}" + (f": {one.failed}" if one.failed else ""),
+            f"{one.workers} workers write and read the same file, {one.path}"
+            + (f": {one.failed}" if one.failed else ""),
             "write to a temporary file and os.replace() it when it is whole; or give each sample or worker a file of its own",
         )
     return Words(

@@ -28,6 +28,6 @@ def words(one: SeedNotDrawnFrom) -> Words:
     """Say which generator is seeded, and which one is used."""
     right = " and ".join(_SEEDS.get(name, f"a seed of {name}") for name in one.drawn)
     return Words(
-        f"samples of {one.loader} seed {one.seeded} and draw from {', '.join(one.drawn)}: the seed has no effect",
+        f"samples of {one.loader} seed {one.seeded} but draw from {', '.join(one.drawn)}: the seed has no effect",
         f"use {right} in place of {_SEEDS[one.seeded]}, or draw the parameters once and apply them to everything that belongs together",
     )
