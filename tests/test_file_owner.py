@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import unjam.doctor.rules.programs
 from unjam.doctor.facts.trial import ProcessEnd
+from unjam.doctor.rules import example
 from unjam.system import file_owner
 from unjam.system.file_owner import is_installed, is_ours, is_pythons, is_users
 from unjam.system.stacks import Frame
@@ -61,7 +61,7 @@ def test_installed_and_ours():
     assert is_installed(os.path.join(sysconfig.get_paths()["purelib"], "anything.py"))
     assert is_ours(file_owner.__file__)
     assert not is_users(file_owner.__file__)
-    assert is_users(unjam.doctor.rules.programs.__file__), "the rules' own programs stand for a user's"
+    assert is_users(str(example("UJ501", "broken"))), "the rules' own programs stand for a user's"
 
 
 def test_a_folder_that_pip_filled(tmp_path, monkeypatch):

@@ -92,8 +92,10 @@ _BESIDE = {"seconds", "epochs", "tolerant", "limit"}  # they change no process
 
 def is_broad(base: Plan, changed: Plan) -> bool:
     """Whether a change is not that of one cause alone."""
-    differing = {one.name for one in fields(Plan) if getattr(base, one.name) != getattr(changed, one.name)}
-    return differing - _BESIDE <= _BROAD
+    differing = {one.name for one in fields(Plan) if getattr(base, one.name) != getattr(changed, one.name)} - _BESIDE
+    if differing == {"workers"} and changed.workers and base.workers:
+        return False  # another number of the same processes
+    return differing <= _BROAD
 
 
 Basis = Ground | Toggle

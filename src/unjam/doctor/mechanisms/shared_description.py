@@ -11,6 +11,7 @@ from unjam.doctor.facts.faults import Resource
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import failures
+from unjam.doctor.mechanisms.trials import right_with, wrong_samples
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
 
 
@@ -56,7 +57,7 @@ def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:
             *((f"connected at {quoted(part.place)}",) if part.place else ()),
             "it was open before the workers were forked, so an answer goes to whichever worker reads first",
         ),
-        basis=SUGGESTED if guarded else AGREES,
+        basis=_alone(case) or (SUGGESTED if guarded else AGREES),
         case=case,
         kind="socket",
         target=str(part.facts.get("target")),
@@ -64,6 +65,14 @@ def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:
         failed="each can get the answer to another's question",
         accounts_for=("differs", "raised"),
     )
+
+
+def _alone(case: Case) -> Basis | None:
+    """A single worker shares a connection with nobody: what it rests on where samples of a trial were wrong."""
+    trial = case.compared
+    if trial is None or not wrong_samples(case, trial):
+        return None
+    return right_with(case, trial.plan, trial.plan.changed(workers=1))
 
 
 def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
