@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unjam.doctor.proof import Confidence, Severity
+from unjam.doctor.proof import Confidence, Severity, Toggle
 from unjam.doctor.rules.rule import Finding, by_harm, without_echoes
 
 # symptoms that end a program, or the trial of a loader: one cause is enough
@@ -52,6 +52,9 @@ def _one_cause(findings: list[Finding]) -> list[Finding]:
 
 def _rank(one: Finding) -> tuple[int, int, int]:
     depth = 0 if one.rule.fallback else one.depth
+    # a cause that was switched off goes as far as one that a mechanism names; leaving samples out switches off no cause
+    if one.confidence is Confidence.PROVEN and isinstance(one.basis, Toggle) and not one.basis.changed[0].without:
+        depth = max(depth, 2)
     if one.confidence is Confidence.POSSIBLE:
         depth -= 1
     return (-depth, _SURE[one.confidence], -len(one.evidence))

@@ -15,10 +15,8 @@ from unjam.doctor.mechanisms import failures
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, SUGGESTED
 
-FEWEST, FEWEST_LEFT = (
-    8,
-    4,
-)  # moments, and moments of a process that ran out of something, that are compared; the first quarter is left out, in which caches fill
+# moments that are compared, after a first quarter in which caches fill; and those of a process that ran out of something
+FEWEST, FEWEST_LEFT = 8, 2
 LEAST = {"memory": 100_000_000, "descriptors": 60}
 GRAPH, SHARED = 1, 2  # as in Moment.containers
 _STEADY = 0.8  # the share of the steps that must go up
