@@ -9,6 +9,7 @@ import pytest
 from support import empty_case
 from unjam.doctor.explanation import Knowledge
 from unjam.doctor.facts.faults import LimitSet, Resource, WatchedFailure, WrittenFile
+from unjam.doctor.facts.loader_description import LoaderDescription
 from unjam.doctor.facts.trial import Place, Plan, Sample, Trial
 from unjam.doctor.facts.watched import HASH, SETTING, Moment, Watched, WatchedEpoch, WatchedLoader, WatchedProcess
 from unjam.doctor.judge import named
@@ -23,9 +24,7 @@ HERE = Place(__file__, 1)
 
 
 def program(outcome: str = "ended", **facts) -> tuple[Watched, WatchedLoader]:
-    loader = WatchedLoader(
-        1, 10, {"kind": "DataLoader", "dataset": "D", "workers": 2, "files": []}, HERE, HERE, [WatchedEpoch(0)]
-    )
+    loader = WatchedLoader(1, 10, LoaderDescription(dataset="D", workers=2), HERE, HERE, [WatchedEpoch(0)])
     process = WatchedProcess(10, 1, None, "train.py", [loader], **facts)
     return Watched(outcome, 1 if outcome == "failed" else 0, 10.0, [process]), loader
 
@@ -77,7 +76,7 @@ def test_a_worker_that_reads_what_was_open_before_it_began():
 
 def test_one_worker_shares_a_file_with_nobody():
     watched, loader = program("failed", failures=[failure(reach=(Resource("f", "file", "/data", inherited=True),))])
-    loader.facts["workers"] = 1
+    loader.facts = dataclasses.replace(loader.facts, workers=1)
     assert said(watched) == []
 
 
@@ -117,7 +116,7 @@ def test_hash_differs_in_workers_that_are_new_interpreters(uses):
             "finished",
             1.0,
             samples=(Sample("0", -1, 0, 0.1, "a"),),
-            facts={"twice": {"0": "a"}},
+            again={"0": "a"},
         ),
     ]
     codes = [one.rule.code for one in said(watched, case) if one.rule.code == "UJ533"]

@@ -10,6 +10,7 @@ from support import empty_case
 from test_mechanisms import HERE, failure, program, said
 from unjam.doctor.facts.case import Crossing, Part
 from unjam.doctor.facts.faults import Deed, LockFile, LostBatch, RewrittenFile, ShrunkFile
+from unjam.doctor.facts.object_state import ObjectState
 from unjam.doctor.facts.scene import Doing, Process, Scene, Thread
 from unjam.doctor.facts.trial import Place, Plan, Trial
 from unjam.doctor.facts.watched import Looks, SeenLine, WatchedEpoch, WatchedLoader, WatchedProcess, WatchedSample
@@ -39,7 +40,7 @@ def test_a_connection_that_samples_of_several_workers_use(users, found):
     loader.worker_pids = [21, 22]
     watched.processes[0].asked = {"socket:[7]": list(users)}
     case = case_of(loader)
-    case.parts = (Part("dataset.client.sock", "handle", "socket", HERE, {"target": "socket:[7]"}),)
+    case.parts = (Part("dataset.client.sock", "handle", "socket", HERE, ObjectState(target="socket:[7]")),)
     assert codes(watched, case) == found
 
 
@@ -48,7 +49,7 @@ def test_a_connection_at_which_looks_found_several_workers():
     loader.worker_pids = [21, 22]
     watched.looks = tuple(Looks(pid, 50, {"socket": 20}, {"socket:[7]": 20}) for pid in (21, 22))
     case = case_of(loader)
-    case.parts = (Part("dataset.sock", "handle", "socket", HERE, {"target": "socket:[7]"}),)
+    case.parts = (Part("dataset.sock", "handle", "socket", HERE, ObjectState(target="socket:[7]")),)
     (found,) = said(watched, case)
     assert (found.rule.code, found.confidence) == ("UJ501", Confidence.LIKELY)
 
@@ -169,16 +170,16 @@ def test_a_seed_of_a_generator_that_samples_do_not_draw_from(drew, seeded, found
 
 def test_a_member_that_was_counted_before_it_was_filtered():
     watched, loader = program("failed", failures=[failure(type_name="IndexError")])
-    loader.facts["stale"] = [("dataset.datasets[1]", 220, 181)]
+    loader.facts = dataclasses.replace(loader.facts, stale=[("dataset.datasets[1]", 220, 181)])
     (found,) = said(watched)
     assert (found.rule.code, found.culprit, found.weight) == ("UJ512", "dataset.datasets[1]", Severity.ERROR)
 
 
 def ranks(mine: list[int], its: list[int], drawn: int):
     watched, first = program()
-    first.facts |= {"records": {"rows": mine}, "length": len(mine), "made": 1}
+    first.facts = dataclasses.replace(first.facts, records={"rows": mine}, length=len(mine))
     first.epochs[0].indices = list(range(drawn))
-    facts = {**first.facts, "records": {"rows": its}}
+    facts = dataclasses.replace(first.facts, records={"rows": its})
     second = WatchedLoader(1, 11, facts, HERE, HERE, [WatchedEpoch(0, indices=list(range(drawn)))])
     watched.processes[0].rank = 0
     watched.processes.append(WatchedProcess(11, 1, 1, "train.py", [second]))
@@ -194,7 +195,7 @@ def test_ranks_that_hold_the_same_items_in_different_orders():
 
 def test_what_the_program_sets_after_the_workers_of_a_pass_have_started():
     watched, loader = program()
-    loader.facts |= {"reads": ["dataset.epoch"], "plain": ["dataset.epoch"]}
+    loader.facts = dataclasses.replace(loader.facts, reads=["dataset.epoch"], plain=["dataset.epoch"])
     loader.epochs[:] = [
         WatchedEpoch(
             at,
@@ -249,5 +250,5 @@ def test_workers_that_wait_for_one_lock(waits, found):
     watched.looks = tuple(Looks(pid, 60, {waits: 40}, {}, (line,), 10) for pid in (21, 22))
     case = case_of(loader)
     lock = '"""Mechanisms that judge'.partition(" ")[2]  # a word of the line
-    case.parts = (Part(f"dataset.{lock.partition(' ')[0]}", "lock", "Lock", HERE, {"between_processes": True}),)
+    case.parts = (Part(f"dataset.{lock.partition(' ')[0]}", "lock", "Lock", HERE, ObjectState(between_processes=True)),)
     assert codes(watched, case) == found

@@ -13,6 +13,7 @@ import pytest
 
 from rule_programs import MEASURE, chosen
 from support import can_isolate, empty_case, python
+from unjam.doctor.facts.loader_description import LoaderDescription
 from unjam.doctor.facts.trial import Memory, Place, Plan, Raised, Trial
 from unjam.doctor.facts.watched import WatchedEpoch, WatchedLoader
 from unjam.doctor.proof import Severity
@@ -101,7 +102,7 @@ def test_a_stream_that_the_program_has_read_is_not_called_empty():
     case = empty_case(iterable=True, length=None)
     case.trials = [Trial(Plan(0, tolerant=True), "finished", 0.1, epochs=(0.02,))]
     assert uj705_yields_nothing.detect(case) is not None
-    case.seen = WatchedLoader(0, 1, {}, None, None, [WatchedEpoch(0, batches=100)])
+    case.seen = WatchedLoader(0, 1, LoaderDescription(), None, None, [WatchedEpoch(0, batches=100)])
     assert uj705_yields_nothing.detect(case) is None
 
 

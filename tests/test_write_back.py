@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from unjam.doctor.facts.case import Part
+from unjam.doctor.facts.object_state import ObjectState
 from unjam.doctor.fix import write_back as module
 from unjam.doctor.fix.proposals import _protected_by
 from unjam.doctor.fix.source_edit import SourceEdit
@@ -196,7 +197,7 @@ def test_line_endings():
 @pytest.mark.parametrize("between_processes", [False, True])
 def test_what_a_lock_may_protect(lock, others, expected, between_processes):
     """Wherever the lock lies: what all workers share is not left without it."""
-    part = Part(lock, "lock", "Lock", facts={"between_processes": between_processes})
+    part = Part(lock, "lock", "Lock", state=ObjectState(between_processes=between_processes))
     case = SimpleNamespace(parts=[part, *(Part(path, "handle", "socket") for path in others)])
     wanted = [one for one in (expected, "what the processes share" if between_processes else "") if one]
     assert _protected_by(part, case) == ", ".join(wanted)

@@ -7,6 +7,7 @@ its methods, never by its name.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -22,6 +23,7 @@ from typing import Any
 
 from unjam.doctor.check.randomness import is_generator
 from unjam.doctor.facts.case import Part
+from unjam.doctor.facts.object_state import ObjectState
 from unjam.doctor.facts.source import where_set
 from unjam.shared.plain import is_plain
 from unjam.system import object_graph
@@ -295,7 +297,7 @@ class Inventory:
     def parts(self) -> tuple[Part, ...]:
         """The parts as facts, without the objects."""
         numbers = [
-            Part(path, "handle", "int", where_set(found.owner, found.name), {"fd": fd, "target": _target(fd)})
+            Part(path, "handle", "int", where_set(found.owner, found.name), ObjectState(fd=fd, target=_target(fd)))
             for path, (found, fd) in self._numbers.items()
         ]
         return (*(_part(path, found, self._holders.get(path, found)) for path, found in self.found.items()), *numbers)
@@ -308,55 +310,42 @@ def _is_from_standard_library(obj: Any) -> bool:
 def _part(path: str, found: Found, shown: Found) -> Part:
     obj, kind = found.obj, kind_of(found.obj)
     type_name = f"{type(obj).__module__}.{type(obj).__qualname__}".removeprefix("builtins.")
-    facts: dict[str, Any] = {}
+    state = ObjectState()
     if kind == "handle":
         fd = descriptor(obj)
-        facts = {
-            "fd": fd,
-            "target": _target(fd),
-            "mode": str(getattr(obj, "mode", "")),
-            "name": str(getattr(obj, "name", "")),
-        }
+        state = ObjectState(fd=fd, target=_target(fd), mode=str(getattr(obj, "mode", "")))
     elif kind == "lock":
-        facts = lock_facts(obj)
+        state = lock_state(obj)
     elif kind == "objects":
-        facts = {"count": len(obj), "nbytes": weight(obj), "left_alone": left_alone(obj)}
+        state = ObjectState(count=len(obj), nbytes=weight(obj), left_alone=left_alone(obj))
     elif kind == "array":
-        facts = {"nbytes": int(obj.nbytes), "mapped": type(obj).__name__ == "memmap"}
+        state = ObjectState(nbytes=int(obj.nbytes), mapped=type(obj).__name__ == "memmap")
     elif kind == "queue":
-        facts = {"between_processes": type(obj).__module__.startswith("multiprocessing")}
-    elif kind == "barrier":
-        facts = {"parties": int(getattr(obj, "parties", 0))}
-    elif kind == "thread":
-        facts = {"alive": obj.is_alive()}
+        state = ObjectState(between_processes=type(obj).__module__.startswith("multiprocessing"))
     place = where_set(shown.owner, shown.name)
-    return Part(path, kind, type_name, place if place and is_users(place.file) else None, facts)
+    return Part(path, kind, type_name, place if place and is_users(place.file) else None, state)
 
 
-def lock_facts(lock: Any) -> dict[str, Any]:
+def lock_state(lock: Any) -> ObjectState:
     """Whether a lock is held, its owner if it tells, and whether processes share it."""
-    facts: dict[str, Any] = {}
     sem = getattr(lock, "_semlock", None)
     inner = getattr(lock, "_lock", None)
     if sem is None and inner is not None and hasattr(inner, "_semlock"):
         sem = inner._semlock  # noqa: SLF001 - a condition around a lock
+    text, locked, mine = repr(lock), None, True
     if sem is not None:
-        facts = {"between_processes": True, "locked": sem._is_zero(), "mine": bool(sem._is_mine())}  # noqa: SLF001
+        locked, mine = sem._is_zero(), bool(sem._is_mine())  # noqa: SLF001
     elif can(lock, "locked"):
-        try:
-            facts = {"locked": bool(lock.locked())}
-        except Exception:  # noqa: BLE001 - user code
-            facts = {}
+        with contextlib.suppress(Exception):  # user code
+            locked = bool(lock.locked())
     value = getattr(lock, "__dict__", {}).get("_value")
     if isinstance(value, int):  # threading.Semaphore
-        facts["locked"] = value <= 0
-    text = repr(lock)
-    if "locked" not in facts and "owner=" in text:
-        facts["locked"] = "unlocked" not in text
-    if "owner=" in text and sem is None:
-        facts["owner"] = text.partition("owner=")[2].split()[0].rstrip(">")
-    facts.setdefault("between_processes", sem is not None)
-    return facts
+        locked = value <= 0
+    owner = ""
+    if "owner=" in text:
+        locked = "unlocked" not in text if locked is None else locked
+        owner = text.partition("owner=")[2].split()[0].rstrip(">") if sem is None else ""
+    return ObjectState("lock", between_processes=sem is not None, locked=locked, mine=mine, owner=owner)
 
 
 def _target(fd: int | None) -> str:

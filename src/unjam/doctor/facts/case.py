@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from unjam.doctor.facts.object_state import NOTHING_KNOWN, ObjectState
 from unjam.doctor.facts.trial import Place, Plan, Trial
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.system.stacks import Frame
@@ -28,7 +29,7 @@ class Part:
     kind: str
     type_name: str
     place: Place | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    state: ObjectState = NOTHING_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +215,15 @@ class Case:
     def drains(self) -> bool:
         """Whether loading consumes data that is then gone: from a process queue or pipe, and maybe from a socket."""
         return bool(self.connections) or any(
-            (part.kind == "queue" and part.facts.get("between_processes"))
-            or (part.kind == "handle" and str(part.facts.get("target", "")).startswith("pipe:"))
+            (part.kind == "queue" and part.state.between_processes)
+            or (part.kind == "handle" and part.state.target.startswith("pipe:"))
             for part in self.parts
         )
 
     @property
     def connections(self) -> list[Part]:
         """The sockets that the dataset holds."""
-        return [part for part in self.kinds("handle") if str(part.facts.get("target", "")).startswith("socket:")]
+        return [part for part in self.kinds("handle") if part.state.target.startswith("socket:")]
 
     def part(self, path: str) -> Part | None:
         """Return the part at this path."""

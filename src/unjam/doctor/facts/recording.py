@@ -19,7 +19,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched
 
-SCHEMA = 2
+SCHEMA = 3
 _LINKS = {"program", "seen"}
 FEWEST_ROWS = 4
 

@@ -6,6 +6,7 @@ import linecache
 import os
 from collections.abc import Mapping
 
+from unjam.doctor.facts.object_state import ObjectState
 from unjam.doctor.facts.scene import Doing
 from unjam.doctor.facts.trial import Sync
 from unjam.system.file_owner import is_pythons, is_users
@@ -246,8 +247,8 @@ def sync_of(frames: tuple[Frame, ...], values: Values) -> Sync | None:
             if _is_file(frame.file, file) and (not functions or frame.function in functions):
                 own = (values[n].get("self", "") if n < len(values) else "").partition(" at ")[0].strip("<")
                 between = file.startswith("multiprocessing/")
-                facts = {"kind": _by_class(own, kind), "between_processes": between, "call": frame.function}
-                return Sync(own or os.path.basename(frame.file), own, facts)
+                state = ObjectState(_by_class(own, kind), between_processes=between, call=frame.function)
+                return Sync(own or os.path.basename(frame.file), own, state)
         return None
     return None
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
+from unjam.doctor.facts.object_state import NOTHING_KNOWN, ObjectState
 from unjam.system.file_owner import is_ours, is_users
 from unjam.system.stacks import Frame
 
@@ -161,7 +162,7 @@ class Sync:
 
     path: str
     type_name: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    state: ObjectState = NOTHING_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,29 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsent:
+    """The part of a batch that could not be sent."""
+
+    path: str
+    type_name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """What the dataset in the trial's own process was like afterwards: attributes and containers, by path.
+
+    bounded: containers that grew and then stopped. kept: of a growing container the items that were added, the bytes of one, and
+    whether they are exceptions with a traceback.
+    """
+
+    changed: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
+    bounded: tuple[str, ...] = ()
+    kept: Mapping[str, tuple[int, int, bool]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """The result of one plan.
 
@@ -260,7 +284,24 @@ class Trial:
     memory: tuple[Memory, ...] = ()
     # (worker, epoch, generator) -> state
     states: Mapping[tuple[int, int, str], str] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    alias: str = ""  # what samples share memory with, that a later sample changed
+    overwritten: str | None = None  # what the consumer changed in place, that the dataset holds, too
+    again: Mapping[str, str] = field(default_factory=dict)  # sample -> its hash when it was loaded a second time
+    again_seconds: Mapping[str, float] = field(default_factory=dict)
+    collate_drew: frozenset[str] = frozenset()  # generators that the collate function used
+    unsent: Unsent | None = None
+    moved: tuple[tuple[int, str], ...] = ()  # descriptors whose position the workers moved, and their files
+    dropped: tuple[int, ...] = ()  # samples of each last batch that drop_last left out
+    left: LeftBehind = LeftBehind()
+    waits: Mapping[str, int] = field(
+        default_factory=dict
+    )  # how often looks found a worker waiting for this kind of thing
+    waited_on: Mapping[str, int] = field(
+        default_factory=dict
+    )  # connection -> how many workers were found waiting for it
+    peak: Mapping[int, int] = field(default_factory=dict)  # worker -> its memory at most, in bytes
+    threads: int = 0  # native threads of all its processes
+    oom_kills: int = 0
     output: str = ""
     note: str = ""
     lines: tuple[tuple[Place, int], ...] = ()  # the user's lines that looks at its process found, the hottest first

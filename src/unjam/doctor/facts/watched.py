@@ -19,6 +19,7 @@ from unjam.doctor.facts.faults import (
     WatchedFailure,
     WrittenFile,
 )
+from unjam.doctor.facts.loader_description import LoaderDescription
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import Place
 
@@ -101,11 +102,11 @@ class WatchedEpoch:
 
 @dataclass(slots=True)
 class WatchedLoader:
-    """One loader of one process. facts: as `held.describe` writes them."""
+    """One loader of one process."""
 
     number: int
     pid: int
-    facts: Mapping[str, Any]
+    facts: LoaderDescription
     made: Place | None
     place: Place | None
     epochs: list[WatchedEpoch] = field(default_factory=list)
@@ -115,30 +116,26 @@ class WatchedLoader:
     def name(self) -> str:
         """A name for messages."""
         at = self.made or self.place
-        return f"{self.facts.get('kind', 'DataLoader')} over {self.facts.get('dataset', '?')}" + (
-            f" ({at})" if at else ""
-        )
+        return f"{self.facts.kind} over {self.facts.dataset}" + (f" ({at})" if at else "")
 
     @property
     def home(self) -> Place | None:
         """The line of the dataset's class."""
-        known = self.facts.get("home")
-        return Place(*known) if known else None
+        return self.facts.home
 
     def composed_at(self, path: str = "dataset") -> Place | None:
         """Where the program put this part of the dataset together, or took it from another one."""
-        known = self.facts.get("composed", {}).get(path)
-        return Place(*known) if known else None
+        return self.facts.composed.get(path)
 
     @property
     def workers(self) -> int:
         """Its number of workers."""
-        return int(self.facts.get("workers") or 0)
+        return self.facts.workers
 
     @property
     def iterable(self) -> bool:
         """Whether its dataset is a stream."""
-        return bool(self.facts.get("iterable"))
+        return self.facts.iterable
 
     @property
     def whole(self) -> list[WatchedEpoch]:
@@ -152,7 +149,7 @@ class WatchedLoader:
 
     def base_indices(self, epoch: WatchedEpoch) -> list[Any]:
         """The drawn indices as those of the dataset under Subsets."""
-        mapped = self.facts.get("subset")
+        mapped = self.facts.subset
         if not mapped:
             return epoch.indices
         return [mapped[at] if isinstance(at, int) and -len(mapped) <= at < len(mapped) else at for at in epoch.indices]
@@ -322,7 +319,7 @@ class Watched:
                 if at is None:
                     continue
                 count[at] = count.get(at, 0) + 1
-                groups.setdefault((at, count[at], loader.facts.get("base")), {})[process.pid] = loader
+                groups.setdefault((at, count[at], loader.facts.base), {})[process.pid] = loader
         for found in groups.values():
             if len(found) > 1:
                 yield [found[pid] for pid in sorted(found)]

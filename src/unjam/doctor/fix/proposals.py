@@ -66,7 +66,7 @@ def _protected_by(lock: Part | None, case: Case | None) -> str:
     if lock is None or case is None or lock.kind not in ("lock", "semaphore"):
         return ""
     shared = [one.path for one in case.parts if one.kind in ("handle", "queue")]
-    if lock.facts.get("between_processes"):
+    if lock.state.between_processes:
         shared.append("what the processes share")
     return ", ".join(shared[:3])
 

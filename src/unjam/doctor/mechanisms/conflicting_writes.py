@@ -82,9 +82,7 @@ def _one_path(known: Knowledge) -> Iterator[Explanation]:
             place = next((one.place for one in found if one.place is not None), None)
             loader = next((one for one in process.loaders if pids <= set(one.worker_pids)), None)
             case = known.case_of(loader.pid, loader.number) if loader is not None else None
-            shared = case is not None and any(
-                one.facts.get("between_processes") for one in case.kinds("lock", "semaphore")
-            )
+            shared = case is not None and any(one.state.between_processes for one in case.kinds("lock", "semaphore"))
             if not read and (shared or any(one.locks for one in found)):
                 continue  # they take turns, as far as can be seen
             failed = failures.words(failure) if failure is not None and failure.worker >= 0 else ""

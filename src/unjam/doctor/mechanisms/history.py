@@ -36,7 +36,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         ):
             continue
         path = grown[0]
-        files = case.seen.facts.get("files", ())
+        files = case.seen.facts.files
         place = filled_at(files, path.rpartition(".")[2])
         indices = list(dict.fromkeys(s.index for s in wrong))
         yield FilledWhileLoading(
@@ -58,4 +58,4 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _grown(trial: Trial | None) -> list[str]:
-    return [path for fact in (trial.facts.get("state", []) if trial else []) for path in fact.get("grown", [])]
+    return list(trial.left.grown) if trial else []

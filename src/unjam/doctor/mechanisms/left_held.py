@@ -124,7 +124,7 @@ def _explanation(known: Knowledge, left: LeftHeld, stuck: list[int], failed: str
     same = [one for one in known.watched.left if (one.kind, one.path) == (left.kind, left.path)]
     loader = next((one for one in known.watched.loaders if one.workers or left.worker < 0), None)
     case = known.case_of(loader.pid, loader.number) if loader is not None else None
-    files = loader.facts.get("files", ()) if loader is not None else ()
+    files = loader.facts.files if loader is not None else ()
     taken = left.place or called_on_attribute(files, left.path.rpartition(".")[2], ("acquire",))
     if taken is None and left.kind == "transaction":
         calls = [at for file in files for at in attribute_calls(file, _EXECUTE) if _changes(at)]

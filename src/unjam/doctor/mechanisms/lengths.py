@@ -29,7 +29,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     """Find a concatenation or subset over a dataset that has changed its length since."""
     failure = failures.fatal(known)
     for loader in known.watched.loaders:
-        stale = loader.facts.get("stale") or ()
+        stale = loader.facts.stale
         mine = failure if failure is not None and failure.loader == loader.number and failure.index else None
         if not stale or (mine is None and known.watched.outcome == "failed"):
             continue
@@ -60,5 +60,5 @@ def _put_together(loader: WatchedLoader, member: str) -> Place | None:
     if (known := loader.composed_at(member.rpartition(".")[0])) is not None:
         return known
     owner = member.rpartition(".")[0].rpartition(".")[2]
-    files = [*loader.facts.get("files", ()), *(one.file for one in (loader.made, loader.place) if one is not None)]
+    files = [*loader.facts.files, *(one.file for one in (loader.made, loader.place) if one is not None)]
     return next((at for file in dict.fromkeys(files) for at in stored(file, owner)), None) if owner else None

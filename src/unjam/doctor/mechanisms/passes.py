@@ -49,8 +49,8 @@ def shared(one: WatchedLoader, other: WatchedLoader) -> set[str]:
     """The names under which a loader holds objects that another loader of the same process holds, too."""
     if one.pid != other.pid:
         return set()
-    known = set(other.facts.get("tokens", {}).values())
-    return {name for name, token in one.facts.get("tokens", {}).items() if token in known}
+    known = set(other.facts.tokens.values())
+    return {name for name, token in one.facts.tokens.items() if token in known}
 
 
 def attribute(path: str) -> str:
@@ -66,7 +66,7 @@ def changed_paths(loader: WatchedLoader, *, same_length: bool = False, by_loadin
     found: dict[str, None] = {}
     for before, after in itertools.pairwise(loader.epochs):
         pairs = [] if by_loading and loader.workers else [(before.held, after.held)]
-        if not by_loading or loader.facts.get("persistent"):
+        if not by_loading or loader.facts.persistent:
             pairs += [(held, after.worker_held.get(worker, {})) for worker, held in before.worker_held.items()]
         pairs += [(before.worker_held.get(worker, {}), left) for worker, left in before.worker_left.items()]
         for old, new in pairs:

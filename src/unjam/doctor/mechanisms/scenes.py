@@ -205,7 +205,7 @@ def lock_names(blocked: BlockedProcess) -> list[str]:
 
 def is_between_processes(blocked: BlockedProcess) -> bool:
     """Whether the lock is in memory that processes share."""
-    return blocked.thread.waiting.shared or bool(blocked.sync and blocked.sync.facts.get("between_processes"))
+    return blocked.thread.waiting.shared or bool(blocked.sync and blocked.sync.state.between_processes)
 
 
 def text_at(blocked: BlockedProcess) -> str:
@@ -225,7 +225,7 @@ def peers(blocked: BlockedProcess) -> Iterator[str]:
 
 def waits_for_lock(blocked: BlockedProcess) -> bool:
     """Whether it waits for a plain lock, not for a queue or similar that uses a lock inside."""
-    plain = blocked.sync is None or blocked.sync.facts["kind"] == "lock"
+    plain = blocked.sync is None or blocked.sync.state.kind == "lock"
     return (
         blocked.stuck.waits == "lock" and blocked.thread.waiting.target is None and plain and not blocked.thread.native
     )
@@ -238,7 +238,7 @@ def waits_for_own_lock(blocked: BlockedProcess) -> bool:
 
 def loop_waits_outside(blocked: BlockedProcess) -> bool:
     """Whether an event loop waits for a connection, not only for its own futures."""
-    loop = blocked.sync is not None and blocked.sync.facts["kind"] == "loop"
+    loop = blocked.sync is not None and blocked.sync.state.kind == "loop"
     return loop and (bool(blocked.thread.peer_pids) or "socket to" in blocked.stuck.words)
 
 

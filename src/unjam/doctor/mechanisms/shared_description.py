@@ -38,7 +38,7 @@ def _of_waits(known: Knowledge) -> Iterator[Explanation]:
             continue
         looks = known.watched.looks_at(case.seen)
         for part in case.connections:
-            target = str(part.facts.get("target"))
+            target = part.state.target
             asked = [pid for process in known.watched.processes for pid in process.asked.get(target, ())]
             users = {one.pid for one in looks if one.targets.get(target)} | set(asked)
             if len(users & set(case.seen.worker_pids)) > 1:
@@ -48,7 +48,7 @@ def _of_waits(known: Knowledge) -> Iterator[Explanation]:
 
 def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:
     assert case.seen is not None
-    guarded = any(one.facts.get("between_processes") for one in case.kinds("lock", "semaphore"))
+    guarded = any(one.state.between_processes for one in case.kinds("lock", "semaphore"))
     return SharedDescription(
         culprit=part.path,
         place=part.place,
@@ -60,7 +60,7 @@ def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:
         basis=_alone(case) or (SUGGESTED if guarded else AGREES),
         case=case,
         kind="socket",
-        target=str(part.facts.get("target")),
+        target=part.state.target,
         workers=case.loader.num_workers,
         failed="each can get the answer to another's question",
         accounts_for=("differs", "raised"),
@@ -111,17 +111,13 @@ def _is_shared(one: Resource) -> bool:
 
 
 def _opened(case: Case | None, shared: Resource) -> Place | None:
-    part = (
-        next((one for one in case.kinds("handle") if one.facts.get("target") == shared.target), None) if case else None
-    )
+    part = next((one for one in case.kinds("handle") if one.state.target == shared.target), None) if case else None
     return part.place if part is not None else None
 
 
 def _name(case: Case | None, shared: Resource) -> str:
     """What the program calls it: its path in the dataset, where it has one."""
-    part = (
-        next((one for one in case.kinds("handle") if one.facts.get("target") == shared.target), None) if case else None
-    )
+    part = next((one for one in case.kinds("handle") if one.state.target == shared.target), None) if case else None
     return part.path if part is not None else shared.path
 
 

@@ -42,7 +42,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     for loaders in known.watched.siblings():
         first, second = loaders[0], loaders[1]
         one, two = _part(first), _part(second)
-        if not one or not two or first.facts.get("base_length") != second.facts.get("base_length"):
+        if not one or not two or first.facts.base_length != second.facts.base_length:
             continue
         common = len(one & two)
         # equal parts are one split; parts with nothing in common are shares of the ranks
@@ -53,7 +53,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _part(loader: WatchedLoader) -> set[object]:
-    return set(loader.facts.get("subset") or ())
+    return set(loader.facts.subset or ())
 
 
 def _explanation(known: Knowledge, first: WatchedLoader, second: WatchedLoader, common: int) -> RanksSplitDifferently:
@@ -89,15 +89,15 @@ def _orders(known: Knowledge) -> Iterator[Explanation]:
     """Find a container that has the same items on two ranks, and not in the same order."""
     for loaders in known.watched.siblings():
         first, second = loaders[0], loaders[1]
-        mine, its = first.facts.get("records") or {}, second.facts.get("records") or {}
+        mine, its = first.facts.records, second.facts.records
         name = next(
             (one for one in mine if one in its and mine[one] != its[one] and sorted(mine[one]) == sorted(its[one])),
             None,
         )
-        if name is None or first.iterable or first.facts.get("replacement") or _draws_all(first):
+        if name is None or first.iterable or first.facts.replacement or _draws_all(first):
             continue
         files = [
-            *first.facts.get("files", ()),
+            *first.facts.files,
             *(one.file for one in (first.home, first.made, first.place) if one is not None),
         ]
         line = next((at for file in dict.fromkeys(files) for at in attribute_calls(file, SHUFFLES)), None)
@@ -123,4 +123,4 @@ def _orders(known: Knowledge) -> Iterator[Explanation]:
 def _draws_all(loader: WatchedLoader) -> bool:
     """Whether a rank draws every index itself: then the order of the items does not matter."""
     drawn = {index for epoch in loader.epochs for index in epoch.indices}
-    return len(drawn) >= int(loader.facts.get("length") or 0)
+    return len(drawn) >= int(loader.facts.length or 0)

@@ -85,12 +85,12 @@ def _too_late(known: Knowledge) -> Iterator[Explanation]:
             (epoch, path)
             for epoch in loader.epochs
             for path in epoch.changed
-            if path in loader.facts.get("reads", ()) and path in loader.facts.get("plain", ())
+            if path in loader.facts.reads and path in loader.facts.plain
             if epoch.worker_held and all(held.get(path) == epoch.held.get(path) for held in epoch.worker_held.values())
         ]
         path = next((one for _, one in passes), "")
         mine = [epoch for epoch, one in passes if one == path]
-        if not path or loader.facts.get("persistent") or len(mine) < 2 or len(mine) < len(loader.whole) - 1:
+        if not path or loader.facts.persistent or len(mine) < 2 or len(mine) < len(loader.whole) - 1:
             continue
         case = known.case_of(loader.pid, loader.number)
         place = _line(loader, case, path)
@@ -166,14 +166,12 @@ def _setter(watched: Watched, loader: WatchedLoader, name: str) -> Place | None:
         inside = [one for one in entered if one.worker >= 0]
         return (inside or entered)[-1].place if entered else None
     calls = next((calls for begin, calls in _SETTERS.items() if name.startswith(begin)), ())
-    files = list(loader.facts.get("files", ())) + [one.file for one in (loader.place, loader.made) if one is not None]
+    files = list(loader.facts.files) + [one.file for one in (loader.place, loader.made) if one is not None]
     return next((at for file in dict.fromkeys(files) for at in attribute_calls(file, calls)), None)
 
 
 def _line(loader: WatchedLoader, case: Case | None, path: str) -> Place | None:
-    files = {place.file for place in (loader.place, loader.made) if place is not None} | set(
-        loader.facts.get("files", ())
-    )
+    files = {place.file for place in (loader.place, loader.made) if place is not None} | set(loader.facts.files)
     if case is not None and case.loader.dataset_place is not None:
         files.add(case.loader.dataset_place.file)
     return next((at for file in sorted(files) for at in stored(file, path.rpartition(".")[2])), None)
@@ -187,7 +185,7 @@ def _other(loader: WatchedLoader) -> list[str]:
     found = []
     for path, value in epoch.held.items():
         # a handle that is opened anew in the worker is no data
-        hidden = value.startswith("object ") or path not in loader.facts.get("reads", ())
+        hidden = value.startswith("object ") or path not in loader.facts.reads
         if path.startswith("collate_fn") or path.endswith("(lru_cache)") or (path.startswith("dataset") and hidden):
             continue
         values = {held.get(path) for held in epoch.worker_held.values()}
@@ -201,7 +199,7 @@ def _other(loader: WatchedLoader) -> list[str]:
 
 def _context(known: Knowledge, failure: WatchedFailure) -> Iterator[Explanation]:
     loader = failures.loader_of(known, failure)
-    thread = failure.thread or (str(loader.facts.get("thread") or "") if loader is not None else "")
+    thread = failure.thread or (loader.facts.thread if loader is not None else "")
     begun = loader.place if loader is not None else None
     yield NoContext(
         culprit=failure.context,

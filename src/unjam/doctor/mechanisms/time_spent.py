@@ -159,7 +159,7 @@ def _turns(watched: Watched, loader: WatchedLoader, case: Case | None) -> Iterat
     if share < TURNS or busy < BUSY_LOOKS or lines.total() < 2:
         return
     place = lines.most_common(1)[0][0]
-    locks = [part for part in case.kinds("lock", "semaphore") if part.facts.get("between_processes")] if case else []
+    locks = [part for part in case.kinds("lock", "semaphore") if part.state.between_processes] if case else []
     lock = next((part for part in locks if part.path.rpartition(".")[2] in quoted(place)), None)
     files = any(one.waits.get("file lock") for one in looks)
     if lock is None and not files:

@@ -61,7 +61,7 @@ def worker_words(stuck: Stuck) -> str:
 
 def waits_for(stuck: Stuck, *kinds: str) -> Sync | None:
     """Return the first object of these kinds (lock, queue, future) that the stuck line names."""
-    return next((sync for sync in stuck.syncs if sync.facts.get("kind") in kinds), None)
+    return next((sync for sync in stuck.syncs if sync.state.kind in kinds), None)
 
 
 def blocked_lock(case: Case, stuck: Stuck) -> Sync | None:
@@ -71,11 +71,11 @@ def blocked_lock(case: Case, stuck: Stuck) -> Sync | None:
     """
     if stuck.native or stuck.waits not in ("lock", "unknown", "nothing"):
         return None
-    locks = [sync for sync in stuck.syncs if sync.facts.get("kind") == "lock" and sync.facts.get("locked")]
+    locks = [sync for sync in stuck.syncs if sync.state.kind == "lock" and sync.state.locked]
     others = [
         s
         for s in stuck.syncs
-        if s.facts.get("kind") in ("queue", "future", "executor", "event", "thread", "condition", "barrier")
+        if s.state.kind in ("queue", "future", "executor", "event", "thread", "condition", "barrier")
     ]
     known = [lock for lock in locks if case.part(lock.path) is not None]
     return (known or locks)[0] if locks and not others else None
@@ -160,7 +160,7 @@ def is_determined(case: Case) -> bool:
     alone = case.alone
     if alone is None or case.loader.iterable:
         return False
-    second = alone.facts.get("twice", {})
+    second = alone.again
     first = {sample.index: sample.digest for sample in alone.samples}
     return bool(second) and all(first.get(index) == digest for index, digest in second.items())
 

@@ -107,7 +107,7 @@ def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
 
 
 def _ignores_at(loader: WatchedLoader) -> Place | None:
-    files = [*loader.facts.get("files", ()), *(one.file for one in (loader.made, loader.place) if one is not None)]
+    files = [*loader.facts.files, *(one.file for one in (loader.made, loader.place) if one is not None)]
     calls = [
         at for file in dict.fromkeys(files) for at in attribute_calls(file, ("signal", "sigaction", "pthread_sigmask"))
     ]

@@ -51,24 +51,24 @@ def words(one: BatchCannotArrive | BatchLost) -> Words:
 def detect(case: Case) -> Finding | None:
     """Find a batch that torch cannot pickle."""
     alone, as_is = case.alone, case.as_is
-    unsent = (alone.facts.get("unsent") or [None])[0] if alone else None
+    unsent = alone.unsent if alone else None
     if unsent is None or not case.loader.num_workers:
         return None
     waits = as_is is not None and as_is.outcome == "hung" and not as_is.batches
-    path, maker = unsent["path"], case.loader.dataset if case.loader.default_collate else case.loader.collate
+    path, maker = unsent.path, case.loader.dataset if case.loader.default_collate else case.loader.collate
     return Finding(
         RULE,
-        f"a batch cannot be sent back from a worker: {path} is a {unsent['type']}"
+        f"a batch cannot be sent back from a worker: {path} is a {unsent.type_name}"
         + ("; the loader waits for ever" if waits else ""),
         path,
         (
-            unsent["reason"],
+            unsent.reason,
             *(("with workers: no batch arrived, and every process waited",) if waits else ()),
             "without workers the same batch is fine",
         ),
         AGREES,
         f"return plain data instead of {path} from {maker}: "
-        + (".detach() the tensor" if "grad" in unsent["reason"] else "tensors, arrays, numbers, strings"),
+        + (".detach() the tensor" if "grad" in unsent.reason else "tensors, arrays, numbers, strings"),
         case.loader.dataset_place,
     )
 

@@ -35,14 +35,14 @@ def detect(case: Case) -> Finding | None:
     for base, stuck in frozen(case):
         lock = blocked_lock(case, stuck)
         part = case.part(lock.path) if lock else None
-        if lock is None or lock.facts.get("owner") == "mine":
+        if lock is None or lock.state.owner == "mine":
             continue
         holder = next((thread for thread in case.process_facts.threads if lock.path in thread.holds), None)
-        if part is not None and not part.facts.get("locked"):
+        if part is not None and not part.state.locked:
             continue
         if part is None and not case.process_facts.threads:
             continue
-        if part is not None and part.facts.get("between_processes") and holder is None:
+        if part is not None and part.state.between_processes and holder is None:
             continue
         plan = base.plan.changed(release=(lock.path,)) if part else base.plan.changed(fresh=True)
         who = f"thread {holder.name!r}" if holder else "the program" if part else "a thread of the program"

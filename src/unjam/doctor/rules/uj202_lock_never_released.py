@@ -66,8 +66,8 @@ def detect(case: Case) -> Finding | None:
         if lock is None or part is None:
             continue
         held_by_thread = any(lock.path in thread.holds for thread in case.process_facts.threads)
-        before = bool(part.facts.get("locked"))
-        if before and (held_by_thread or not part.facts.get("between_processes")):
+        before = bool(part.state.locked)
+        if before and (held_by_thread or not part.state.between_processes):
             continue
         plan = base.plan.changed(release=(lock.path,))
         when = "before the workers started" if before else "while loading"

@@ -38,7 +38,7 @@ def detect(case: Case) -> Finding | None:
         if stuck.native or stuck.busy:
             continue
         sync = waits_for(stuck, *_KINDS)
-        if sync is None or sync.facts.get("between_processes"):
+        if sync is None or sync.state.between_processes:
             continue
         missing = [thread for thread in case.process_facts.threads if thread.name not in stuck.threads]
         if not missing:
@@ -71,21 +71,21 @@ def detect(case: Case) -> Finding | None:
 
 
 def _unserved(stuck: Stuck) -> bool:
-    return any(s.facts.get("alive") in (0, False) or s.facts.get("kind") in ("queue", "future") for s in stuck.syncs)
+    return any(s.state.alive in (0, False) or s.state.kind in ("queue", "future") for s in stuck.syncs)
 
 
 def detect_live(scene: Scene) -> Finding | None:
     """Find a forked worker that waits for another thread and has none."""
     for blocked in watching.blocked_processes(scene):
         sync = blocked.sync
-        if sync is None or sync.facts["kind"] not in _KINDS or sync.facts["kind"] == "loop":
+        if sync is None or sync.state.kind not in _KINDS or sync.state.kind == "loop":
             continue
-        if sync.facts["between_processes"] or not blocked.process.forked or blocked.others:
+        if sync.state.between_processes or not blocked.process.forked or blocked.others:
             continue
         threads = [thread.name for thread in watching.own_threads(scene.main_of(blocked.process))]
         if not threads:
             continue
-        name = watching.called_on(blocked) or f"a {sync.type_name or sync.facts['kind']}"
+        name = watching.called_on(blocked) or f"a {sync.type_name or sync.state.kind}"
         return Finding(
             RULE,
             f"{blocked.who} waits for {name}, which another thread would serve; the worker has no other thread",

@@ -94,7 +94,7 @@ def detect_live(scene: Scene) -> Finding | None:
             continue
         if (
             blocked.sync is not None
-            and blocked.sync.facts["kind"] in _OTHER_RULES
+            and blocked.sync.state.kind in _OTHER_RULES
             and not watching.loop_waits_outside(blocked)
         ):
             continue

@@ -57,13 +57,13 @@ def detect(case: Case) -> Finding | None:
     if not found:
         return None
     _, stuck, sync = found[0]
-    threads = case.process_facts.threads and not sync.facts.get("between_processes")
+    threads = case.process_facts.threads and not sync.state.between_processes
     if threads and not any(trial.plan.in_place and trial.outcome == "hung" for trial in case.trials):
         return None  # a thread of the program may serve it (UJ204)
-    kind = sync.facts.get("kind")
+    kind = sync.state.kind
     if kind != "queue" and case.process_facts.threads and not any(t.plan.in_place for t in case.trials):
         return None
-    full = sync.facts.get("full") and not sync.facts.get("empty")
+    full = sync.state.full and not sync.state.empty
     state = ("full" if full else "empty") if kind == "queue" else "not set" if kind == "event" else "not complete"
     served = {"full": "reads", "empty": "fills", "not set": "sets"}.get(state, "completes")
     part = case.part(sync.path)
@@ -88,13 +88,13 @@ def detect_live(scene: Scene) -> Finding | None:
     """Find a wait for a queue, an event or the like that nothing serves."""
     for blocked in watching.blocked_processes(scene):
         sync = blocked.sync
-        kind = sync.facts["kind"] if sync else ""
+        kind = sync.state.kind if sync else ""
         drains = blocked.process.doing.stage == "end" and blocked.process.role == "worker"
         if kind not in ("queue", "barrier", "event", "condition", "future", "executor", "loop") and not drains:
             continue
         if watching.loop_waits_outside(blocked):
             continue
-        between = bool(sync and sync.facts["between_processes"])
+        between = bool(sync and sync.state.between_processes)
         threads = watching.own_threads(scene.main_of(blocked.process))
         lost = blocked.process.forked and not blocked.others and kind not in ("loop", "barrier") and bool(threads)
         if not between and lost and not drains:
@@ -102,7 +102,7 @@ def detect_live(scene: Scene) -> Finding | None:
         name = ("its coroutine" if kind == "loop" else watching.called_on(blocked)) or (
             f"a {sync.type_name}" if sync and sync.type_name else "a queue"
         )
-        full = drains or (sync is not None and sync.facts["call"] == "put")
+        full = drains or (sync is not None and sync.state.call == "put")
         state = "nobody sets or completes"
         if kind == "queue" or drains:
             state = "is full and nobody reads" if full else "is empty and nobody fills"

@@ -92,7 +92,7 @@ def detect_live(scene: Scene) -> Finding | None:
 def _waits_for_own_thread(blocked: watching.BlockedProcess) -> bool:
     """Whether a thread of the same process could end the wait."""
     if blocked.sync is not None:
-        return bool(blocked.sync.facts["kind"] != "child")
+        return bool(blocked.sync.state.kind != "child")
     return blocked.stuck.waits == "lock" and not blocked.thread.native
 
 
@@ -182,7 +182,7 @@ def _wait_words(scene: Scene, main: Process, blocked: watching.BlockedProcess) -
     if sync is not None:
         name = watching.called_on(blocked) or sync.type_name
         threads = ", ".join(repr(one.name) for one in watching.own_threads(main)[:3])
-        return f"{name} ({sync.facts['kind']})", f"look at who should serve {name}" + (
+        return f"{name} ({sync.state.kind})", f"look at who should serve {name}" + (
             f"; its threads: {threads}" if threads else ""
         )
     return wait.words, f"give the call at {place} a time limit"

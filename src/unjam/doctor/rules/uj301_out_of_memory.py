@@ -35,9 +35,7 @@ def detect(case: Case) -> Finding | None:
         return None
     trial = out[0] if out else case.as_is or case.alone
     assert trial is not None
-    peaks = {worker: peak for worker, peak in trial.facts.get("peak", {}).items() if worker >= 0} or trial.facts.get(
-        "peak", {}
-    )
+    peaks = {worker: peak for worker, peak in trial.peak.items() if worker >= 0} or trial.peak
     peak = max(peaks.values(), default=0)
     memory = case.process_facts.memory or 0
     fit = max(1, int(memory * 0.8 / peak)) if peak else 1
@@ -66,4 +64,4 @@ def detect(case: Case) -> Finding | None:
 
 
 def _ran_out(trial: Trial) -> bool:
-    return trial.outcome == "memory" or bool(trial.facts.get("oom_kills") and trial.outcome == "died")
+    return trial.outcome == "memory" or bool(trial.oom_kills and trial.outcome == "died")

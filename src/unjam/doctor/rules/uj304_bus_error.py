@@ -52,7 +52,7 @@ def detect(case: Case) -> Finding | None:
     _, end = crashed[0]
     alone = any(trial.plan.workers == 0 for trial, _ in crashed)
     where = f"sample {end.index}" if end.index else "a worker"
-    mapped = [part.path for part in case.kinds("array") if part.facts.get("mapped")]
+    mapped = [part.path for part in case.kinds("array") if part.state.mapped]
     return Finding(
         RULE,
         f"{where} touches mapped memory that is not there (SIGBUS)",

@@ -141,10 +141,10 @@ def _same(one: WatchedFailure, end: WatchedFailure) -> bool:
 def _hint(watched: Watched, failure: WatchedFailure, loader: WatchedLoader | None) -> _Hint:
     """What the program did before, and what would help."""
     text = f"{failure.type_name} {failure.message}"
-    length = loader.facts.get("length") if loader is not None else None
+    length = loader.facts.length if loader is not None else None
     outside = failure.stage == "sample" and failure.index.lstrip("-").isdecimal() and length is not None
     if outside and loader is not None and not -int(length or 0) <= int(failure.index) < int(length or 0):
-        sampler, file = str(loader.facts.get("sampler")), str(loader.facts.get("sampler_file") or "")
+        sampler, file = loader.facts.sampler, loader.facts.sampler_file
         return _Hint(
             f"{sampler} drew index {failure.index}, and the dataset has {length:,} samples",
             f"let {sampler} draw from 0 to len(dataset) - 1",

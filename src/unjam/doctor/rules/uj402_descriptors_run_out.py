@@ -41,8 +41,7 @@ def _files_kept_open(case: Case) -> Finding | None:
     if not full:
         return None
     first = full[0]
-    alone = case.alone.facts.get("state", []) if case.alone else []
-    grown = [name for fact in alone for name in fact.get("grown", [])]
+    grown = case.alone.left.grown if case.alone else ()
     name = grown[0] if grown else f"{first.place}"
     return Finding(
         RULE,

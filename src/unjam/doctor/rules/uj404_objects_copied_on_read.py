@@ -36,17 +36,17 @@ WORTH = 32 << 20
 
 def detect(case: Case) -> Finding | None:
     """Find growing workers, and the large container of objects that explains it."""
-    container = max(case.kinds("objects"), key=lambda part: part.facts["nbytes"], default=None)
+    container = max(case.kinds("objects"), key=lambda part: part.state.nbytes, default=None)
     as_is = case.as_is
     if container is None or not case.forked or as_is is None:
         return None
-    left = container.facts.get("left_alone", "")
+    left = container.state.left_alone
     if case.loader.driver == "unjam" and not left and _version(case.process_facts.python) >= (3, 12):
         return None  # unjam's workers read it without copying it
     each = growth(as_is)
     workers = case.loader.num_workers
-    length = case.loader.length or container.facts["count"]
-    total = min(each * length / workers, container.facts["nbytes"] * 1.3) * workers
+    length = case.loader.length or container.state.count
+    total = min(each * length / workers, container.state.nbytes * 1.3) * workers
     if total < WORTH or each <= 0:
         return None
     packed = as_is.plan.changed(pack=(container.path,))
@@ -56,12 +56,12 @@ def detect(case: Case) -> Finding | None:
         return None
     return Finding(
         RULE,
-        f"{container.path} ({container.facts['count']:,} Python objects) is copied into every worker as it is read: about "
+        f"{container.path} ({container.state.count:,} Python objects) is copied into every worker as it is read: about "
         f"{size(total)} in an epoch",
         container.path,
         (
             f"the workers' own memory grows by {size(each * 1000)} for every 1,000 samples",
-            f"{container.path} holds about {size(container.facts['nbytes'])} of objects; with {workers} workers up to {size(total)} more",
+            f"{container.path} holds about {size(container.state.nbytes)} of objects; with {workers} workers up to {size(total)} more",
             *((f"set at {quoted(container.place)}",) if container.place else ()),
             f"the workers of unjam.DataLoader would copy it too: {left}"
             if left

@@ -33,7 +33,7 @@ def detect(case: Case) -> Finding | None:
     large = next((c for c in case.crossings if c.nbytes >= LARGE), None)
     if not loader.num_workers or loader.start_method == "fork" or large is None:
         return None
-    part = max(case.kinds("array", "objects"), key=lambda p: p.facts["nbytes"], default=None)
+    part = max(case.kinds("array", "objects"), key=lambda p: p.state.nbytes, default=None)
     as_is = case.as_is
     wait = as_is.batches[0].wait + (as_is.starts[0] if as_is.starts else 0) if as_is and as_is.batches else 0
     return Finding(
@@ -42,7 +42,7 @@ def detect(case: Case) -> Finding | None:
         part.path if part else large.name,
         (
             f"the pickle of {large.name} has {size(large.nbytes)}",
-            *((f"most of it is {part.path} ({size(part.facts['nbytes'])})",) if part else ()),
+            *((f"most of it is {part.path} ({size(part.state.nbytes)})",) if part else ()),
             *((f"set at {quoted(part.place)}",) if part and part.place else ()),
             *((f"time to the first batch: {wait:.1f} s",) if wait else ()),
             *(() if loader.persistent_workers else ("again at every epoch",)),

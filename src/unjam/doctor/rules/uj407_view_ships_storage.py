@@ -32,7 +32,7 @@ def detect(case: Case) -> Finding | None:
     worst = max(known.batches, key=lambda b: b.storage - b.nbytes)
     if worst.storage - worst.nbytes < WORTH or worst.storage < 4 * max(1, worst.nbytes):
         return None
-    whole = max(case.kinds("array"), key=lambda part: part.facts["nbytes"], default=None)
+    whole = max(case.kinds("array"), key=lambda part: part.state.nbytes, default=None)
     maker = case.loader.dataset if case.loader.default_collate else case.loader.collate
     return Finding(
         RULE,
@@ -40,7 +40,7 @@ def detect(case: Case) -> Finding | None:
         whole.path if whole else maker,
         (
             f"batch {worst.number}: {size(worst.nbytes)} of tensors in storages of {size(worst.storage)}",
-            *((f"{whole.path} has {size(whole.facts['nbytes'])}",) if whole else ()),
+            *((f"{whole.path} has {size(whole.state.nbytes)}",) if whole else ()),
         ),
         OBSERVED,
         f"return a copy from {maker}: .clone() the view",

@@ -42,13 +42,8 @@ def detect(case: Case) -> Finding | None:
     seen = max(m.samples for m in as_is.memory)
     length = case.loader.length or seen
     epoch = each * max(length / workers, seen)
-    bounded = {name for fact in alone.facts.get("state", []) for name in fact.get("bounded", ())}
-    kept = {
-        name: one
-        for fact in alone.facts.get("state", [])
-        for name, one in fact.get("kept", {}).items()
-        if name not in bounded
-    }
+    bounded = alone.left.bounded
+    kept = {name: one for name, one in alone.left.kept.items() if name not in bounded}
     loaded = max(1, len(alone.samples))
     # what is kept of a sample, by the container that keeps it
     shares = {name: added * nbytes / loaded for name, (added, nbytes, _) in kept.items()}
@@ -56,7 +51,7 @@ def detect(case: Case) -> Finding | None:
     if epoch < WORTH or not name or shares[name] < EXPLAINS * each:
         return None
     traced = kept[name][2]
-    files = case.seen.facts.get("files", ()) if case.seen is not None else ()
+    files = case.seen.facts.files if case.seen is not None else ()
     place = filled_at(files, name.rpartition(".")[2]) or case.loader.dataset_place
     per_sample = max((b.nbytes for b in as_is.batches), default=0) / max(1, case.loader.batch_size or 1)
     return Finding(

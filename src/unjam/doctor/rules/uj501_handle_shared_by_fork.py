@@ -53,7 +53,7 @@ def detect(case: Case) -> Finding | None:
     trial = case.compared
     if not case.forked or trial is None:
         return None
-    moved = [tuple(file) for fact in trial.facts.get("moved", []) for file in fact["files"]]
+    moved = list(trial.moved)
     sockets = case.connections
     asked = max((_workers_at(case, part) for part in sockets), default=0)
     sockets = sorted(sockets, key=lambda part: -_workers_at(case, part))
@@ -66,18 +66,18 @@ def detect(case: Case) -> Finding | None:
         return None
     if not wrong and failure is None and (case.loader.num_workers == 1 or not _used_by_samples(case, moved)):
         return None
-    fd, target = moved[0] if moved else (sockets[0].facts["fd"], sockets[0].facts["target"])
-    part = next((p for p in case.kinds("handle") if p.facts.get("fd") == fd), None)
+    fd, target = moved[0] if moved else (sockets[0].state.fd, sockets[0].state.target)
+    part = next((p for p in case.kinds("handle") if p.state.fd == fd), None)
     opened = case.process_facts.opened.get(str(target))
     name = part.path if part else f"the file opened at {opened}" if opened else f"descriptor {fd}"
     is_connection = str(target).startswith("socket:")
     # a connection cannot be opened again without the program, but a single worker shares it with nobody
     apart = trial.plan.changed(workers=1) if is_connection else trial.plan.changed(reopen=True)
     shown = bool(wrong or failure)
-    locks = [part for part in case.kinds("lock", "semaphore") if part.facts.get("between_processes")]
+    locks = [part for part in case.kinds("lock", "semaphore") if part.state.between_processes]
     # a single worker shares nothing else either: the samples must have been seen to use the connection
     kinds = {"socket"} if case.loader.driver == "unjam" else {"socket", "local socket"}
-    is_used = not is_connection or any(kinds & one.facts.get("waits", {}).keys() for one in case.trials)
+    is_used = not is_connection or any(kinds & one.waits.keys() for one in case.trials)
     return Finding(
         RULE,
         (f"{name} is one connection" if is_connection else f"{name} ({target}) is one open file")
@@ -118,12 +118,12 @@ def detect(case: Case) -> Finding | None:
 
 def _workers_at(case: Case, part: Part) -> int:
     """How many workers of a trial were found waiting for this connection at one time or another."""
-    target = part.facts.get("target")
-    return max((int(trial.facts.get("waited_on", {}).get(target, 0)) for trial in case.trials), default=0)
+    target = part.state.target
+    return max((int(trial.waited_on.get(target, 0)) for trial in case.trials), default=0)
 
 
 def _used_by_samples(case: Case, moved: list[tuple[Any, ...]]) -> bool:
-    return any(p.facts.get("fd") == fd for p in case.kinds("handle") for fd, _ in moved)
+    return any(p.state.fd == fd for p in case.kinds("handle") for fd, _ in moved)
 
 
 def _harm(wrong: list[Any], failure: Any) -> str:

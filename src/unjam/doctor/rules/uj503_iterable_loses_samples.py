@@ -33,7 +33,7 @@ def detect(case: Case) -> Finding | None:
     if not case.loader.iterable or trial is None or alone is None or not alone.epochs or not trial.epochs or trial.bad:
         return None
     usual, now = stable_counts(case, alone), stable_counts(case, trial)
-    dropped = sum(fact["count"] for fact in trial.facts.get("dropped", []))
+    dropped = sum(trial.dropped)
     if usual is None or now is None:
         return None
     lost = usual - now

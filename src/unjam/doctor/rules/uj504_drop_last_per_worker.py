@@ -29,8 +29,8 @@ def detect(case: Case) -> Finding | None:
     if not loader.iterable or not loader.drop_last or trial is None or alone is None or not trial.epochs:
         return None
     epochs = max(1, len(trial.epochs))
-    dropped = sum(fact["count"] for fact in trial.facts.get("dropped", [])) / epochs
-    usual = sum(fact["count"] for fact in alone.facts.get("dropped", [])) / max(1, len(alone.epochs))
+    dropped = sum(trial.dropped) / epochs
+    usual = sum(alone.dropped) / max(1, len(alone.epochs))
     if dropped <= usual or dropped < 1:
         return None
     plan = trial.plan.changed(whole=True)
@@ -39,7 +39,7 @@ def detect(case: Case) -> Finding | None:
         f"drop_last=True drops {count(round(dropped), 'sample')} in an epoch: an incomplete batch in each of {loader.num_workers} workers",
         f"drop_last=True at {loader.made_at}",
         (f"with {loader.num_workers} workers {round(dropped)} samples are dropped, without {round(usual)}",),
-        Toggle(trial.plan, (plan,), lambda _, whole: not whole.facts.get("dropped")),
+        Toggle(trial.plan, (plan,), lambda _, whole: not whole.dropped),
         "drop_last=False, or shares whose length is a multiple of the batch size",
         loader.made_at,
     )

@@ -75,7 +75,7 @@ def repeated(trial: Trial | None) -> list[tuple[str, list[int]]]:
     """List generators that samples use and that start alike in several workers of epoch 0."""
     if trial is None:
         return []
-    drawn = {name for sample in trial.samples for name in sample.drew} | set(trial.facts.get("collate_drew", ()))
+    drawn = {name for sample in trial.samples for name in sample.drew} | set(trial.collate_drew)
     by_state: dict[tuple[str, str], list[int]] = {}
     for (worker, epoch, name), state in trial.states.items():
         if worker >= 0 and epoch == 0 and name in drawn:

@@ -31,7 +31,7 @@ def detect(case: Case) -> Finding | None:
     if trial is None:
         return _batches(case)
     changed = [s for s in trial.samples if s.changed]
-    alias = trial.facts.get("alias", "")
+    alias = trial.alias
     place = case.loader.dataset_place
     return Finding(
         RULE,
@@ -50,10 +50,10 @@ def detect(case: Case) -> Finding | None:
 
 def _batches(case: Case) -> Finding | None:
     """Find batches that changed when the next one was collated."""
-    trial = next((t for t in (case.alone, case.compared) if t is not None and "overwritten" in t.facts), None)
+    trial = next((t for t in (case.alone, case.compared) if t is not None and t.overwritten is not None), None)
     if trial is None:
         return None
-    alias = str(trial.facts["overwritten"])
+    alias = trial.overwritten or ""
     part = case.part(alias)
     name = alias.rpartition(".")[2]
     place = (part.place if part is not None else None) or case.loader.dataset_place

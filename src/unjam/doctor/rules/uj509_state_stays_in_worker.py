@@ -44,10 +44,10 @@ def detect(case: Case) -> Finding | None:
     alone, trial = case.alone, case.compared
     if alone is None or trial is None or not case.loader.num_workers:
         return None
-    changed = [name for fact in alone.facts.get("state", []) for name in fact.get("changed", [])]
-    with_workers = [name for fact in trial.facts.get("state", []) for name in fact.get("changed", [])]
+    changed = alone.left.changed
+    with_workers = trial.left.changed
     lost = [name for name in changed if name not in with_workers and name in case.reading.reads]
-    if not lost or not trial.facts.get("state"):
+    if not lost or not trial.fine:
         return None
     name = lost[0]
     place = case.reading.reads[name]

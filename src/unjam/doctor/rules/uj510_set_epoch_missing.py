@@ -46,13 +46,13 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find a training that had the same order twice, with a sampler that has set_epoch."""
     del cases
     for loader in trainers(watched):
-        if loader.facts.get("set_epoch") and loader.facts.get("random") and _repeats(loader):
+        if loader.facts.set_epoch and loader.facts.random and _repeats(loader):
             files = {place.file for place in (loader.place, loader.made) if place is not None}
             called = next((place for file in sorted(files) for place in attribute_calls(file, ("set_epoch",))), None)
             why = f"the call at {quoted(called)} does not reach the sampler" if called else "no line calls it"
             shown = ", ".join(map(str, loader.whole[0].indices[:6]))
             said = f"{len(loader.whole)} epochs of {loader.name} begin with {shown}"
-            return [_finding(str(loader.facts.get("sampler")), said, why, called or loader.place or loader.made)]
+            return [_finding(loader.facts.sampler, said, why, called or loader.place or loader.made)]
     return []
 
 

@@ -69,9 +69,9 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         )
         if wrong is None or (loader.iterable and loader.workers):
             continue  # a stream with workers: each worker may have a short last batch
-        sampler, file = str(loader.facts.get("sampler")), str(loader.facts.get("sampler_file") or "")
-        own = loader.facts.get("batch_sampler") if not loader.iterable else ""
-        culprit = f"{own or (sampler if not loader.iterable else loader.facts.get('dataset'))}.__len__"
+        sampler, file = loader.facts.sampler, loader.facts.sampler_file
+        own = loader.facts.batch_sampler if not loader.iterable else ""
+        culprit = f"{own or (sampler if not loader.iterable else loader.facts.dataset)}.__len__"
         return [
             Finding(
                 RULE,

@@ -62,7 +62,7 @@ def words(one: SetAfterStart) -> Words:
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find what loading reads, that the program changed while its workers persisted."""
     for loader in watched.loaders:
-        if not loader.facts.get("persistent") or not loader.workers:
+        if not loader.facts.persistent or not loader.workers:
             continue
         for before, after in itertools.pairwise(loader.epochs):
             changed = [path for path, value in before.held.items() if after.held.get(path, value) != value]
@@ -74,7 +74,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 
 def _is_read(loader: WatchedLoader, path: str) -> bool:
-    return not path.startswith("dataset") or path in loader.facts.get("reads", ())
+    return not path.startswith("dataset") or path in loader.facts.reads
 
 
 def _workers_keep(before: WatchedEpoch, after: WatchedEpoch, path: str) -> bool:

@@ -55,9 +55,9 @@ def detect(case: Case) -> Finding | None:
 
 
 def _name(case: Case) -> str:
-    return str((case.seen.facts.get("batch_sampler") if case.seen is not None else "") or case.loader.sampler)
+    return str((case.seen.facts.batch_sampler if case.seen is not None else "") or case.loader.sampler)
 
 
 def _yields(case: Case) -> Place | None:
-    file = str(case.seen.facts.get("sampler_file") or "") if case.seen is not None else ""
+    file = case.seen.facts.sampler_file if case.seen is not None else ""
     return method_line(file, _name(case), "__iter__") if file else None

@@ -51,7 +51,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         return cycled[:1]
     found = []
     for loader in trainers(watched):
-        if not loader.facts.get("random") or loader.facts.get("set_epoch"):
+        if not loader.facts.random or loader.facts.set_epoch:
             continue
         same = [(a, b) for a, b in consecutive(loader) if a.order == b.order and _shuffled(a.indices)]
         if same:
@@ -64,7 +64,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 def _cycled(case: Case) -> Finding | None:
     """A loader that itertools.cycle keeps and repeats."""
     place, loader = case.reading.cycled, case.seen
-    if place is None or loader is None or not (loader.facts.get("random") or draws(loader)):
+    if place is None or loader is None or not (loader.facts.random or draws(loader)):
         return None
     return Finding(
         KNOWN,
@@ -84,10 +84,8 @@ def _remade(watched: Watched) -> list[Finding]:
     """Loaders that one line makes for each epoch, all with the same order."""
     by_line: dict[Any, list[WatchedLoader]] = {}
     for loader in trainers(watched):
-        if loader.facts.get("random") and loader.whole and loader.made is not None:
-            by_line.setdefault(
-                (loader.pid, loader.made, loader.facts.get("length"), loader.facts.get("dataset")), []
-            ).append(loader)
+        if loader.facts.random and loader.whole and loader.made is not None:
+            by_line.setdefault((loader.pid, loader.made, loader.facts.length, loader.facts.dataset), []).append(loader)
     for loaders in by_line.values():
         orders = {one.whole[0].order for one in loaders}
         apart = all(a.epochs[-1].ended <= b.epochs[0].began for a, b in itertools.pairwise(loaders))
@@ -103,7 +101,7 @@ def _shuffled(indices: list[Any]) -> bool:
 
 def _finding(watched: Watched, loader: WatchedLoader, passes: int) -> Finding:
     epoch = loader.whole[0]
-    file = str(loader.facts.get("sampler_file") or "")
+    file = loader.facts.sampler_file
     at = loader.place or loader.made
     files = [file] if file else [place.file for place in (loader.place, loader.made) if place is not None]
     seeds = [place for one in dict.fromkeys(files) for place in attribute_calls(one, SEEDS)]
@@ -114,7 +112,7 @@ def _finding(watched: Watched, loader: WatchedLoader, passes: int) -> Finding:
         if recorded is not None
         else min(seeds, key=lambda place: function_at(place) != around, default=None)
     )
-    sampler = loader.facts.get("sampler")
+    sampler = loader.facts.sampler
     return Finding(
         RULE,
         f"{passes} epochs of {loader.name} have exactly the same order, although {sampler} shuffles",

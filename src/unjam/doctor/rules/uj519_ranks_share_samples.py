@@ -49,12 +49,12 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 def _shared(one: WatchedLoader, other: WatchedLoader) -> tuple[float, str]:
     """The share of a rank's first epoch that another rank loads, too."""
-    if one.facts.get("replacement"):
+    if one.facts.replacement:
         return 0.0, ""
     what = "indices"
     mine, its = (set(loader.base_indices(loader.epochs[0])) for loader in (one, other))
     # a stream has no indices; and datasets of different files may have the same ones
-    if one.iterable or one.facts.get("items") != other.facts.get("items") or not one.facts.get("items"):
+    if one.iterable or one.facts.items != other.facts.items or not one.facts.items:
         samples = [{s.digest for s in loader.epochs[0].samples} for loader in (one, other)]
         if one.iterable and draws(one):
             return 0.0, ""  # the content says nothing about where it comes from
@@ -74,8 +74,8 @@ def _finding(watched: Watched, one: WatchedLoader, other: WatchedLoader, share: 
     early = next((at for process in watched.processes if process.pid == one.pid for at in process.rank_asked), None)
     if early is not None and one.iterable:
         return _too_early(one, early, f"{who} train on the same samples: {words} of the first epoch of {one.name}")
-    sampler = one.facts.get("sampler")
-    culprit = f"{sampler} of {one.name}" if not one.iterable else f"{one.facts.get('dataset')}.__iter__"
+    sampler = one.facts.sampler
+    culprit = f"{sampler} of {one.name}" if not one.iterable else f"{one.facts.dataset}.__iter__"
     return Finding(
         RULE,
         f"{who} train on the same samples: {words} of the first epoch of {one.name}",

@@ -48,9 +48,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             Finding(
                 RULE,
                 f"the ranks have different numbers of batches of {first.name}: {said}",
-                f"{first.facts.get('sampler')} of {first.name}"
-                if not first.iterable
-                else f"{first.facts.get('dataset')}.__iter__",
+                f"{first.facts.sampler} of {first.name}" if not first.iterable else f"{first.facts.dataset}.__iter__",
                 (
                     f"batches of one epoch: {said}",
                     *(("the rank with more batches waits for the others in a collective operation",) if frozen else ()),

@@ -35,11 +35,11 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         drawn = {name for epoch in loader.epochs for sample in epoch.samples for name in sample.drew}
         for train in trainers(watched):
             both = shared(loader, train)
-            if not drawn or "base" not in both or loader.iterable or not train.facts.get("subset"):
+            if not drawn or "base" not in both or loader.iterable or not train.facts.subset:
                 continue
             changed = _changes(loader)
-            paths = [path for path in loader.facts.get("transforms", {}) if path in both]
-            culprit = paths[0] if paths else f"{loader.facts.get('base')}"
+            paths = [path for path in loader.facts.transforms if path in both]
+            culprit = paths[0] if paths else f"{loader.facts.base}"
             return [
                 Finding(
                     RULE,
@@ -52,11 +52,11 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                             if changed is not None
                             else ()
                         ),
-                        f"both loaders use the same {loader.facts.get('base')} object"
+                        f"both loaders use the same {loader.facts.base} object"
                         + (f" with {', '.join(paths)}" if paths else ""),
                     ),
                     OBSERVED if changed is not None else AGREES,
-                    f"make a second {loader.facts.get('base')} without the random transform for the evaluation, with the same indices",
+                    f"make a second {loader.facts.base} without the random transform for the evaluation, with the same indices",
                     loader.made or loader.place,
                 )
             ]

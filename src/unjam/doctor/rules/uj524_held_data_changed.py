@@ -36,13 +36,13 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             continue
         changed = changed_paths(loader, same_length=True, by_loading=True)
         # a counter or a setting is no data
-        changed = [path for path in changed if path not in loader.facts.get("plain", ())]
+        changed = [path for path in changed if path not in loader.facts.plain]
         known = next((one for one in cases if one.seen is loader), None)
         if not loader.workers and known is not None:
             changed = [path for path in changed if attribute(path) not in known.reading.writes]
         differ = _differing(loader)
         if draws(loader):  # samples differ anyway: only data with an entry for each sample tells
-            changed = [path for path in changed if path in loader.facts.get("per_sample", ())]
+            changed = [path for path in changed if path in loader.facts.per_sample]
         if changed and differ:
             case = next((one for one in cases if one.seen is loader), None)
             place = case.loader.dataset_place if case is not None else None

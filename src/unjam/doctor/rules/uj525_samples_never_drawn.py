@@ -34,15 +34,9 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare what a loader drew in all its epochs with what its dataset has."""
     del cases
     for loader in trainers(watched):
-        length = loader.facts.get("length")
+        length = loader.facts.length
         whole = loader.whole
-        if (
-            loader.iterable
-            or not length
-            or loader.facts.get("replacement")
-            or len(whole) < 2
-            or loader.facts.get("set_epoch")
-        ):
+        if loader.iterable or not length or loader.facts.replacement or len(whole) < 2 or loader.facts.set_epoch:
             continue
         drawn = [set(epoch.indices) for epoch in whole]
         if any(len(epoch.indices) < epoch.draws for epoch in whole):
@@ -50,21 +44,21 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         missing = set(range(length)) - set.union(*drawn)
         if whole[0].draws < ALMOST * length and not _is_block(missing):
             continue  # each pass draws a part of the samples, another one each time
-        dropped = loader.facts.get("drop_last") and len(missing) < int(loader.facts.get("batch_size") or 1)
+        dropped = loader.facts.drop_last and len(missing) < int(loader.facts.batch_size or 1)
         if not missing or dropped or _is_drawn_elsewhere(watched, loader, missing) or not _of_the_user(loader):
             continue
         place = _sampler_place(loader)
         return [
             Finding(
                 RULE,
-                f"{loader.facts.get('sampler')} never draws {count(len(missing), 'sample')} of {length:,}: {names(map(str, sorted(missing)), 4)}",
-                str(loader.facts.get("sampler")),
+                f"{loader.facts.sampler} never draws {count(len(missing), 'sample')} of {length:,}: {names(map(str, sorted(missing)), 4)}",
+                loader.facts.sampler,
                 (
                     f"{count(len(whole), 'whole epoch')} of {loader.name} drew {len(set.union(*drawn)):,} different indices of {length:,}",
                     f"an epoch draws {whole[0].draws:,}",
                 ),
                 AGREES,
-                f"let {loader.facts.get('sampler')} cover range(len(dataset))",
+                f"let {loader.facts.sampler} cover range(len(dataset))",
                 place or loader.made or loader.place,
             )
         ]
@@ -81,23 +75,23 @@ def _is_block(missing: set[int]) -> bool:
 
 def _of_the_user(loader: WatchedLoader) -> bool:
     """Whether the program itself decides what is drawn: a sampler of its own, or of another length."""
-    return bool(loader.facts.get("sampler_file")) or (
-        loader.facts.get("sampler") in ("RandomSampler", "SequentialSampler", "DistributedSampler")
-        and loader.facts.get("draws") != loader.facts.get("length")
+    return bool(loader.facts.sampler_file) or (
+        loader.facts.sampler in ("RandomSampler", "SequentialSampler", "DistributedSampler")
+        and loader.facts.draws != loader.facts.length
     )
 
 
 def _sampler_place(loader: WatchedLoader) -> Place | None:
-    file, name = str(loader.facts.get("sampler_file") or ""), str(loader.facts.get("sampler"))
+    file, name = loader.facts.sampler_file, loader.facts.sampler
     return class_line(file, name) if file else None
 
 
 def _is_drawn_elsewhere(watched: Watched, loader: WatchedLoader, missing: set[int]) -> bool:
     """Whether other loaders over the same dataset draw what this one leaves out."""
-    token = loader.facts.get("tokens", {}).get("dataset")
+    token = loader.facts.tokens.get("dataset")
     others: set[Any] = set()
     for other in watched.loaders:
-        same = other.pid != loader.pid or other.facts.get("tokens", {}).get("dataset") == token
-        if other is not loader and same and other.facts.get("length") == loader.facts.get("length"):
+        same = other.pid != loader.pid or other.facts.tokens.get("dataset") == token
+        if other is not loader and same and other.facts.length == loader.facts.length:
             others |= {index for epoch in other.epochs for index in epoch.indices}
     return len(missing - others) < 0.5 * len(missing)

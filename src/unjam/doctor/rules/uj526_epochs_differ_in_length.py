@@ -30,7 +30,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         numbers = [epoch.batches for epoch in loader.whole]
         if len(set(numbers)) < 2:
             continue
-        if loader.facts.get("batched") and loader.facts.get("batch_size") is None and not loader.iterable:
+        if loader.facts.batched and loader.facts.batch_size is None and not loader.iterable:
             continue  # batches of varying size: their number says nothing
         expected = [epoch.expected for epoch in loader.whole]
         if None not in expected and expected == numbers:
@@ -45,7 +45,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             Finding(
                 RULE,
                 f"epochs of {loader.name} have {said} batches",
-                changed[0] if changed else f"{loader.facts.get('dataset')}",
+                changed[0] if changed else f"{loader.facts.dataset}",
                 (
                     f"batches of the epochs that reached their end: {said}",
                     *((f"{changed[0]} changed in between",) if changed else ()),

@@ -33,8 +33,8 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         for train in trainers(watched):
             if train.pid != other.pid:
                 continue
-            for name, table in train.facts.get("maps", {}).items():
-                its = other.facts.get("maps", {}).get(name, {})
+            for name, table in train.facts.maps.items():
+                its = other.facts.maps.get(name, {})
                 wrong = [key for key, value in table.items() if key in its and its[key] != value]
                 if not wrong:
                     continue

@@ -40,7 +40,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             Finding(
                 RULE,
                 f"{count(len(same), 'sample')} of {loader.name} are random once and then always the same",
-                grown or f"{loader.facts.get('dataset')}",
+                grown or f"{loader.facts.dataset}",
                 (
                     f"sample {names(map(str, same))}: drew random numbers when first loaded, none later, and is the same",
                     *((f"{grown} changes while samples are loaded",) if grown else ()),

@@ -31,18 +31,18 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     del cases
     for other in evaluators(watched):
         for train in trainers(watched):
-            if "base" not in shared(other, train) or not train.facts.get("subset") or not other.facts.get("subset"):
+            if "base" not in shared(other, train) or not train.facts.subset or not other.facts.subset:
                 continue
             files = {place.file for place in (other.made, other.place, train.made, train.place) if place is not None}
             for file in sorted(files):
                 for place, text, name in sets_through(file, "dataset"):
-                    read = any(path.endswith(f".{name}") for path in train.facts.get("reads", ()))
+                    read = any(path.endswith(f".{name}") for path in train.facts.reads)
                     if not read:
                         continue
                     return [
                         Finding(
                             RULE,
-                            f"{text} also changes the other part of the split: both use one {train.facts.get('base')} object",
+                            f"{text} also changes the other part of the split: both use one {train.facts.base} object",
                             text,
                             (
                                 f"set at {quoted(place)}",
@@ -50,7 +50,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                                 f"samples use {name}",
                             ),
                             AGREES,
-                            f"make two {train.facts.get('base')} objects, one for training and one for evaluation, with the same indices",
+                            f"make two {train.facts.base} objects, one for training and one for evaluation, with the same indices",
                             place,
                         )
                     ]

@@ -31,22 +31,22 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Count how often a weighted sampler draws each index."""
     del cases
     for loader in watched.loaders:
-        weights, length = loader.facts.get("weights"), loader.facts.get("length")
+        weights, length = loader.facts.weights, loader.facts.length
         if weights and length and not loader.iterable and int(weights) < int(length):
             return [_too_few(loader, int(weights), int(length))]
         epoch = next((one for one in loader.whole if len(one.indices) == one.draws), None)
-        if not loader.facts.get("weighted") or epoch is None or loader.facts.get("length") != epoch.draws:
+        if not loader.facts.weighted or epoch is None or loader.facts.length != epoch.draws:
             continue
         if epoch.draws < 8 or set(Counter(epoch.indices).values()) != {1}:
             continue
-        sampler = str(loader.facts.get("sampler"))
+        sampler = loader.facts.sampler
         files = {place.file for place in (loader.made, loader.place) if place is not None}
         made = next((place for file in sorted(files) for place in attribute_calls(file, (sampler,))), None)
         return [
             Finding(
                 RULE,
                 f"the weights of {sampler} do nothing: every epoch draws each of the {epoch.draws:,} samples once",
-                f"{sampler}(replacement=False)" if not loader.facts.get("replacement") else sampler,
+                f"{sampler}(replacement=False)" if not loader.facts.replacement else sampler,
                 (
                     f"epoch 1 of {loader.name}: {epoch.draws:,} indices, all different; the weights differ",
                     *((f"made at {quoted(made)}",) if made else ()),
@@ -61,10 +61,8 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 def _too_few(loader: WatchedLoader, weights: int, length: int) -> Finding:
     """A sampler that has weights for some of the samples only: the others are never drawn."""
-    sampler = str(loader.facts.get("sampler"))
-    files = {place.file for place in (loader.made, loader.place) if place is not None} | set(
-        loader.facts.get("files", ())
-    )
+    sampler = loader.facts.sampler
+    files = {place.file for place in (loader.made, loader.place) if place is not None} | set(loader.facts.files)
     made = next((place for file in sorted(files) for place in attribute_calls(file, (sampler,))), None)
     return Finding(
         RULE,

@@ -29,8 +29,8 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find two loaders that are used in turns, with the same length and different orders."""
     del cases
     for one, other in itertools.combinations(watched.loaders, 2):
-        same = one.facts.get("length") == other.facts.get("length") and one.pid == other.pid
-        if not same or not one.facts.get("random") or not other.facts.get("random"):
+        same = one.facts.length == other.facts.length and one.pid == other.pid
+        if not same or not one.facts.random or not other.facts.random:
             continue
         both = next(((a, b) for a in one.epochs for b in other.epochs if _together(a, b) and a.order != b.order), None)
         if both is not None:
@@ -50,8 +50,8 @@ def _together(a: WatchedEpoch, b: WatchedEpoch) -> bool:
 
 
 def _finding(one: WatchedLoader, other: WatchedLoader, a: WatchedEpoch, b: WatchedEpoch) -> Finding:
-    meant = bool(one.facts.get("has_generator")) and bool(other.facts.get("has_generator"))
-    shared = one.facts.get("tokens", {}).get("generator") == other.facts.get("tokens", {}).get("generator") is not None
+    meant = bool(one.facts.has_generator) and bool(other.facts.has_generator)
+    shared = one.facts.tokens.get("generator") == other.facts.tokens.get("generator") is not None
     return Finding(
         RULE,
         f"{one.name} and {other.name} are used in step, but in different orders",

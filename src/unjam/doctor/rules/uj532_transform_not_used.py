@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched
 from unjam.doctor.mechanisms.passes import attribute
 from unjam.doctor.proof import AGREES, Severity
@@ -32,16 +31,15 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find a transform whose name no loading function uses."""
     del cases
     for loader in watched.loaders:
-        for path, place in loader.facts.get("unused", {}).items():
+        for path, at in loader.facts.unused.items():
             if not any(word in attribute(path).lower() for word in WORDS):
                 continue
-            at = Place(*place) if place else None
             return [
                 Finding(
                     RULE,
                     f"{path} is never called: no function that loads samples of {loader.name} uses it",
                     path,
-                    (f"{path} is a {loader.facts['transforms'].get(path)}", *((f"set at {quoted(at)}",) if at else ())),
+                    (f"{path} is a {loader.facts.transforms.get(path)}", *((f"set at {quoted(at)}",) if at else ())),
                     AGREES,
                     f"call {path} in __getitem__, or remove it",
                     at or loader.made or loader.place,

@@ -46,7 +46,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find a checkpoint that was written while a training loader was in the middle of a pass."""
     del cases
     for loader in trainers(watched):
-        if loader.facts.get("stateful", True) or loader.facts.get("replacement"):
+        if loader.facts.stateful or loader.facts.replacement:
             continue
         for process in watched.processes:
             for saved in process.saves if process.pid == loader.pid else ():
@@ -68,7 +68,7 @@ def _middle_of(saved: Saved, loader: WatchedLoader) -> tuple[int, int] | None:
 
 
 def _finding(loader: WatchedLoader, saved: Saved, passed: tuple[int, int]) -> Finding:
-    size = int(loader.facts.get("batch_size") or 1)
+    size = int(loader.facts.batch_size or 1)
     known = {count + more for count in passed for more in (-1, 0, 1)} | {count * size for count in passed}
     told = bool(known & saved.numbers)
     return Finding(

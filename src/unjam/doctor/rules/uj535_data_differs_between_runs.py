@@ -60,15 +60,13 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 
 def _alike(one: WatchedLoader, other: WatchedLoader) -> bool:
-    return (
-        one.made == other.made and one.number == other.number and one.facts.get("dataset") == other.facts.get("dataset")
-    )
+    return one.made == other.made and one.number == other.number and one.facts.dataset == other.facts.dataset
 
 
 def _held(loader: WatchedLoader, other: WatchedLoader) -> list[tuple[str, list[Any], list[Any]]]:
     """What both runs chose: the indices of a Subset, and the items of each list of the dataset."""
-    found = [("indices", loader.facts.get("subset") or [], other.facts.get("subset") or [])]
-    items, others = loader.facts.get("items") or {}, other.facts.get("items") or {}
+    found = [("indices", list(loader.facts.subset or []), list(other.facts.subset or []))]
+    items, others = loader.facts.items, other.facts.items
     return found + [(name, list(values), list(others.get(name) or [])) for name, values in items.items()]
 
 
@@ -92,7 +90,7 @@ def _finding(loader: WatchedLoader, name: str, one: list[Any], two: list[Any]) -
     return Finding(
         RULE,
         f"the data of {loader.name} is not the same in two runs: {what}",
-        f"{name} of {loader.facts.get('dataset')}",
+        f"{name} of {loader.facts.dataset}",
         (
             f"the program ran twice up to its first loader: {what}",
             *((f"chosen at {quoted(chosen)}",) if chosen else ()),

@@ -32,7 +32,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     del cases
     for loader in trainers(watched):
         for other in watched.loaders:
-            if other is loader or other.pid != loader.pid or not loader.facts.get("random"):
+            if other is loader or other.pid != loader.pid or not loader.facts.random:
                 continue
             if set(_generators(loader)) & set(_generators(other)) and _between(loader, other):
                 return [_finding(loader, other)]
@@ -40,7 +40,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 
 def _generators(loader: WatchedLoader) -> list[int]:
-    return list(loader.facts.get("generators") or ())
+    return list(loader.facts.generators)
 
 
 def _between(loader: WatchedLoader, other: WatchedLoader) -> bool:

@@ -32,9 +32,9 @@ USUAL = 3
 def detect(case: Case) -> Finding | None:
     """Find more threads than processors where one thread in each worker is faster."""
     as_is, loader = case.as_is, case.loader
-    if as_is is None or not as_is.fine or sum(as_is.facts.get("waits", {}).values()) < 20:
+    if as_is is None or not as_is.fine or sum(as_is.waits.values()) < 20:
         return None
-    threads = as_is.facts.get("threads", 0)
+    threads = as_is.threads
     if threads <= USUAL or (threads - USUAL + 1) * loader.num_workers <= case.process_facts.cpus:
         return None
     timed = as_is.plan.changed(measured=True, epochs=1, seconds=4.0)

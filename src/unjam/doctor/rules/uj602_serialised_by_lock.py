@@ -47,11 +47,11 @@ def detect(case: Case) -> Finding | None:
     as_is, loader = case.as_is, case.loader
     if as_is is None or not as_is.fine or loader.num_workers < 2 or as_is.lock_waits < WAITS:
         return None
-    waits = as_is.facts.get("waits", {})
+    waits = as_is.waits
     on_files = waits.get("file lock", 0)
     if sum(waits.values()) < 20:
         return None
-    locks: list[Part | None] = [p for p in case.kinds("lock") if p.facts.get("between_processes")]
+    locks: list[Part | None] = [p for p in case.kinds("lock") if p.state.between_processes]
     if on_files > 0.5 * (on_files + waits.get("lock", 0)):
         locks = []
     elif not locks:

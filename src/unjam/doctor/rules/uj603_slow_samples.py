@@ -43,7 +43,7 @@ def detect(case: Case) -> Finding | None:
     # the first sample of a process often pays for imports and caches
     slow = [s for s in slow if s is not samples[0]]
     # so does one that fills a cache: loaded a second time it is fast
-    second = alone.facts.get("twice_seconds", {}) if alone else {}
+    second = alone.again_seconds if alone else {}
     slow = [s for s in slow if second.get(s.index, s.seconds) > 0.3 * s.seconds]
     if sum(s.index in second for s in slow) < min(len(slow), 1):
         return None

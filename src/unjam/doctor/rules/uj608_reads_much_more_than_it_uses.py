@@ -46,10 +46,10 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         took = statistics.median(one.seconds for one in samples)
         paths = Counter(path for one in samples for path in set(one.files) if not path.endswith((".py", ".pyc")))
         path, times = paths.most_common(1)[0] if paths else ("", 0)
-        each = took * (loader.facts.get("length") or len(samples))
+        each = took * (loader.facts.length or len(samples))
         if read < LEAST or read < TIMES * used or each < WORTH:
             continue
-        proxies = loader.facts.get("proxies") or ()
+        proxies = loader.facts.proxies
         if times < 0.8 * len(samples) and proxies:
             return [_through_proxy(loader, cases, str(proxies[0]), read, used, took)]
         if times < 0.8 * len(samples):
@@ -83,7 +83,7 @@ def _finding(loader: WatchedLoader, cases: list[Case], path: str, read: float, u
     case = next((one for one in cases if one.seen is loader), None)
     at = case.loader.dataset_place if case is not None else None
     opened = next(iter(attribute_calls(at.file, READERS)), None) if at is not None else None
-    dataset = loader.facts.get("base")
+    dataset = loader.facts.base
     return Finding(
         RULE,
         f"every sample of {dataset} opens {os.path.basename(path)} and reads {size(read)} for {size(used)}",

@@ -32,7 +32,7 @@ WORTH = 0.5  # seconds of loading in an epoch
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find a container that grows in the workers of each epoch and is empty again in the next."""
     for loader in watched.loaders:
-        if not loader.workers or loader.facts.get("persistent") or len(loader.epochs) < 2:
+        if not loader.workers or loader.facts.persistent or len(loader.epochs) < 2:
             continue
         lost = set.intersection(*(_filled(epoch) for epoch in loader.epochs[:2]))
         again = [path for path in lost if _starts_alike(loader, path)]

@@ -28,7 +28,7 @@ def detect(case: Case) -> Finding | None:
     as_is, loader = case.as_is, case.loader
     if as_is is None or not as_is.fine or loader.timeout:
         return None
-    waits = as_is.facts.get("waits", {})
+    waits = as_is.waits
     seen = waits.get("socket", 0)
     if seen < 3 or seen < 0.2 * sum(waits.values()):
         return None

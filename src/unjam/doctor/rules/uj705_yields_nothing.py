@@ -33,7 +33,7 @@ def detect(case: Case) -> Finding | None:
         return None
     if case.seen is not None and any(one.batches for one in case.seen.epochs):
         return None  # the program got batches: it has used up what the trials had to read
-    dropped = sum(fact["count"] for fact in empty.facts.get("dropped", []))
+    dropped = sum(empty.dropped)
     small = loader.drop_last and loader.length is not None and loader.batch_size and loader.length < loader.batch_size
     why = (
         f"drop_last=True with batch_size={loader.batch_size} and {loader.length} samples"

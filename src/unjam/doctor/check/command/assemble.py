@@ -9,9 +9,24 @@ from typing import Any
 from unjam.doctor.check.command.trial_watch import Seen
 from unjam.doctor.check.trial.event_log import read
 from unjam.doctor.check.trial.looks import hottest
-from unjam.doctor.facts.trial import Batch, Memory, Place, Plan, ProcessEnd, Raised, Sample, Stuck, Sync, Trial
+from unjam.doctor.facts.object_state import ObjectState
+from unjam.doctor.facts.recording import decode
+from unjam.doctor.facts.trial import (
+    Batch,
+    LeftBehind,
+    Memory,
+    Place,
+    Plan,
+    ProcessEnd,
+    Raised,
+    Sample,
+    Stuck,
+    Sync,
+    Trial,
+    Unsent,
+)
 from unjam.system import stacks
-from unjam.system.exits import decode
+from unjam.system.exits import decode as exit_of
 from unjam.system.stacks import Frame
 from unjam.system.waiting import tail
 
@@ -37,7 +52,11 @@ class _TrialBuilder:
         self._states: dict[tuple[int, int, str], str] = {}
         self._epochs: list[float] = []
         self._starts: list[float] = []
-        self._facts: dict[str, Any] = {}
+        self._more: dict[str, Any] = {}  # further fields of the Trial
+        self._again: dict[str, str] = {}
+        self._again_seconds: dict[str, float] = {}
+        self._collate_drew: set[str] = set()
+        self._dropped: list[int] = []
         self._workers: dict[int, int] = {}
         self._open: dict[int, tuple[str, str]] = {}  # pid -> its last (stage, sample)
         self._left: set[int] = set()
@@ -65,14 +84,13 @@ class _TrialBuilder:
                     self._samples.append(self._sample(event, worker))
                 case "changed":
                     changed |= set(event["i"])
-                    self._facts["alias"] = event["alias"]
+                    self._more["alias"] = event["alias"]
                 case "twice":
-                    self._facts.setdefault("twice", {})[event["i"]] = event["d"]
-                    self._facts.setdefault("twice_seconds", {})[event["i"]] = event["s"]
+                    self._again[event["i"]] = event["d"]
+                    self._again_seconds[event["i"]] = event["s"]
                 case "collated":
                     self._open[pid] = ("sent", index)
-                    self._facts.setdefault("collate", []).append(event["s"])
-                    self._facts.setdefault("collate_drew", set()).update(event.get("drew", ()))
+                    self._collate_drew |= set(event.get("drew", ()))
                 case "raised":
                     raised = self._raised(event, worker, index, pid)
                     if event["stage"] == "consumer":
@@ -108,7 +126,6 @@ class _TrialBuilder:
                 case "over":
                     if "batches" in event:
                         self._epochs.append(event["s"])
-                        self._facts.setdefault("batches", []).append(event["batches"])
                 case "cut" | "finished":
                     self._end = "cut" if self._end == "cut" else event["k"]
                 case "goodbye":
@@ -118,9 +135,18 @@ class _TrialBuilder:
                 case "refused":
                     self._end, self._note = "refused", event["note"]
                 case "overwritten":
-                    self._facts["overwritten"] = event["alias"]
-                case "unsent" | "moved" | "dropped" | "state":
-                    self._facts.setdefault(event["k"], []).append({k: v for k, v in event.items() if k not in "kt"})
+                    self._more["overwritten"] = event["alias"]
+                case "unsent":
+                    self._more.setdefault("unsent", Unsent(event["path"], event["type"], event["reason"]))
+                case "moved":
+                    self._more["moved"] = tuple((fd, file) for fd, file in event["files"])
+                case "dropped":
+                    self._dropped.append(event["count"])
+                case "state":
+                    kept = {name: (one[0], one[1], one[2]) for name, one in event["kept"].items()}
+                    self._more["left"] = LeftBehind(
+                        tuple(event["changed"]), tuple(event["grown"]), tuple(event["bounded"]), kept
+                    )
         if changed:
             self._samples = [
                 _marked_changed(s) if s.worker == worker and s.index in changed else s for s in self._samples
@@ -156,16 +182,16 @@ class _TrialBuilder:
                 outcome = "cut" if self._batches or self._samples else "hung"
             elif not outcome:
                 outcome = "died"
-        self._facts["waits"] = dict(seen.waits)
-        self._facts["waited_on"] = {target: len(pids) for target, pids in seen.waited_on.items()}
-        self._facts["peak"] = {self._workers.get(pid, -2): size for pid, size in seen.peak.items()}
-        self._facts["threads"] = seen.native_threads
-        self._facts["oom_kills"] = seen.killed
-        self._facts["workers"] = {worker: pid for pid, worker in self._workers.items()}
         return Trial(
             self._plan, outcome, seen.seconds, self._last, tuple(self._bad), tuple(self._samples), tuple(self._batches),
-            tuple(self._epochs), tuple(self._starts), stuck, ends, tuple(self._memory), self._states, self._facts,
-            self._output(), self._note, hottest(self._folder), seen.lock_looks / seen.busy_looks if seen.busy_looks else 0.0,
+            tuple(self._epochs), tuple(self._starts), stuck, ends, tuple(self._memory), self._states,
+            again=self._again, again_seconds=self._again_seconds, collate_drew=frozenset(self._collate_drew),
+            dropped=tuple(self._dropped), waits=dict(seen.waits),
+            waited_on={target: len(pids) for target, pids in seen.waited_on.items()},
+            peak={self._workers.get(pid, -2): size for pid, size in seen.peak.items()},
+            threads=seen.native_threads, oom_kills=seen.killed,
+            output=self._output(), note=self._note, lines=hottest(self._folder),
+            lock_waits=seen.lock_looks / seen.busy_looks if seen.busy_looks else 0.0, **self._more,
         )  # fmt: skip
 
     def _said_goodbye(self) -> bool:
@@ -183,7 +209,7 @@ class _TrialBuilder:
 
     def _end_of(self, pid: int, code: int) -> ProcessEnd:
         stack = stacks.main_stack(self._file(f"{pid}.stack"))
-        decoded = decode(code)
+        decoded = exit_of(code)
         stage, index = self._open.get(pid, ("", ""))
         killed = decoded.signal == "SIGKILL" and self._seen.killed > 0
         return ProcessEnd(
@@ -195,7 +221,7 @@ class _TrialBuilder:
         pid, own = look["pid"], look["own"]
         stage, index = self._open.get(pid, ("", ""))
         frames = _inside(tuple(Frame(*frame) for frame in own.get("frames", ())) or tuple(look["frames"]))
-        syncs = tuple(Sync(s["path"], s["type"], s["facts"]) for s in own.get("syncs", ()))
+        syncs = tuple(Sync(s["path"], s["type"], decode(s["state"], ObjectState)) for s in own.get("syncs", ()))
         return Stuck(
             pid, self._workers.get(pid, -1), index if stage == "sample" else "", stage, look["waits"], look["words"], frames,
             look["native"], syncs, tuple(own.get("threads", ())), tuple(look["libraries"]), self._seen.seconds, look["busy"],

@@ -19,6 +19,8 @@ from unjam.doctor.facts.faults import (
     WatchedFailure,
     WrittenFile,
 )
+from unjam.doctor.facts.loader_description import LoaderDescription
+from unjam.doctor.facts.recording import decode
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import (
     Moment,
@@ -71,13 +73,16 @@ def _process(  # noqa: PLR0915 - a match over every event
             case "process":
                 process.parent, process.rank, process.script = event["parent"], event["rank"], event["script"]
             case "loader":
-                facts = {k: v for k, v in event.items() if k not in ("k", "t", "loader", "file", "line")}
                 made = Place(event["made_file"], event["made_line"]) if event.get("made_file") else None
-                loaders[event["loader"]] = WatchedLoader(event["loader"], pid, facts, made, _place(event))
+                loaders[event["loader"]] = WatchedLoader(
+                    event["loader"], pid, decode(event["about"], LoaderDescription), made, _place(event)
+                )
             case "begin":
                 loader = loaders.get(event["loader"])
                 if loader is None:
-                    loader = loaders[event["loader"]] = WatchedLoader(event["loader"], pid, {}, None, _place(event))
+                    loader = loaders[event["loader"]] = WatchedLoader(
+                        event["loader"], pid, LoaderDescription(), None, _place(event)
+                    )
                 epoch = WatchedEpoch(
                     event["e"], event.get("expected"), _place(event), event.get("held", {}), event.get("folder", ""), event["t"]
                 )  # fmt: skip

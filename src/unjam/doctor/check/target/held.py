@@ -13,6 +13,7 @@ from typing import Any
 
 from unjam.doctor.check.inventory import names_in
 from unjam.doctor.facts.digest import digest
+from unjam.doctor.facts.loader_description import LoaderDescription
 from unjam.doctor.facts.source import class_place, file_of
 from unjam.doctor.facts.trial import Place
 from unjam.system.by_identity import ByIdentity
@@ -114,7 +115,7 @@ def hashed(value: Any) -> str:
 # -- the description of a loader -------------------------------------------------------------------
 
 
-def describe(loader: Any, token: Callable[[Any], int]) -> dict[str, Any]:
+def describe(loader: Any, token: Callable[[Any], int]) -> LoaderDescription:
     """The facts of a loader that are compared with those of other loaders and processes."""
     dataset = loader.dataset
     base, mapped = _base(dataset)
@@ -123,55 +124,53 @@ def describe(loader: Any, token: Callable[[Any], int]) -> dict[str, Any]:
     from torch.utils.data import IterableDataset  # noqa: PLC0415 - imported by the program
 
     iterable = isinstance(dataset, IterableDataset)
-    return {
-        "kind": type(loader).__name__,
-        "dataset": type(dataset).__qualname__.rpartition(".")[2],
-        "base": type(base).__qualname__.rpartition(".")[2],
-        "home": _home(type(dataset)) or _home(type(base)),
-        "length": _length(dataset),
-        "base_length": _length(base),
-        "workers": loader.num_workers if isinstance(loader.num_workers, int) else 0,
-        "batch_size": loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
-        "batched": loader.batch_sampler is not None,
-        "persistent": bool(loader.persistent_workers),
-        "iterable": iterable,
-        "sampler": type(inner).__name__,
-        "random": not iterable and _draws(inner, sampler),
-        "replacement": bool(getattr(inner, "replacement", False)),
-        "draws": _length(inner) if not iterable else None,
-        "batch_sampler": type(sampler).__name__ if sampler is not inner and is_users(file_of(type(sampler))) else "",
-        "sampler_file": next((file for one in (sampler, inner) if is_users(file := file_of(type(one)))), ""),
-        "weighted": _is_weighted(inner),
-        "weights": _length(getattr(inner, "weights", None)),
-        "has_generator": loader.generator is not None or getattr(inner, "generator", None) is not None,
-        "stateful": any(hasattr(one, "state_dict") for one in (loader, dataset, sampler, inner)),
-        "set_epoch": any(hasattr(one, "set_epoch") for one in (inner, sampler)),
-        "drop_last": bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
-        "tokens": _tokens(loader, base, inner, token),
-        "subset": mapped,
-        "items": _items(base, _tells),
-        "records": _items(base, _is_record),
-        "maps": _maps(base),
-        "rows": [
+    return LoaderDescription(
+        kind=type(loader).__name__,
+        dataset=type(dataset).__qualname__.rpartition(".")[2],
+        base=type(base).__qualname__.rpartition(".")[2],
+        home=_home(type(dataset)) or _home(type(base)),
+        length=_length(dataset),
+        base_length=_length(base),
+        workers=loader.num_workers if isinstance(loader.num_workers, int) else 0,
+        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+        batched=loader.batch_sampler is not None,
+        persistent=bool(loader.persistent_workers),
+        iterable=iterable,
+        sampler=type(inner).__name__,
+        random=not iterable and _draws(inner, sampler),
+        replacement=bool(getattr(inner, "replacement", False)),
+        draws=_length(inner) if not iterable else None,
+        batch_sampler=type(sampler).__name__ if sampler is not inner and is_users(file_of(type(sampler))) else "",
+        sampler_file=next((file for one in (sampler, inner) if is_users(file := file_of(type(one)))), ""),
+        weighted=_is_weighted(inner),
+        weights=_length(getattr(inner, "weights", None)),
+        has_generator=loader.generator is not None or getattr(inner, "generator", None) is not None,
+        stateful=any(hasattr(one, "state_dict") for one in (loader, dataset, sampler, inner)),
+        set_epoch=any(hasattr(one, "set_epoch") for one in (inner, sampler)),
+        drop_last=bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
+        tokens=_tokens(loader, base, inner, token),
+        subset=mapped,
+        items=_items(base, _tells),
+        records=_items(base, _is_record),
+        maps=_maps(base),
+        rows=[
             f"dataset.{name}" if base is dataset else name
             for name, value in list(getattr(base, "__dict__", {}).items())[:MOST_ATTRIBUTES]
             if _length(base) and _length(value) == _length(base)
         ],
-        "per_sample": [path for path, one in layers(dataset) for path in _stored(path, one)],
-        "proxies": [
+        per_sample=[path for path, one in layers(dataset) for path in _stored(path, one)],
+        proxies=[
             f"{path}.{name}"
             for path, one in layers(dataset)
             for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]
             if type(value).__module__ == "multiprocessing.managers"
         ],
-        "plain": _plain(dataset),
-        "stale": _stale(dataset),
-        "composed": {
-            path: (place.file, place.line) for path, one in layers(dataset) if (place := made.get(one)) is not None
-        },
-        "transforms": {path: name for path, name, _ in transforms(dataset)},
-        "reads": sorted(_attributes_read(dataset)),
-    }
+        plain=_plain(dataset),
+        stale=_stale(dataset),
+        composed={path: place for path, one in layers(dataset) if (place := made.get(one)) is not None},
+        transforms={path: name for path, name, _ in transforms(dataset)},
+        reads=sorted(_attributes_read(dataset)),
+    )
 
 
 def _plain(dataset: Any) -> list[str]:
@@ -207,9 +206,9 @@ def _stale(dataset: Any) -> list[tuple[str, int, int]]:
     return found
 
 
-def _home(kind: type) -> tuple[str, int] | None:
+def _home(kind: type) -> Place | None:
     place = class_place(kind)
-    return (place.file, place.line) if place is not None and is_users(place.file) else None
+    return place if place is not None and is_users(place.file) else None
 
 
 def _is_weighted(sampler: Any) -> bool:

@@ -15,6 +15,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Collection
+from dataclasses import replace
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -26,6 +27,7 @@ from unjam.doctor.check.target.observed_transfers import TransferObserver
 from unjam.doctor.check.target.observer import Observer, place_fields, rank
 from unjam.doctor.check.target.surroundings import Surroundings
 from unjam.doctor.facts.digest import unreadable
+from unjam.doctor.facts.recording import encode
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.by_identity import ByIdentity
 
@@ -233,13 +235,15 @@ class LoaderObserver:
     def _describe(self, loader: Any, record: LoaderRecord, frame: FrameType | None) -> None:
         with self._observer.safely():
             record.surroundings = Surroundings(loader.dataset, loader.collate_fn)
-            known = held.describe(loader, self._token)
-            known["generators"] = [self._number(one) for one in held.generators(loader)]
-            known["unused"] = record.surroundings.unused(loader.dataset)
-            known["files"] = sorted(record.surroundings.files)
-            known["thread"] = "" if _in_main_thread() else threading.current_thread().name
+            about = replace(
+                held.describe(loader, self._token),
+                generators=[self._number(one) for one in held.generators(loader)],
+                unused=record.surroundings.unused(loader.dataset),
+                files=sorted(record.surroundings.files),
+                thread="" if _in_main_thread() else threading.current_thread().name,
+            )
             made = {"made_file": record.made.file, "made_line": record.made.line} if record.made else {}
-            self._observer.write("loader", loader=record.number, **known, **made, **place_fields(frame))
+            self._observer.write("loader", loader=record.number, about=encode(about), **made, **place_fields(frame))
 
     def _token(self, obj: Any) -> int:
         """A number for an object that no other object of this process gets."""

@@ -17,6 +17,7 @@ from unjam.doctor.check.inventory import names_in
 from unjam.doctor.check.target.held import hashed, layers, transforms
 from unjam.doctor.check.target.source_reading import loading_functions
 from unjam.doctor.facts.source import file_of, where_set
+from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import HASH, SETTING
 from unjam.system.file_owner import is_users
 
@@ -73,18 +74,16 @@ class Surroundings:
             if isinstance(value, _PLAIN) and not name.startswith("__") and len(self._classes) < MOST:
                 self._classes[f"{kind.__name__}.{name}"] = (kind, name)
 
-    def unused(self, dataset: Any) -> dict[str, Any]:
+    def unused(self, dataset: Any) -> dict[str, Place | None]:
         """The callables of the user's datasets whose name no function uses, and where each is set."""
-        found: dict[str, Any] = {}
+        found: dict[str, Place | None] = {}
         with contextlib.suppress(Exception):
-            for path, _, value in transforms(dataset):
+            for path, _, _ in transforms(dataset):
                 name = path.rpartition(".")[2]
                 owner = next((one for at, one in layers(dataset) if f"{at}.{name}" == path), None)
                 if owner is None or name in self._names or not is_users(file_of(type(owner))):
                     continue
-                place = where_set(owner, name)
-                found[path] = (place.file, place.line) if place is not None else None
-                del value
+                found[path] = where_set(owner, name)
         return found
 
     def read(self) -> dict[str, str]:

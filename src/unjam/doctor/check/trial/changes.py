@@ -7,7 +7,7 @@ import os
 import stat
 from typing import Any
 
-from unjam.doctor.check.inventory import Inventory, descriptor, flags_of, lock_facts, open_files
+from unjam.doctor.check.inventory import Inventory, descriptor, flags_of, lock_state, open_files
 from unjam.doctor.facts.trial import Plan
 from unjam.shared.dicts import SharedDict
 from unjam.shared.lists import SharedList
@@ -63,8 +63,8 @@ def release_mine(plan: Plan, inventory: Inventory) -> None:
     for path in plan.release:
         found = inventory.found.get(path)
         if found is not None:
-            facts = lock_facts(found.obj)
-            if facts.get("mine", True) and facts.get("locked"):  # not one that another worker holds
+            state = lock_state(found.obj)
+            if state.mine and state.locked:  # not one that another worker holds
                 _force_release(found.obj)
 
 

@@ -15,7 +15,9 @@ import sys
 import threading
 from typing import Any
 
-from unjam.doctor.check.inventory import can, kind_of, lock_facts
+from unjam.doctor.check.inventory import can, kind_of, lock_state
+from unjam.doctor.facts.object_state import ObjectState
+from unjam.doctor.facts.recording import encode
 
 LOOK = signal.SIGRTMIN + 5
 STACK = signal.SIGRTMIN + 6
@@ -57,15 +59,15 @@ def _syncs(frame: Any) -> list[dict[str, Any]]:
         for text, obj in _named(frame):
             if id(obj) in seen:
                 continue
-            facts = facts_of(obj)
-            if facts:
+            state = state_of(obj)
+            if state is not None:
                 seen.add(id(obj))
                 kind = type(obj)
                 found.append(
                     {
                         "path": names.get(id(obj)) or text.replace("self.", "dataset.", 1),
                         "type": f"{kind.__module__}.{kind.__qualname__}",
-                        "facts": facts,
+                        "state": encode(state),
                     }
                 )
         frame = frame.f_back
@@ -110,34 +112,32 @@ def _value(text: str, frame: Any) -> Any:
     return value
 
 
-def facts_of(obj: Any) -> dict[str, Any]:
-    """The state of a lock, queue, event or future; empty for other objects."""
+def state_of(obj: Any) -> ObjectState | None:
+    """The state of a lock, queue, event or future; None for other objects."""
     kind = kind_of(obj)
     try:
         if kind == "lock":
-            return {"kind": "lock", **lock_facts(obj)}
+            return lock_state(obj)
         if kind == "queue":
             between = type(obj).__module__.startswith("multiprocessing")
-            facts = {"kind": "queue", "between_processes": between, "empty": bool(obj.empty())}
-            if can(obj, "full"):
-                facts["full"] = bool(obj.full())
-            return facts
+            full = bool(obj.full()) if can(obj, "full") else False
+            return ObjectState("queue", between_processes=between, empty=bool(obj.empty()), full=full)
         if kind == "executor":
             threads = getattr(obj, "_threads", None) or ()
-            alive = [thread for thread in threads if thread.ident in sys._current_frames()]  # noqa: SLF001
-            return {"kind": "executor", "threads": len(threads), "alive": len(alive)}
+            running = sys._current_frames()  # noqa: SLF001
+            return ObjectState("executor", count=len(threads), alive=sum(one.ident in running for one in threads))
         if kind == "thread":
-            return {"kind": "thread", "name": obj.name, "alive": obj.ident in sys._current_frames()}  # noqa: SLF001
+            return ObjectState("thread", alive=int(obj.ident in sys._current_frames()))  # noqa: SLF001
         if kind == "loop":
-            return {"kind": "loop"}
+            return ObjectState("loop")
         if can(obj, "result", "done"):
-            return {"kind": "future", "done": bool(obj.done())}
+            return ObjectState("future", done=bool(obj.done()))
         if can(obj, "wait", "is_set"):
-            return {"kind": "event", "set": bool(obj.is_set())}
+            return ObjectState("event", done=bool(obj.is_set()))
         if can(obj, "wait", "abort", "reset"):
-            return {"kind": "barrier", "waiting": obj.n_waiting, "parties": obj.parties}
+            return ObjectState("barrier", waiting=obj.n_waiting, parties=obj.parties)
         if can(obj, "wait", "notify"):
-            return {"kind": "condition"}
+            return ObjectState("condition")
     except Exception:  # noqa: BLE001 - the object's own code failed
-        return {}
-    return {}
+        return None
+    return None
