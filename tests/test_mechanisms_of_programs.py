@@ -73,7 +73,7 @@ def test_a_file_that_one_worker_writes_while_another_one_reads_it():
 
 def test_a_mapped_file_that_was_cut():
     cut = Deed("cut", "/data/bank.npy", HERE, at=1.0)
-    shrunk = ShrunkFile("/data/bank.npy", 8 << 20, 1 << 20, None)
+    shrunk = ShrunkFile("/data/bank.npy", 8 << 20, 1 << 20, None, was_whole=True)
     (found,) = said(program("failed", shrunk=[shrunk], deeds=[cut])[0])
     assert (found.rule.code, found.location, found.weight) == ("UJ304", HERE, Severity.ERROR)
     died = failure(

@@ -74,8 +74,17 @@ def program(pid: int) -> str:
 
 def ignores(pid: int, number: int) -> bool:
     """Whether a process ignores a signal."""
+    return _in_mask(pid, "SigIgn:", number)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    return _in_mask(pid, "SigCgt:", number)
+
+
+def _in_mask(pid: int, name: str, number: int) -> bool:
     mask = next(
-        (line.split()[1] for line in read_text(f"/proc/{pid}/status").splitlines() if line.startswith("SigIgn:")), "0"
+        (line.split()[1] for line in read_text(f"/proc/{pid}/status").splitlines() if line.startswith(name)), "0"
     )
     return bool(int(mask, 16) >> (number - 1) & 1)
 

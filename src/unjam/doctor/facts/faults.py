@@ -84,12 +84,13 @@ class LockFile:
 
 @dataclass(frozen=True, slots=True)
 class ShrunkFile:
-    """A file that is shorter than what is mapped of it. place: the line that opened it last."""
+    """A file that is shorter than what is mapped of it. place: the line that opened it last. was_whole: it was not, before."""
 
     path: str
     mapped: int
     size: int
     place: Place | None
+    was_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,7 @@ class Process:
     last_error: str = ""  # the last line there that mentions an error or exception
     cpu: float = 0.0
     deaf: bool = False  # it ignores SIGTERM
+    catches: bool = False  # it has a handler for SIGTERM
     same_sample: bool = True  # all observations found it in the same sample
     # main process: seconds since a worker sent it anything; worker: seconds since it got work
     silent: float | None = None

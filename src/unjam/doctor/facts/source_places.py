@@ -108,6 +108,29 @@ def sets_through(file: str, link: str) -> Iterator[tuple[Place, str, str]]:
                 yield Place(file, target.lineno), ast.unparse(target), target.attr
 
 
+def share_taken_at(home: Place | None, name: str) -> Place | None:
+    """The line at which a class of this name, or code beside it, lets through every n-th item."""
+    tree = tree_of(home.file) if home is not None else None
+    found = []
+    for node in ast.walk(tree) if tree is not None else ():
+        test = (
+            node.test
+            if isinstance(node, (ast.If, ast.IfExp))
+            else node
+            if isinstance(node, ast.comprehension)
+            else None
+        )
+        tests = test.ifs if isinstance(test, ast.comprehension) else [test] if test is not None else []
+        if any(isinstance(part, ast.Mod) for one in tests for part in ast.walk(one)):
+            found.append(tests[0].lineno)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "islice":
+            found.append(node.lineno)
+    if home is None:
+        return None
+    after = sorted(found, key=lambda line: (line < home.line, line))
+    return Place(home.file, after[0]) if after else method_line(home.file, name, "__iter__")
+
+
 def called_on_attribute(files: Iterable[str], name: str, methods: tuple[str, ...]) -> Place | None:
     """The first line that calls one of these methods on a variable or attribute of this name, or enters it by `with`."""
     for file in files:

@@ -134,6 +134,7 @@ class Sample:
     shape: str = ""
     natural: bool = False  # loaded without our seeds, so not comparable
     swallowed: str = ""  # "ValueError at data.py:12, caught at data.py:15"
+    used: float = 0.0  # seconds of a processor
 
 
 @dataclass(frozen=True, slots=True)

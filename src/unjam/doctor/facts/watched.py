@@ -84,7 +84,9 @@ class WatchedEpoch:
     seconds: float = 0.0
     waited: float = 0.0
     first: float = 0.0
+    sampling: float = 0.0  # seconds in the sampler, in the process that iterates
     steps: int = 0
+    optimizer: int = 0  # the number of the optimizer that stepped last in it; 0: none did
     unused: int = 0  # batches before the first step
     changed: Sequence[str] = ()  # what the dataset holds that the program changed meanwhile
     grad: bool = False

@@ -76,6 +76,8 @@ def _mappings(known: Knowledge) -> Iterator[Explanation]:
         cut = next(
             (deed for deed in reversed(known.watched.deeds) if deed.done == "cut" and deed.path == one.path), None
         )
+        if cut is None and not one.was_whole:
+            continue  # some libraries map more than the file has
         one = replace(one, place=cut.place if cut is not None else one.place)  # noqa: PLW2901 - whoever cut it says more
         yield MappedFileShrunk(
             culprit=f"{os.path.basename(one.path)}, opened again at {one.place}" if one.place else one.path,

@@ -25,9 +25,13 @@ def evaluators(watched: Watched) -> list[WatchedLoader]:
 
 
 def consecutive(loader: WatchedLoader) -> Iterator[tuple[WatchedEpoch, WatchedEpoch]]:
-    """Each whole pass with the next whole one."""
-    whole = loader.whole
-    yield from itertools.pairwise(whole)
+    """Each whole pass with the next whole one of the same training."""
+    yield from ((one, other) for one, other in itertools.pairwise(loader.whole) if same_training(one, other))
+
+
+def same_training(one: WatchedEpoch, other: WatchedEpoch) -> bool:
+    """Whether two passes train the same model: another optimizer is another run, which may begin as the first one did."""
+    return 0 in (one.optimizer, other.optimizer) or one.optimizer == other.optimizer
 
 
 def is_one_of_ranks(case: Case) -> bool:

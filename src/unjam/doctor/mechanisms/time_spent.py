@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import leaves_loop_early, quoted
-from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.source_places import method_line, share_taken_at
+from unjam.doctor.facts.trial import Place, Trial
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, OBSERVED
@@ -54,16 +55,61 @@ class LoadedToBeSkipped(Explanation):
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EveryWorkerDoesAll(Explanation):
+    """A sample of a stream costs a worker as much as all workers' samples together. alone, each: seconds of a processor."""
+
+    loader: str
+    workers: int
+    alone: float
+    each: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerTakesTime(Explanation):
+    """The process that trains spends its time on the sampler. seconds: of all passes. alone: nothing else is done meanwhile."""
+
+    sampler: str
+    loader: str
+    seconds: float
+    passes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersWithoutWork(Explanation):
+    """Some workers of a stream deliver everything, and the others nothing."""
+
+    loader: str
+    workers: int
+    busy: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedByOneProcess(Explanation):
+    """Samples are read through the proxy of a manager, whose one process answers every access. path: the proxy."""
+
+    loader: str
+    path: str
+    workers: int
+    share: float
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Find the loader that the training waited for most."""
     watched = known.watched
     if watched.outcome in ("failed", "frozen"):
         return
     yield from _skipped(watched)
+    for case in known.cases:
+        yield from _all_by_each(case)
+    for loader in watched.loaders:
+        yield from _sampler(watched, loader)
     found = [one for one in watched.loaders if _waited(one) >= SECONDS and _waited(one) >= SHARE * _total(one)]
     worst = max(found, key=_waited, default=None)
     if worst is not None:
         yield from _turns(watched, worst, known.case_of(worst.pid, worst.number))
+        yield from _idle_workers(worst, known.case_of(worst.pid, worst.number))
+        yield from _proxy(watched, worst, known.case_of(worst.pid, worst.number))
         yield _explanation(watched, worst, known.case_of(worst.pid, worst.number))
 
 
@@ -181,6 +227,127 @@ def _turns(watched: Watched, loader: WatchedLoader, case: Case | None) -> Iterat
         loader=loader.name,
         accounts_for=("slow",),
     )
+
+
+LONG_SAMPLING, SAMPLING_SHARE = 1.5, 0.2
+
+
+def _sampler(watched: Watched, loader: WatchedLoader) -> Iterator[Explanation]:
+    """Find a sampler that takes a large part of the time of its passes."""
+    seconds = sum(epoch.sampling for epoch in loader.epochs)
+    if loader.iterable or seconds < max(LONG_SAMPLING, SAMPLING_SHARE * _total(loader)):
+        return
+    lines = Counter({one.place: one.times for looks in watched.looks for one in looks.lines if one.stage == "sampler"})
+    name, file = loader.facts.batch_sampler or loader.facts.sampler, loader.facts.sampler_file
+    hot = lines.most_common(1)[0][0] if lines else None
+    place = hot or method_line(file, name, "__iter__") or loader.made
+    passes = len(loader.epochs)
+    yield SamplerTakesTime(
+        culprit=f"{name}.__iter__" + (f" at {place}" if place is not None else ""),
+        place=place,
+        because=(
+            f"{seconds:.1f} s of {_total(loader):.1f} s with {loader.name} pass in {name}, in {count(passes, 'pass', 'passes')}",
+            "a sampler runs in the process that trains, and workers have nothing to do meanwhile",
+            *((f"most looks found it at {quoted(hot)}",) if hot is not None else ()),
+        ),
+        basis=OBSERVED,
+        sampler=name,
+        loader=loader.name,
+        seconds=seconds,
+        passes=passes,
+        accounts_for=("slow",),
+    )
+
+
+def _idle_workers(loader: WatchedLoader, case: Case | None) -> Iterator[Explanation]:
+    """Find a stream whose samples all come from some of its workers."""
+    trial = case.compared if case is not None else None
+    if (
+        case is None
+        or trial is None
+        or not loader.iterable
+        or loader.workers < 2
+        or len(trial.samples) < FEWEST_SAMPLES
+    ):
+        return
+    busy = {one.worker for one in trial.samples}
+    if len(busy) > loader.workers / 2:
+        return
+    yield WorkersWithoutWork(
+        culprit=f"{loader.facts.dataset}.__iter__",
+        place=loader.home or loader.made,
+        because=(
+            f"all {len(trial.samples):,} samples came from {count(len(busy), 'worker')} of {loader.workers}",
+            f"of {_total(loader):.1f} s with {loader.name} the training waited {_waited(loader):.1f} s",
+        ),
+        basis=AGREES,
+        case=case,
+        loader=loader.name,
+        workers=loader.workers,
+        busy=len(busy),
+        accounts_for=("slow",),
+    )
+
+
+def _proxy(watched: Watched, loader: WatchedLoader, case: Case | None) -> Iterator[Explanation]:
+    """Find a hot line that reads a manager's proxy."""
+    for place, share in (_seen_lines(watched, loader) or _lines(case))[:2]:
+        path = next((one for one in loader.facts.proxies if f".{one.rpartition('.')[2]}" in quoted(place)), None)
+        if path is None or share < PROXY_SHARE:
+            continue
+        yield ServedByOneProcess(
+            culprit=f"{path} at {place}",
+            place=place,
+            because=(
+                f"{share:.0%} of the loading time: {quoted(place)}",
+                f"{path} is a proxy: each access is a message to the manager's process and back",
+                f"of {_total(loader):.1f} s with {loader.name} the training waited {_waited(loader):.1f} s",
+            ),
+            basis=AGREES,
+            case=case,
+            loader=loader.name,
+            path=path,
+            workers=loader.workers,
+            share=share,
+            accounts_for=("slow",),
+        )
+        return
+
+
+PROXY_SHARE = 0.4
+REPEATS, FEWEST_SAMPLES, CHEAPEST = 0.8, 12, 0.001
+
+
+def _all_by_each(case: Case) -> Iterator[Explanation]:
+    """Find a stream of which each worker makes every sample, and gives away only its share."""
+    alone, shared, loader = case.alone, case.compared, case.seen
+    if alone is None or shared is None or loader is None or not loader.iterable or loader.workers < 2:
+        return
+    (one, _), (each, most) = _processor_time(alone), _processor_time(shared)
+    if one < CHEAPEST or each < one * (1 + REPEATS * (loader.workers - 1)) or most < FEWEST_SAMPLES:
+        return
+    place = share_taken_at(loader.home, loader.facts.base or loader.facts.dataset)
+    yield EveryWorkerDoesAll(
+        culprit=f"{loader.facts.dataset}.__iter__" + (f" at {place}" if place is not None else ""),
+        place=place or loader.home or loader.made,
+        because=(
+            f"a sample costs {one * 1000:.1f} ms of a processor without workers, and {each * 1000:.1f} ms with {loader.workers}",
+            *((f"the share of a worker is taken at {quoted(place)}",) if place is not None else ()),
+        ),
+        basis=AGREES,
+        case=case,
+        loader=loader.name,
+        workers=loader.workers,
+        alone=one,
+        each=each,
+        accounts_for=("slow",),
+    )
+
+
+def _processor_time(trial: Trial) -> tuple[float, int]:
+    """Seconds of a processor for a sample, without the first one of each process, and the number of samples."""
+    later = [one for at, one in enumerate(trial.samples) if any(two.worker == one.worker for two in trial.samples[:at])]
+    return (sum(one.used for one in later) / len(later) if later else 0.0), len(later)
 
 
 LOCKS = ("lock", "file lock")

@@ -9,9 +9,8 @@ from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts import roles
 from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.source_places import attribute_calls
+from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import WatchedLoader
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED
 
@@ -53,6 +52,28 @@ class ExitWaits(Explanation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TerminationWithoutEffect(Explanation):
+    """A process waits for the end of another one that it has sent SIGTERM to, and that one goes on. ignores: or else it catches it."""
+
+    waiter: str
+    child: str
+    ignores: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputNeverEnds(Explanation):
+    """A child reads its input to the end, and the end never comes: somebody has the other side of the pipe open.
+
+    holders: who. own: it is the process that waits for the child.
+    """
+
+    child: str
+    waiter: str
+    holders: str
+    own: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerNeverEnds(Explanation):
     """A thread cannot put into a full queue, and who should take from it waits for the thread's end."""
 
@@ -87,7 +108,12 @@ def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
         if child is None or main.thread.waiting.kind != "child":
             continue
         loader = next((one for one in known.watched.loaders if child.pid in one.worker_pids), None)
-        place = _ignores_at(loader) if child.deaf and loader is not None else None
+        files = (
+            [*loader.facts.files, *(one.file for one in (loader.made, loader.place) if one is not None)]
+            if loader
+            else []
+        )
+        place = _ignores_at(files) if child.deaf else None
         yield ExitWaits(
             culprit=f"{child.name} at {place}" if place is not None else child.name,
             place=place or (loader.made if loader is not None else None),
@@ -106,8 +132,8 @@ def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
         return
 
 
-def _ignores_at(loader: WatchedLoader) -> Place | None:
-    files = [*loader.facts.files, *(one.file for one in (loader.made, loader.place) if one is not None)]
+def _ignores_at(files: list[str]) -> Place | None:
+    """The line that sets what a process does with SIGTERM."""
     calls = [
         at for file in dict.fromkeys(files) for at in attribute_calls(file, ("signal", "sigaction", "pthread_sigmask"))
     ]
@@ -152,9 +178,77 @@ def explain_scene(scene: Scene) -> Iterator[Explanation]:
     for process in scene.processes:
         if process.threads and not process.ended:
             yield from _pool(process)
-            yield from _pipe(scene, process)
+            yield from _input(scene, process)
+            # what has a handler does not end, however its pipes are
+            ended = list(_terminated(scene, process))
+            yield from ended or _pipe(scene, process)
             yield from _server(scene, process)
             yield from _producer(process)
+
+
+TERMINATES = ("terminate", "send_signal", "kill")
+
+
+def _terminated(scene: Scene, waiter: Process) -> Iterator[Explanation]:
+    """Find a wait for a child to which the same function has sent SIGTERM before, which does not end it."""
+    place = waiter.thread.place
+    child = _awaited(scene, waiter)
+    if place is None or child is None or not (child.deaf or child.catches):
+        return
+    sent = next((at for at in attribute_calls(place.file, TERMINATES) if function_at(at) == function_at(place)), None)
+    if sent is None or sent.line > place.line or "SIGKILL" in quoted(sent):
+        return
+    handled = _ignores_at([place.file])
+    yield TerminationWithoutEffect(
+        culprit=f"{quoted(handled).partition(': ')[2]} at {handled}" if handled is not None else child.name,
+        place=handled or sent,
+        because=(
+            f"{waiter.name} sends SIGTERM at {quoted(sent)}, and then waits for the end of {child.name} at {quoted(place)}",
+            f"{child.name} {'ignores SIGTERM' if child.deaf else 'has a handler for SIGTERM'}, and goes on",
+            *((f"set at {quoted(handled)}; a forked process inherits it",) if handled is not None else ()),
+        ),
+        basis=AGREES,
+        waiter=waiter.name,
+        child=child.name,
+        ignores=child.deaf,
+        accounts_for=("frozen",),
+    )
+
+
+def _awaited(scene: Scene, waiter: Process) -> Process | None:
+    """The child whose end a process waits for."""
+    if waiter.thread.waiting.kind != "child":
+        return None
+    return next((one for one in scene.children(waiter) if not one.ended and one.role != "helper" and one.threads), None)
+
+
+def _input(scene: Scene, waiter: Process) -> Iterator[Explanation]:
+    """Find a child that waits for more input, which its waiter will not send."""
+    child, place = _awaited(scene, waiter), waiter.thread.place
+    if child is None or child.thread.waiting.kind != "pipe" or child.thread.waiting.writes:
+        return
+    holders = [one for pid in child.thread.peer_pids if pid != child.pid and (one := scene.find(pid)) is not None]
+    if not holders:
+        return
+    own = any(one is waiter for one in holders)
+    others = [one for one in holders if one is not waiter]
+    said = ", ".join(one.name for one in (others or holders)[:4])
+    yield InputNeverEnds(
+        culprit=f"{child.name} at {place}" if place is not None else child.name,
+        place=place,
+        because=(
+            f"{waiter.name} waits for {child.name} to end, at {quoted(place)}",
+            f"{child.name} waits for the end of its input: {child.thread.waiting.words}",
+            f"the writing end of that pipe is open in {said}"
+            + (": they were forked while it was open" if others else ""),
+        ),
+        basis=AGREES,
+        child=child.name,
+        waiter=waiter.name,
+        holders=said,
+        own=own and not others,
+        accounts_for=("frozen",),
+    )
 
 
 def _server(scene: Scene, asks: Process) -> Iterator[Explanation]:

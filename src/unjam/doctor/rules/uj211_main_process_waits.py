@@ -23,18 +23,24 @@ from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.mechanisms.trials import count
-from unjam.doctor.mechanisms.waits import ExitWaits
+from unjam.doctor.mechanisms.waits import ExitWaits, TerminationWithoutEffect
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ211", "main-process-waits", symptom="frozen", live=True)
 
 
-NAMES = (ExitWaits,)
+NAMES = (ExitWaits, TerminationWithoutEffect)
 
 
-def words(one: ExitWaits) -> Words:
-    """Say which child keeps the program from its end."""
+def words(one: ExitWaits | TerminationWithoutEffect) -> Words:
+    """Say which child does not end."""
+    if isinstance(one, TerminationWithoutEffect):
+        does = "ignores it" if one.ignores else "has inherited a handler for it, and goes on"
+        return Words(
+            f"{one.waiter} sends SIGTERM to {one.child} and waits for its end, but that process {does}",
+            "set signal.signal(SIGTERM, SIG_DFL) first thing in the child; or tell it to end by an Event, or use kill()",
+        )
     why = "ignores SIGTERM" if one.ignores else "does not end"
     return Words(
         f"the program has finished but cannot exit: {one.child} {why}",

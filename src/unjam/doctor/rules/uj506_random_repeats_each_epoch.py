@@ -22,7 +22,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, Trial
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.mechanisms.passes import by_index, seeded_between, trainers
+from unjam.doctor.mechanisms.passes import by_index, same_training, seeded_between, trainers
 from unjam.doctor.proof import OBSERVED, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj505_same_random_numbers import GLOBAL, made_anew, repeated
@@ -63,6 +63,8 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Find samples that draw random numbers and are the same in two epochs of a training."""
     for loader in trainers(watched):
         for before, after in itertools.pairwise(loader.epochs):
+            if not same_training(before, after):
+                continue
             old, new = by_index(before), by_index(after)
             both = [(old[i], new[i]) for i in old if i in new and old[i].drew and new[i].drew]
             same = [a for a, b in both if a.digest == b.digest]

@@ -24,7 +24,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.mechanisms.passes import consecutive, draws, seeded_between, trainers
+from unjam.doctor.mechanisms.passes import consecutive, draws, same_training, seeded_between, trainers
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -88,6 +88,8 @@ def _remade(watched: Watched) -> list[Finding]:
             by_line.setdefault((loader.pid, loader.made, loader.facts.length, loader.facts.dataset), []).append(loader)
     for loaders in by_line.values():
         orders = {one.whole[0].order for one in loaders}
+        if not all(same_training(a.whole[0], b.whole[0]) for a, b in itertools.pairwise(loaders)):
+            continue
         apart = all(a.epochs[-1].ended <= b.epochs[0].began for a, b in itertools.pairwise(loaders))
         if len(loaders) > 1 and apart and len(orders) == 1 and _shuffled(loaders[0].whole[0].indices):
             return [_finding(watched, loaders[0], len(loaders))]

@@ -11,15 +11,16 @@ How to confirm: print `len(loader)`, or count the batches, on every rank.
 How to fix: `DistributedSampler` pads; `drop_last=True` cuts; for streams, agree on a number of
 steps, or use `torch.distributed.algorithms.Join`.
 
-Limits: only passes that were watched are compared.
+Limits: only passes that were watched are compared; a program that came to its end had no rank that waited.
 """
 
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import trainers
-from unjam.doctor.proof import OBSERVED
+from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ522", "ranks-differ-in-batches", symptom="frozen")
@@ -28,6 +29,10 @@ RULE = Rule("UJ522", "ranks-differ-in-batches", symptom="frozen")
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     """Compare the number of batches of each epoch between the ranks."""
     del cases
+    frozen = watched.outcome == "frozen" or any("distributed" in one.trace for one in watched.failures)
+    frozen = frozen or any(one.what == "process" for one in watched.ended)  # of a rank; its connections went with it
+    if watched.outcome == "ended" and not frozen:
+        return []  # no rank waited for what would not come: nothing collective, or `Join`
     training = {id(one) for one in trainers(watched)}
     for loaders in watched.siblings():
         if any(id(one) not in training for one in loaders):
@@ -42,7 +47,10 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             else f"process {one.pid}: {number}"
             for one, number in zip(loaders, numbers, strict=True)
         )
-        frozen = watched.outcome == "frozen" or any("distributed" in f.trace for f in watched.failures)
+        if watched.outcome == "stopped" and any(
+            next(attribute_calls(file, ("Join",)), None) for file in _files(loaders)
+        ):
+            continue
         first = loaders[0]
         return [
             Finding(
@@ -53,12 +61,17 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                     f"batches of one epoch: {said}",
                     *(("the rank with more batches waits for the others in a collective operation",) if frozen else ()),
                 ),
-                OBSERVED,
+                OBSERVED if frozen else AGREES,
                 "give every rank the same number: DistributedSampler, drop_last=True, or a number of steps that all ranks agree on",
                 first.made or first.place,
             )
         ]
     return []
+
+
+def _files(loaders: list[WatchedLoader]) -> list[str]:
+    """The source files around the loops of a loader."""
+    return sorted({place.file for one in loaders for place in (one.place, one.made) if place is not None})
 
 
 def _batches(loader: WatchedLoader, most: int) -> int | None:

@@ -42,10 +42,10 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         if any(len(epoch.indices) < epoch.draws for epoch in whole):
             continue  # too many to have been kept
         missing = set(range(length)) - set.union(*drawn)
-        if whole[0].draws < ALMOST * length and not _is_block(missing):
+        if not missing or (whole[0].draws < ALMOST * length and not _is_block(missing)):
             continue  # each pass draws a part of the samples, another one each time
         dropped = loader.facts.drop_last and len(missing) < int(loader.facts.batch_size or 1)
-        if not missing or dropped or _is_drawn_elsewhere(watched, loader, missing) or not _of_the_user(loader):
+        if dropped or _is_drawn_elsewhere(watched, loader, missing) or not _of_the_user(loader):
             continue
         place = _sampler_place(loader)
         return [

@@ -10,7 +10,7 @@ How to confirm: let both datasets return their index, and compare.
 
 How to fix: one dataset that returns both parts of a pair; or one sampler whose order both use.
 
-Limits: two datasets of the same length that need no order in common are reported as possible.
+Limits: only loaders that were both given a generator are compared: others may be meant to differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import itertools
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
-from unjam.doctor.proof import AGREES, SUGGESTED, Severity
+from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ531", "loaders-out-of-step", Severity.WARNING)
@@ -32,6 +32,8 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         same = one.facts.length == other.facts.length and one.pid == other.pid
         if not same or not one.facts.random or not other.facts.random:
             continue
+        if not one.facts.has_generator or not other.facts.has_generator:
+            continue  # nothing says that the orders are meant to agree
         both = next(((a, b) for a in one.epochs for b in other.epochs if _together(a, b) and a.order != b.order), None)
         if both is not None:
             return [_finding(one, other, *both)]
@@ -50,19 +52,18 @@ def _together(a: WatchedEpoch, b: WatchedEpoch) -> bool:
 
 
 def _finding(one: WatchedLoader, other: WatchedLoader, a: WatchedEpoch, b: WatchedEpoch) -> Finding:
-    meant = bool(one.facts.has_generator) and bool(other.facts.has_generator)
-    shared = one.facts.tokens.get("generator") == other.facts.tokens.get("generator") is not None
+    same = bool(set(one.facts.generators) & set(other.facts.generators))
     return Finding(
         RULE,
         f"{one.name} and {other.name} are used in step, but in different orders",
-        "generator" if meant else f"{one.name}, {other.name}",
+        "generator",
         (
             f"epoch {a.number + 1}: {', '.join(map(str, a.indices[:5]))}, ...",
             f"epoch {b.number + 1}: {', '.join(map(str, b.indices[:5]))}, ...",
-            *(("both draw from one generator object, one after the other",) if shared else ()),
-            *(("their generators do not have the same state any more",) if meant and not shared else ()),
+            *(("both draw from one generator object, one after the other",) if same else ()),
+            *(("their generators do not have the same state any more",) if not same else ()),
         ),
-        AGREES if meant else SUGGESTED,
+        AGREES,
         "let one dataset return both parts of a pair, or give both loaders the order of one sampler",
         other.made or other.place,
     )

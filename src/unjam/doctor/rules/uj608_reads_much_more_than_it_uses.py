@@ -19,9 +19,11 @@ import os
 import statistics
 from collections import Counter
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source_places import attribute_calls, stored
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.mechanisms.time_spent import ServedByOneProcess
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -33,6 +35,17 @@ READERS = (
     "open", "load", "loads", "read_csv", "read_parquet", "read_json", "read_table", "read_excel", "ZipFile", "TarFile",
     "read_text", "read_bytes", "read", "readlines", "loadtxt", "genfromtxt", "File", "reader", "DictReader",
 )  # fmt: skip
+
+NAMES = (ServedByOneProcess,)
+
+
+def words(one: ServedByOneProcess) -> Words:
+    """Say what goes through the proxy, and what to use in its place."""
+    name = one.path.rpartition(".")[2]
+    return Words(
+        f"every access to {one.path} is a message to one manager process, and {one.share:.0%} of the loading waits for its answers",
+        f"keep {name} in shared memory (a tensor with share_memory_(), a memory-mapped array), or read a whole part of it at once",
+    )
 
 
 def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:

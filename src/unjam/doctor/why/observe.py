@@ -25,6 +25,7 @@ from unjam.system.memory_limits import available_memory, oom_kills
 from unjam.system.process_table import (
     ProcessEntry,
     Rest,
+    catches,
     entry,
     environment,
     ignores,
@@ -295,7 +296,7 @@ def _describe(one: _Watched, rest: Rest) -> Process:
     return Process(
         pid, one.entry.parent, one.role, one.entry.line, now.state, now.age, now.rss, busy, threads, _numbered(one),
         forked=_is_forked(one), rank=_rank(one) if one.role == "main" else "", number=one.number if one.role == "main" else -1, main=one.main, open_files=used,
-        most_files=_most_files(pid), blind=one.blind, gpu=gpu, log=_log(pid), last_error=_last_error(pid) if one.role == "main" else "", cpu=now.cpu, deaf=ignores(pid, signal.SIGTERM), same_sample=one.same_sample,
+        most_files=_most_files(pid), blind=one.blind, gpu=gpu, log=_log(pid), last_error=_last_error(pid) if one.role == "main" else "", cpu=now.cpu, deaf=ignores(pid, signal.SIGTERM), catches=catches(pid, signal.SIGTERM), same_sample=one.same_sample,
     )  # fmt: skip
 
 

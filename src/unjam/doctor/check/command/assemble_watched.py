@@ -101,6 +101,7 @@ def _process(  # noqa: PLR0915 - a match over every event
                 if known is not None:
                     known.batches, known.steps = max(known.batches, event["n"]), event["steps"]
                     known.waited, known.first, known.seconds = event["waited"], event["first"], event["s"]
+                    known.sampling = event.get("sampling", 0.0)
             case "moment":
                 known = epoch_of(event)
                 if known is not None:
@@ -162,7 +163,7 @@ def _add_fault(process: WatchedProcess, event: dict[str, Any], pid: int) -> None
         case "asked":
             process.asked.setdefault(event["target"], []).append(pid)
         case "shrunk":
-            process.shrunk.append(ShrunkFile(event["path"], event["mapped"], event["size"], place))
+            process.shrunk.append(ShrunkFile(event["path"], event["mapped"], event["size"], place, event["whole"]))
         case "exclusive":
             process.exclusive.append(LockFile(event["path"], pid, place))
         case "rewritten":
@@ -197,6 +198,8 @@ def _finish(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
         "order",
         "waited",
         "first",
+        "sampling",
+        "optimizer",
         "steps",
         "grad",
         "unused",

@@ -33,7 +33,10 @@ def mapped() -> dict[str, int]:
 
 
 def shrunk(ends: dict[str, int]) -> list[tuple[str, int, int]]:
-    """Each mapped file that is shorter than its mapping: path, mapped bytes, bytes that it has."""
+    """Each mapped file that is shorter than its mapping: path, mapped bytes, bytes that it has.
+
+    Some libraries map more than a file has, for it to grow into: what was seen to be longer is told apart by `tell`.
+    """
     found = []
     for path, end in ends.items():
         try:
@@ -42,12 +45,15 @@ def shrunk(ends: dict[str, int]) -> list[tuple[str, int, int]]:
             continue
         if end > -(-size // _PAGE) * _PAGE:
             found.append((path, end, size))
+        else:
+            _whole.add(path)
     return found
 
 
 MOST = 50
 _known: set[str] = set()
 _told: set[str] = set()
+_whole: set[str] = set()  # files that were seen to be as long as their mappings
 
 
 def tell(observer: Observer) -> bool:
@@ -62,5 +68,5 @@ def tell(observer: Observer) -> bool:
             _told.add(path)
             place = openers.line_of(path)
             at = {"file": place.file, "line": place.line} if place is not None else {}
-            observer.write("shrunk", path=path, mapped=end, size=size, **at)
+            observer.write("shrunk", path=path, mapped=end, size=size, whole=path in _whole, **at)
     return bool(found)

@@ -44,6 +44,8 @@ class Epoch:
         self.drawn: list[Any] = []
         self.draws = self.batches = self.samples = 0
         self.waited = self.first = 0.0
+        self.sampling = 0.0  # seconds in the sampler
+        self.optimizer = 0
         self.began = time.monotonic()
         self.steps = self.steps_then = observer.steps
         self.grad = False
@@ -141,11 +143,12 @@ class LoaderObserver:
             seed = getattr(iterator, "_base_seed", 0)
             self._observer.write("seed", loader=epoch.loader.number, e=epoch.number, seed=int(seed or 0))
 
-    def drew(self, iterator: Any, index: Any) -> None:
+    def drew(self, iterator: Any, index: Any, seconds: float) -> None:
         """The sampler gave the next index or batch of indices."""
         epoch = getattr(iterator, "unjam_epoch", None)
         if epoch is None:
             return
+        epoch.sampling += seconds
         batch = getattr(iterator, "_auto_collation", False) and isinstance(index, Collection)
         found = [*index] if batch else [index]
         epoch.draws += len(found)
@@ -159,6 +162,8 @@ class LoaderObserver:
             return
         epoch.batches += 1
         epoch.steps_then = self._observer.steps
+        if epoch.steps_then > epoch.steps:
+            epoch.optimizer = self._observer.optimizer
         if epoch.steps_then == epoch.steps:
             epoch.unused = epoch.batches - 1
         if epoch.batches == 1:
@@ -171,7 +176,7 @@ class LoaderObserver:
             epoch.told = now
             self._observer.write(
                 "got", loader=epoch.loader.number, e=epoch.number, n=epoch.batches, steps=self._observer.steps - epoch.steps,
-                waited=epoch.waited, first=epoch.first, s=now - epoch.began,
+                waited=epoch.waited, first=epoch.first, sampling=epoch.sampling, s=now - epoch.began,
             )  # fmt: skip
 
         if now - epoch.measured > MEASURE:
@@ -228,7 +233,8 @@ class LoaderObserver:
             s=time.monotonic() - epoch.began,
             # after the last batch of a pass that was broken off, steps belong to others
             steps=(observer.steps if done else epoch.steps_then) - epoch.steps, grad=epoch.grad, rank=rank(),
-            changed=epoch.changed, unused=epoch.unused,
+            changed=epoch.changed, unused=epoch.unused, sampling=epoch.sampling,
+            optimizer=epoch.optimizer or (observer.optimizer if done and observer.steps > epoch.steps else 0),
             **growing.resources(),
         )  # fmt: skip
 
@@ -338,8 +344,10 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
     def begun(this: Any, its_loader: Any, *args: Any, **kwargs: Any) -> None:
         with observer.safely():
             watch.begins(this, its_loader, sys._getframe(1))  # noqa: SLF001
-        begin(this, its_loader, *args, **kwargs)
+        asked = time.monotonic()
+        begin(this, its_loader, *args, **kwargs)  # with iter(sampler), before any worker is started
         with contextlib.suppress(Exception):
+            this.unjam_epoch.sampling += time.monotonic() - asked
             watch.seeded(this)
 
     @functools.wraps(reset)
@@ -354,6 +362,7 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
 
     @functools.wraps(draw)
     def drawn(this: Any) -> Any:
+        asked = time.monotonic()
         try:
             index = draw(this)
         except StopIteration:
@@ -362,7 +371,7 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
             watch.raised(this, "sampler", error)
             raise
         with contextlib.suppress(Exception):
-            watch.drew(this, index)
+            watch.drew(this, index, time.monotonic() - asked)
         return index
 
     @functools.wraps(take)

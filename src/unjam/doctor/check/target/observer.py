@@ -22,6 +22,7 @@ from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import words_of
 from unjam.doctor.facts.trial import users_place
 from unjam.loader.engine.deadlines import HOLD_END, WATCH_TRIAL
+from unjam.system.by_identity import ByIdentity
 from unjam.system.import_hook import after_import
 from unjam.system.isolation import redirect
 from unjam.system.isolation.program_files import ProgramFiles
@@ -40,6 +41,9 @@ class Observer:
         self.folder = folder
         self.environment = dict(os.environ)
         self.steps = 0  # of all optimizers
+        self.optimizer = 0  # the number of the one that stepped last
+        self.optimizers: ByIdentity[int] = ByIdentity()
+        self.known_optimizers = 0
         self.captured = False  # a twin of this process exists
         self.active = True
         self.brief = os.path.exists(f"{folder}/{BRIEF}")  # a process ends when it uses its first loader
@@ -194,7 +198,7 @@ def begin() -> None:
     def after_optimizer(module: ModuleType) -> None:
         register = getattr(module, "register_optimizer_step_post_hook", None)
         if register is not None:
-            register(lambda *_: _count_step(observer))
+            register(lambda optimizer, *_: _count_step(observer, optimizer))
 
     def after_serialization(module: ModuleType) -> None:
         from unjam.doctor.check.target.observed_saves import patch_saves  # noqa: PLC0415 - as above
@@ -213,8 +217,14 @@ def begin() -> None:
     after_import("torch.optim.optimizer", after_optimizer)
 
 
-def _count_step(observer: Observer) -> None:
+def _count_step(observer: Observer, optimizer: Any) -> None:
     observer.steps += 1
+    number = observer.optimizers.get(optimizer)
+    if number is None:
+        observer.known_optimizers += 1
+        number = observer.known_optimizers
+        observer.optimizers.put(optimizer, number)
+    observer.optimizer = number
 
 
 def _at_exit(observer: Observer) -> None:

@@ -91,7 +91,7 @@ def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
             here.randomness.seed(seed_number(f"{index}/{epoch_of(here)}" if iterable else index))
         before = here.randomness.states() if here.samples < 3 else {}
     swallowed: list[str] = []
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     try:
         with _tracing(here, swallowed):
             sample = load()
@@ -106,10 +106,10 @@ def sample_of(here: Here, index: str, load: Callable[[], Any]) -> Any:
             # use a good sample instead, so that the batch keeps its size
             return here.good if here.good is not None else LEFT_OUT
         raise
-    seconds = time.perf_counter() - began
+    seconds, used = time.perf_counter() - began, time.process_time() - used
     here.samples += 1
     here.slowest = sorted([*here.slowest, (seconds, index)], reverse=True)[:SLOWEST]
-    fields: dict[str, Any] = {"i": index, "s": round(seconds, 6), "e": epoch_of(here)}
+    fields: dict[str, Any] = {"i": index, "s": round(seconds, 6), "u": round(used, 6), "e": epoch_of(here)}
     if not plan.measured:
         fields["d"], fields["l"] = digest(sample)
         here.fresh.append((index, sample, fields["d"]))
