@@ -9,7 +9,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.watched import Watched
 from unjam.doctor.mechanisms import explanations, scenes, waits
-from unjam.doctor.proof import Severity
+from unjam.doctor.proof import Confidence, Severity
 from unjam.doctor.ranking import ranked
 from unjam.doctor.rules import IN_PROGRAMS, IN_SCENES, IN_TRIALS, NAMED
 from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show, without_echoes
@@ -84,7 +84,13 @@ def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> li
         kept = [other for other in kept if one.rule is not other.rule or one.depth <= other.depth]
         if not any(one.rule is other.rule for other in kept):
             kept.append(one)
-    kept = [replace(one, severity=Severity.NOTE) if _is_idle_advice(one, watched) else one for one in kept]
+    went_on = watched.outcome not in ("failed", "frozen")
+    kept = [
+        replace(one, severity=Severity.NOTE)
+        if _is_idle_advice(one, watched) or (went_on and one.confidence is Confidence.POSSIBLE)
+        else one
+        for one in kept
+    ]
     return _speed_last(ranked(kept, stopped=watched.outcome in ("failed", "frozen")))
 
 

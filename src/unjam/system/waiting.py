@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unjam.system import system_calls
@@ -120,7 +121,8 @@ def _waiting_in(pid: int, state: str, call: Call) -> Waiting:
     if name in ("nanosleep", "clock_nanosleep"):
         return Waiting("sleep", "time to pass: it sleeps", state, name, None, limit)
     if name in ("wait4", "waitid"):
-        return Waiting("child", "a child process to end", state, name)
+        wanted = _awaited(name, given)
+        return Waiting("child", "a child process to end", state, name, f"pid {wanted}" if wanted else None)
     if name in ("clone", "vfork"):
         return Waiting("child", "a child process to start", state, name)
     if name in ("sigtimedwait", "sigsuspend", "pause"):
@@ -148,6 +150,13 @@ def _waiting_in(pid: int, state: str, call: Call) -> Waiting:
         words = f"something from {', '.join(targets[:3])}"
         return Waiting(_kind_of(targets[0]), words, state, name, targets[0], limit, tuple(fds))
     return Waiting("unknown", f"something from one of its descriptors ({name})", state, name, None, limit)
+
+
+def _awaited(name: str, given: Sequence[int]) -> int:
+    """The process that `wait4` or `waitid` waits for; 0 if it is any child."""
+    by_pid = 1  # P_PID of waitid
+    wanted = given[0] if name == "wait4" else given[1] if given[0] == by_pid else 0
+    return wanted if 0 < wanted < 1 << 31 else 0
 
 
 def _opening(pid: int, state: str, path: str) -> Waiting:

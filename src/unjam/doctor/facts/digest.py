@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import numbers
 import pickle
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from typing import Any
 MOST_BYTES = 1 << 20
 MOST_LEAVES = 64
 SHOWN_LEAVES = 16
+SIGNED_LEAVES = 8
 
 
 # arrays may lie in files that have become shorter: reading them would end the process
@@ -27,6 +29,28 @@ def digest(sample: Any) -> tuple[str, str]:
         leaves.append(type(error).__name__)
     whole = hashlib.blake2b("".join(leaves).encode(), digest_size=8).hexdigest()
     return whole, ".".join(leaf[:8] for leaf in leaves[:SHOWN_LEAVES])
+
+
+def signature(sample: Any) -> int:
+    """A number for a sample that costs little: from its first leaves, and of an array its shape and first values."""
+    leaves: list[str] = []
+    _sign(sample, leaves, 0)
+    return zlib.crc32("|".join(leaves).encode())
+
+
+def _sign(part: Any, leaves: list[str], depth: int) -> None:
+    if len(leaves) >= SIGNED_LEAVES or depth > 3:
+        return
+    if isinstance(part, Mapping):
+        for one in list(part.values())[:SIGNED_LEAVES]:
+            _sign(one, leaves, depth + 1)
+    elif isinstance(part, Sequence) and not isinstance(part, (str, bytes, bytearray)):
+        for one in part[:SIGNED_LEAVES]:
+            _sign(one, leaves, depth + 1)
+    elif hasattr(part, "reshape") and hasattr(part, "tolist"):
+        leaves.append(f"{tuple(part.shape)}{part.reshape(-1)[:SIGNED_LEAVES].tolist()}")
+    elif isinstance(part, (str, bytes, numbers.Number)):
+        leaves.append(repr(part[:200] if isinstance(part, (str, bytes)) else part))
 
 
 def _walk(part: Any, leaves: list[str], depth: int) -> None:

@@ -125,6 +125,12 @@ def share_taken_at(home: Place | None, name: str) -> Place | None:
             found.append(tests[0].lineno)
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "islice":
             found.append(node.lineno)
+        elif (
+            isinstance(node, ast.Slice)
+            and node.step is not None
+            and not isinstance(node.step, (ast.Constant, ast.UnaryOp))
+        ):
+            found.append(node.lineno)  # items[worker::workers]
     if home is None:
         return None
     after = sorted(found, key=lambda line: (line < home.line, line))

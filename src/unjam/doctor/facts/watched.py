@@ -95,6 +95,7 @@ class WatchedEpoch:
     # by worker: what the dataset held there at the start of the pass, and at the worker's end
     worker_held: dict[int, Mapping[str, str]] = field(default_factory=dict)
     worker_left: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    signatures: dict[int, list[int]] = field(default_factory=dict)  # by worker: numbers for the samples of a stream
     loaded: int = 0
     loading: float = 0.0
     collating: float = 0.0

@@ -50,7 +50,7 @@ def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:
     assert case.seen is not None
     guarded = any(one.state.between_processes for one in case.kinds("lock", "semaphore"))
     return SharedDescription(
-        culprit=part.path,
+        culprit=iterator_of(part.path),
         place=part.place,
         because=(
             f"samples of {users} workers of {case.seen.name} use one connection, {part.path}",
@@ -118,7 +118,17 @@ def _opened(case: Case | None, shared: Resource) -> Place | None:
 def _name(case: Case | None, shared: Resource) -> str:
     """What the program calls it: its path in the dataset, where it has one."""
     part = next((one for one in case.kinds("handle") if one.state.target == shared.target), None) if case else None
-    return part.path if part is not None else shared.path
+    return iterator_of(part.path if part is not None else shared.path)
+
+
+ITERATOR = (" (an iterator over a DataLoader)", "._worker_result_queue", "._index_queues")
+
+
+def iterator_of(path: str) -> str:
+    """What the program calls it: the queues of a loader's workers belong to an iterator that it has made."""
+    words, *inside = ITERATOR
+    owner = next((path.partition(one)[0] for one in inside if one in path), "")
+    return f"{owner}{words}" if owner else path
 
 
 def _basis(case: Case | None, shared: Resource) -> Basis:

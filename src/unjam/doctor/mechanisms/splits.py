@@ -1,4 +1,4 @@
-"""Coverage over ranks: each rank cut the data into another training part."""
+"""Coverage: ranks that cut the data into other parts, and workers whose shares of a stream overlap."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.source_places import attribute_calls
+from unjam.doctor.facts.source_places import attribute_calls, share_taken_at
 from unjam.doctor.facts.watched import WatchedLoader
 from unjam.doctor.mechanisms.trials import count
-from unjam.doctor.proof import OBSERVED
+from unjam.doctor.proof import AGREES, OBSERVED
 
 # calls that choose samples by random numbers
 CHOOSE = ("random_split", "shuffle", "permutation", "randperm", "sample", "choice", "choices", "train_test_split")
@@ -36,9 +36,21 @@ class RanksOrderDifferently(Explanation):
     loader: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharesOverlap(Explanation):
+    """Workers of a stream load samples that other workers load, too. twice: so many, of all."""
+
+    loader: str
+    dataset: str
+    twice: int
+    of: int
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Compare what the ranks of a job hold, and the parts of it that they train on."""
+    """Compare what the ranks of a job hold, and the parts of it that they train on; and what workers deliver."""
     yield from _orders(known)
+    for loader in known.watched.loaders:
+        yield from _shares(loader)
     for loaders in known.watched.siblings():
         first, second = loaders[0], loaders[1]
         one, two = _part(first), _part(second)
@@ -49,6 +61,39 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         if one == two or common < 0.1 * min(len(one), len(two)) or abs(len(one) - len(two)) > 0.1 * len(one):
             continue
         yield _explanation(known, first, second, common)
+        return
+
+
+LEAST_OVERLAP, FEWEST = 0.05, 60
+
+
+def _shares(loader: WatchedLoader) -> Iterator[Explanation]:
+    """Find a whole pass in which workers delivered the same samples, each of which comes once in a worker."""
+    for epoch in loader.whole:
+        by_worker = [found for worker, found in epoch.signatures.items() if worker >= 0 and found]
+        delivered = sum(len(found) for found in by_worker)
+        if len(by_worker) < 2 or delivered < max(FEWEST, 0.9 * epoch.loaded):
+            continue
+        within = delivered - sum(len(set(found)) for found in by_worker)
+        across = sum(len(set(found)) for found in by_worker) - len(set().union(*by_worker))
+        if across < LEAST_OVERLAP * delivered or within > 0.2 * across:
+            continue
+        place = share_taken_at(loader.home, loader.facts.base or loader.facts.dataset)
+        yield SharesOverlap(
+            culprit=f"{loader.facts.dataset}.__iter__" + (f" at {place}" if place is not None else ""),
+            place=place or loader.home or loader.made,
+            because=(
+                f"a pass delivered {delivered:,} samples, and {delivered - across - within:,} different ones",
+                "what comes twice comes from two workers: their shares overlap, and with that others are left out",
+                *((f"the share of a worker is taken at {quoted(place)}",) if place is not None else ()),
+            ),
+            basis=AGREES,
+            loader=loader.name,
+            dataset=loader.facts.dataset,
+            twice=across,
+            of=delivered,
+            accounts_for=("lost",),
+        )
         return
 
 

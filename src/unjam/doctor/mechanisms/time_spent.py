@@ -19,6 +19,7 @@ from unjam.doctor.proof import AGREES, OBSERVED
 SECONDS, SHARE = 2.0, 0.35
 WARN_SECONDS, WARN_SHARE = 6.0, 0.55
 ALL = 0.95
+CHEAP = 0.002  # seconds: with samples this cheap, the time goes into batches and processes
 HOT = 0.6  # a line with this share of the loading time is worth a warning earlier
 
 
@@ -149,6 +150,7 @@ def _explanation(watched: Watched, loader: WatchedLoader, case: Case | None) -> 
         # a loop that does nothing with its batches waits all the time
         minor=(not loader.trains and waited > ALL * total)
         or waited < WARN_SECONDS
+        or each < CHEAP
         or waited < (SHARE if hot > HOT else WARN_SHARE) * total,
         accounts_for=("slow",),
     )

@@ -10,7 +10,7 @@ from unjam.doctor.facts import roles
 from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
-from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.trial import Place, place_of
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED
 
@@ -41,6 +41,16 @@ class Standstill(Explanation):
     who: str
     waits: str
     when: str
+    computes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputTakenWhole(Explanation):
+    """A pool takes all of its input before it gives the first result, and the input does not end. pool: "Executor" or "Pool"."""
+
+    who: str
+    pool: str
+    line: Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +175,7 @@ def _standstill(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
         basis=SUGGESTED,
         who=main.name,
         waits=main.thread.waiting.words,
+        computes=main.thread.waiting.kind == "nothing",
         when="before it uses a loader" if not loaders else "after its last batch" if over else "while it loads",
         accounts_for=("frozen",),
     )
@@ -178,6 +189,7 @@ def explain_scene(scene: Scene) -> Iterator[Explanation]:
     for process in scene.processes:
         if process.threads and not process.ended:
             yield from _pool(process)
+            yield from _taken_whole(process)
             yield from _input(scene, process)
             # what has a handler does not end, however its pipes are
             ended = list(_terminated(scene, process))
@@ -219,7 +231,9 @@ def _awaited(scene: Scene, waiter: Process) -> Process | None:
     """The child whose end a process waits for."""
     if waiter.thread.waiting.kind != "child":
         return None
-    return next((one for one in scene.children(waiter) if not one.ended and one.role != "helper" and one.threads), None)
+    found = [one for one in scene.children(waiter) if not one.ended and one.role != "helper" and one.threads]
+    named = next((one for one in found if waiter.thread.waiting.target == f"pid {one.pid}"), None)
+    return named or next((one for one in found if one.role == "child"), found[0] if found else None)
 
 
 def _input(scene: Scene, waiter: Process) -> Iterator[Explanation]:
@@ -324,6 +338,39 @@ def _pool(process: Process) -> Iterator[Explanation]:
         line=place,
         accounts_for=("frozen",),
     )
+
+
+TAKES_ALL = (
+    ("Executor", "concurrent/futures/_base.py", ("map", "<listcomp>")),
+    ("Executor", "concurrent/futures/process.py", ("map",)),
+    ("Pool", "multiprocessing/pool.py", ("map", "starmap", "map_async", "_map_async")),
+)
+
+
+def _taken_whole(process: Process) -> Iterator[Explanation]:
+    """Find a process that computes inside of a pool's `map`, which takes its whole input first."""
+    thread = process.thread
+    if thread.waiting.kind != "nothing" or not thread.computes:
+        return
+    for pool, file, functions in TAKES_ALL:
+        at = roles.at(thread.frames, file, *functions)
+        place = place_of(thread.frames[at:]) if at >= 0 else None
+        if place is None:
+            continue
+        yield InputTakenWhole(
+            culprit=f"{quoted(place).partition(': ')[2] or 'map()'} at {place}",
+            place=place,
+            because=(
+                f"{process.name} computes inside of {pool}.map, at {quoted(place)}",
+                f"{pool}.map takes all items of its input before it gives the first result",
+            ),
+            basis=AGREES,
+            who=process.name,
+            pool=pool,
+            line=place,
+            accounts_for=("frozen",),
+        )
+        return
 
 
 def _called(place: Place) -> str:

@@ -17,15 +17,30 @@ the other samples took far less.
 
 from __future__ import annotations
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.mechanisms.trials import frozen, mean_seconds, worker_words
+from unjam.doctor.mechanisms.waits import InputTakenWhole
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
+
+
+NAMES = (InputTakenWhole,)
+
+
+def words(one: InputTakenWhole) -> Words:
+    """Say what takes its input whole."""
+    return Words(
+        f"{one.who} does not get past {one.line}: {one.pool}.map takes its whole input first, and that has no end (or is very long)",
+        "submit a bounded number of tasks at a time (submit() and a deque of futures)"
+        if one.pool == "Executor"
+        else "use imap(), with a bound on what is ahead",
+    )
 
 
 LONG = 15.0  # of computing in a program that was watched, with nothing loaded

@@ -33,6 +33,11 @@ NAMES = (Standstill,)
 
 def words(one: Standstill) -> Words:
     """Say where the program stands."""
+    if one.computes:
+        return Words(
+            f"the program makes no progress {one.when}: {one.who} computes at {one.place}",
+            f"look at the loop around {quoted(one.place) or one.who}: what would end it?",
+        )
     return Words(
         f"the program makes no progress {one.when}: {one.who} waits for {one.waits}",
         f"look at {quoted(one.place) or one.who}: what would end this wait, and which process or thread does that?",

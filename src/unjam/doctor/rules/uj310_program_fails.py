@@ -201,6 +201,15 @@ def _missing_file(watched: Watched, failure: WatchedFailure, loader: WatchedLoad
             entered[-1].place,
             "os.chdir",
         )
+    if "multiprocessing/shared_memory.py" in failure.trace:
+        return _Hint(
+            f"no line of the program removed the shared memory {path}: before Python 3.13 a process that only attaches to a block "
+            "has it removed by its own resource tracker when it ends",
+            "where another program attaches: SharedMemory(..., track=False), before Python 3.13 "
+            'resource_tracker.unregister(block._name, "shared_memory")',
+            None,
+            f"the other process that attaches to {path}",
+        )
     if not os.path.isabs(path):
         return _Hint(
             f"the path {path!r} is relative; the program runs in {here}",

@@ -27,8 +27,8 @@ from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ410", "grows-each-epoch", Severity.WARNING)
-LEAST = {"descriptors": 2, "children": 1, "threads": 1, "memory": 20_000_000}
-_WORDS = {"descriptors": "open descriptors", "children": "child processes", "threads": "threads", "memory": "memory"}
+LEAST = {"files": 2, "children": 1, "threads": 1, "memory": 20_000_000}
+_WORDS = {"files": "open descriptors", "children": "child processes", "threads": "threads", "memory": "memory"}
 
 
 NAMES = (Grows,)

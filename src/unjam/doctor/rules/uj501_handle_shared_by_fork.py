@@ -26,7 +26,7 @@ from typing import Any
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import line_of, per_worker_change, quoted
-from unjam.doctor.mechanisms.shared_description import SharedDescription
+from unjam.doctor.mechanisms.shared_description import ITERATOR, SharedDescription, iterator_of
 from unjam.doctor.mechanisms.trials import count, differing, names, only_in_workers, right_with
 from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
@@ -39,6 +39,11 @@ NAMES = (SharedDescription,)
 
 def words(one: SharedDescription) -> Words:
     """Say what is shared, and how each worker gets its own."""
+    if ITERATOR[0] in one.culprit:
+        return Words(
+            f"{one.culprit} was made before the workers were forked, and all {one.workers} of them read from it: {one.failed}",
+            f"make {one.culprit.removesuffix(ITERATOR[0])} in the worker that uses it, on first use, or give one of the two loaders num_workers=0",
+        )
     what = "connection" if one.kind in ("socket", "pipe") else "open file"
     makes = "what connects it, its arguments" if what == "connection" else "open, path, ..."
     return Words(
@@ -69,7 +74,7 @@ def detect(case: Case) -> Finding | None:
     fd, target = moved[0] if moved else (sockets[0].state.fd, sockets[0].state.target)
     part = next((p for p in case.kinds("handle") if p.state.fd == fd), None)
     opened = case.process_facts.opened.get(str(target))
-    name = part.path if part else f"the file opened at {opened}" if opened else f"descriptor {fd}"
+    name = iterator_of(part.path) if part else f"the file opened at {opened}" if opened else f"descriptor {fd}"
     is_connection = str(target).startswith("socket:")
     # a connection cannot be opened again without the program, but a single worker shares it with nobody
     apart = trial.plan.changed(workers=1) if is_connection else trial.plan.changed(reopen=True)

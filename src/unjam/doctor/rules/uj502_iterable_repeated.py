@@ -16,14 +16,26 @@ Limits: samples are compared only by the parts that do not depend on random numb
 
 from __future__ import annotations
 
+from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.mechanisms.passes import is_one_of_ranks
+from unjam.doctor.mechanisms.splits import SharesOverlap
 from unjam.doctor.mechanisms.trials import stable_counts
 from unjam.doctor.proof import Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ502", "iterable-repeated", symptom="lost")
+
+NAMES = (SharesOverlap,)
+
+
+def words(one: SharesOverlap) -> Words:
+    """Say how many samples come twice."""
+    return Words(
+        f"the shares of the workers of {one.loader} overlap: {one.twice:,} of {one.of:,} samples of a pass come from two workers",
+        f"in {one.dataset}.__iter__ let all workers put the items into the same order (a seed that they share) before each takes its share",
+    )
 
 
 def detect(case: Case) -> Finding | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.trial import Trial
+from unjam.doctor.facts.trial import Raised, Trial
 from unjam.doctor.mechanisms.trials import bad_samples, first_line, names, without_samples
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
@@ -64,6 +64,21 @@ def detect(case: Case) -> Finding | None:
             case.loader.dataset_place,
         )
     first = failed[0]
+    lost = _lost_key(first, shapes)
+    if lost:
+        return Finding(
+            RULE,
+            f"the samples of {case.loader.dataset} have {lost}, but it is gone when they are collated: {case.loader.collate} drops it",
+            case.loader.collate,
+            (
+                f"{first.type_name}: {first_line(first)[:160]}",
+                f"a sample as the dataset returns it: {next(iter(shapes))[:160]}",
+                *((f"raised at {quoted(first.place)}",) if first.place else ()),
+            ),
+            AGREES,
+            f"let {case.loader.collate} pass {lost} on (transformers' Trainer keeps only what forward() names: remove_unused_columns=False)",
+            first.place or case.loader.dataset_place,
+        )
     seen = [f"sample {index}: {shape[:160]}" for shape, index in list(shapes.items())[:4]]
     odd = list(shapes.values())[1] if len(shapes) > 1 else ""
     return Finding(
@@ -80,6 +95,13 @@ def detect(case: Case) -> Finding | None:
         f"make the samples of {case.loader.dataset} alike (pad, crop, convert), or give the loader a collate_fn that can handle them",
         first.place or case.loader.dataset_place,
     )
+
+
+def _lost_key(failure: Raised, shapes: dict[str, str]) -> str:
+    """The key that collating did not find, if every sample has it as the dataset returns it."""
+    key = first_line(failure).removeprefix("KeyError: ").strip()
+    is_key = failure.type_name == "KeyError" and len(key) > 2 and key[0] == key[-1] == "'"
+    return key if is_key and shapes and all(f"[{key}]:" in shape for shape in shapes) else ""
 
 
 def _shapes(trial: Trial) -> dict[str, str]:

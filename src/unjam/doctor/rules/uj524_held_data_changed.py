@@ -36,7 +36,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             continue
         changed = changed_paths(loader, same_length=True, by_loading=True)
         # a counter or a setting is no data
-        changed = [path for path in changed if path not in loader.facts.plain]
+        changed = [path for path in changed if path not in loader.facts.plain and _may_hold_samples(loader, path)]
         known = next((one for one in cases if one.seen is loader), None)
         if not loader.workers and known is not None:
             changed = [path for path in changed if attribute(path) not in known.reading.writes]
@@ -62,6 +62,13 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                 )
             ]
     return []
+
+
+def _may_hold_samples(loader: WatchedLoader, path: str) -> bool:
+    """Whether it is an array, or has as many items as there are samples; others, such as a queue, change by design."""
+    value = next((epoch.held[path] for epoch in loader.epochs if path in epoch.held), "")
+    length = value.partition(":")[0] if ":" in value else ""
+    return not length.isdecimal() or int(length) in (loader.facts.length, loader.facts.base_length)
 
 
 def _differing(loader: WatchedLoader) -> list[Any]:

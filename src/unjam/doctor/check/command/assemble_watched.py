@@ -207,7 +207,7 @@ def _finish(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
     ):
         setattr(epoch, name, event.get(name, getattr(epoch, name)))
     epoch.seconds = event["s"]
-    epoch.resources = {k: event[k] for k in ("descriptors", "threads", "memory", "children") if k in event}
+    epoch.resources = {k: event[k] for k in ("descriptors", "files", "threads", "memory", "children") if k in event}
 
 
 def _add_samples(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
@@ -237,6 +237,8 @@ def _add_samples(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
             epoch.worker_left[worker] = event.get("held", {})
         case "loaded":
             epoch.loaded += event.get("n", 0)
+            if "q" in event:
+                epoch.signatures.setdefault(worker, []).extend(event["q"])
             epoch.loading += event.get("s", 0.0)
             epoch.collating += event.get("c", 0.0)
             if event.get("max", 0.0) > epoch.slowest[0]:

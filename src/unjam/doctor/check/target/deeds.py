@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
+from types import ModuleType
 from typing import Any
 
 from unjam.doctor.check.target import openers
 from unjam.doctor.check.target.observed_faults import limit_set
 from unjam.doctor.check.target.observer import Observer, place_fields, worker_number
+from unjam.system.import_hook import after_import
 
 _EVENTS = {"os.remove": "removed", "os.rmdir": "removed", "shutil.rmtree": "removed", "os.rename": "moved", "os.chdir": "entered",
            "os.truncate": "cut"}  # fmt: skip
@@ -56,6 +59,23 @@ def record_deeds(observer: Observer) -> None:
                 observer.write("deed", done=done, path=path, worker=worker_number(), pid=os.getpid(), **place)
 
     sys.addaudithook(hook)
+    after_import("multiprocessing.shared_memory", functools.partial(_patch_shared_memory, observer=observer))
+
+
+def _patch_shared_memory(module: ModuleType, observer: Observer) -> None:
+    """Write down which line removes a block of shared memory: the system call tells nobody."""
+    unlink = module.SharedMemory.unlink
+
+    @functools.wraps(unlink)
+    def unlinked(this: Any) -> None:
+        with contextlib.suppress(Exception):
+            place = place_fields(sys._getframe(1))  # noqa: SLF001 - the caller's frame
+            observer.write(
+                "deed", done="removed", path=f"/{this.name}", worker=worker_number(), pid=os.getpid(), **place
+            )
+        unlink(this)
+
+    module.SharedMemory.unlink = unlinked
 
 
 def _full(path: Any, folder: Any = -1) -> str:

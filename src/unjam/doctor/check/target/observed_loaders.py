@@ -123,6 +123,8 @@ class LoaderObserver:
         epoch.before = {**held.fingerprint(loader.dataset), **record.surroundings.read()}
         iterator.unjam_epoch = epoch
         self._open.add(iterator)
+        # an iterator that is dropped before its end
+        weakref.finalize(iterator, self._dropped, epoch, os.getpid()).atexit = False
         observer.write(
             "begin", loader=record.number, e=epoch.number, expected=_length(loader), held=epoch.before, folder=_cwd(),
             pid=os.getpid(), **place_fields(frame),
@@ -216,6 +218,11 @@ class LoaderObserver:
         if os.getpid() == self._pid:
             for iterator in list(self._open):
                 self._close(getattr(iterator, "unjam_epoch", None))
+
+    def _dropped(self, epoch: Epoch, pid: int) -> None:
+        if os.getpid() == pid:
+            with self._observer.safely():
+                self._close(epoch)
 
     # -- what is written ---------------------------------------------------------------------------
 

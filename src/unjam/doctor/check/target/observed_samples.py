@@ -27,13 +27,14 @@ from unjam.doctor.check.target.left_held import HeldThings
 from unjam.doctor.check.target.observer import Observer, worker_number
 from unjam.doctor.check.target.openers import collect_no_more, collect_opened
 from unjam.doctor.check.target.surroundings import Surroundings
-from unjam.doctor.facts.digest import digest, weigh
+from unjam.doctor.facts.digest import digest, signature, weigh
 
 SHARE = 0.03  # of the loading time that looking may take
 MOST_LOOKS = 3000
 SURE = 24  # samples of each epoch that are looked at in any case
 TELL_EVERY = 0.05
 MOST_LEFT = 200
+MOST_SIGNED = 4000  # samples of a stream, in each worker and epoch
 MEASURE = 0.4
 
 
@@ -67,7 +68,7 @@ class SampleObserver:
         self._randomness: Randomness | None = None
         self._surroundings: Surroundings | None = None
         self._things: HeldThings | None = None
-        self._told_left = self._loads = self._batches = 0
+        self._told_left = self._loads = self._batches = self._signed = 0
         self._measured = 0.0
         self._written: set[tuple[str, bool]] = set()
         self._mapped = 0.0
@@ -78,10 +79,11 @@ class SampleObserver:
     def begins(self, fetcher: Any) -> None:
         """A worker begins an epoch, or the program without workers."""
         began = time.perf_counter()
+        self._tell()  # what is left of the epoch before
         self.fetchers += 1
         self.position = 0
         self._fresh = True
-        self._sure = SURE
+        self._sure, self._signed = SURE, 0
         with contextlib.suppress(Exception):
             self._step = max(1, len(fetcher.dataset) // SURE)
         with contextlib.suppress(Exception):
@@ -184,6 +186,10 @@ class SampleObserver:
         known["s"] = known.get("s", 0.0) + took
         if took > known.get("max", 0.0):
             known["max"], known["i"] = took, str(index)[:80]
+        if str(index).startswith("#") and self._signed < MOST_SIGNED:
+            self._signed += 1
+            with contextlib.suppress(Exception):
+                known.setdefault("q", []).append(signature(sample))
         if noted.looked:
             with contextlib.suppress(Exception):
                 self._look(index, sample, noted.states, took, _bytes_read() - noted.read, noted.files)
