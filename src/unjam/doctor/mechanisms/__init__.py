@@ -14,6 +14,7 @@ from unjam.doctor.mechanisms import (
     left_held,
     lengths,
     limits,
+    order,
     random_draws,
     ranks,
     shared_description,
@@ -26,7 +27,7 @@ from unjam.doctor.mechanisms import (
 
 MECHANISMS = (
     limits, lengths, swallowed, cannot_cross, shared_description, left_held, ended, waits, state_differs, history, conflicting_writes,
-    splits, random_draws, ranks, growth, time_spent,
+    splits, order, random_draws, ranks, growth, time_spent,
 )  # fmt: skip
 
 

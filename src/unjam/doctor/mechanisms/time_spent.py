@@ -95,6 +95,14 @@ class ServedByOneProcess(Explanation):
     share: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MainUnpickles(Explanation):
+    """The process that trains computes while it waits for a batch. share: of its waits."""
+
+    loader: str
+    share: float
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Find the loader that the training waited for most."""
     watched = known.watched
@@ -109,6 +117,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     worst = max(found, key=_waited, default=None)
     if worst is not None:
         yield from _turns(watched, worst, known.case_of(worst.pid, worst.number))
+        yield from _unpickling(watched, worst)
         yield from _idle_workers(worst, known.case_of(worst.pid, worst.number))
         yield from _proxy(watched, worst, known.case_of(worst.pid, worst.number))
         yield _explanation(watched, worst, known.case_of(worst.pid, worst.number))
@@ -257,6 +266,39 @@ def _sampler(watched: Watched, loader: WatchedLoader) -> Iterator[Explanation]:
         loader=loader.name,
         seconds=seconds,
         passes=passes,
+        accounts_for=("slow",),
+    )
+
+
+UNPICKLES, FEWEST_STACKS = 0.4, 5
+
+
+def _unpickling(watched: Watched, loader: WatchedLoader) -> Iterator[Explanation]:
+    """Find a process that computes inside of the loader's `next`."""
+    looks = next((one for one in watched.looks if one.pid == loader.pid), None)
+    computing = [line for line in looks.lines if line.waits == "nothing"] if looks is not None else []
+    stacks, inside = (
+        sum(one.times for one in found) for found in (computing, [one for one in computing if one.stage == "waits"])
+    )
+    if looks is None or not loader.workers or stacks < FEWEST_STACKS:
+        return
+    # stacks are read while it computes: how often that is, looks without a stack tell
+    seconds = _total(loader) * looks.waits.get("nothing", 0) / looks.times * inside / stacks
+    share = min(1.0, seconds / _waited(loader))
+    if share < UNPICKLES:
+        return
+    place = loader.place or loader.made
+    yield MainUnpickles(
+        culprit=f"what {loader.name} sends",
+        place=loader.home or place,
+        because=(
+            f"the process that trains computed in {looks.waits.get('nothing', 0)} of {looks.times} looks, and {inside} of {stacks} stacks "
+            "of it were inside of the loader" + (f", at {quoted(place)}" if place is not None else ""),
+            f"of {_total(loader):.1f} s with {loader.name} the training waited {_waited(loader):.1f} s",
+        ),
+        basis=AGREES,
+        loader=loader.name,
+        share=share,
         accounts_for=("slow",),
     )
 

@@ -30,6 +30,7 @@ from unjam.doctor.rules.uj404_objects_copied_on_read import growth
 
 RULE = Rule("UJ408", "grows-in-workers", Severity.WARNING)
 WORTH = 8 << 20
+FITS = 0.05  # of the memory
 EXPLAINS = 0.2  # the share of the growth that what is kept must have
 
 
@@ -53,6 +54,9 @@ def detect(case: Case) -> Finding | None:
     traced = kept[name][2]
     files = case.seen.facts.files if case.seen is not None else ()
     place = filled_at(files, name.rpartition(".")[2]) or case.loader.dataset_place
+    # a cache is full when all samples are in it; that matters if it does not fit
+    fits = epoch * workers < FITS * (case.process_facts.memory or 0)
+    is_cache = place is not None and not any(call in quoted(place) for call in ("append(", "extend(", "+="))
     per_sample = max((b.nbytes for b in as_is.batches), default=0) / max(1, case.loader.batch_size or 1)
     return Finding(
         RULE,
@@ -74,6 +78,7 @@ def detect(case: Case) -> Finding | None:
         if traced
         else f"put a limit on {name}, or do without it: each worker fills its own",
         place,
+        severity=Severity.NOTE if is_cache and fits else None,
     )
 
 

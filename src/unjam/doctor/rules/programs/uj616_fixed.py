@@ -1,0 +1,21 @@
+"""Send samples that are tensors."""
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Events(Dataset):
+    def __len__(self):
+        return 240
+
+    def __getitem__(self, index):
+        return torch.arange(8000) / 7
+
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(3):
+        for batch in DataLoader(Events(), batch_size=16, num_workers=2, collate_fn=list):
+            model(torch.rand(16, 8)).mean().backward()
+            optimizer.step()
