@@ -13,7 +13,7 @@ from unjam.doctor.facts.faults import Deed, LockFile, LostBatch, RewrittenFile, 
 from unjam.doctor.facts.object_state import ObjectState
 from unjam.doctor.facts.scene import Doing, Process, Scene, Thread
 from unjam.doctor.facts.trial import Place, Plan, Trial
-from unjam.doctor.facts.watched import Looks, SeenLine, WatchedEpoch, WatchedLoader, WatchedProcess, WatchedSample
+from unjam.doctor.facts.watched import Looks, WatchedEpoch, WatchedLoader, WatchedProcess, WatchedSample
 from unjam.doctor.proof import Confidence, Severity
 from unjam.system.stacks import Frame
 from unjam.system.waiting import Waiting
@@ -140,6 +140,53 @@ def test_a_program_that_cannot_leave_names_the_worker_that_ignores_the_signal():
     assert "SIGTERM" in found.title
 
 
+JOINS = Waiting("child", "a child process to end", target="pid 31")
+
+
+def test_a_child_whose_input_never_ends():
+    main = process(10, "main", JOINS, LINE)
+    reads = process(
+        31, "child", Waiting("pipe", "data from a pipe", fds=(0,)), parent=10, peers=(21,), command="gzip -c"
+    )
+    worker = process(21, "worker", SLEEP, parent=10, doing=Doing("torch", "idle", number=0))
+    watched, _ = program("frozen")
+    watched.scene = Scene((main, worker, reads), 3.0)
+    found = said(watched)[0]
+    assert (found.rule.code, "worker 0" in found.title) == ("UJ214", True)
+    own = dataclasses.replace(reads, threads=(dataclasses.replace(reads.thread, peer_pids=(10,)),))
+    watched.scene = Scene((main, worker, own), 3.0)
+    assert "communicate()" in said(watched)[0].help
+    closed = dataclasses.replace(reads, threads=(dataclasses.replace(reads.thread, peer_pids=()),))
+    watched.scene = Scene((main, worker, closed), 3.0)
+    assert "UJ214" not in codes(watched)
+
+
+def test_a_signal_to_end_that_the_child_catches(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import signal\nsignal.signal(signal.SIGTERM, stop)\ndef finish(child):\n    child.terminate()\n    child.join()\n"
+    )
+    main = process(10, "main", JOINS, Frame(str(script), 5, "finish"))
+    child = process(31, "child", SLEEP, parent=10, catches=True)
+    watched, _ = program("frozen")
+    watched.scene = Scene((main, child), 3.0)
+    found = said(watched)[0]
+    assert (found.rule.code, found.location) == ("UJ211", Place(str(script), 2))
+    watched.scene = Scene((main, dataclasses.replace(child, catches=False)), 3.0)
+    assert "UJ211" not in codes(watched)
+
+
+def test_a_pool_that_takes_its_input_whole():
+    takes = (Frame("/usr/lib/python3.11/concurrent/futures/_base.py", 600, "map"), LINE)
+    main = process(10, "main", Waiting("nothing", "nothing: it computes"), *takes)
+    busy = dataclasses.replace(main, threads=(dataclasses.replace(main.thread, busy=0.9),))
+    watched, _ = program("frozen")
+    watched.scene = Scene((busy,), 3.0)
+    assert codes(watched)[0] == "UJ208"
+    watched.scene = Scene((main,), 3.0)
+    assert "UJ208" not in codes(watched)
+
+
 def test_a_freeze_that_nothing_explains_says_where_it_stands():
     watched, _ = program("frozen")
     watched.scene = Scene((process(10, "main", Waiting("signal", "a signal"), LINE),), 3.0)
@@ -212,6 +259,37 @@ def test_what_the_program_sets_after_the_workers_of_a_pass_have_started():
     assert codes(watched) == []
 
 
+def labelled(*labels: str, sequential: bool = True):
+    watched, loader = program()
+    loader.facts = dataclasses.replace(loader.facts, sampler="SequentialSampler", random=not sequential)
+    looked = [WatchedSample(at, 0, f"{at}", f"{at}.{label}") for at, label in enumerate(labels)]
+    order = list(range(len(labels))) if sequential else list(range(len(labels)))[::-1]
+    loader.epochs = [WatchedEpoch(0, done=True, steps=3, indices=order, samples=looked)]
+    return codes(watched)
+
+
+def test_a_training_that_takes_one_class_after_the_other():
+    assert labelled(*"a" * 12, *"b" * 12) == ["UJ539"]
+    assert labelled(*"ab" * 12) == []
+    assert labelled(*"a" * 24) == []
+    assert labelled(*"a" * 12, *"b" * 12, sequential=False) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        (range(40), range(20, 60), ["UJ502"]),
+        (range(40), range(40, 80), []),
+        ([*range(20)] * 2, [*range(20)] * 2, []),  # the data itself has everything twice
+    ],
+)
+def test_shares_of_workers_that_overlap(first, second, found):
+    watched, loader = program()
+    loader.facts = dataclasses.replace(loader.facts, iterable=True)
+    loader.epochs = [WatchedEpoch(0, done=True, loaded=80, signatures={0: list(first), 1: list(second)})]
+    assert codes(watched) == found
+
+
 # -- what cannot cross ----------------------------------------------------------------------------------------------------
 
 
@@ -236,19 +314,3 @@ def test_a_recursion_error_is_explained_by_what_was_caught_first():
     caught = failure(type_name="RecursionError", root="ValueError: too long", root_at=HERE)
     (found,) = said(program("failed", failures=[caught])[0])
     assert (found.rule.code, found.location) == ("UJ508", HERE)
-
-
-# -- time -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("waits", "found"), [("lock", ["UJ602", "UJ612"]), ("nothing", ["UJ612"])])
-def test_workers_that_wait_for_one_lock(waits, found):
-    watched, loader = program()
-    loader.worker_pids = [21, 22]
-    loader.epochs[0] = WatchedEpoch(0, seconds=25, waited=20, loaded=100, loading=20)
-    line = SeenLine(Place(__file__, 1), "sample", waits, 10)
-    watched.looks = tuple(Looks(pid, 60, {waits: 40}, {}, (line,), 10) for pid in (21, 22))
-    case = case_of(loader)
-    lock = '"""Mechanisms that judge'.partition(" ")[2]  # a word of the line
-    case.parts = (Part(f"dataset.{lock.partition(' ')[0]}", "lock", "Lock", HERE, ObjectState(between_processes=True)),)
-    assert codes(watched, case) == found
