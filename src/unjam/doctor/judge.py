@@ -84,7 +84,7 @@ def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> li
         kept = [other for other in kept if one.rule is not other.rule or one.depth <= other.depth]
         if not any(one.rule is other.rule for other in kept):
             kept.append(one)
-    went_on = watched.outcome not in ("failed", "frozen")
+    went_on = watched.outcome not in ("failed", "frozen") and watched.scene is None
     kept = [
         replace(one, severity=Severity.NOTE)
         if _is_idle_advice(one, watched) or (went_on and one.confidence is Confidence.POSSIBLE)

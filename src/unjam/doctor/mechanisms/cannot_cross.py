@@ -53,9 +53,44 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 accounts_for=("start", "died", "raised", "frozen"),
             )
             return
+    yield from _worker_that_never_began(known)
     yield from _lost(known)
     yield from _exception(known)
     yield from _batch(known)
+
+
+BEGINS = ("multiprocessing/spawn.py", "pickle.load(")
+
+
+def _worker_that_never_began(known: Knowledge) -> Iterator[Explanation]:
+    """Find a process that ended while it unpickled what it was started with."""
+    ended = next(
+        (one for one in known.watched.failures if one.stage == "end" and all(mark in one.trace for mark in BEGINS)),
+        None,
+    )
+    loader = next((one for one in known.watched.loaders if one.workers), None)
+    if ended is None or loader is None or known.watched.outcome not in ("failed", "frozen"):
+        return
+    case = known.case_of(loader.pid, loader.number)
+    start = case.loader.start_method if case is not None else "spawn"
+    as_is = case.as_is if case is not None else None
+    yield CannotBeRebuilt(
+        culprit=f"the dataset, at {quoted(ended.place)}" if ended.place is not None else "the dataset",
+        place=ended.place or loader.home,
+        because=(
+            f"a worker raised {failures.words(ended)} while it unpickled what it was started with",
+            *((f"raised at {quoted(ended.place)}",) if ended.place is not None else ()),
+            f"workers by {start} begin with that: they end before their first sample",
+        ),
+        basis=Toggle(as_is.plan, (as_is.plan.changed(start="fork"),), identified=True)
+        if as_is is not None and not as_is.fine
+        else AGREES,
+        case=case,
+        argument="dataset",
+        failed=failures.words(ended)[:160],
+        start=start,
+        accounts_for=("start", "died", "raised", "frozen"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.faults import LimitSet, WatchedFailure
 from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.source_places import filled_at
+from unjam.doctor.facts.trial import Place
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, SUGGESTED
 
@@ -30,8 +32,12 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitReached(Explanation):
-    """A limit of the process. what: what it limits. name: e.g. RLIMIT_FSIZE. own: the program set it itself."""
+    """A limit of the process. what: what it limits. name: e.g. RLIMIT_FSIZE. own: the program set it itself.
 
+    keeper: the container that samples fill, and that uses it up.
+    """
+
+    keeper: str
     name: str
     what: str
     value: int
@@ -82,11 +88,15 @@ def _limit(known: Knowledge, failure: WatchedFailure, name: str) -> LimitReached
     last: LimitSet | None = made[-1] if made else None
     value = failure.limits[name]
     place = last.place if last is not None else failure.place
+    keeper, filled = _keeper(known, failure, name, value)
     return LimitReached(
-        culprit=f"{name} at {place}" if last is not None else name,
-        place=place,
+        culprit=keeper or (f"{name} at {place}" if last is not None else name),
+        place=filled or place,
+        keeper=keeper,
         because=(
             failures.words(failure),
+            *((f"without workers {keeper} keeps something of almost every sample",) if keeper else ()),
+            *((f"filled at {quoted(filled)}",) if filled is not None else ()),
             f"{name} of the process that failed is {value:,}",
             *((f"the program sets it at {quoted(last.place)}; workers inherit it",) if last is not None else ()),
         ),
@@ -98,6 +108,29 @@ def _limit(known: Knowledge, failure: WatchedFailure, name: str) -> LimitReached
         failed=failures.where(failure),
         accounts_for=("raised", "died"),
     )
+
+
+KEEPS, KEPT_SHARE = 0.3, 0.05  # items for each sample; bytes, of a limit of memory
+
+
+def _keeper(known: Knowledge, failure: WatchedFailure, name: str, value: int) -> tuple[str, Place | None]:
+    """The container that grows with the samples, and the line that fills it, where that can use up what is limited."""
+    loader = failures.loader_of(known, failure)
+    case = known.case_of(loader.pid, loader.number) if loader is not None else None
+    if (
+        loader is None
+        or case is None
+        or case.alone is None
+        or name not in ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_DATA")
+    ):
+        return "", None
+    loaded = max(1, len(case.alone.samples))
+    for path, (added, nbytes, _) in case.alone.left.kept.items():
+        if path in case.alone.left.bounded:
+            continue
+        if added >= KEEPS * loaded if name == "RLIMIT_NOFILE" else added * nbytes >= KEPT_SHARE * value:
+            return path, filled_at(loader.facts.files, path.rpartition(".")[2])
+    return "", None
 
 
 def _leaks(known: Knowledge, failure: WatchedFailure) -> bool:

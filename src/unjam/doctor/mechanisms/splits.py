@@ -38,12 +38,13 @@ class RanksOrderDifferently(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesOverlap(Explanation):
-    """Workers of a stream load samples that other workers load, too. twice: so many, of all."""
+    """Workers of a stream load samples that other workers load, too. twice: so many more than once, of all."""
 
     loader: str
     dataset: str
     twice: int
     of: int
+    whole: bool  # each worker delivered everything
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
@@ -91,6 +92,7 @@ def _shares(loader: WatchedLoader) -> Iterator[Explanation]:
             loader=loader.name,
             dataset=loader.facts.dataset,
             twice=across,
+            whole=all(set(found) == set(by_worker[0]) for found in by_worker),
             of=delivered,
             accounts_for=("lost",),
         )

@@ -3,10 +3,9 @@
 What happened: the program reads one pipe of a child process, or waits for its end, while the child waits for room in another pipe
 that nobody reads, stderr for example. Both wait for ever.
 
-Why: a pipe holds 64 KB. With `stderr=PIPE` somebody must read stderr while stdout is read.
-
-The same from the other side: a child that reads its input to the end waits for ever if somebody still has the pipe's writing end
-open: the program itself, or workers that were forked meanwhile.
+Why: a pipe holds 64 KB. With `stderr=PIPE` somebody must read stderr while stdout is read. The same from the other side: a child
+that reads its input to the end waits for ever if somebody still has the writing end of the pipe open: the program itself, or
+workers that were forked meanwhile.
 
 How to confirm: it works as long as the child writes little.
 

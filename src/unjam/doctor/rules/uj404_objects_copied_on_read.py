@@ -31,7 +31,7 @@ from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ404", "objects-copied-on-read", Severity.WARNING, symptom="memory")
 # growth of all workers together below this many bytes is not reported
-WORTH = 32 << 20
+WORTH = 16 << 20
 
 
 def detect(case: Case) -> Finding | None:

@@ -31,6 +31,11 @@ def words(one: LimitReached | NoRoom) -> Words:
             f"{one.path} is full: {one.what} are used up; {one.failed} fails",
             f"make room in {one.path}, or write elsewhere (TMPDIR)",
         )
+    if one.keeper:
+        return Words(
+            f"{one.keeper} keeps what samples open or load, until {one.failed} needs more than {one.name} allows: {one.value:,}",
+            f"put a bound on {one.keeper}, and close what is taken out of it; each worker fills its own",
+        )
     who = "the program limits" if one.own else "the system limits"
     return Words(
         f"{who} {one.what} to {one.value:,} ({one.name}), and {one.failed} needs more",

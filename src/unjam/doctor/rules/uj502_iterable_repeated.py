@@ -32,6 +32,11 @@ NAMES = (SharesOverlap,)
 
 def words(one: SharesOverlap) -> Words:
     """Say how many samples come twice."""
+    if one.whole:
+        return Words(
+            f"each worker delivers the whole stream of {one.loader}: {one.twice:,} of {one.of:,} samples of a pass come again",
+            f"in {one.dataset}.__iter__ let each worker take its share: get_worker_info().id out of get_worker_info().num_workers",
+        )
     return Words(
         f"the shares of the workers of {one.loader} overlap: {one.twice:,} of {one.of:,} samples of a pass come from two workers",
         f"in {one.dataset}.__iter__ let all workers put the items into the same order (a seed that they share) before each takes its share",

@@ -22,6 +22,8 @@ from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ504", "drop-last-per-worker", Severity.WARNING, symptom="lost")
 
+MUCH = 0.1  # of an epoch, also if as much is dropped without workers
+
 
 def detect(case: Case) -> Finding | None:
     """Find more dropped samples with workers than without."""
@@ -31,14 +33,18 @@ def detect(case: Case) -> Finding | None:
     epochs = max(1, len(trial.epochs))
     dropped = sum(trial.dropped) / epochs
     usual = sum(alone.dropped) / max(1, len(alone.epochs))
-    if dropped <= usual or dropped < 1:
+    lost = dropped / (dropped + len(trial.of_epoch(0))) if dropped else 0.0
+    if dropped < 1 or (dropped <= usual and lost < MUCH):
         return None
     plan = trial.plan.changed(whole=True)
     return Finding(
         RULE,
         f"drop_last=True drops {count(round(dropped), 'sample')} in an epoch: an incomplete batch in each of {loader.num_workers} workers",
         f"drop_last=True at {loader.made_at}",
-        (f"with {loader.num_workers} workers {round(dropped)} samples are dropped, without {round(usual)}",),
+        (
+            f"with {loader.num_workers} workers {round(dropped)} samples are dropped, without {round(usual)}",
+            "a stream that is not shuffled drops the same ones in every epoch",
+        ),
         Toggle(trial.plan, (plan,), lambda _, whole: not whole.dropped),
         "drop_last=False, or shares whose length is a multiple of the batch size",
         loader.made_at,

@@ -53,6 +53,12 @@ def _shared(one: WatchedLoader, other: WatchedLoader) -> tuple[float, str]:
         return 0.0, ""
     what = "indices"
     mine, its = (set(loader.base_indices(loader.epochs[0])) for loader in (one, other))
+    if one.iterable and one.epochs[0].signatures:
+        # what all workers of a rank delivered: the same content is the same samples, whatever else is drawn
+        mine, its = (set().union(*loader.epochs[0].signatures.values()) for loader in (one, other))
+        return (
+            len(mine & its) / min(len(mine), len(its)) if mine and its else 0.0
+        ), f"{len(mine & its)} of {len(mine)} samples"
     # a stream has no indices; and datasets of different files may have the same ones
     if one.iterable or one.facts.items != other.facts.items or not one.facts.items:
         samples = [{s.digest for s in loader.epochs[0].samples} for loader in (one, other)]

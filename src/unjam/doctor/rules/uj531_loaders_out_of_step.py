@@ -4,7 +4,8 @@ What happened: the program takes a batch of each of two shuffled loaders in turn
 Both have the same number of samples, and their orders differ: the pairs are not pairs.
 
 Why: each loader shuffles for itself. Equal seeds help only while nothing else draws from the
-generators; one generator for both gives each another part of the same sequence.
+generators, and `zip` does not exhaust the second loader, whose sampler then draws once less in each pass. One generator for both
+gives each another part of the same sequence.
 
 How to confirm: let both datasets return their index, and compare.
 
@@ -34,7 +35,8 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             continue
         if not one.facts.has_generator or not other.facts.has_generator:
             continue  # nothing says that the orders are meant to agree
-        both = next(((a, b) for a in one.epochs for b in other.epochs if _together(a, b) and a.order != b.order), None)
+        pairs = zip(one.epochs, other.epochs, strict=False)
+        both = next(((a, b) for a, b in pairs if _together(a, b) and a.order != b.order), None)
         if both is not None:
             return [_finding(one, other, *both)]
     return []

@@ -186,6 +186,8 @@ def _sharing() -> str:
 def threads_now(inventory: Inventory) -> tuple[ThreadFacts, ...]:
     """The other Python threads, their stacks, and the loader's locks that their code can reach."""
     frames = sys._current_frames()  # noqa: SLF001 - the only way
+    # this function's frame would refer to itself, and keep all of its callers' variables until the next garbage collection
+    frames.pop(threading.get_ident(), None)
     locks = {id(found.obj): path for path, found in inventory.found.items() if hasattr(found.obj, "acquire")}
     found = []
     for thread in threading.enumerate():

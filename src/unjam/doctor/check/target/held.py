@@ -282,7 +282,7 @@ def _items(base: Any, says: Callable[[Any], bool]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     if not length or length > MOST_ITEMS:
         return found
-    for name, value in list(getattr(base, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+    for name, value in _attributes_and_columns(base):
         if isinstance(value, (str, bytes, dict, set)) or _length(value) != length:
             continue
         with contextlib.suppress(Exception):
@@ -292,6 +292,17 @@ def _items(base: Any, says: Callable[[Any], bool]) -> dict[str, list[int]]:
             if len(set(hashes)) > 0.9 * length:  # labels say nothing
                 found[name] = hashes
     return found
+
+
+def _attributes_and_columns(base: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of a dataset, and the arrays in those that are tuples or lists of a few, as TensorDataset has them."""
+    for name, value in list(getattr(base, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+        yield name, value
+        if isinstance(value, (tuple, list)) and 0 < len(value) <= MOST_COLUMNS:
+            yield from ((f"{name}[{at}]", one) for at, one in enumerate(value) if hasattr(one, "dtype"))
+
+
+MOST_COLUMNS = 8
 
 
 def _stored(path: str, one: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import multiprocessing.process
 import os
 import resource
@@ -296,6 +297,14 @@ def _offset(fd: int) -> int:
         return -1
 
 
+def _some(values: Any) -> list[Any]:
+    return list(itertools.islice(values.values() if isinstance(values, dict) else values, 20))
+
+
+def _has_own_state(item: Any) -> bool:
+    return hasattr(item, "__dict__") and not hasattr(item, "dtype")
+
+
 def _attributes(dataset: Any) -> dict[str, tuple[int, str]]:
     """The size and digest of each dataset attribute, to see which of them loading changes."""
     from unjam.doctor.facts.digest import digest  # noqa: PLC0415 - only here
@@ -307,7 +316,9 @@ def _attributes(dataset: Any) -> dict[str, tuple[int, str]]:
         except Exception:  # noqa: BLE001 - has no length
             large = False
         size = len(value) if large or isinstance(value, (list, dict, set)) else 0
-        found[name] = (size, "" if large or callable(value) else digest(value)[0])
+        # an object with a life of its own, such as one that opens a file, is no data
+        own = callable(value) or (isinstance(value, (list, tuple, dict)) and any(map(_has_own_state, _some(value))))
+        found[name] = (size, "" if large or own else digest(value)[0])
     return found
 
 

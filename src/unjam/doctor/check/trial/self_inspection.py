@@ -124,7 +124,7 @@ def state_of(obj: Any) -> ObjectState | None:
             return ObjectState("queue", between_processes=between, empty=bool(obj.empty()), full=full)
         if kind == "executor":
             threads = getattr(obj, "_threads", None) or ()
-            running = sys._current_frames()  # noqa: SLF001
+            running = set(sys._current_frames())  # noqa: SLF001
             return ObjectState("executor", count=len(threads), alive=sum(one.ident in running for one in threads))
         if kind == "thread":
             return ObjectState("thread", alive=int(obj.ident in sys._current_frames()))  # noqa: SLF001
