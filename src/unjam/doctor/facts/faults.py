@@ -155,7 +155,7 @@ class Deed:
 
     done: str
     path: str
-    place: Place
+    place: Place | None  # None: no line of the program called it, but the end of a process
     at: float = 0.0
     worker: int = -1
     pid: int = 0

@@ -25,8 +25,19 @@ class CountedEarlier(Explanation):
     failed: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBatchSmaller(Explanation):
+    """The training step fails with the last batch of a pass, which has fewer samples than the others."""
+
+    loader: str
+    rest: int
+    size: int
+    failed: str
+
+
 def explain(known: Knowledge) -> Iterator[Explanation]:
-    """Find a concatenation or subset over a dataset that has changed its length since."""
+    """Find a concatenation or subset over a dataset that has changed its length since, and a last batch that is too small."""
+    yield from _last_batch(known)
     failure = failures.fatal(known)
     for loader in known.watched.loaders:
         stale = loader.facts.stale
@@ -62,3 +73,34 @@ def _put_together(loader: WatchedLoader, member: str) -> Place | None:
     owner = member.rpartition(".")[0].rpartition(".")[2]
     files = [*loader.facts.files, *(one.file for one in (loader.made, loader.place) if one is not None)]
     return next((at for file in dict.fromkeys(files) for at in stored(file, owner)), None) if owner else None
+
+
+def _last_batch(known: Knowledge) -> Iterator[Explanation]:
+    """Find a program that failed outside of its loaders while it had the last, smaller batch of a pass."""
+    failure = failures.fatal(known)
+    if known.watched.outcome != "failed" or failure is None or failure.stage != "end":
+        return
+    for loader in known.watched.loaders:
+        length, size = loader.facts.length or 0, loader.facts.batch_size or 0
+        epoch = loader.epochs[-1] if loader.epochs else None
+        rest = length % size if size else 0
+        if epoch is None or not rest or loader.facts.drop_last or loader.iterable or epoch.done:
+            continue
+        if epoch.expected is None or epoch.batches != epoch.expected or epoch.expected < 2:
+            continue
+        yield LastBatchSmaller(
+            culprit=f"the last batch of {loader.name}",
+            place=loader.made or loader.place,
+            because=(
+                failures.words(failure),
+                *((f"raised at {quoted(failure.place)}",) if failure.place is not None else ()),
+                f"{epoch.batches - 1:,} batches of {size} samples went well before it; {length:,} samples leave {rest} for the last one",
+            ),
+            basis=AGREES,
+            loader=loader.name,
+            rest=rest,
+            size=size,
+            failed=failures.words(failure)[:160],
+            accounts_for=("raised",),
+        )
+        return

@@ -10,6 +10,7 @@ from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.faults import Resource
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
+from unjam.doctor.facts.watched import Looks
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.mechanisms.trials import right_with, wrong_samples
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
@@ -44,6 +45,38 @@ def _of_waits(known: Knowledge) -> Iterator[Explanation]:
             if len(users & set(case.seen.worker_pids)) > 1:
                 yield _waited_on(case, part, len(users))
                 break
+        else:
+            yield from _unnamed(case, looks)
+
+
+def _unnamed(case: Case, looks: list[Looks]) -> Iterator[Explanation]:
+    """Find one connection at which several workers were found waiting, and that no attribute of the dataset leads to."""
+    users: dict[str, int] = {}
+    for one in looks:
+        for target in one.targets:
+            if target.startswith("socket:"):
+                users[target] = users.get(target, 0) + 1
+    target = next((one for one, times in users.items() if times > 1), "")
+    if not target or case.seen is None:
+        return
+    line = next((one.place for look in looks for one in look.lines if one.waits == "socket"), None)
+    place = case.process_facts.opened.get(target) or line or case.loader.dataset_place
+    yield SharedDescription(
+        culprit=f"the connection at {place}" if place is not None else "a connection",
+        place=place,
+        because=(
+            f"{users[target]} workers of {case.seen.name} were found waiting at one connection ({target})",
+            *((f"at {quoted(line)}",) if line is not None else ()),
+            "it was open before the workers were forked, so an answer goes to whichever worker reads first",
+        ),
+        basis=AGREES,
+        case=case,
+        kind="socket",
+        target=target,
+        workers=case.loader.num_workers,
+        failed="each can get the answer to another's question, or wait for it for ever",
+        accounts_for=("differs", "raised", "frozen"),
+    )
 
 
 def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:

@@ -180,6 +180,24 @@ def _missing_file(watched: Watched, failure: WatchedFailure, loader: WatchedLoad
     full = os.path.abspath(os.path.join(here, path))
     earlier = [deed for deed in watched.deeds if deed.at <= failure.at]
     gone = [deed for deed in earlier if deed.done in ("removed", "moved") and _covers(deed.path, full)]
+    if gone and gone[-1].place is None:
+        files = [*(loader.facts.files if loader is not None else ()), *((failure.place.file,) if failure.place else ())]
+        registered = next(
+            (at for file in files for at in attribute_calls(file, ("register",)) if "atexit" in quoted(at)), None
+        )
+        return _Hint(
+            f"{gone[-1].path} was removed by a process at its end (atexit)"
+            + (
+                f": registered at {quoted(registered)}, which a worker that imports the module runs as well"
+                if registered
+                else ""
+            ),
+            'register it in the main process only: under `if __name__ == "__main__"`, or where the folder is made',
+            registered,
+            f"{quoted(registered).partition(': ')[2]} at {registered}"
+            if registered
+            else os.path.basename(gone[-1].path),
+        )
     if gone and gone[-1].pid != failure.pid and gone[-1].worker >= 0:
         return _Hint(
             f"worker {gone[-1].worker} removed it at {quoted(gone[-1].place)}, while worker {failure.worker} still uses it",

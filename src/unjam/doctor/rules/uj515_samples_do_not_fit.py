@@ -53,14 +53,21 @@ def detect(case: Case) -> Finding | None:
     if nones:
         return Finding(
             RULE,
-            f"sample {names(s.index for s in nones)} is None: no batch can be made of it",
+            f"sample {names(s.index for s in nones)} is None: no batch can be made of it"
+            if case.loader.default_collate
+            else f"sample {names(s.index for s in nones)} is None, and {case.loader.collate} fails with them",
             f"sample {names(s.index for s in nones)} of {case.loader.dataset}",
             (
                 f"{len({s.index for s in nones})} of the samples loaded are None",
                 *(f"{b.type_name}: {b.message[:120]}" for b in failed[:1]),
             ),
             without_samples(case, (s.index for s in nones)),
-            f"return a sample on every way through {case.loader.dataset}, or raise an exception",
+            f"return a sample on every way through {case.loader.dataset}, or leave such samples out of its indices beforehand"
+            + (
+                ""
+                if case.loader.default_collate
+                else f"; {case.loader.collate} leaves them out, and may have none left"
+            ),
             case.loader.dataset_place,
         )
     first = failed[0]

@@ -25,7 +25,7 @@ from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import draws, trainers
 from unjam.doctor.mechanisms.trials import count
-from unjam.doctor.proof import OBSERVED
+from unjam.doctor.proof import OBSERVED, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ519", "ranks-share-samples")
@@ -44,6 +44,33 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             share, words = _shared(one, other)
             if share > MOST_SHARED:
                 return [_finding(watched, one, other, share, words)]
+    return _padded(watched)
+
+
+def _padded(watched: Watched) -> list[Finding]:
+    """Find an evaluation whose sampler gives samples to a second rank, so that all have the same number."""
+    for loaders in watched.siblings():
+        first, length = loaders[0], loaders[0].facts.length or 0
+        drawn = sum(one.epochs[0].draws for one in loaders if one.epochs)
+        extra = drawn - length
+        if first.facts.sampler != "DistributedSampler" or not 0 < extra < len(loaders) or not length:
+            continue
+        if any(one.trains or any(epoch.grad for epoch in one.epochs) for one in loaders):
+            continue
+        return [
+            Finding(
+                RULE,
+                f"DistributedSampler gives {count(extra, 'sample')} of {first.name} to a second rank: what is gathered has them twice",
+                f"DistributedSampler of {first.name}",
+                (
+                    f"{length:,} samples over {count(len(loaders), 'rank')}: {drawn:,} are drawn, so that all ranks have the same number",
+                ),
+                SUGGESTED,
+                f"cut what is gathered to {length:,} samples, or evaluate with shares that differ in length (range(rank, n, ranks))",
+                first.made or first.place,
+                severity=Severity.NOTE,
+            )
+        ]
     return []
 
 

@@ -140,7 +140,7 @@ def _add_fault(process: WatchedProcess, event: dict[str, Any], pid: int) -> None
     """Add what happened beside the samples."""
     place, at, worker = _place(event), event["t"], event.get("worker", -1)
     match event["k"]:
-        case "deed" if place is not None:
+        case "deed":
             process.deeds.append(Deed(event["done"], event["path"], place, at, worker, pid))
         case "left":
             process.left.append(

@@ -54,7 +54,8 @@ def record_deeds(observer: Observer) -> None:
         with contextlib.suppress(Exception):
             path = _full(*arguments[:2])
             place = place_fields(sys._getframe(1))  # noqa: SLF001 - the caller's frame
-            if place and path:
+            # a function registered with atexit is called by no line of the program
+            if path and (place or event == "shutil.rmtree"):
                 count[0] += 1
                 observer.write("deed", done=done, path=path, worker=worker_number(), pid=os.getpid(), **place)
 
