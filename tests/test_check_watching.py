@@ -51,6 +51,37 @@ def check(program: Path, *options: str) -> dict:
     return json.loads(out.read_text())
 
 
+DROPPED = """
+import gc, itertools
+from torch.utils.data import DataLoader
+
+def some():
+    for _ in itertools.islice(DataLoader(range(64), batch_size=4, num_workers=2), 3):
+        pass
+
+if __name__ == "__main__":
+    gc.disable()
+    for _ in range(2):
+        some()
+        kept = [one for one in gc.get_objects() if type(one).__name__ == "_MultiProcessingDataLoaderIter"]
+        print("kept:", len(kept))
+"""
+
+
+@pytest.mark.usefixtures("isolation")
+@pytest.mark.timeout(240)
+def test_an_iterator_that_the_program_drops_is_freed_at_once(tmp_path):
+    program, evidence = tmp_path / "some.py", tmp_path / "evidence.json"
+    program.write_text(DROPPED)
+    assert check(program, "--evidence", str(evidence))["findings"] == []
+    watched = json.loads(evidence.read_text())["program"]
+    assert watched["output"].count("kept: 0") == 2
+    assert [epoch["over"] for loader in watched["processes"][0]["loaders"] for epoch in loader["epochs"]] == [
+        True,
+        True,
+    ]
+
+
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("start", "codes"), [(20, []), (15, ["UJ521"])])

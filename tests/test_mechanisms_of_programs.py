@@ -54,6 +54,16 @@ def test_a_connection_at_which_looks_found_several_workers():
     assert (found.rule.code, found.confidence) == ("UJ501", Confidence.LIKELY)
 
 
+@pytest.mark.parametrize(("second", "found"), [("socket:[7]", ["UJ501"]), ("socket:[8]", [])])
+def test_one_connection_that_no_attribute_leads_to(second, found):
+    watched, loader = program()
+    loader.worker_pids = [21, 22]
+    watched.looks = tuple(
+        Looks(21 + at, 50, {"socket": 20}, {one: 20}) for at, one in enumerate(("socket:[7]", second))
+    )
+    assert codes(watched, case_of(loader)) == found
+
+
 @pytest.mark.parametrize(
     ("pids", "locks", "word"), [((21, 22), False, "likely"), ((21, 22), True, ""), ((21,), False, "")]
 )
@@ -314,3 +324,23 @@ def test_a_recursion_error_is_explained_by_what_was_caught_first():
     caught = failure(type_name="RecursionError", root="ValueError: too long", root_at=HERE)
     (found,) = said(program("failed", failures=[caught])[0])
     assert (found.rule.code, found.location) == ("UJ508", HERE)
+
+
+def test_a_worker_that_fails_while_it_unpickles():
+    trace = 'File "/usr/lib/python3.12/multiprocessing/spawn.py", line 132, in _main\n  self = reduction.pickle.load(from_parent)'
+    ended = failure(stage="end", type_name="RecursionError", worker=-1, index="", trace=trace)
+    (found,) = said(program("failed", failures=[ended])[0])
+    assert (found.rule.code, found.location) == ("UJ101", HERE)
+    assert codes(program("failed", failures=[dataclasses.replace(ended, trace="")])[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("length", "batches", "done", "found"),
+    [(33, 5, False, ["UJ540"]), (32, 4, False, []), (33, 3, False, []), (33, 5, True, [])],
+)
+def test_a_step_that_fails_with_the_last_batch(length, batches, done, found):
+    ended = failure(stage="end", worker=-1, index="", loader=0)
+    watched, loader = program("failed", failures=[ended])
+    loader.facts = dataclasses.replace(loader.facts, length=length, batch_size=8)
+    loader.epochs = [WatchedEpoch(0, expected=-(-length // 8), batches=batches, done=done)]
+    assert codes(watched) == found
