@@ -51,10 +51,6 @@ class SourceEdit:
             raise CannotEdit(f"{self.path}:{line} has no statement")
         return max(found, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
 
-    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
-        """The class around a node."""
-        return next((one for one in self.above(node) if isinstance(one, ast.ClassDef)), None)
-
     def named_class(self, name: str) -> ast.ClassDef:
         """The class of this name."""
         for node in self.walk():

@@ -10,7 +10,7 @@ from unjam.doctor.facts.faults import WatchedFailure
 from unjam.doctor.facts.watched import WatchedLoader
 
 LONGEST = 40
-_ORDER = ("constructor", "sampler", "made", "sample", "collate", "iter", "next", "end")
+ORDER = ("constructor", "sampler", "made", "sample", "collate", "iter", "next", "end")
 
 
 def fatal(known: Knowledge) -> WatchedFailure | None:
@@ -20,7 +20,7 @@ def fatal(known: Knowledge) -> WatchedFailure | None:
         return None
     end = next((one for one in watched.failures if one.stage == "end"), None)
     found = [one for one in watched.failures if one.stage == "end" or end is None or same(one, end)]
-    return min(found, key=lambda one: _ORDER.index(one.stage) if one.stage in _ORDER else 9, default=None)
+    return min(found, key=lambda one: ORDER.index(one.stage) if one.stage in ORDER else 9, default=None)
 
 
 def same(one: WatchedFailure, end: WatchedFailure) -> bool:

@@ -31,10 +31,14 @@ class NotGivenBack(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockFileLeft(Explanation):
-    """A process waits for a lock file to go away, and the process that created it is gone."""
+    """A process waits for a lock file to go away, and the process that created it is gone.
+
+    at_exit: where the program registers a function with atexit, which a forked worker never runs.
+    """
 
     path: str
     waiter: str
+    at_exit: Place | None
 
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
@@ -68,12 +72,21 @@ def _lock_files(watched: Watched, scene: Scene) -> Iterator[Explanation]:
                 continue
             if left.place.file not in {frame.file for frame in thread.frames}:
                 continue
+            worker = any(left.pid in loader.worker_pids for loader in watched.loaders)
+            registered = attribute_calls(left.place.file, ("register",)) if worker else ()
+            at_exit = next((at for at in registered if "atexit" in quoted(at)), None)
             yield LockFileLeft(
                 culprit=f"{os.path.basename(left.path)}, created at {left.place}",
                 place=left.place,
+                at_exit=at_exit,
                 because=(
                     f"process {left.pid} created {left.path} at {quoted(left.place)}, and has ended",
                     "the file is still there: nobody is left to remove it",
+                    *(
+                        (f"that process was a worker, and a forked worker ends without running {quoted(at_exit)}",)
+                        if at_exit is not None
+                        else ()
+                    ),
                     f"{process.name} looks for it again and again at {quoted(thread.place)}",
                 ),
                 basis=AGREES,

@@ -39,7 +39,8 @@ def words(one: NotGivenBack | LockFileLeft) -> Words:
     if isinstance(one, LockFileLeft):
         return Words(
             f"{one.waiter} waits for the lock file {one.path} to disappear, but the process that created it has ended",
-            "use a lock that the kernel releases when its process ends (fcntl.flock on an open file), or remove what is left at the start",
+            "use a lock that the kernel releases when its process ends (fcntl.flock on an open file), or remove what is left at the start"
+            + ("; atexit does nothing in a forked worker, multiprocessing.util.Finalize does" if one.at_exit else ""),
         )
     thing = _THINGS.get(one.kind, "{}").format(one.culprit)
     then = f"another worker fails: {one.failed}" if one.failed else "the loader waits for it for ever"

@@ -21,8 +21,9 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
+from unjam.doctor.facts.trial import Stuck
 from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.trials import frozen, mean_seconds, worker_words
+from unjam.doctor.mechanisms.trials import count, frozen, mean_seconds, worker_words
 from unjam.doctor.mechanisms.waits import InputTakenWhole
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -59,6 +60,9 @@ def detect(case: Case) -> Finding | None:
         return None  # probably a native pool that spins after the fork (UJ203)
     alone = any(base is case.alone for base, _ in found)
     usual = mean_seconds(case.alone) or mean_seconds(case.as_is)
+    base = found[0][0]
+    if case.loader.iterable and stuck.index == "#0" and any(one.worker != stuck.worker for one in base.samples):
+        return _empty_share(case, stuck)
     return Finding(
         RULE,
         f"{worker_words(stuck)} computes and does not return",
@@ -70,6 +74,23 @@ def detect(case: Case) -> Finding | None:
         ),
         AGREES if alone else SUGGESTED,
         f"put a limit on the loop at {stuck.place}, and look at sample {stuck.index or '?'}",
+        stuck.place,
+    )
+
+
+def _empty_share(case: Case, stuck: Stuck) -> Finding:
+    """A worker of a stream that goes round without a first sample, while others deliver."""
+    name, workers = case.loader.dataset, case.loader.num_workers
+    return Finding(
+        RULE,
+        f"{worker_words(stuck)} goes round at {stuck.place} and has no first sample, while other workers have: its share of {name} may be empty",
+        f"{name}.__iter__ at {stuck.place}",
+        (
+            f"busy for {stuck.seconds:.0f} s at {quoted(stuck.place)}",
+            f"the stream is divided among {count(workers, 'worker')}",
+        ),
+        AGREES,
+        f"leave __iter__ when the worker's share is empty, and use no more workers than there are pieces ({workers} now)",
         stuck.place,
     )
 

@@ -28,6 +28,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, class_line, method_line
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.system.file_owner import is_users
@@ -52,7 +53,6 @@ class _Hint(NamedTuple):
     culprit: str = ""
 
 
-_ORDER = ("constructor", "sampler", "made", "sample", "collate", "iter", "next", "end")
 _WORDS = {
     "constructor": "creating the loader", "iter": "iter(loader)", "sampler": "the sampler", "made": "iter(dataset)",
     "sample": "loading a sample", "collate": "the collate function", "next": "the loader",
@@ -67,10 +67,10 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     loading = [one for one in watched.failures if one.stage != "end"]
     end = next((one for one in watched.failures if one.stage == "end"), None)
     # what the program caught did not end it
-    fatal = [one for one in loading if end is None or _same(one, end)]
+    fatal = [one for one in loading if end is None or failures.same(one, end)]
     if not fatal:
         return _worker_ended(watched, end)
-    first = min(fatal, key=lambda one: _ORDER.index(one.stage))
+    first = min(fatal, key=lambda one: failures.ORDER.index(one.stage))
     loader = next((one for one in watched.loaders if one.number == first.loader), None)
     hint = _hint(watched, first, loader)
     words = exception_line(first.type_name, first.message)
@@ -132,10 +132,6 @@ def _worker_ended(watched: Watched, end: WatchedFailure | None) -> list[Finding]
             )
         ]
     return []
-
-
-def _same(one: WatchedFailure, end: WatchedFailure) -> bool:
-    return one.type_name in (end.type_name, "") or one.type_name in end.message or end.message[:40] in one.message
 
 
 def _hint(watched: Watched, failure: WatchedFailure, loader: WatchedLoader | None) -> _Hint:
