@@ -18,6 +18,7 @@ import torch
 import unjam
 from support import wait_until
 from unjam.loader.driver import auto_size
+from unjam.loader.driver.consumer_lock import ConsumerLock
 from unjam.loader.engine.size_search import Limits, Setting, SizeSearch, Window
 from unjam.loader.options import AutoWorkers
 from unjam.system import limits as allowance
@@ -467,6 +468,23 @@ def test_it_goes_on_after_exceptions_from_a_signal_handler():
         signal.signal(signal.SIGALRM, before)
     assert got == sorted(set(got)), "each at most once, and in order"
     iterator = None
+
+
+def test_a_request_that_ended_without_leaving():
+    lock = ConsumerLock()
+
+    def interrupted():
+        lock.enter(lambda: False)
+        raise KeyboardInterrupt  # as a signal handler does, before anything could leave
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert not lock.is_mine
+    lock.enter(lambda: False)
+    with pytest.raises(RuntimeError):
+        lock.enter(lambda: False)
+    lock.leave()
 
 
 def test_a_dataset_that_knows_its_loader_can_go():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 
 from unjam.loader.engine.deadlines import LOOK_AGAIN
 
@@ -11,18 +13,24 @@ from unjam.loader.engine.deadlines import LOOK_AGAIN
 class ConsumerLock:
     """Makes a second thread wait; refuses a request from inside the same thread's own request.
 
-    The lock knows its owner. If a signal handler raises right after the lock was taken, the same
-    thread can enter again: it owns the lock but is not inside.
+    The lock knows its owner, and the frame that is inside. If a signal handler raises right after the
+    lock was taken, or right before it is released, that frame is gone and the thread can enter again:
+    it owns the lock but is not inside.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._inside = False
+        self._inside: FrameType | None = None
 
     @property
     def is_mine(self) -> bool:
         """Whether this thread is inside a request."""
-        return self._owned() and self._inside
+        if not self._owned() or self._inside is None:
+            return False
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way
+        while frame is not None and frame is not self._inside:
+            frame = frame.f_back
+        return frame is not None
 
     def enter(self, closed: Callable[[], bool]) -> None:
         """Wait for the lock; raise StopIteration if the loader is closed meanwhile."""
@@ -31,11 +39,11 @@ class ConsumerLock:
             while not self._lock.acquire(timeout=LOOK_AGAIN.seconds):
                 if closed():
                     raise StopIteration
-        self._inside = True
+        self._inside = sys._getframe(1)  # noqa: SLF001 - as above
 
     def leave(self) -> None:
         """Release the lock."""
-        self._inside = False
+        self._inside = None
         self._lock.release()
 
     def enter_to_close(self, seconds: float) -> bool:
