@@ -57,11 +57,15 @@ def test_a_connection_at_which_looks_found_several_workers():
 @pytest.mark.parametrize(("second", "found"), [("socket:[7]", ["UJ501"]), ("socket:[8]", [])])
 def test_one_connection_that_no_attribute_leads_to(second, found):
     watched, loader = program()
+    lock = Part("dataset.lock", "lock", "Lock", HERE, ObjectState(between_processes=True))
     loader.worker_pids = [21, 22]
     watched.looks = tuple(
         Looks(21 + at, 50, {"socket": 20}, {one: 20}) for at, one in enumerate(("socket:[7]", second))
     )
     assert codes(watched, case_of(loader)) == found
+    guarded = case_of(loader)
+    guarded.parts = (lock,)
+    assert all(one.confidence is Confidence.POSSIBLE for one in said(watched, guarded))
 
 
 @pytest.mark.parametrize(

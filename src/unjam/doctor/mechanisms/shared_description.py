@@ -69,7 +69,7 @@ def _unnamed(case: Case, looks: list[Looks]) -> Iterator[Explanation]:
             *((f"at {quoted(line)}",) if line is not None else ()),
             "it was open before the workers were forked, so an answer goes to whichever worker reads first",
         ),
-        basis=AGREES,
+        basis=SUGGESTED if _is_guarded(case) else AGREES,
         case=case,
         kind="socket",
         target=target,
@@ -81,7 +81,6 @@ def _unnamed(case: Case, looks: list[Looks]) -> Iterator[Explanation]:
 
 def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:
     assert case.seen is not None
-    guarded = any(one.state.between_processes for one in case.kinds("lock", "semaphore"))
     return SharedDescription(
         culprit=iterator_of(part.path),
         place=part.place,
@@ -90,7 +89,7 @@ def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:
             *((f"connected at {quoted(part.place)}",) if part.place else ()),
             "it was open before the workers were forked, so an answer goes to whichever worker reads first",
         ),
-        basis=_alone(case) or (SUGGESTED if guarded else AGREES),
+        basis=_alone(case) or (SUGGESTED if _is_guarded(case) else AGREES),
         case=case,
         kind="socket",
         target=part.state.target,
@@ -98,6 +97,11 @@ def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:
         failed="each can get the answer to another's question",
         accounts_for=("differs", "raised"),
     )
+
+
+def _is_guarded(case: Case) -> bool:
+    """Whether a lock between processes may let one worker at a time ask."""
+    return any(one.state.between_processes for one in case.kinds("lock", "semaphore"))
 
 
 def _alone(case: Case) -> Basis | None:

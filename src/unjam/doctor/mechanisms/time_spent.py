@@ -68,7 +68,7 @@ class EveryWorkerDoesAll(Explanation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerTakesTime(Explanation):
-    """The process that trains spends its time on the sampler. seconds: of all passes. alone: nothing else is done meanwhile."""
+    """The process that trains spends its time on the sampler. seconds: of all passes."""
 
     sampler: str
     loader: str
