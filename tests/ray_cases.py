@@ -427,8 +427,8 @@ def test_shared_data_travels():
 
 @LONG
 def test_an_agent_that_does_not_answer(monkeypatch):
+    from unjam.deadlines import Deadline
     from unjam.loader.cluster import node_link
-    from unjam.loader.engine.deadlines import Deadline
 
     monkeypatch.setattr(node_link, "NODE_SILENT", Deadline("", 3.0, ""))
     loader = unjam.DataLoader(Slow(), batch_size=4, num_workers=4, pool="ray")

@@ -17,10 +17,10 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 import unjam
 from fake_cluster import FakeNode
 from support import Rows, Stream, wait_until
+from unjam.deadlines import Deadline
 from unjam.loader.cluster import cluster_pool
 from unjam.loader.cluster.ray_cluster import Node, shares
 from unjam.loader.cluster.remote_batch import missing_there
-from unjam.loader.engine.deadlines import Deadline
 from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.job import Failed
 

@@ -412,8 +412,8 @@ def test_a_collate_function_that_changes_its_samples(workers):
 def test_nothing_is_proven_when_time_is_up(monkeypatch):
     import time
 
+    from unjam.deadlines import Deadline
     from unjam.loader import outlier
-    from unjam.loader.engine.deadlines import Deadline
 
     monkeypatch.setattr(outlier, "PROBE_COLLATE", Deadline("test", 0.05, "short"))
 

@@ -15,8 +15,8 @@ import pytest
 
 from support import python, script
 from test_security import NOBODY, Runs, as_nobody  # noqa: F401 - a fixture
+from unjam.deadlines import NAME_TAKEN
 from unjam.loader.cluster import node_copy as copies
-from unjam.loader.engine.deadlines import NAME_TAKEN
 from unjam.loader.ship.shipping import Manifest
 
 CONTENT = os.urandom(8) + b"the content of a dataset" * 100

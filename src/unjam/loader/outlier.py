@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unjam.loader.engine.deadlines import PROBE_COLLATE
+from unjam.deadlines import PROBE_COLLATE
 
 MOST_LEAVES = 1000
 MOST_KEYS = 12

@@ -24,7 +24,7 @@ import sys
 import threading
 import tokenize
 
-from unjam.loader.engine.deadlines import THEIR_FILE
+from unjam.deadlines import THEIR_FILE
 from unjam.system.waiting import read_text
 
 MOST_BYTES = 2 << 20

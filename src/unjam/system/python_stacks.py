@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from unjam.loader.engine.deadlines import SPY
+from unjam.deadlines import SPY
 from unjam.system.stacks import Frame
 
 MOST_BYTES = 64 << 20

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 
-from unjam.loader.engine.deadlines import ASK_GIT
+from unjam.deadlines import ASK_GIT
 
 
 class CannotWrite(Exception):

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from unjam.deadlines import ASK_AGAIN
 from unjam.doctor.run.launch import CannotRun, words
 from unjam.doctor.run.settings import Settings, remove_folder, with_folder
-from unjam.loader.engine.deadlines import ASK_AGAIN
 
 # seconds after which a program that has not finished its batches is killed
 MOST = 600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from unjam.loader.engine.deadlines import NODE_START
+from unjam.deadlines import NODE_START
 from unjam.loader.pool import fork_server
 
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from unjam.deadlines import BALANCE, CLOSE_NODE, LOOK_AGAIN, OBEY_KILL, PLACE_AGAIN
 from unjam.errors import ClusterError
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_link import Cluster, NodeLink, RemoteWorker, unknown
@@ -25,7 +26,6 @@ from unjam.loader.cluster.remote_batch import Held, RemoteBatch, RemoteFailure
 from unjam.loader.cluster.waker import Waker
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
-from unjam.loader.engine.deadlines import BALANCE, CLOSE_NODE, LOOK_AGAIN, OBEY_KILL, PLACE_AGAIN
 from unjam.loader.pool.exit_status import sample_of
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.process_pool import ProcessPool

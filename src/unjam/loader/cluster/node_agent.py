@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 import unjam
+from unjam.deadlines import CLOSE_NODE, LOOK_AGAIN
 from unjam.errors import CannotStartError
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_copy import node_copy
 from unjam.loader.cluster.waker import Waker
-from unjam.loader.engine.deadlines import CLOSE_NODE, LOOK_AGAIN
 from unjam.loader.pool.process_pool import ProcessPool
 from unjam.loader.pool.protocol import Arrival
 from unjam.loader.pool.results import ArrivedBatch, understand

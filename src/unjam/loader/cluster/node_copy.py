@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from unjam.loader.engine.deadlines import NAME_TAKEN, NODE_COPY
+from unjam.deadlines import NAME_TAKEN, NODE_COPY
 from unjam.loader.ship.shipping import Manifest
 from unjam.system.memory import Mapping, OwnedFd, create, create_sealable
 from unjam.system.private_files import is_own_peer

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from unjam.deadlines import ASK_NODE, CLOSE_NODE, LOOK_AGAIN, NODE_PULSE, NODE_SILENT, NODE_START
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_agent import BUSY, LINGER, boot
-from unjam.loader.engine.deadlines import ASK_NODE, CLOSE_NODE, LOOK_AGAIN, NODE_PULSE, NODE_SILENT, NODE_START
 from unjam.loader.transport.status_page import Heartbeat, Stage
 from unjam.loader.worker import messages
 from unjam.loader.worker.spec import WorkerSpec

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from unjam.deadlines import NODE_START
 from unjam.errors import CannotShipError, ClusterError, UnjamWarning
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.actor import ActorAgent
 from unjam.loader.cluster.node_agent import version
 from unjam.loader.cluster.node_copy import digest_of
 from unjam.loader.cluster.node_link import AgentCannotStart, AgentLost, NodeLink
-from unjam.loader.engine.deadlines import NODE_START
 from unjam.loader.pool.start import PayloadCache
 from unjam.loader.ray_pool import RayPool
 from unjam.loader.ship import shipping

@@ -8,10 +8,10 @@ import functools
 import os
 from typing import Any
 
+from unjam.deadlines import CLOSE_NODE
 from unjam.errors import CannotShipError
 from unjam.loader.cluster import ray_cluster
 from unjam.loader.cluster.cluster_pool import ClusterPool
-from unjam.loader.engine.deadlines import CLOSE_NODE
 from unjam.loader.pool.open_pools import close_all
 from unjam.loader.pool.start import PayloadCache, open_pool
 from unjam.loader.ray_pool import RayPool

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import torch
 
+from unjam.deadlines import COPY_ENDS
 from unjam.errors import DeviceError
-from unjam.loader.engine.deadlines import COPY_ENDS
 from unjam.system.logs import log
 
 # registered memory is pinned for every device of the process

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from unjam.deadlines import LOOK_AROUND
 from unjam.loader.device.transfer import Transfer
-from unjam.loader.engine.deadlines import LOOK_AROUND
 from unjam.loader.pool.protocol import BatchResult, Facts
 from unjam.system.torch_private import pin_memory
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from unjam.loader.engine.deadlines import LOOK_AGAIN
+from unjam.deadlines import LOOK_AGAIN
 
 
 class ConsumerLock:

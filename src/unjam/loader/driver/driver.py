@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from unjam.deadlines import LOOK_AGAIN
 from unjam.errors import SampleError, TooManyErrorsError
 from unjam.loader.device.transfer import Transfer
 from unjam.loader.driver.auto_size import AutoSizer
@@ -33,7 +34,6 @@ from unjam.loader.driver.stalls import StallDetector
 from unjam.loader.driver.worker_marks import WorkerMarks
 from unjam.loader.engine import actions as act
 from unjam.loader.engine import events as ev
-from unjam.loader.engine.deadlines import LOOK_AGAIN
 from unjam.loader.engine.elastic_machine import ElasticMachine
 from unjam.loader.engine.machine import Machine
 from unjam.loader.pool.protocol import Arrival, Asked, Facts, Pool, Work

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unjam.deadlines import LOOK_AGAIN, NOTICE_PAUSE
 from unjam.loader.engine import events as ev
-from unjam.loader.engine.deadlines import LOOK_AGAIN, NOTICE_PAUSE
 from unjam.loader.pool.protocol import Pool, Work
 from unjam.loader.transport.status_page import Heartbeat, Stage
 

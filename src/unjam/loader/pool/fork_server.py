@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from multiprocessing import process, spawn
 from typing import TypeVar
 
+from unjam.deadlines import OBEY_KILL, SERVER_LOCK, SERVER_REPLY, SERVER_START, Deadline
 from unjam.errors import CannotStartError
-from unjam.loader.engine.deadlines import OBEY_KILL, SERVER_LOCK, SERVER_REPLY, SERVER_START, Deadline
 from unjam.loader.transport.channel import Channel, ChannelClosed, Envelope, pair
 from unjam.loader.worker import server
 from unjam.loader.worker.forker import Fork, Forked, NotForked

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from unjam.deadlines import OBEY_KILL
 from unjam.errors import CannotStartError
-from unjam.loader.engine.deadlines import OBEY_KILL
 from unjam.loader.pool import fork_server, open_pools
 from unjam.loader.pool.fork_server import ForkClient
 from unjam.loader.transport.channel import pair

@@ -26,9 +26,9 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from unjam.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
 from unjam.errors import CannotStartError
 from unjam.loader.engine.actions import Reason
-from unjam.loader.engine.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
 from unjam.loader.pool.exit_status import OomKillCounter, death_of, exit_of, wait_for_exits
 from unjam.loader.pool.launcher import Launcher
 from unjam.loader.pool.open_pools import open_pools

@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+from unjam.deadlines import REBUILD
 from unjam.errors import CannotStartError
-from unjam.loader.engine.deadlines import REBUILD
 from unjam.loader.pool import fork_server
 from unjam.loader.pool.fork_server import ForkClient
 from unjam.loader.ship import large_containers

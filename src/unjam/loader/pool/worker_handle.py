@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from unjam.deadlines import GLANCE, TAKE_STACK, Deadline
 from unjam.loader.engine.actions import Reason
-from unjam.loader.engine.deadlines import GLANCE, TAKE_STACK, Deadline
 from unjam.loader.transport.channel import MOST_FDS, Channel, ChannelClosed
 from unjam.loader.transport.leases import Leases
 from unjam.loader.transport.status_page import Stage, StatusPage

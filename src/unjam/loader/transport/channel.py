@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from unjam.loader.engine.deadlines import Deadline
+from unjam.deadlines import Deadline
 
 _HEADER = struct.Struct("<IQBB")
 _CHUNK = 1 << 16

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from unjam.loader.engine.deadlines import HAND_OVER, LOOK_AROUND
+from unjam.deadlines import HAND_OVER, LOOK_AROUND
 from unjam.loader.transport.channel import Channel, ChannelClosed, Envelope
 from unjam.loader.worker.parent_death import ParentWatch, die_with_parent
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
+from unjam.deadlines import LOOK_AROUND
 from unjam.errors import place
-from unjam.loader.engine.deadlines import LOOK_AROUND
 from unjam.loader.engine.policy import Decision
 from unjam.loader.ship import shipping
 from unjam.loader.ship.process_state import use_tracker

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 
-from unjam.loader.engine.deadlines import LOOK_AROUND
+from unjam.deadlines import LOOK_AROUND
 
 _PR_SET_PDEATHSIG = 1
 

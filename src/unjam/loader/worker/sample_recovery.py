@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol
 
+from unjam.deadlines import RETRY_FIRST, RETRY_MOST
 from unjam.errors import place
-from unjam.loader.engine.deadlines import RETRY_FIRST, RETRY_MOST
 from unjam.loader.engine.policy import Decision
 from unjam.loader.transport.status_page import SINCE, STOP, Stage
 from unjam.loader.worker.batch_culprit import among

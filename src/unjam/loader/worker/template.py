@@ -32,7 +32,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from unjam.loader.engine.deadlines import TEMPLATE_IDLE
+from unjam.deadlines import TEMPLATE_IDLE
 from unjam.loader.ship import shipping, uncounted
 from unjam.loader.ship.process_state import ProcessState, use_tracker
 from unjam.loader.ship.reachable_modules import is_installed_module

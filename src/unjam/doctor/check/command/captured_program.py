@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from unjam.deadlines import FOLLOW, GATHER, START_FRESH
 from unjam.doctor.check.cleanup_process import CleanupProcess, remove_program
 from unjam.doctor.check.command.assemble import assemble
 from unjam.doctor.check.command.measuring_process import MeasuringProcess
@@ -22,7 +23,6 @@ from unjam.doctor.check.trial.program_world import missing
 from unjam.doctor.check.trial.tracking import Setup
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
-from unjam.loader.engine.deadlines import FOLLOW, GATHER, START_FRESH
 from unjam.system.children import reap
 from unjam.system.isolation.program_files import ProgramFiles
 from unjam.system.leftovers import places, prefix, sweep

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from unjam.deadlines import WATCH_TRIAL
 from unjam.doctor.check.processes import end_session, session, sweep_shared_memory
 from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
-from unjam.loader.engine.deadlines import WATCH_TRIAL
 from unjam.system.children import reap
 from unjam.system.exits import decode
 from unjam.system.memory_limits import available_memory

@@ -8,11 +8,11 @@ import subprocess
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 
+from unjam.deadlines import ASK_AGAIN, LET_GO
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
 from unjam.doctor.check.processes import child_command, kill_session
 from unjam.doctor.check.target.observer import observed_environment
 from unjam.doctor.check.target.twin import Caught, Done, Ended, Gather, Measure, Try
-from unjam.loader.engine.deadlines import ASK_AGAIN, LET_GO
 from unjam.system.children import reap
 from unjam.system.exits import decode
 from unjam.system.isolation.program_files import ProgramFiles

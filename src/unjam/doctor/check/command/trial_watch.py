@@ -15,10 +15,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from unjam.deadlines import TAKE_STACK, WATCH_TRIAL
 from unjam.doctor.check.processes import Usage, end_session, pause, queued, session, sweep_shared_memory
 from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.event_log import progress, read
-from unjam.loader.engine.deadlines import TAKE_STACK, WATCH_TRIAL
 from unjam.system import stacks, waiting
 from unjam.system.children import reap
 from unjam.system.memory_limits import Kills, available_memory, oom_kills

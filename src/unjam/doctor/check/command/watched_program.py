@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from unjam.deadlines import ASK_AGAIN, EXIT, FOLLOW, GATHER, LET_GO
 from unjam.doctor.check.command.assemble_watched import assemble_watched
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
 from unjam.doctor.check.command.program_looks import ProgramLooks
@@ -31,7 +32,6 @@ from unjam.doctor.facts.trial import Plan, Trial
 from unjam.doctor.facts.watched import Watched, WatchedProcess
 from unjam.doctor.why.families import families_of
 from unjam.doctor.why.observe import observe
-from unjam.loader.engine.deadlines import ASK_AGAIN, EXIT, FOLLOW, GATHER, LET_GO
 from unjam.system.children import reap
 from unjam.system.isolation.program_files import REAL, VIEW
 from unjam.system.memory_limits import available_memory

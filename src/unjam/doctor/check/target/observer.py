@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from unjam.deadlines import HOLD_END, WATCH_TRIAL
 from unjam.doctor.check.cleanup_process import WATCH_VARIABLE
 from unjam.doctor.check.processes import pause
 from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.exception_words import words_of
 from unjam.doctor.facts.trial import users_place
-from unjam.loader.engine.deadlines import HOLD_END, WATCH_TRIAL
 from unjam.system.by_identity import ByIdentity
 from unjam.system.import_hook import after_import
 from unjam.system.isolation import redirect

@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
+from unjam.deadlines import ASK_AGAIN, OBEY_KILL
 from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.processes import child_command
 from unjam.doctor.check.target import gather as facts
@@ -31,7 +32,6 @@ from unjam.doctor.check.trial.program_world import Server, own_servers
 from unjam.doctor.check.trial.tracking import Setup
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Place, users_place
-from unjam.loader.engine.deadlines import ASK_AGAIN, OBEY_KILL
 from unjam.system.children import reap
 from unjam.system.isolation.mounts import CannotIsolate
 from unjam.system.isolation.program_files import REAL, ProgramFiles

@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
+from unjam.deadlines import GATHER
 from unjam.doctor.check.cleanup_process import note
 from unjam.doctor.check.target.observer import Observer
 from unjam.doctor.check.target.twin import Captured, Snapshot, Twin, moment_of, outside_doctor
 from unjam.doctor.facts.trial import Place
-from unjam.loader.engine.deadlines import GATHER
 from unjam.system.children import reap
 from unjam.system.isolation.program_files import ProgramFiles
 from unjam.system.memory_limits import available_memory

@@ -9,8 +9,8 @@ import sys
 import threading
 from collections import Counter
 
+from unjam.deadlines import LOOK_AT_LINES
 from unjam.doctor.facts.trial import Place
-from unjam.loader.engine.deadlines import LOOK_AT_LINES
 from unjam.system.file_owner import is_users
 
 BEGIN = 0.5  # seconds: shorter loading needs no explanation

@@ -20,6 +20,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from unjam.deadlines import ASK_AGAIN
 from unjam.doctor.check.trial import sandbox
 from unjam.doctor.check.trial.changes import own_file
 from unjam.doctor.check.trial.exception_words import described
@@ -28,7 +29,6 @@ from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.run import batch_name, size_of
 from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
 from unjam.loader.driver.auto_size import divides_itself
-from unjam.loader.engine.deadlines import ASK_AGAIN
 from unjam.loader.transport.status_page import Stage
 from unjam.system import limits, waiting
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from unjam.deadlines import SETTLE
 from unjam.doctor.check import growing
 from unjam.doctor.check.cleanup_process import note
 from unjam.doctor.check.inventory import Inventory, contents, open_files, sizes, walk
@@ -27,7 +28,6 @@ from unjam.doctor.check.trial.looks import Looks
 from unjam.doctor.check.trial.tracking import Setup
 from unjam.doctor.facts.digest import weigh
 from unjam.doctor.facts.trial import Plan
-from unjam.loader.engine.deadlines import SETTLE
 
 GOODBYE = 0
 UNJAM = "unjam"  # the way in which unjam's loader starts workers if the program does not choose one

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from unjam.deadlines import WATCH_TRIAL
 from unjam.doctor.check.inventory import Inventory, walk
 from unjam.doctor.check.processes import pause
 from unjam.doctor.check.randomness import Randomness
@@ -21,7 +22,6 @@ from unjam.doctor.check.trial.looks import Looks
 from unjam.doctor.check.trial.program_world import Server, note_error
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.trial import Plan
-from unjam.loader.engine.deadlines import WATCH_TRIAL
 from unjam.loader.outlier import read as read_shape
 
 MEMORY_EVERY = 0.2  # most seconds between two readings of a worker's memory
