@@ -509,10 +509,23 @@ def test_devices_that_are_none():
         DataLoader(Rows(), device="gpu")
     with pytest.raises(TypeError, match="device should be"):
         DataLoader(Rows(), device=1.5)
-    with pytest.raises(ValueError, match="on_device needs a device"):
+    with pytest.raises(ValueError, match="on_device needs device"):
         DataLoader(Rows(), on_device=lambda batch: batch)
     with pytest.raises(TypeError, match="on_device should be a function"):
         DataLoader(Rows(), device="cuda", on_device=3)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
+def test_the_function_for_the_device_runs_on_the_cpu_too(workers, device):
+    loader = DataLoader(Rows(), 4, num_workers=workers, device=device, on_device=lambda batch: (-batch[0], batch[1]))
+    plain = list(DataLoader(Rows(), 4))
+    for (data, index), (expected, places) in zip(loader, plain, strict=True):
+        assert torch.equal(data, -expected)
+        assert torch.equal(index, places)
+    failing = DataLoader(Rows(), 4, num_workers=workers, device="cpu", on_device=lambda batch: batch["image"])
+    with pytest.raises(TypeError, match="list indices|tuple indices"):
+        next(iter(failing))
 
 
 @pytest.mark.skipif("torch.cuda.is_available()", reason="there is a device here")

@@ -17,7 +17,7 @@ from unjam.errors import CannotResumeError, SampleError
 from unjam.loader import options as own_options
 from unjam.loader import resume
 from unjam.loader.driver.auto_size import AutoSizer, divides_itself, first_size
-from unjam.loader.options import AutoWorkers, LoaderOptions
+from unjam.loader.options import AutoWorkers, LoaderOptions, OptionKeywords
 from unjam.loader.pool import fork_server
 from unjam.loader.ray_pool import DEPTH_ON_CLUSTER, pool_of
 from unjam.loader.state import LoaderState, attach, own_of
@@ -27,6 +27,8 @@ from unjam.system import torch_private
 from unjam.system.logs import log
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from unjam.loader.incident import Incident
 
 T_co = TypeVar("T_co", covariant=True)
@@ -71,7 +73,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        **options: Any,
+        **options: Unpack[OptionKeywords],
     ) -> None:
         own = LoaderOptions.from_keywords(options, others=_TORCHS_OPTIONS)
         LoaderOptions.check_workers(num_workers)

@@ -13,7 +13,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from unjam.errors import SampleError
 from unjam.loader.engine.policy import Decision, Policy
@@ -22,9 +22,32 @@ from unjam.loader.ray_pool import RayPool, pool_of
 if TYPE_CHECKING:
     import torch
 
+Rng = Literal["worker", "sample"]
+OnWorkerDeath = Literal["restart", "raise"]
 OnError = Literal["raise", "skip", "replace", "retry"] | Callable[[SampleError], str]
 
 _WORDS = tuple(decision.value for decision in Decision)
+
+
+class OptionKeywords(TypedDict, total=False):
+    """The options as type checkers and editors see them; a test compares their names and types with `LoaderOptions`."""
+
+    on_error: OnError
+    retries: int
+    max_errors: float | None
+    error_log: str | os.PathLike[str] | None
+    sample_timeout: float | None
+    warn_after: float | None
+    on_worker_death: OnWorkerDeath
+    max_restarts: int
+    worker_threads: int | None
+    memory_budget: int | None
+    rng: Rng
+    snapshot_every_n_steps: int
+    device: torch.device | str | int | None
+    on_device: Callable[[Any], Any] | None
+    pool: RayPool | str | None
+    profile: bool
 
 
 class AutoWorkers(int):
@@ -89,7 +112,7 @@ class LoaderOptions:
         float,
         "seconds without a batch after which the log explains who is on what, and where; None for never.",
     )
-    on_worker_death: Literal["restart", "raise"] = _option(
+    on_worker_death: OnWorkerDeath = _option(
         "restart",
         str,
         '"restart" (a new worker makes the lost batches again) or "raise".',
@@ -105,7 +128,7 @@ class LoaderOptions:
         "the most bytes of batches between sampler and consumer; by default a quarter of what is free. It can lower how far "
         "workers run ahead, never which worker makes which batch.",
     )
-    rng: Literal["worker", "sample"] = _option(
+    rng: Rng = _option(
         "worker",
         str,
         'what random numbers belong to: "worker" (default, torch\'s to the byte) or "sample": before each sample the generators of '
@@ -119,7 +142,7 @@ class LoaderOptions:
         "how often a dataset with `state_dict()` is asked for its state: at every n-th batch of a worker. A resumed run reads the "
         "samples since then again.",
     )
-    device: Any = _option(  # noqa: RUF009 - as above
+    device: torch.device | str | int | None = _option(  # noqa: RUF009 - as above
         None,
         str,
         'an accelerator (`"cuda"`, `"cuda:1"`, `"xpu"`, a `torch.device`) that the batches are sent to, ahead of the training and '
@@ -132,7 +155,7 @@ class LoaderOptions:
         "a function that gets each batch on the device and returns what the training gets, on the stream of the copies: casts, "
         "normalisation, mixing of samples. It needs `device`.",
     )
-    pool: Any = _option(  # noqa: RUF009 - as above
+    pool: RayPool | str | None = _option(  # noqa: RUF009 - as above
         None,
         str,
         'where the workers are: "processes" of this machine (default), "ray" for the nodes of a Ray cluster ("ray:64": 64 of them, '
@@ -170,9 +193,9 @@ class LoaderOptions:
         _whole("snapshot_every_n_steps", self.snapshot_every_n_steps, least=0)
         if self.on_device is not None and not callable(self.on_device):
             raise TypeError(f"on_device should be a function or None, but got on_device={self.on_device!r}")
-        accelerator = self.accelerator
-        if self.on_device is not None and accelerator is None:
-            raise ValueError(f"on_device needs a device that is not the CPU, but device={self.device!r}")
+        self.accelerator  # noqa: B018 - raises if the device is not one
+        if self.on_device is not None and self.device is None:
+            raise ValueError('on_device needs device=..., for example "cuda", or "cpu" to run it in this process')
         pool_of(self.pool)
         if self.memory_budget is not None:
             _whole("memory_budget", self.memory_budget, least=1)

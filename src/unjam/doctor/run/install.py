@@ -7,19 +7,22 @@ import os
 import sys
 import time
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 from unjam.doctor.run import begin
 from unjam.doctor.run.patches import PATCHES
 from unjam.doctor.run.settings import Settings, remove_folder, with_folder
 from unjam.errors import UnjamWarning
-from unjam.loader.options import LoaderOptions
+from unjam.loader.options import LoaderOptions, OptionKeywords
 from unjam.system.file_owner import calling_place
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _installed: list[Settings] = []
 
 
-def install(*, auto: bool = False, observe: bool = False, summary: bool = True, **options: Any) -> None:
+def install(*, auto: bool = False, observe: bool = False, summary: bool = True, **options: Unpack[OptionKeywords]) -> None:
     """Make every torch `DataLoader` of this process load with unjam.
 
     Call it before or after the import of torch. The class remains torch's; only its iterator is

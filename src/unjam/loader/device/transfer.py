@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from unjam.loader.engine.events import Result
 from unjam.loader.pool.protocol import Arrival, BatchResult, Work
 
@@ -40,6 +42,13 @@ class Transfer:
 
     def advance(self) -> None:
         """Begin what can be begun now."""
+
+    def finish(self, data: Any) -> Any:
+        """Return what the consumer gets for an opened batch: with `device="cpu"`, what `on_device` makes of it."""
+        if self.on_device is None:
+            return data
+        with torch.inference_mode(mode=False), torch.no_grad():
+            return self.on_device(data)
 
     def close(self) -> None:
         """Begin nothing more."""

@@ -256,7 +256,7 @@ class Driver:
             problem = self._on_error.finish_batch(batch, facts.failures(), empty=result.empty, raises=result.raises)
         if problem is None and not result.empty:
             try:
-                data = result.open(copy=self.pool.held() >= MOST_HELD)
+                data = self._transfer.finish(result.open(copy=self.pool.held() >= MOST_HELD))
                 self._opened = (batch, data)
             except Exception as error:  # noqa: BLE001 - the batch cannot be rebuilt; raised below
                 problem = error

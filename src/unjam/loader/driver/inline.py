@@ -11,6 +11,7 @@ from typing import Any
 from unjam.errors import SampleError, TooManyErrorsError
 from unjam.loader.device import structure
 from unjam.loader.device.mover import Mover
+from unjam.loader.device.transfer import Transfer
 from unjam.loader.driver.consumer_lock import ConsumerLock
 from unjam.loader.driver.delivered import Delivered
 from unjam.loader.driver.index_source import IndexSource
@@ -63,6 +64,7 @@ class InlineDriver:
         mover: Mover | None = None,
     ) -> None:
         self._mover = mover
+        self._transfer = mover or Transfer()
         self._on_error = OnErrorPolicy(settings.policy, recorder)
         context = InlineContext(self._on_error.ask, warn_once)
         collate = worker_input.collate_fn
@@ -106,22 +108,19 @@ class InlineDriver:
         """Return the next batch or raise its error; StopIteration at the end of the epoch."""
         self.lock.enter(lambda: self.closed)
         self._indices.draw, self._on_error.function = draw, function
-        if self._mover is not None:
-            self._mover.on_device = on_device
+        self._transfer.on_device = on_device
         try:
             return self._next()
         finally:
             self._indices.draw = self._on_error.function = None
-            if self._mover is not None:
-                self._mover.on_device = None
+            self._transfer.on_device = None
             self.lock.leave()
 
     def close(self) -> None:
         """Make no more batches."""
         self.closed = True
         self._drawn = self._made = None
-        if self._mover is not None:
-            self._mover.close()
+        self._transfer.close()
 
     def _next(self) -> Any:
         begun = time.monotonic_ns()
@@ -193,7 +192,7 @@ class InlineDriver:
     def _transferred(self, work: Work, data: Any) -> Any:
         mover = self._mover
         if mover is None:
-            return data if self._pin is None else pin_memory(data, *self._pin)
+            return self._transfer.finish(data if self._pin is None else pin_memory(data, *self._pin))
         mover.advance()
         mover.work = {work.batch: work}
         try:
