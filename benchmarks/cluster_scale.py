@@ -7,6 +7,7 @@ pool, links, opening of batches. What Ray itself costs for each reply is measure
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import pickle
 import statistics
 import threading
@@ -28,7 +29,7 @@ from unjam.loader.engine.config import Config
 from unjam.loader.engine.machine import Machine
 from unjam.loader.engine.policy import Policy
 from unjam.loader.pool.worker_reports import WorkerReports
-from unjam.loader.transport.unpacking import BufferAt
+from unjam.loader.transport.unpacking import BufferAt, PackedBatch
 from unjam.loader.worker import messages
 from unjam.loader.worker.spec import WorkerSpec
 
@@ -36,7 +37,7 @@ from unjam.loader.worker.spec import WorkerSpec
 class ReadyAgent:
     """Answers each task at once with the same batch."""
 
-    def __init__(self, made: messages.BatchMade, data: bytes) -> None:
+    def __init__(self, made: PackedBatch, data: bytes) -> None:
         self._made, self._data = made, data
         self._todo: deque[Any] = deque()
         self._some = threading.Condition()
@@ -52,19 +53,16 @@ class ReadyAgent:
             if not self._todo:
                 self._some.wait(seconds)
             todo, self._todo = self._todo, deque()
-        news: list[Any] = []
+        events: list[Any] = []
         for order in todo:
             if isinstance(order, msg.StartWorkers):
-                news += [
+                events += [
                     msg.FromWorker(spec.worker, messages.Prepared(time.monotonic_ns(), 0), b"") for spec in order.specs
                 ]
-            elif isinstance(order, msg.SendTask):
-                made = self._made
-                fields = (made.stream, made.stream_at, made.buffers, None, (), made.samples, made.times, b"")
-                news.append(
-                    msg.FromWorker(order.worker, messages.BatchMade(order.task.batch, *fields), memoryview(self._data))
-                )
-        return msg.Reply(time.monotonic_ns(), boot(), tuple(news))
+            elif isinstance(order, msg.SendRequest):
+                made = dataclasses.replace(self._made, batch=order.request.batch)
+                events.append(msg.FromWorker(order.worker, made, memoryview(self._data)))
+        return msg.Reply(time.monotonic_ns(), boot(), tuple(events))
 
     def ask(self, question: str, argument: Any, within: float) -> Any:
         del question, argument, within
@@ -76,7 +74,7 @@ class ReadyAgent:
 class ReadyCluster:
     """Nodes of sixteen processors."""
 
-    def __init__(self, made: messages.BatchMade, data: bytes) -> None:
+    def __init__(self, made: PackedBatch, data: bytes) -> None:
         self._made, self._data = made, data
 
     def grow(self, workers: int, links: list[NodeLink], specs: Any, wake: Any) -> list[NodeLink]:
@@ -90,7 +88,7 @@ class ReadyCluster:
         return ""
 
 
-def batch_of(size: int) -> tuple[messages.BatchMade, bytes]:
+def batch_of(size: int) -> tuple[PackedBatch, bytes]:
     """A batch of one tensor, packed as a worker packs it."""
     from unjam.loader.transport import unpacking
 
@@ -100,7 +98,7 @@ def batch_of(size: int) -> tuple[messages.BatchMade, bytes]:
 
     stream = pickle.dumps([Tensor()])
     times = torch.full((11,), time.monotonic_ns(), dtype=torch.int64).numpy().tobytes()
-    return messages.BatchMade(0, stream, None, (BufferAt(0, 0, False),), None, (), 8, times, b""), bytes(size)
+    return PackedBatch(stream, None, (BufferAt(0, 0, False),), None, 0, samples=8, times=times), bytes(size)
 
 
 def measure(workers: int, size: int, batches: int) -> tuple[float, float]:

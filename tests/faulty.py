@@ -157,7 +157,7 @@ class Collate:
 def send_half_and(way: str) -> None:
     """The next batch that this worker sends stops half-way, and so does the worker."""
     from unjam.loader.transport.channel import Channel
-    from unjam.loader.worker.messages import BatchMade
+    from unjam.loader.transport.unpacking import PackedBatch
 
     post, flush = Channel.post, Channel.flush
 
@@ -167,7 +167,7 @@ def send_half_and(way: str) -> None:
         end(way)
 
     def post_half(self, message, data=b"", fds=()):
-        Channel.flush = flush_half if isinstance(message, BatchMade) else flush
+        Channel.flush = flush_half if isinstance(message, PackedBatch) else flush
         post(self, message, data, fds)
 
     Channel.post = post_half

@@ -32,7 +32,7 @@ FLOORS = {
     "loader.engine": 0,
     "system": 1,
     "shared": 2,
-    "loader.ray_pool": 1,
+    "loader.pool_spec": 1,
     "loader.options": 2,
     "loader.incident": 2,
     "loader.sample_key": 2,

@@ -22,7 +22,7 @@ from unjam.loader.cluster import cluster_pool
 from unjam.loader.cluster.ray_cluster import Node, shares
 from unjam.loader.cluster.remote_batch import missing_there
 from unjam.loader.worker.exceptions import record
-from unjam.loader.worker.job import Failed
+from unjam.loader.worker.job import SampleFailure
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -199,7 +199,7 @@ def test_a_path_that_exists_only_here(tmp_path):
     here.write_text("abc")
 
     def failed(error):
-        return Failed(0, 13, 0, 0, "getitem", 0.0, record(error, (), by_value=False))
+        return SampleFailure(0, 13, 0, 0, "getitem", 0.0, record(error, (), by_value=False))
 
     lost = FileNotFoundError(2, "No such file or directory", str(here))
     assert f"{here} exists on this machine" in missing_there(failed(lost))

@@ -524,7 +524,7 @@ def test_the_function_for_the_device_runs_on_the_cpu_too(workers, device):
         assert torch.equal(data, -expected)
         assert torch.equal(index, places)
     failing = DataLoader(Rows(), 4, num_workers=workers, device="cpu", on_device=lambda batch: batch["image"])
-    with pytest.raises(TypeError, match="list indices|tuple indices"):
+    with pytest.raises(TypeError, match=r"(list|tuple) indices"):
         next(iter(failing))
 
 

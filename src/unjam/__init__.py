@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unjam.loader.elastic_sampler import ElasticSampler
     from unjam.loader.incident import Incident
     from unjam.loader.options import OnError
-    from unjam.loader.ray_pool import RayPool
+    from unjam.loader.pool_spec import RayPool
     from unjam.shared.arrays import SharedArray
     from unjam.shared.buffer import GoneError
     from unjam.shared.dicts import SharedDict
@@ -66,7 +66,7 @@ _HOMES = {
     "unjam.loader.dataloader": ("DataLoader",),
     "unjam.loader.incident": ("Incident",),
     "unjam.loader.options": ("OnError",),
-    "unjam.loader.ray_pool": ("RayPool",),
+    "unjam.loader.pool_spec": ("RayPool",),
     "unjam.shared.arrays": ("SharedArray",),
     "unjam.shared.buffer": ("GoneError",),
     "unjam.shared.dicts": ("SharedDict",),

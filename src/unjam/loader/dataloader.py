@@ -19,7 +19,7 @@ from unjam.loader import resume
 from unjam.loader.driver.auto_size import AutoSizer, divides_itself, first_size
 from unjam.loader.options import AutoWorkers, LoaderOptions, OptionKeywords
 from unjam.loader.pool import fork_server
-from unjam.loader.ray_pool import DEPTH_ON_CLUSTER, pool_of
+from unjam.loader.pool_spec import pool_spec
 from unjam.loader.state import LoaderState, attach, own_of
 from unjam.loader.worker.sample_random import replay_sample
 from unjam.statistics import Statistics
@@ -80,13 +80,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if num_workers == "auto" or isinstance(num_workers, AutoWorkers):
             num_workers = AutoWorkers(first_size(dataset, iterable=isinstance(dataset, IterableDataset)))
         vars(self)["pool"] = own.pool  # torch's constructor asks whether there are too many workers for this machine
-        if (
-            prefetch_factor is None
-            and num_workers
-            and own.ray_pool is not None
-            and not isinstance(num_workers, AutoWorkers)
-        ):
-            prefetch_factor = DEPTH_ON_CLUSTER
+        if prefetch_factor is None and num_workers and not isinstance(num_workers, AutoWorkers):
+            prefetch_factor = own.pool_spec.prefetch_factor
         newer = {"in_order": in_order} if _TORCH_HAS_IN_ORDER else {}
         super().__init__(
             dataset,
@@ -115,18 +110,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             from unjam.loader.frameworks import watch_accelerate  # noqa: PLC0415 - only if accelerate is used
 
             watch_accelerate(DataLoader)
-        if (
-            self.num_workers
-            and self.multiprocessing_context is None
-            and (own.ray_pool is None or (own.ray_pool.workers and own.ray_pool.beside))
-        ):
+        if own.pool_spec.count(self.num_workers)[0] and self.multiprocessing_context is None:
             # the server imports torch while the program builds its model
             fork_server.start_early()
 
     def check_worker_number_rationality(self) -> None:
-        """Warn if there are more workers than processors; those on a cluster do not count."""
-        cluster = pool_of(vars(self).get("pool"))
-        if cluster is None or (cluster.workers and cluster.beside):
+        """Warn if there are more workers than processors; only those on this machine count."""
+        if pool_spec(vars(self).get("pool")).count(self.num_workers)[0]:
             super().check_worker_number_rationality()
 
     @property
@@ -185,12 +175,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         # an iterator belongs to this process; a copy of the loader has its own iterator and record
         return {**vars(self), "_iterator": None, "_state": copy.deepcopy(self._state)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_state" not in state:  # pickled by an earlier version, without `_state`
-            old = {name: state.pop(name, None) for name in ("_recorder", "_pacer", "_ship_cache")}
-            state["_state"] = LoaderState(old["_recorder"], old["_pacer"])
-        vars(self).update(state)
-
 
 def _complete(kind: type[DataLoader[Any]]) -> None:
     """Add unjam's options to the signature and docstring, where people and frameworks look."""
@@ -229,11 +213,8 @@ def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
     from unjam.loader import iterator  # noqa: PLC0415 - not needed before the first epoch
 
     options, state = own_of(loader)
-    cluster = options.ray_pool
-    if loader.num_workers == 0 and state.sizer is None and (cluster is None or cluster.workers is None):
+    if options.pool_spec.count(loader.num_workers)[1] == 0 and state.sizer is None:
         return iterator.InlineIterator(loader)
-    if cluster is None or isinstance(loader, DataLoader):
-        loader.check_worker_number_rationality()
     return iterator.WorkersIterator(loader, begun)
 
 

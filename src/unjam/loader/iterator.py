@@ -24,7 +24,6 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
-from unjam.errors import ClusterError
 from unjam.loader.device.accelerator import check
 from unjam.loader.device.mover import Mover
 from unjam.loader.device.pinning import Pinner
@@ -36,8 +35,8 @@ from unjam.loader.engine.config import Config
 from unjam.loader.engine.elastic_machine import ElasticMachine
 from unjam.loader.engine.machine import Machine
 from unjam.loader.options import LoaderOptions
-from unjam.loader.pool.start import fork_instead, open_pool
-from unjam.loader.ray_pool import DEPTH_ON_CLUSTER
+from unjam.loader.pool.protocol import Pool
+from unjam.loader.pool.start import PoolRequest, opener_of
 from unjam.loader.resume import Resumption, StatefulDraw, stateful_sampler
 from unjam.loader.state import LoaderState, own_of
 from unjam.loader.transport.collating import additions
@@ -65,7 +64,7 @@ class InlineIterator(private.InlineIterator):  # type: ignore[misc] # torch's cl
         spec = _spec(self, 0, 0, options, state, inline=True)
         self._driver = InlineDriver(
             WorkerInput(self._dataset, self._collate_fn, None, {}),
-            dataclasses.replace(spec, mark=progress.marks.get(0)),
+            dataclasses.replace(spec, start_at=progress.worker_positions.get(0)),
             _settings(loader, options),
             state.recorder,
             state.payloads.reports.warn_once,
@@ -102,14 +101,12 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         self._sampler = stateful_sampler(loader)
         resumption = Resumption(loader, own_of(loader)[1])
         private.BaseIterator.__init__(self, loader)
-        self._ray = own_of(loader)[0].ray_pool
-        # workers of this machine; the others are on a cluster
-        self._num_workers: int = loader.num_workers
-        self._here = self._num_workers
-        if self._ray is not None:
-            self._here = self._num_workers if self._ray.workers is not None and self._ray.beside else 0
-            self._num_workers = self._num_workers if self._ray.workers is None else self._here + self._ray.workers
-        self._prefetch_factor: int = DEPTH_ON_CLUSTER if loader.prefetch_factor is None else loader.prefetch_factor
+        self._spec = own_of(loader)[0].pool_spec
+        self._opener = opener_of(self._spec)
+        # workers on this machine; the others are elsewhere
+        self._here, self._num_workers = self._spec.count(loader.num_workers)
+        depth = loader.prefetch_factor
+        self._prefetch_factor: int = self._spec.prefetch_factor if depth is None else depth
         self._in_order = getattr(loader, "in_order", True)
         self._sizer = own_of(loader)[1].sizer
         if self._sizer is None and self._prefetch_factor <= 0:
@@ -121,14 +118,13 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
             )
         self._iterable = self._dataset_kind == private.DatasetKind.Iterable
         # The number of workers may change within an epoch. With workers here and elsewhere, the faster ones make more batches.
-        mixed = self._ray is not None and 0 < self._here < self._num_workers
+        mixed = 0 < self._here < self._num_workers
         self._elastic = (self._sizer is not None or mixed) and not self._iterable
         if self._sizer is not None:
-            if self._ray is not None:
-                from unjam.loader.cluster.start import room  # noqa: PLC0415 - only for workers on a cluster
-
-                self._here = 0  # all of them are there
-                self._sizer.use_cluster(self._ray.workers or room(self._ray))
+            most = self._opener.most_workers(self._spec)
+            if most is not None:
+                self._here = 0  # all of them run elsewhere
+                self._sizer.use_cluster(most)
             # places for the most workers possible; iterables use the best size so far
             size = self._sizer.limits if self._elastic else self._sizer.setting
             self._num_workers, self._prefetch_factor = size.workers, size.depth
@@ -145,8 +141,15 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         worker_input = WorkerInput(self._dataset, self._collate_fn, self._worker_init_fn, additions())
         specs = [_spec(self, number, self._num_workers, options, state) for number in range(self._num_workers)]
         # kept for a second start: see `_fall_back`
-        self._start = (worker_input, specs, loader.multiprocessing_context, state.payloads)
-        on_cluster = None if self._ray is None else (self._ray, *self._start, self._here)
+        self._request = PoolRequest(
+            self._spec,
+            worker_input,
+            specs,
+            loader.multiprocessing_context,
+            state.payloads,
+            here=self._here,
+            may_move=options.on_worker_death == "restart",
+        )
         self._config = Config(
             self._num_workers,
             self._prefetch_factor,
@@ -161,17 +164,12 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         self._recorder, self._function = state.recorder, options.function
         self._recorder.reports = state.payloads.reports
         self._mover, self._on_device = _mover(options, state), options.on_device
-        if on_cluster is None:
-            pool: Any = open_pool(*self._start)
-        else:
-            from unjam.loader.cluster.start import open_cluster_pool  # noqa: PLC0415 - as above
-
-            pool = open_cluster_pool(*on_cluster, moves=options.on_worker_death == "restart")
+        pool = self._opener.open_pool(self._request)
         pool.made_in = time.monotonic_ns() - self._begun
         self._use(pool)
 
-    def _use(self, pool: Any) -> None:
-        """Drive a pool: a `ProcessPool` or a `ClusterPool`."""
+    def _use(self, pool: Pool) -> None:
+        """Make a driver for a pool."""
         machine = Machine(self._config)
         if self._elastic:
             size, depth = self._num_workers, self._prefetch_factor
@@ -226,22 +224,14 @@ class WorkersIterator(private.WorkersIterator):  # type: ignore[misc] # as above
         except CannotLoad as problem:
             self._fall_back(problem)
             return self._driver.next(_draw(self), self._function, self._on_device)
-        except ClusterError:
-            self._shutdown_workers()
-            raise
         except StopIteration:
             if not self._persistent_workers:
                 self._shutdown_workers()
             raise
 
     def _fall_back(self, problem: CannotLoad) -> None:
-        """A worker could not rebuild the dataset: start again with forked workers, if possible."""
-        if self._ray is not None:
-            from unjam.loader.cluster.start import why_not_there  # noqa: PLC0415 - as above
-
-            worker_input, specs, _, cache = self._start
-            raise why_not_there(self._ray, worker_input, specs, cache, problem.error) from problem.error
-        self._use(fork_instead(*self._start, problem.error))
+        """A worker could not rebuild the dataset: start again with other workers, or raise the error that says why."""
+        self._use(self._opener.open_another_pool(self._request, problem.error))
         self._sampler_iter: Any = itertools.chain(problem.drawn, self._sampler_iter)
         self._driver.begin(_draw(self), self._shared_seed, problem.progress)
 

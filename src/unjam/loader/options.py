@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from unjam.errors import SampleError
 from unjam.loader.engine.policy import Decision, Policy
-from unjam.loader.ray_pool import RayPool, pool_of
+from unjam.loader.pool_spec import COMMAND_TEXT, OPTION_TEXT, PoolSpec, pool_spec
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ class OptionKeywords(TypedDict, total=False):
     snapshot_every_n_steps: int
     device: torch.device | str | int | None
     on_device: Callable[[Any], Any] | None
-    pool: RayPool | str | None
+    pool: PoolSpec | str | None
     profile: bool
 
 
@@ -82,7 +82,7 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
 class LoaderOptions:
     """The value of each option. The constructor checks them."""
 
-    on_error: OnError = _option(  # noqa: RUF009 - a field with its text
+    on_error: OnError = _option(
         "raise",
         str,
         'what becomes of a sample that fails: "raise" (default); "skip" (the batch is smaller); "replace" (another sample of the '
@@ -96,7 +96,7 @@ class LoaderOptions:
         _count_or_fraction,
         "how many samples may be skipped or replaced in an epoch, as a number or (a float) as a fraction of it.",
     )
-    error_log: str | os.PathLike[str] | None = _option(  # noqa: RUF009 - as above
+    error_log: str | os.PathLike[str] | None = _option(
         None,
         os.path.abspath,
         "a file that gets one line of JSON for each failure; `unjam errors FILE` shows it.",
@@ -142,26 +142,20 @@ class LoaderOptions:
         "how often a dataset with `state_dict()` is asked for its state: at every n-th batch of a worker. A resumed run reads the "
         "samples since then again.",
     )
-    device: torch.device | str | int | None = _option(  # noqa: RUF009 - as above
+    device: torch.device | str | int | None = _option(
         None,
         str,
         'an accelerator (`"cuda"`, `"cuda:1"`, `"xpu"`, a `torch.device`) that the batches are sent to, ahead of the training and '
         'straight from the workers\' memory. None or `"cpu"`: they stay here.',
         "An accelerator that the batches are sent to, ahead of the training: cuda, cuda:1.",
     )
-    on_device: Callable[[Any], Any] | None = _option(  # noqa: RUF009 - as above
+    on_device: Callable[[Any], Any] | None = _option(
         None,
         None,
         "a function that gets each batch on the device and returns what the training gets, on the stream of the copies: casts, "
         "normalisation, mixing of samples. It needs `device`.",
     )
-    pool: RayPool | str | None = _option(  # noqa: RUF009 - as above
-        None,
-        str,
-        'where the workers are: "processes" of this machine (default), "ray" for the nodes of a Ray cluster ("ray:64": 64 of them, '
-        "whatever `num_workers` says), or an `unjam.RayPool` that says which cluster, how many workers and what each of them needs.",
-        "Where the workers are: processes (of this machine), ray (the nodes of a Ray cluster), or ray:64 (that many there).",
-    )
+    pool: PoolSpec | str | None = _option(None, str, OPTION_TEXT, COMMAND_TEXT)
     profile: bool = _option(
         False,  # noqa: FBT003 - the default
         _yes_or_no,
@@ -196,7 +190,7 @@ class LoaderOptions:
         self.accelerator  # noqa: B018 - raises if the device is not one
         if self.on_device is not None and self.device is None:
             raise ValueError('on_device needs device=..., for example "cuda", or "cpu" to run it in this process')
-        pool_of(self.pool)
+        pool_spec(self.pool)
         if self.memory_budget is not None:
             _whole("memory_budget", self.memory_budget, least=1)
         if not isinstance(self.profile, bool):
@@ -268,9 +262,9 @@ class LoaderOptions:
         return None if found.type == "cpu" else found
 
     @property
-    def ray_pool(self) -> RayPool | None:
-        """The cluster that `pool` means; None: this machine."""
-        return pool_of(self.pool)
+    def pool_spec(self) -> PoolSpec:
+        """What `pool` means."""
+        return pool_spec(self.pool)
 
     @property
     def log_path(self) -> str | None:

@@ -9,7 +9,7 @@ many batches of indices; no sample is loaded for that. A checksum of the indices
 the same. A sampler with `state_dict()` is set to its own state instead.
 
 Samples. A worker's generators go on in the states that they had after its last batch that the consumer
-got; those come with the batch (`WorkerMark`). With `rng="sample"`, or `num_workers="auto"`, random
+got; those come with the batch (`WorkerPosition`). With `rng="sample"`, or `num_workers="auto"`, random
 numbers belong to the sample or batch, and nothing is needed. An iterable dataset goes on from its own
 state, or is read again up to the same sample.
 
@@ -180,7 +180,7 @@ def state_dict(loader: Any, state: LoaderState) -> dict[str, Any]:
     if epochs:
         found["set_epoch"] = epochs
     if not now.finished or now.keeps_workers or not now.workers:
-        found["workers"] = {str(worker): as_plain(mark) for worker, mark in sorted(now.marks.items())}
+        found["workers"] = {str(worker): as_plain(mark) for worker, mark in sorted(now.worker_positions.items())}
     return {**found, "checksum": fields_checksum(found)}
 
 
@@ -306,7 +306,9 @@ class Resumption:
         same = saved is not None and self._same_rank and saved["num_workers"] == workers
         if saved is not None and same:
             marks = {int(worker): from_plain(plain) for worker, plain in saved.get("workers", {}).items()}
-            progress.marks = marks if self._goes_on else {n: mark.in_next_epoch() for n, mark in marks.items()}
+            progress.worker_positions = (
+                marks if self._goes_on else {n: mark.in_next_epoch() for n, mark in marks.items()}
+            )
         if saved is not None and self._goes_on:
             progress.batches, progress.position, progress.drawn = saved["batches"], saved["position"], saved["drawn"]
             progress.ahead = dict.fromkeys(saved["ahead"], (0, None))

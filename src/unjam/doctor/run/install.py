@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _installed: list[Settings] = []
 
 
-def install(*, auto: bool = False, observe: bool = False, summary: bool = True, **options: Unpack[OptionKeywords]) -> None:
+def install(
+    *, auto: bool = False, observe: bool = False, summary: bool = True, **options: Unpack[OptionKeywords]
+) -> None:
     """Make every torch `DataLoader` of this process load with unjam.
 
     Call it before or after the import of torch. The class remains torch's; only its iterator is

@@ -10,7 +10,7 @@ from typing import Any
 from unjam.doctor.run.launch import CannotRun
 from unjam.doctor.run.settings import Settings
 from unjam.doctor.run.short_run import short_run
-from unjam.loader.ray_pool import pool_of
+from unjam.loader.pool_spec import pool_spec
 
 # seconds that a trial may take
 TRIAL_SECONDS = 300.0
@@ -54,7 +54,7 @@ def check(pools: list[str], target: str, *, module: bool) -> None:
         raise ValueError("--pool runs a script or a module as it is")
     for one in pools:
         try:
-            pool_of(one)
+            pool_spec(one)
         except ValueError as error:
             raise ValueError("--pool takes ray, or ray:64 for 64 workers there") from error
 

@@ -1,4 +1,4 @@
-"""A pool whose workers live on the nodes of a cluster, and perhaps some on this machine.
+"""A pool whose workers run on the nodes of a cluster.
 
 See NOTE [ Workers on a cluster ]. A worker that was started and has no node yet waits in `_waiting`,
 together with its orders. A thread, the placer, asks the cluster for nodes; `wait` then gives each
@@ -8,7 +8,6 @@ processor.
 
 from __future__ import annotations
 
-import array
 import dataclasses
 import os
 import select
@@ -18,34 +17,32 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from unjam.deadlines import BALANCE, CLOSE_NODE, LOOK_AGAIN, OBEY_KILL, PLACE_AGAIN
+from unjam.deadlines import BALANCE, CLOSE_NODE, OBEY_KILL, PLACE_AGAIN
 from unjam.errors import ClusterError
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_link import Cluster, NodeLink, RemoteWorker, unknown
-from unjam.loader.cluster.remote_batch import Held, RemoteBatch, RemoteFailure
+from unjam.loader.cluster.remote_batch import HeldBatches, RemoteBatch, RemoteReport, name_node
 from unjam.loader.cluster.waker import Waker
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
+from unjam.loader.pool.batch_result import FailedBatch
 from unjam.loader.pool.exit_status import sample_of
 from unjam.loader.pool.open_pools import open_pools
-from unjam.loader.pool.process_pool import ProcessPool
-from unjam.loader.pool.protocol import Arrival, Work, WorkerExit
-from unjam.loader.pool.results import ArrivedBatch, pack_index, task_of, understand
+from unjam.loader.pool.protocol import Pool, PoolEvent, Question, WorkerExit
+from unjam.loader.pool.worker_messages import event_of
 from unjam.loader.pool.worker_reports import WorkerReports
-from unjam.loader.transport.channel import Envelope
+from unjam.loader.transport.channel import Frame
 from unjam.loader.transport.status_page import Heartbeat, Stage
+from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import messages
-from unjam.loader.worker.progress import WorkerMark
+from unjam.loader.worker.progress import WorkerPosition
 from unjam.loader.worker.spec import WorkerSpec
 from unjam.system.logs import log
 from unjam.system.waiting import Waiting
 
 
-class ClusterPool:
-    """See NOTE [ Workers on a cluster ]. Workers below `first_remote` belong to `local`.
-
-    `moves`: workers may be ended here to start again on a node that came.
-    """
+class ClusterPool(Pool):
+    """See NOTE [ Workers on a cluster ]. `may_move`: a worker may be stopped to start again on a new node."""
 
     def __init__(
         self,
@@ -53,34 +50,29 @@ class ClusterPool:
         specs: list[WorkerSpec],
         reports: WorkerReports,
         patience: float,
-        local: ProcessPool | None = None,
-        first_remote: int = 0,
         *,
-        moves: bool = True,
+        may_move: bool = True,
     ) -> None:
         self._cluster, self._specs, self._reports, self._patience = cluster, specs, reports, patience
-        self._local, self._first, self._moves = local, first_remote, moves
+        self._may_move = may_move
         self._owner = os.getpid()
         self._links: list[NodeLink] = []
+        self._closers: list[threading.Thread] = []
         self._at: dict[int, NodeLink] = {}
         self._waiting: dict[int, list[msg.Order]] = {}
         self._waiting_since = 0.0
         self._exits: dict[int, WorkerExit] = {}
         self._started: dict[int, int] = {}  # how often each worker was started
         self._sent: dict[int, tuple[int, int]] = {}  # by batch: the worker, and its number of starts, that have it
-        self._held = Held()
-        self._last_came = 0.0
-        if first_remote:
-            reports.has("here", first_remote)
-        self.arrivals: deque[Arrival] = deque() if local is None else local.arrivals
+        self._held = HeldBatches()
+        self.arrivals: deque[PoolEvent] = deque()
+        self.processes: list[Any] = []
         self.closed = False
         self.made_in = 0
         self._launched = self._ready_at = 0
         self._waker = Waker()
         self._poller = select.poll()
         self._poller.register(self._waker.fd, select.POLLIN)
-        if local is not None:
-            local.wake_on(self._waker.fd)
         self._placing = threading.Lock()
         self._placed: deque[list[NodeLink] | str] = deque()  # from the placer: new links, or why there are none
         self._placer_said = self._agent_failed = ""
@@ -90,163 +82,133 @@ class ClusterPool:
 
     # -- the `Pool` protocol -----------------------------------------------------------------------
 
-    def start(self, workers: list[int], marks: Mapping[int, WorkerMark]) -> None:
+    def start(self, workers: list[int], positions: Mapping[int, WorkerPosition]) -> None:
         """See `Pool`."""
         self._launched = self._launched or time.monotonic_ns()
-        local = [number for number in workers if number < self._first]
-        if local and self._local is not None:
-            self._local.start(local, marks)
-        new = [number for number in workers if number >= self._first]
-        for number in new:
+        for number in workers:
             if number not in self._at and number not in self._waiting:  # an action may be done twice
-                spec = dataclasses.replace(self._specs[number], mark=marks.get(number))
+                spec = dataclasses.replace(self._specs[number], start_at=positions.get(number))
                 self._waiting[number] = [msg.StartWorkers((spec,))]
                 self._started[number] = self._started.get(number, 0) + 1
-        if new:
-            self._waiting_since = self._waiting_since or time.monotonic()
-            self._place_next = 0.0
-            self._place()
+        self._waiting_since = self._waiting_since or time.monotonic()
+        self._place_next = 0.0
+        self._place()
 
-    def send(self, worker: int, work: Work) -> None:
+    def send(self, worker: int, request: messages.BatchRequest) -> None:
         """See `Pool`."""
-        if worker < self._first and self._local is not None:
-            self._local.send(worker, work)
-            return
         target = (worker, self._started.get(worker, 0))
-        if self._sent.get(work.batch) == target:
-            return  # an action may be done twice, but an iterable gives its samples once
-        self._sent[work.batch] = target
-        work.sent_to = self.pid(worker) or worker + 1  # its process id may not be known yet
-        self._tell(worker, msg.SendTask(worker, task_of(work), pack_index(work)))
+        if self._sent.get(request.batch) == target:
+            return  # an action may be done twice, but an iterable yields its samples once
+        self._sent[request.batch] = target
+        request.sent_to = self.pid(worker) or worker + 1  # its process id may not be known yet
+        request.pack()
+        self._tell(worker, msg.SendRequest(worker, request))
 
-    def resume(self, shared_seed: int | None, epoch: int) -> None:
+    def begin_epoch(self, shared_seed: int | None, epoch: int) -> None:
         """See `Pool`."""
         self._specs = [dataclasses.replace(spec, shared_seed=shared_seed, epoch=epoch) for spec in self._specs]
         self._sent.clear()
         self._waiting.clear()  # the engine starts them again, with this epoch's settings
-        if self._local is not None:
-            self._local.resume(shared_seed, epoch)
         for link in self._links:
-            link.tell(msg.ResumeWorkers(shared_seed, epoch))
+            link.tell(msg.BeginEpoch(shared_seed, epoch))
 
     def stop(self, worker: int, reason: Reason) -> None:
         """See `Pool`."""
-        if worker < self._first and self._local is not None:
-            self._local.stop(worker, reason)
-        elif worker in self._waiting:
+        if worker in self._waiting:
             self._exits[worker] = WorkerExit(worker, None, None, unknown(), said_goodbye=True)
-            self.arrivals += [Arrival(ev.Goodbye(worker)), Arrival(ev.Death(worker))]
+            self.arrivals += [ev.Goodbye(worker), ev.Death(worker)]
             self._waiting.pop(worker, None)
         else:
             self._tell(worker, msg.StopWorker(worker, reason))
 
     def wait(self, seconds: float) -> None:
         """See `Pool`."""
-        self._read()
-        self._place()
-        if self._waiting or any(link.lost for link in self._links):
-            seconds = min(seconds, PLACE_AGAIN.seconds)
-        seconds = 0 if self.arrivals else max(0.0, seconds)
-        if self._local is None:
-            self._poller.poll(int(seconds * 1000))
-        else:
-            known = len(self.arrivals)
-            self._local.wait(seconds)  # adds to the same list
-            for arrival in list(self.arrivals)[known:]:
-                if isinstance(arrival.event, ev.Result) and arrival.result is not None:
-                    self._count("here", 0, arrival.result.facts.times)
+        seconds = self.collect(seconds)
+        self._poller.poll(int(seconds * 1000))
+        self.collect()
+
+    def collect(self, seconds: float = 0.0) -> float:
+        """Read what has come, without waiting; return how many of the `seconds` may pass before the next call."""
         self._waker.rest()
         self._read()
         self._place()
+        if self.arrivals:
+            return 0.0
+        if self._waiting or any(link.lost for link in self._links):
+            seconds = min(seconds, PLACE_AGAIN.seconds)
+        return max(0.0, seconds)
+
+    @property
+    def wake_fd(self) -> int:
+        """A descriptor that is readable when something has come."""
+        return self._waker.fd
 
     def answer(self, worker: int, decision: str) -> None:
         """See `Pool`."""
-        if worker < self._first and self._local is not None:
-            self._local.answer(worker, decision)
-        else:
-            self._tell(worker, msg.AnswerWorker(worker, decision))
+        self._tell(worker, msg.AnswerWorker(worker, decision))
 
     def continue_worker(self, worker: int) -> None:
         """See `Pool`."""
-        if worker < self._first and self._local is not None:
-            self._local.continue_worker(worker)
-        else:
-            self._tell(worker, msg.ContinueWorker(worker))
+        self._tell(worker, msg.ContinueWorker(worker))
 
     def last_exit(self, worker: int) -> WorkerExit | None:
         """See `Pool`."""
-        if worker < self._first and self._local is not None:
-            return self._local.last_exit(worker)
         return self._exits.get(worker)
 
     def heartbeat(self, worker: int) -> Heartbeat | None:
         """See `Pool`."""
-        if worker < self._first and self._local is not None:
-            return self._local.heartbeat(worker)
         link, state = self._at.get(worker), self._state(worker)
-        # what was told a while ago says nothing of now: batches may be on their way that take seconds
+        # an old state says nothing about now: batches that take seconds may be on their way
         return None if link is None or state is None or link.is_quiet else state.heartbeat
 
     def pid(self, worker: int) -> int | None:
         """See `Pool`."""
-        if worker < self._first and self._local is not None:
-            return self._local.pid(worker)
         state = self._state(worker)
         return None if state is None else state.pid
 
     def is_here(self, worker: int) -> bool:
         """See `Pool`."""
-        return worker < self._first
+        del worker
+        return False
 
     def suspended(self, worker: int) -> bool:
         """See `Pool`."""
-        if worker < self._first and self._local is not None:
-            return self._local.suspended(worker)
         state = self._state(worker)
         return state is not None and state.suspended
 
     def stack(self, worker: int) -> str:
         """See `Pool`."""
-        if worker < self._first and self._local is not None:
-            return self._local.stack(worker)
         link = self._at.get(worker)
         if link is None:
             return ""
         stack: str = link.ask("stack", worker) or ""
-        now = link.ask("state", worker)  # it may have gone on since it was last told
+        now = link.ask("state", worker)  # the known state may be old
         if now is not None and worker in link.workers:
             link.workers[worker].state = link.state_in_our_clock(now)
         return stack
 
     def waits_for(self, worker: int) -> Waiting:
         """See `Pool`."""
-        if worker < self._first and self._local is not None:
-            return self._local.waits_for(worker)
         link = self._at.get(worker)
         found = None if link is None else link.ask("waits_for", worker)
         return Waiting("unknown", "") if found is None else found
 
     def sample_stack(self, turn: int) -> tuple[Stage, str] | None:
-        """See `ProcessPool.sample_stack`; of workers on this machine only."""
-        return None if self._local is None else self._local.sample_stack(turn)
+        """See `Pool`: only workers on this machine are sampled."""
+        del turn
+        return None
 
     def started_in(self) -> int:
         """See `Pool`."""
-        return self.made_in + max(0, self._ready_at - self._launched)
+        return self.made_in + max(0, self._ready_at - self._launched) if self._ready_at else 0
 
     def memory(self) -> tuple[int, int]:
         """See `Pool`."""
-        mapped, held = (0, 0) if self._local is None else self._local.memory()
-        return mapped + self._held.nbytes, held + self._held.nbytes
+        return self._held.nbytes, self._held.nbytes
 
     def held(self) -> int:
         """See `Pool`."""
-        return self._held.count + (0 if self._local is None else self._local.held())
-
-    @property
-    def processes(self) -> list[Any]:
-        """The workers' processes of this machine."""
-        return [] if self._local is None else self._local.processes
+        return self._held.count
 
     def close(self) -> None:
         """See `Pool`."""
@@ -256,33 +218,28 @@ class ClusterPool:
         if self.closed:
             return
         self.closed = True
-        closers = self._close_links()  # first: another Ctrl-C may come
+        self.close_links()  # first: another Ctrl-C may come
         try:
-            if self._local is not None:
-                self._local.close()
             if self._placing.acquire(timeout=OBEY_KILL.seconds):  # it may be starting an agent
                 self._placing.release()
         finally:
             self._take_placed()
-            closers += self._close_links()
-        for one in closers:
+            self.close_links()
+        for one in self._closers:
             one.join(2 * OBEY_KILL.seconds + CLOSE_NODE.seconds)
         self._at.clear()
         self._waiting.clear()
 
-    def _close_links(self) -> list[threading.Thread]:
-        closers = []
+    def close_links(self) -> None:
+        """Begin to end the agents; `close` waits for them."""
         while self._links:
-            closers.append(threading.Thread(target=self._links[-1].close, daemon=True))
-            closers[-1].start()
+            self._closers.append(threading.Thread(target=self._links[-1].close, daemon=True))
+            self._closers[-1].start()
             self._links.pop()
-        return closers
 
     def forget(self) -> None:
         """Do nothing with the agents; the parent owns them."""
         self.closed = True
-        if self._local is not None:
-            self._local.forget()
 
     # -- workers and nodes -------------------------------------------------------------------------
 
@@ -311,7 +268,7 @@ class ClusterPool:
             raise ClusterError(f"no node of the cluster has taken a worker for {self._patience:g} s: {why}")
         # also workers that share a processor: there may be room for them now
         surplus = max(0, lack) + sum(max(0, -link.free) for link in links)
-        if surplus and not self._waiting and self._moves:
+        if surplus and not self._waiting and self._may_move:
             self._spread(links)
         if surplus and now >= self._place_next and self._placing.acquire(blocking=False):
             if self._placed:  # it has just answered
@@ -384,7 +341,7 @@ class ClusterPool:
         for number, state in (reply.states or {}).items():
             if number in link.workers:
                 link.workers[number].state = state
-        for one in reply.news:
+        for one in reply.events:
             worker = link.workers.get(one.death.worker if isinstance(one, msg.WorkerGone) else one.worker)
             if worker is None:
                 continue
@@ -395,32 +352,28 @@ class ClusterPool:
                     dataclasses.replace(last_exit, said_goodbye=True) if worker.moves else last_exit
                 )
                 # first: an exception of a signal handler must not lose a death; a second one does no harm
-                self.arrivals.append(Arrival(one.death))
+                self.arrivals.append(one.death)
                 del link.workers[worker.number]
                 self._at.pop(worker.number, None)
             else:
-                arrival = self._understand(link, worker, one)
-                if arrival is not None:
-                    self.arrivals.append(arrival)
+                event = self._event_of(link, worker, one)
+                if event is not None:
+                    self.arrivals.append(event)
 
-    def _understand(self, link: NodeLink, worker: RemoteWorker, one: msg.FromWorker) -> Arrival | None:
-        if isinstance(one.message, messages.BatchMade):
+    def _event_of(self, link: NodeLink, worker: RemoteWorker, one: msg.FromWorker) -> PoolEvent | None:
+        if isinstance(one.message, PackedBatch):
             batch = RemoteBatch(one.message, one.data, self._held, link.name)
-            self._count(link.name, batch.nbytes, one.message.times)
+            self._reports.came(link.name, batch.report)
             self._sent.pop(one.message.batch, None)
-            return Arrival(ev.Result(worker.number, one.message.batch, batch.nbytes), batch)
-        arrival = understand(worker, Envelope(one.message, one.data), self._reports)  # type: ignore[arg-type] # has what it needs
+            return ev.Result(worker.number, one.message.batch, batch.report.nbytes, result=batch)
+        event = event_of(worker, Frame(one.message, one.data), self._reports)
         self._ready_at = self._ready_at or worker.ready_at
-        if arrival is not None and arrival.result is not None and not isinstance(arrival.result, ArrivedBatch):
-            return Arrival(arrival.event, RemoteFailure(arrival.result, link.name))
-        return arrival
-
-    def _count(self, node: str, nbytes: int, times: bytes) -> None:
-        stamps = array.array("q", times)
-        self._reports.came(node, nbytes, (stamps[-1] - stamps[0]) / 1e9 if stamps else 0.0)
-        now = time.monotonic()
-        self._reports.coming += min(now - self._last_came, LOOK_AGAIN.seconds) if self._last_came else 0.0
-        self._last_came = now
+        match event:
+            case ev.Reported(result=FailedBatch() as failed):
+                failed.report = RemoteReport.of(failed.report, link.name)
+            case Question():
+                name_node(event.failure, link.name)
+        return event
 
     def _lose(self, link: NodeLink) -> None:
         """A node is gone: so are its workers."""
@@ -436,7 +389,7 @@ class ClusterPool:
             )
             on = sample_of(self._exits[number].heartbeat)
             cause = ev.Cause.UNKNOWN if link.failed else ev.Cause.MACHINE
-            self.arrivals.append(Arrival(ev.Death(number, *on, cause, prepared=link.answered and not link.failed)))
+            self.arrivals.append(ev.Death(number, *on, cause, prepared=link.answered and not link.failed))
             self._at.pop(number, None)
             del link.workers[number]
         if link.failed:

@@ -23,28 +23,30 @@ from unjam.errors import CannotStartError
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_copy import node_copy
 from unjam.loader.cluster.waker import Waker
+from unjam.loader.engine.events import Death, Result
+from unjam.loader.pool.batch_result import ReceivedBatch
 from unjam.loader.pool.process_pool import ProcessPool
-from unjam.loader.pool.protocol import Arrival
-from unjam.loader.pool.results import ArrivedBatch, understand
 from unjam.loader.pool.start import PayloadCache, open_shipped
 from unjam.loader.pool.worker_handle import WorkerHandle
+from unjam.loader.pool.worker_messages import local_event_of
 from unjam.loader.ship import shipping
 from unjam.loader.ship.process_state import ProcessState
-from unjam.loader.transport.channel import Envelope
+from unjam.loader.transport.channel import Frame
 from unjam.loader.transport.status_page import Stage
+from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import messages
 from unjam.loader.worker.spec import WorkerSpec
 from unjam.system.waiting import Waiting
 
 # a reply ends when its batches have this many bytes: the next one is made while it travels
 REPLY_BYTES = 64 << 20
-# If the last reply was sent so few seconds ago, the next one waits for more news, unless it has so many bytes already: a reply takes
+# If the last reply was sent so few seconds ago, the next one waits for more, unless it has so many bytes already: a reply takes
 # the parent a millisecond, whatever it holds.
 BUSY, LINGER, LARGE = 0.01, 0.003, 1 << 20
 # seconds between two reports of what the workers do
 STATES_EVERY = 0.25
 # messages that the agent's own pool needs: slots and their bytes
-_OF_THE_POOL = (messages.BatchMade, messages.NewSlot, messages.Carried, messages.Imported)
+_OF_THE_POOL = (PackedBatch, messages.NewSlot, messages.Carried, messages.Imported)
 
 
 def version() -> tuple[str, str]:
@@ -62,15 +64,15 @@ def boot() -> str:
 class RelayPool(ProcessPool):
     """Passes on most messages as they are: the parent reads them."""
 
-    def _understand(self, handle: WorkerHandle, envelope: Envelope) -> Any:
-        message = envelope.message
+    def _event_of(self, handle: WorkerHandle, frame: Frame) -> Any:
+        message = frame.message
         if isinstance(message, _OF_THE_POOL):
-            return understand(handle, envelope, self._reports)
+            return local_event_of(handle, frame, self._reports)
         if isinstance(message, messages.Prepared):
             handle.prepared, handle.ready_at = True, message.at
         if isinstance(message, messages.Leaving):
             handle.said_goodbye = True
-        return msg.FromWorker(handle.number, message, bytes(envelope.data))
+        return msg.FromWorker(handle.number, message, bytes(frame.data))
 
     def states(self) -> dict[int, msg.WorkerState]:
         """What each worker does."""
@@ -94,9 +96,9 @@ class NodeAgent:
         self._pool: RelayPool | None = None
         self._orders: deque[msg.Order] = deque()
         self._outbox: deque[Any] = deque()
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._held: list[Any] = []  # slots of the last reply, which is being sent
-        self._told = self._replied = 0.0
+        self._states_sent = self._replied = 0.0
         self._problem = ""
         self._closing = False
         self._waker = Waker()
@@ -113,23 +115,23 @@ class NodeAgent:
     def poll(self, seconds: float) -> msg.Reply:
         """Return what happened; wait at most so long for the first event."""
         self._held.clear()
-        with self._news:
+        with self._changed:
             if not self._outbox and not self._problem:
-                self._news.wait(seconds)
+                self._changed.wait(seconds)
             if time.monotonic() - self._replied < BUSY and not self._large():
-                self._news.wait_for(self._large, LINGER)  # small batches in quick succession travel together
-        news, size = [], 0
+                self._changed.wait_for(self._large, LINGER)  # small batches in quick succession travel together
+        events, size = [], 0
         while self._outbox and size < REPLY_BYTES:
             one = self._outbox.popleft()
-            if isinstance(one, Arrival):
-                one, size = self._relayed(one, size)
-            news.append(one)
+            if isinstance(one, Result):
+                size += one.nbytes
+                one = self._relay(one)
+            events.append(one)
         self._replied = time.monotonic()
-        return msg.Reply(time.monotonic_ns(), self._boot, tuple(news), self._states(), self._problem)
+        return msg.Reply(time.monotonic_ns(), self._boot, tuple(events), self._states(), self._problem)
 
     def _large(self) -> bool:
-        waiting: list[Any] = [one.result for one in self._outbox if isinstance(one, Arrival)]
-        return bool(sum(one.nbytes for one in waiting) >= LARGE)
+        return sum(one.nbytes for one in self._outbox if isinstance(one, Result)) >= LARGE
 
     def stack(self, worker: int) -> str:
         """Return a worker's stack."""
@@ -200,11 +202,13 @@ class NodeAgent:
             match order:
                 case msg.StartWorkers(specs):
                     pool.set_specs(specs)
-                    pool.start([spec.worker for spec in specs], {spec.worker: spec.mark for spec in specs if spec.mark})
-                case msg.SendTask(worker, task, packed):
-                    pool.post_task(worker, task, packed)
-                case msg.ResumeWorkers(shared_seed, epoch):
-                    pool.resume(shared_seed, epoch)
+                    pool.start(
+                        [spec.worker for spec in specs], {spec.worker: spec.start_at for spec in specs if spec.start_at}
+                    )
+                case msg.SendRequest(worker, request):
+                    pool.send(worker, request)
+                case msg.BeginEpoch(shared_seed, epoch):
+                    pool.begin_epoch(shared_seed, epoch)
                 case msg.StopWorker(worker, reason):
                     pool.stop(worker, reason)
                 case msg.AnswerWorker(worker, decision):
@@ -217,32 +221,30 @@ class NodeAgent:
         came: list[Any] = []
         while pool.arrivals:
             one: Any = pool.arrivals.popleft()
-            if isinstance(one, Arrival) and one.result is None:  # a death
-                last_exit = pool.last_exit(one.event.worker)  # type: ignore[union-attr] # deaths have one
+            if isinstance(one, Death):
+                last_exit = pool.last_exit(one.worker)
                 assert last_exit is not None, "a death without an exit"
-                one = msg.WorkerGone(one.event, last_exit)  # type: ignore[arg-type] # as above
+                one = msg.WorkerGone(one, last_exit)
             came.append(one)
         if came:
-            with self._news:
+            with self._changed:
                 self._outbox.extend(came)
-                self._news.notify_all()
+                self._changed.notify_all()
 
-    def _relayed(self, arrival: Arrival, size: int) -> tuple[msg.FromWorker, int]:
+    def _relay(self, event: Result) -> msg.FromWorker:
         """Return a batch for the parent; its slot is held until the next reply."""
-        batch: Any = arrival.result
-        assert isinstance(batch, ArrivedBatch), "only batches are read here"
-        made, data, owner = batch.relayed()
+        assert isinstance(event.result, ReceivedBatch), "only batches are read here"
+        packed, data, owner = event.result.relay()
         self._held.append(owner)
-        event: Any = arrival.event
-        return msg.FromWorker(event.worker, made, data), size + batch.nbytes
+        return msg.FromWorker(event.worker, packed, data)
 
     def _states(self) -> dict[int, msg.WorkerState] | None:
         now = time.monotonic()
-        if self._pool is None or now - self._told < STATES_EVERY:
+        if self._pool is None or now - self._states_sent < STATES_EVERY:
             return None
-        self._told = now
+        self._states_sent = now
         # one whose batch waits here for its turn is not idle
-        sending = {one.event.worker for one in list(self._outbox) if isinstance(one, Arrival)}  # type: ignore[union-attr] # results
+        sending = {one.worker for one in list(self._outbox) if isinstance(one, Result)}
         return {
             number: dataclasses.replace(one, heartbeat=dataclasses.replace(one.heartbeat, stage=Stage.SEND))
             if number in sending and one.heartbeat.stage is Stage.IDLE
@@ -251,9 +253,9 @@ class NodeAgent:
         }
 
     def _fail(self, error: BaseException) -> None:
-        with self._news:
+        with self._changed:
             self._problem = f"{type(error).__name__}: {error}"
-            self._news.notify_all()
+            self._changed.notify_all()
 
 
 def _settle(theirs: ProcessState) -> None:

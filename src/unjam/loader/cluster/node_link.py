@@ -1,4 +1,4 @@
-"""The parent's side of one agent: a thread asks it for news, again and again, and another one sends orders.
+"""The parent's side of one agent: a thread polls it and another one sends orders.
 
 A call of Ray takes nearly a millisecond. Orders that come meanwhile go together with the next call.
 """
@@ -11,13 +11,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from unjam.deadlines import ASK_NODE, CLOSE_NODE, LOOK_AGAIN, NODE_PULSE, NODE_SILENT, NODE_START
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_agent import BUSY, LINGER, boot
 from unjam.loader.transport.status_page import Heartbeat, Stage
+from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import messages
 from unjam.loader.worker.spec import WorkerSpec
 
@@ -37,7 +38,7 @@ class Agent(Protocol):
         """Send orders."""
 
     def poll(self, seconds: float, within: float) -> msg.Reply:
-        """Ask for news; raise `AgentLost` if there is no answer within so many seconds."""
+        """Ask for events; raise `AgentLost` if there is no answer within so many seconds."""
 
     def ask(self, question: str, argument: Any, within: float) -> Any:
         """Call a method of the agent; raise `AgentLost` as above."""
@@ -48,7 +49,7 @@ class Agent(Protocol):
 
 @dataclass(slots=True, eq=False)
 class RemoteWorker:
-    """What the parent knows of a worker on a node. See `WorkerHandle`, which has the same names."""
+    """What the parent knows of a worker on a node. Slots are the agent's business."""
 
     number: int
     prepared: bool = False
@@ -56,9 +57,6 @@ class RemoteWorker:
     said_goodbye: bool = False
     state: msg.WorkerState | None = None
     moves: bool = False
-    # unused: slots are the agent's business
-    leases: Any = None
-    unmapped: set[int] = field(default_factory=set)
 
 
 class NodeLink:
@@ -117,7 +115,9 @@ class NodeLink:
         states = reply.states
         if states is not None:
             states = {number: self.state_in_our_clock(one) for number, one in states.items()}
-        return dataclasses.replace(reply, news=tuple(_shifted_news(one, shift) for one in reply.news), states=states)
+        return dataclasses.replace(
+            reply, events=tuple(_shifted_event(one, shift) for one in reply.events), states=states
+        )
 
     def state_in_our_clock(self, state: msg.WorkerState) -> msg.WorkerState:
         """Return a worker's state whose times are those of our clock."""
@@ -182,14 +182,14 @@ def _shifted(heartbeat: Heartbeat, shift: int) -> Heartbeat:
     return dataclasses.replace(heartbeat, since=heartbeat.since + shift)
 
 
-def _shifted_news(one: Any, shift: int) -> Any:
+def _shifted_event(one: Any, shift: int) -> Any:
     if isinstance(one, msg.WorkerGone):
         last_exit = dataclasses.replace(one.exit, heartbeat=_shifted(one.exit.heartbeat, shift))
         return dataclasses.replace(one, exit=last_exit)
     message = one.message
     if isinstance(message, messages.Prepared):
         return dataclasses.replace(one, message=dataclasses.replace(message, at=message.at + shift))
-    if isinstance(message, messages.BatchMade):
+    if isinstance(message, PackedBatch):
         times = array.array("q", message.times)
         moved = array.array("q", [stamp + shift for stamp in times])
         return dataclasses.replace(one, message=dataclasses.replace(message, times=moved.tobytes()))

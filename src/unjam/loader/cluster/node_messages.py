@@ -1,4 +1,4 @@
-"""What a parent and the agent of a node tell each other. Plain data."""
+"""Messages between the training process and the agent of a node: plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unjam.loader.pool.protocol import WorkerExit
 from unjam.loader.ship.process_state import ProcessState
 from unjam.loader.ship.shipping import Manifest
 from unjam.loader.transport.status_page import Heartbeat
-from unjam.loader.worker.messages import Task
+from unjam.loader.worker.messages import BatchRequest
 from unjam.loader.worker.spec import WorkerSpec
 
 
@@ -43,16 +43,15 @@ class StartWorkers:
 
 
 @dataclass(frozen=True, slots=True)
-class SendTask:
+class SendRequest:
     """Let a worker make a batch."""
 
     worker: int
-    task: Task
-    packed: bytes
+    request: BatchRequest
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeWorkers:
+class BeginEpoch:
     """A new epoch begins."""
 
     shared_seed: int | None
@@ -82,7 +81,7 @@ class ContinueWorker:
     worker: int
 
 
-Order = StartWorkers | SendTask | ResumeWorkers | StopWorker | AnswerWorker | ContinueWorker
+Order = StartWorkers | SendRequest | BeginEpoch | StopWorker | AnswerWorker | ContinueWorker
 
 
 # -- agent to parent ---------------------------------------------------------------------------------------------------
@@ -116,13 +115,13 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What happened since the last reply. `now`: the agent's clock. `states`: None if they were told a moment ago.
+    """What happened since the last reply. `now`: the agent's clock. `states`: None if they were sent a moment ago.
 
     `problem`: why this agent cannot work.
     """
 
     now: int
     boot: str
-    news: tuple[FromWorker | WorkerGone, ...] = ()
+    events: tuple[FromWorker | WorkerGone, ...] = ()
     states: Mapping[int, WorkerState] | None = None
     problem: str = ""

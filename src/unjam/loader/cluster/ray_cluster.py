@@ -21,7 +21,7 @@ from unjam.loader.cluster.node_agent import version
 from unjam.loader.cluster.node_copy import digest_of
 from unjam.loader.cluster.node_link import AgentCannotStart, AgentLost, NodeLink
 from unjam.loader.pool.start import PayloadCache
-from unjam.loader.ray_pool import RayPool
+from unjam.loader.pool_spec import RayPool
 from unjam.loader.ship import shipping
 from unjam.loader.ship.pickle_culprit import find_culprit
 from unjam.loader.ship.process_state import ProcessState

@@ -9,20 +9,18 @@ import re
 import weakref
 from typing import Any
 
-from unjam.loader.pool.protocol import BatchResult, Facts
-from unjam.loader.pool.results import ArrivedBatch
-from unjam.loader.transport.unpacking import unpack
+from unjam.loader.pool.batch_result import BatchReport, BatchResult, report_of
+from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker.exceptions import ExceptionRecord
-from unjam.loader.worker.job import Failed
-from unjam.loader.worker.messages import BatchMade
+from unjam.loader.worker.job import SampleFailure
 from unjam.system.memory import address_of
 
 # something in an error's text that may be the name of a file
 _PATH = re.compile(r"""(?:[A-Za-z]:)?[\w.~-]*(?:/[\w.+@=,~ -]+)+|[\w-]+\.\w{1,5}\b""")
 
 
-class Held:
-    """The batches of other nodes that the consumer holds."""
+class HeldBatches:
+    """Counts the batches of other nodes that the consumer holds."""
 
     def __init__(self) -> None:
         self.count = self.nbytes = 0
@@ -38,86 +36,65 @@ class Held:
         self.nbytes -= nbytes
 
 
-class RemoteFacts(Facts):
-    """Facts whose failures name the node."""
+class RemoteReport(BatchReport):
+    """A report whose failures name the node."""
 
     node = ""
 
-    def failures(self) -> list[Failed]:
-        """See `Facts`."""
-        found = Facts.failures(self)
-        for failed in found:
-            there = f"on node {self.node}"
-            if there not in failed.note:
-                added = tuple(filter(None, (there, missing_there(failed))))
-                failed.note = "; ".join(filter(None, (failed.note, *added)))
-                if isinstance(failed.exception, ExceptionRecord):
-                    failed.exception = dataclasses.replace(
-                        failed.exception, notes=(*failed.exception.notes, "; ".join(added))
-                    )
+    @classmethod
+    def of(cls, report: BatchReport, node: str) -> RemoteReport:
+        """Return a report that knows its node."""
+        found = cls(**{part.name: getattr(report, part.name) for part in dataclasses.fields(report)})
+        found.node = node
+        return found
+
+    def failures(self) -> list[SampleFailure]:
+        """Return the failed samples, with a note about the node."""
+        found = BatchReport.failures(self)
+        for failure in found:
+            name_node(failure, self.node)
         return found
 
 
-def remote_facts(plain: Facts, node: str) -> RemoteFacts:
-    """Return facts that know their node."""
-    facts = RemoteFacts(plain.samples, plain.nbytes, plain.times, plain.told, plain.listed, plain.profile, plain.news)
-    facts.node = node
-    return facts
-
-
-class RemoteBatch(ArrivedBatch):
+class RemoteBatch(BatchResult):
     """A batch over memory of the cluster's object store, which this process alone uses."""
 
-    def __init__(self, made: BatchMade, data: Any, held: Held, node: str) -> None:
-        super().__init__(made, data, None)  # type: ignore[arg-type] # it has no slots
-        self._held, self._node = held, node
+    def __init__(self, packed: PackedBatch, data: Any, held: HeldBatches, node: str) -> None:
+        self._packed, self._data, self._held = packed, data, held
+        self.report = RemoteReport.of(report_of(packed), node)
+        self.report.nbytes += len(data)
 
-    @property
-    def facts(self) -> Facts:
+    def open_with_owner(self, *, copy: bool) -> tuple[Any, Any]:
         """See `BatchResult`."""
-        return remote_facts(super().facts, self._node)
-
-    def open_held(self, *, copy: bool) -> tuple[Any, Any]:
-        """Return the batch, and what keeps its memory."""
-        data: Any = self._data
-        made, view = self._made, memoryview(data)
+        data, view = self._data, memoryview(self._data)
         if copy or isinstance(data, bytes):
             owner: Any = bytearray(view)
         else:
-            # Nobody else has this object, so the consumer may write to it; Ray maps it writable, and says that it is not.
+            # no other process has this object, so the consumer may write to it; Ray maps it writable but marks it read-only
             owner = (ctypes.c_ubyte * view.nbytes).from_address(address_of(view))
             owner.keeps = view
             self._held.add(owner, view.nbytes)
-        return unpack(made.stream, made.stream_at, made.buffers, owner), owner
+        return self._packed.unpack(owner), owner
 
     def refuse(self) -> None:
-        """Let the memory go."""
+        """See `BatchResult`."""
         self._data = b""
 
 
-class RemoteFailure:
-    """A failed batch of another node. See `BatchResult`."""
-
-    def __init__(self, plain: BatchResult, node: str) -> None:
-        self._plain, self._node = plain, node
-        self.raises, self.empty, self.loading = plain.raises, plain.empty, plain.loading
-
-    @property
-    def facts(self) -> Facts:
-        """See `BatchResult`."""
-        return remote_facts(self._plain.facts, self._node)
-
-    def open(self, *, copy: bool) -> Any:
-        """See `BatchResult`."""
-        return self._plain.open(copy=copy)
-
-    def refuse(self) -> None:
-        """Do nothing: no memory is held."""
+def name_node(failure: SampleFailure, node: str) -> None:
+    """Add a note about the node to a failure, once."""
+    there = f"on node {node}"
+    if there in failure.note:
+        return
+    added = tuple(filter(None, (there, missing_there(failure))))
+    failure.note = "; ".join(filter(None, (failure.note, *added)))
+    if isinstance(failure.exception, ExceptionRecord):
+        failure.exception = dataclasses.replace(failure.exception, notes=(*failure.exception.notes, "; ".join(added)))
 
 
-def missing_there(failed: Failed) -> str:
+def missing_there(failure: SampleFailure) -> str:
     """Say so if an error is about a file that exists here."""
-    error = failed.exception
+    error = failure.exception
     text = error.words if isinstance(error, ExceptionRecord) else str(error)
     if not re.search(
         r"No such file|not found|does not exist|cannot (open|read|find)|can't (open|read|find)", text, re.IGNORECASE

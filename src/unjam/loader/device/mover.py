@@ -18,7 +18,7 @@ from unjam.loader.device.accelerator import Accelerator, Mark, await_marks, open
 from unjam.loader.device.copy_count import CopyCount
 from unjam.loader.device.pinning import Pinner
 from unjam.loader.device.transfer import Transfer
-from unjam.loader.pool.protocol import BatchResult, Facts
+from unjam.loader.pool.batch_result import BatchResult
 from unjam.system.logs import log
 from unjam.system.memory import Mapping
 
@@ -34,7 +34,7 @@ OutOfMemory: Any = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryErro
 _kept: list[Any] = []
 
 
-class Memory:
+class RegisteredMemory:
     """Registers slots with the accelerator, each once."""
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -88,7 +88,7 @@ class Mover(Transfer):
         self._pinner: Pinner | None = None  # for memory that the device does not read directly
         self._home = os.getpid()
         self._opened: Accelerator | None = None
-        self._memory: Memory | None = None
+        self._memory: RegisteredMemory | None = None
         self._ahead: dict[int, DeviceBatch] = {}  # arrived and not asked for
         # batches whose memory the device may still read: the points after which it does not, bytes, and the memory
         self._reading: deque[tuple[Mark, int, Any]] = deque()
@@ -101,10 +101,10 @@ class Mover(Transfer):
         return self._opened
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> RegisteredMemory:
         """The memory that the device reads directly."""
         if self._memory is None:
-            self._memory = Memory(self.accelerator)
+            self._memory = RegisteredMemory(self.accelerator)
         return self._memory
 
     # -- batches from workers ----------------------------------------------------------------------
@@ -131,14 +131,14 @@ class Mover(Transfer):
         self._sweep()
         numbers = sorted(self._ahead)
         begun = [batch for batch in self._ahead.values() if batch.begun]
-        room, left = MOST_BYTES - sum(batch.facts.nbytes for batch in begun), AHEAD - len(begun)
+        room, left = MOST_BYTES - sum(batch.report.nbytes for batch in begun), AHEAD - len(begun)
         for number in numbers:
             batch = self._ahead.get(number)
             if batch is None or batch.begun:
                 continue
             if number != numbers[0] and (left <= 0 or room <= 0):
                 break
-            left, room = left - 1, room - batch.facts.nbytes
+            left, room = left - 1, room - batch.report.nbytes
             batch.begin()
 
     def finish(self, data: Any) -> Any:
@@ -206,30 +206,26 @@ class Mover(Transfer):
 
     def failure(self, number: int, nbytes: int, error: Exception) -> Exception:
         """An error that names the batch."""
-        work = self.work.get(number)
-        indices = ", ".join(map(str, work.indices[:8])) + (", ..." if len(work.indices) > 8 else "") if work else ""
-        name = f"batch {work.number if work else number}" + (f" (samples {indices})" if indices else "")
+        request = self.requests.get(number)
+        indices = (
+            ", ".join(map(str, request.indices[:8])) + (", ..." if len(request.indices) > 8 else "") if request else ""
+        )
+        name = f"batch {request.number if request else number}" + (f" (samples {indices})" if indices else "")
         if isinstance(error, OutOfMemory):
-            told: Exception = OutOfMemory(f"{name}, {nbytes:,} bytes, does not fit on {self._device}: {error}")
-            return told
+            problem: Exception = OutOfMemory(f"{name}, {nbytes:,} bytes, does not fit on {self._device}: {error}")
+            return problem
         return DeviceError(f"{name} could not be made on {self._device}: {type(error).__name__}: {error}")
 
 
-class DeviceBatch:
-    """A batch that is copied to the device. See `BatchResult`. `raw`: as it arrived."""
-
-    raises = empty = loading = False
+class DeviceBatch(BatchResult):
+    """A batch that is copied to the device. `raw`: as it arrived."""
 
     def __init__(self, result: BatchResult, mover: Mover, number: int, raw: BatchResult) -> None:
         self._result, self._mover, self._number, self.raw = result, mover, number, raw
         self._host: Any = None  # the open batch and what keeps its memory, until it is being copied
         self._moving: _Moving | None = None
         self._failed = False
-
-    @property
-    def facts(self) -> Facts:
-        """See `BatchResult`."""
-        return self._result.facts
+        self.report = result.report
 
     @property
     def begun(self) -> bool:
@@ -238,22 +234,21 @@ class DeviceBatch:
 
     def begin(self) -> None:
         """Begin to copy, unless it still waits for pinned memory."""
-        if getattr(self._result, "ready", True):
+        if self._result.ready:
             try:
                 self._begin()
             except Exception:  # noqa: BLE001 - done again when the consumer asks for it: there may be room then
                 self._failed = True  # without the exception: its frames refer to the iterator
 
     def _begin(self) -> None:
-        mapping, pinned = getattr(self._result, "memory", None), getattr(self._result, "pinned", False)
+        mapping = self._result.memory
         if self._host is None:
-            held = getattr(self._result, "open_held", None)
-            self._host = held(copy=False) if held is not None else (self._result.open(copy=False), None)
+            self._host = self._result.open_with_owner(copy=False)
         host, owner = self._host
-        self._moving = self._mover.move(host, mapping, pinned=pinned, owner=owner)
+        self._moving = self._mover.move(host, mapping, pinned=self._result.pinned, owner=owner)
         self._host = None  # the mover has it as long as the device reads it
 
-    def open(self, *, copy: bool) -> Any:
+    def open_with_owner(self, *, copy: bool) -> tuple[Any, Any]:
         """Return the batch on the device, for the consumer's current stream."""
         del copy  # the slot is free when the copy is over
         self._mover.forget(self._number)
@@ -261,9 +256,9 @@ class DeviceBatch:
             if self._moving is None:
                 self._begin()
             assert self._moving is not None, "begun"
-            return self._mover.hand_over(self._moving)
+            return self._mover.hand_over(self._moving), None
         except Exception as error:
-            raise self._mover.failure(self._number, self.facts.nbytes, error) from error
+            raise self._mover.failure(self._number, self.report.nbytes, error) from error
 
     def refuse(self) -> None:
         """Give the memory back; if the copy has begun, when it is over."""

@@ -16,7 +16,7 @@ import torch
 
 from unjam.deadlines import LOOK_AROUND
 from unjam.loader.device.transfer import Transfer
-from unjam.loader.pool.protocol import BatchResult, Facts
+from unjam.loader.pool.batch_result import BatchResult
 from unjam.system.torch_private import pin_memory
 
 # one thread copies 5 GB/s; four, on a machine with many cores, as much as the memory gives
@@ -52,16 +52,16 @@ class Pinner(Transfer):
         return pin_memory(result.open(copy=False), self._device)
 
 
-class PinnedBatch:
+class PinnedBatch(BatchResult):
     """A batch that is being copied into pinned memory."""
 
-    raises = empty = loading = False
     pinned = True
 
     def __init__(
         self, result: BatchResult, executor: ThreadPoolExecutor, number: int, wrapped: dict[int, PinnedBatch]
     ) -> None:
         self.raw = self._result = result
+        self.report = result.report
         self._executor, self._number, self._wrapped = executor, number, wrapped
         self._begun: Future[Any] | None = None
 
@@ -76,22 +76,17 @@ class PinnedBatch:
         return self._begun
 
     @property
-    def facts(self) -> Facts:
-        """See `BatchResult`."""
-        return self._result.facts
-
-    @property
     def ready(self) -> bool:
         """Whether opening it would not wait."""
         return self._future.done()
 
-    def open(self, *, copy: bool) -> Any:
-        """Return the pinned batch."""
+    def open_with_owner(self, *, copy: bool) -> tuple[Any, Any]:
+        """Return the pinned batch; torch's allocator owns its memory."""
         del copy
         self._wrapped.pop(self._number, None)
         while True:
             try:
-                return self._future.result(LOOK_AROUND.seconds)
+                return self._future.result(LOOK_AROUND.seconds), None
             except FutureTimeout:
                 if self._future.done():
                     raise

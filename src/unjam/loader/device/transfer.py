@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import torch
 
 from unjam.loader.engine.events import Result
-from unjam.loader.pool.protocol import Arrival, BatchResult, Work
+from unjam.loader.pool.batch_result import BatchResult
+from unjam.loader.pool.protocol import PoolEvent
+from unjam.loader.worker.messages import BatchRequest
 
 
 class Transfer:
@@ -21,18 +24,18 @@ class Transfer:
     active = False
 
     def __init__(self) -> None:
-        self.work: dict[int, Work] = {}  # what each batch is made of
+        self.requests: dict[int, BatchRequest] = {}
         self.on_device: Callable[[Any], Any] | None = None
 
-    def take(self, arrivals: deque[Arrival]) -> None:
-        """Begin to transfer what has arrived; it goes on while the consumer computes."""
+    def take(self, arrivals: deque[PoolEvent]) -> None:
+        """Begin to transfer what has arrived; the transfer continues while the consumer computes."""
         if not self.active:
             return
-        for place, arrival in enumerate(arrivals):
-            if isinstance(arrival.event, Result) and arrival.result is not None:
-                result = self.wrap(arrival.event.batch, arrival.result)
-                if result is not arrival.result:
-                    arrivals[place] = Arrival(arrival.event, result)
+        for place, event in enumerate(arrivals):
+            if isinstance(event, Result) and event.result is not None:
+                result = self.wrap(event.batch, event.result)
+                if result is not event.result:
+                    arrivals[place] = dataclasses.replace(event, result=result)
         self.advance()
 
     def wrap(self, number: int, result: BatchResult) -> BatchResult:

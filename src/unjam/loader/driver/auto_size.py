@@ -17,7 +17,8 @@ from typing import Any
 
 from unjam.loader.driver.times import TAIL
 from unjam.loader.engine.size_search import WORTH, Limits, Setting, SizeSearch, Window
-from unjam.loader.pool.protocol import Facts, Pool
+from unjam.loader.pool.batch_result import BatchReport
+from unjam.loader.pool.protocol import Pool
 from unjam.loader.transport.status_page import Stage
 from unjam.statistics import Auto, AutoStep
 from unjam.system import limits as allowance
@@ -112,7 +113,7 @@ class AutoSizer:
         if not self._live and self._now.count >= FEWEST[0]:
             self._end_window()
 
-    def delivered(self, facts: Facts, waited: int, now: int) -> None:
+    def delivered(self, facts: BatchReport, waited: int, now: int) -> None:
         """Record a delivered batch and how long the consumer waited for it; nanoseconds."""
         own = self._now
         if own.skip > 0:

@@ -11,8 +11,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from unjam.loader.pool.protocol import Work
-from unjam.loader.worker.progress import WorkerMark
+from unjam.loader.worker.messages import BatchRequest
+from unjam.loader.worker.progress import WorkerPosition
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Delivered:
 
     epoch: its number, from 1. batches: how many the consumer got. position: how many of the sampler's batches are
     done with, delivered or not. ahead: numbers beyond `position` that are done with too, without `in_order`.
-    drawn: checksum of the indices up to `position`. marks: of each worker, after its last batch that was delivered.
+    drawn: checksum of the indices up to `position`. worker_positions: of each worker, after its last batch that was delivered.
     seed: torch's base seed of the workers; `seeded`: it was drawn in this epoch.
     drew: the sampler was asked for indices. begin: states of the generators when the epoch began. begun: how often the
     sampler was asked for an iterator then.
@@ -34,7 +34,7 @@ class Delivered:
     ahead: dict[int, tuple[int, Any]] = field(default_factory=dict)
     drawn: int = 0
     sampler_state: Any = None
-    marks: dict[int, WorkerMark] = field(default_factory=dict)
+    worker_positions: dict[int, WorkerPosition] = field(default_factory=dict)
     last_worker: int = -1
     workers: int = 0
     seed: int = 0
@@ -45,7 +45,7 @@ class Delivered:
     keeps_workers: bool = False
     finished: bool = False
 
-    def done(self, work: Work, *, delivered: bool) -> None:
+    def done(self, work: BatchRequest, *, delivered: bool) -> None:
         """A batch is done with; `delivered`: the consumer got it. A second call for a batch does nothing."""
         if work.number < self.position or work.number in self.ahead:
             return
@@ -55,15 +55,15 @@ class Delivered:
             self.drawn, self.sampler_state = self.ahead.pop(self.position)
             self.position += 1
 
-    def made_by(self, worker: int, mark: WorkerMark) -> None:
+    def made_by(self, worker: int, position_there: WorkerPosition) -> None:
         """The batch that is done with came from this worker, which stood here after it."""
         self.last_worker = worker
-        self.marks[worker] = mark
+        self.worker_positions[worker] = position_there
 
-    def end(self, marks: dict[int, WorkerMark]) -> None:
-        """The epoch is over; `marks`: where its workers stand, if they stay."""
+    def end(self, worker_positions: dict[int, WorkerPosition]) -> None:
+        """The epoch is over; `worker_positions`: where its workers stand, if they stay."""
         self.finished = True
-        self.marks = marks
+        self.worker_positions = worker_positions
 
 
 class CannotLoad(Exception):

@@ -18,25 +18,26 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.deadlines import LOOK_AGAIN
-from unjam.errors import SampleError, TooManyErrorsError
+from unjam.errors import ClusterError, SampleError, TooManyErrorsError
 from unjam.loader.device.transfer import Transfer
 from unjam.loader.driver.auto_size import AutoSizer
-from unjam.loader.driver.batch_table import BatchTable
+from unjam.loader.driver.batch_table import BatchTable, restore
 from unjam.loader.driver.consumer_lock import ConsumerLock
 from unjam.loader.driver.delivered import CannotLoad, Delivered
 from unjam.loader.driver.incidents import Incidents
 from unjam.loader.driver.index_source import IndexSource
 from unjam.loader.driver.on_error import OnErrorPolicy
 from unjam.loader.driver.recorder import Recorder
-from unjam.loader.driver.restore import restore
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.driver.stalls import StallDetector
-from unjam.loader.driver.worker_marks import WorkerMarks
+from unjam.loader.driver.worker_positions import WorkerPositions
 from unjam.loader.engine import actions as act
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.elastic_machine import ElasticMachine
 from unjam.loader.engine.machine import Machine
-from unjam.loader.pool.protocol import Arrival, Asked, Facts, Pool, Work
+from unjam.loader.pool.batch_result import BatchReport
+from unjam.loader.pool.protocol import Pool, PoolEvent, Question
+from unjam.loader.worker.messages import BatchRequest
 
 # The consumer may hold this many batches in recycled memory; we copy later ones to ordinary memory.
 MOST_HELD = 4
@@ -65,7 +66,7 @@ class Driver:
         self._sizer = sizer
         self._on_error = OnErrorPolicy(settings.policy, recorder)
         self._table = BatchTable(pool.arrivals)
-        self._transfer.work = self._table.work
+        self._transfer.requests = self._table.requests
         self._indices = IndexSource(settings, spares=settings.policy.may_replace and not machine.config.iterable)
         self._stalls = StallDetector.over(pool, settings.sample_timeout, settings.warn_after)
         self._incidents = Incidents(pool, machine.config, self._on_error, recorder, settings)
@@ -73,7 +74,7 @@ class Driver:
         self._todo: deque[act.Action] = deque()
         self._outcome: act.Deliver | act.End | act.GiveUp | None = None
         self._epochs = self._delivered = 0
-        self._marks = WorkerMarks()
+        self._positions = WorkerPositions()
         self.lock = ConsumerLock()
         self._owner = os.getpid()
         # For recovery after an exception from a signal handler: whether `next` was interrupted, and
@@ -95,9 +96,9 @@ class Driver:
             self._record_deaths_between_epochs()
             self._forget_last_epoch()
         progress = Delivered(self._epochs + 1) if progress is None else progress
-        self._marks.begin(progress, first=not self._epochs)
+        self._positions.begin(progress, first=not self._epochs)
         if self._epochs:
-            self.pool.resume(shared_seed, progress.epoch)
+            self.pool.begin_epoch(shared_seed, progress.epoch)
         self._epochs += 1
         self._indices.begin(progress)
         self._recorder.begin(self.pool, self._machine.config.workers, self._settings.expected)
@@ -106,7 +107,7 @@ class Driver:
             self._sizer.begin(self.pool)
         self._indices.draw = draw
         try:
-            ended = frozenset(worker for worker, mark in progress.marks.items() if mark.ended)
+            ended = frozenset(worker for worker, at in progress.worker_positions.items() if at.ended)
             self._handle(ev.Began(progress.last_worker + 1, ended))
             if self._sizer is not None and isinstance(self._machine, ElasticMachine):
                 now, wanted = (self._machine.size, self._machine.depth), self._sizer.setting
@@ -137,6 +138,9 @@ class Driver:
                 data = self._next()
             self._interrupted, self._opened = False, None
             return data
+        except ClusterError:  # no node takes the workers
+            self._close()
+            raise
         finally:
             self._indices.draw = self._on_error.function = self._transfer.on_device = None
             self.lock.leave()
@@ -178,7 +182,7 @@ class Driver:
                     self._outcome = None
                     if self._sizer is not None:
                         self._sizer.end()
-                    self._marks.progress.end(self._marks.arrived)
+                    self._positions.progress.end(self._positions.arrived)
                     problem = self._recorder.ended()
                     if problem is not None:
                         raise problem
@@ -209,7 +213,7 @@ class Driver:
                     self._handle(ev.TimedOut())
             while inbox and self._outcome is None:
                 first = inbox[0]
-                if isinstance(first.event, ev.Death):
+                if isinstance(first, ev.Death):
                     inbox.popleft()  # never handle a death twice
                 self._arrived(first)
                 if inbox and inbox[0] is first:  # remove other events only after they are handled
@@ -218,28 +222,24 @@ class Driver:
             self.pool.wait(0)
             self._transfer.take(inbox)
 
-    def _arrived(self, arrival: Arrival) -> None:
+    def _arrived(self, event: PoolEvent) -> None:
         """Store the result that came from a worker, and tell the engine about the event."""
-        event, result = arrival.event, arrival.result
         match event:
-            case ev.Result(batch=batch) | ev.Failure(batch=batch) if result is not None:
+            case Question(worker, batch, failure):
+                # answer questions of an earlier epoch too: the worker waits for the answer
+                known = batch in self._table.requests
+                self.pool.answer(worker, self._on_error.ask(batch, failure).value if known else "skip")
+                return
+            case ev.Result(worker, batch, result=result) | ev.Failure(worker, batch, result=result):
                 result = self._transfer.wrap(batch, result)
                 if not self._table.keep(batch, result):
                     return
-                self._marks.came(event.worker, batch, result.facts.news)
-            case Asked(worker, batch):
-                assert result is not None, "a question without a failure"
-                # answer questions of an earlier epoch too: the worker waits for the answer
-                known = batch in self._table.work
-                self.pool.answer(
-                    worker, self._on_error.ask(batch, result.facts.failures()[0]).value if known else "skip"
-                )
-                return
-            case ev.Unready(worker) if result is not None:
+                self._positions.came(worker, batch, result.report.position_update)
+            case ev.Unready(worker, result=result):
                 self._incidents.unready[worker] = result
-            case ev.Exhausted(worker, batch) if result is not None and batch in self._table.work:
-                failures = result.facts.failures()
-                self._marks.ended(worker, result.facts.news)
+            case ev.Exhausted(worker, batch, result=result) if batch in self._table.requests:
+                failures = result.report.failures()
+                self._positions.ended(worker, result.report.position_update)
                 problem = self._on_error.finish_iterable(batch, failures, worker, cut_short=event.cut_short)
                 if problem is not None:
                     self._close()
@@ -251,19 +251,19 @@ class Driver:
         # The batch stays in the table until it is open, so that an exception from a signal handler
         # does not lose it.
         result = self._table.results[batch]
-        facts, data, problem = result.facts, None, None
-        if facts.told or facts.listed or result.empty or result.raises or self._on_error.has_news_of(batch):
-            problem = self._on_error.finish_batch(batch, facts.failures(), empty=result.empty, raises=result.raises)
+        report, data, problem = result.report, None, None
+        if report.packed_failures or result.empty or result.raises or self._on_error.has_news_of(batch):
+            problem = self._on_error.finish_batch(batch, report.failures(), empty=result.empty, raises=result.raises)
         if problem is None and not result.empty:
             try:
                 data = self._transfer.finish(result.open(copy=self.pool.held() >= MOST_HELD))
                 self._opened = (batch, data)
             except Exception as error:  # noqa: BLE001 - the batch cannot be rebuilt; raised below
                 problem = error
-        work = self._table.remove(batch)
-        assert work is not None, "a batch that nobody asked for"
-        self._marks.progress.done(work, delivered=problem is None and not result.empty)
-        self._marks.delivered(batch)
+        request = self._table.remove(batch)
+        assert request is not None, "a batch that nobody asked for"
+        self._positions.progress.done(request, delivered=problem is None and not result.empty)
+        self._positions.delivered(batch)
         self._outcome = None
         self._delivered += 1
         self._indices.undelivered = None
@@ -274,16 +274,16 @@ class Driver:
             raise problem
         if result.empty:
             return _NO_BATCH
-        self._count(work, facts, begun)
+        self._count(request, report, begun)
         return data
 
-    def _count(self, work: Work, facts: Facts, begun: int) -> None:
+    def _count(self, request: BatchRequest, report: BatchReport, begun: int) -> None:
         now = time.monotonic_ns()
-        self._recorder.delivered(work, facts, now - begun)
+        self._recorder.delivered(request, report, now - begun)
         if self._delivered == 1:
             self._recorder.starts.append(self.pool.started_in() / 1e9)
         if self._sizer is not None:
-            self._sizer.delivered(facts, now - begun, now)
+            self._sizer.delivered(report, now - begun, now)
         self._stalls.rest((now - begun) / 1e9)
 
     def _give_up(self, outcome: act.GiveUp) -> None:
@@ -295,7 +295,7 @@ class Driver:
             self._close()
             # nothing was delivered yet, so we can use the drawn indices again
             if loading and self._delivered == 0:
-                raise CannotLoad(error, self._indices.undelivered or [], self._marks.progress)
+                raise CannotLoad(error, self._indices.undelivered or [], self._positions.progress)
             raise error
         problem = self._incidents.died(outcome)
         self._close()
@@ -307,7 +307,7 @@ class Driver:
         """Tell the engine about an event and carry out its decisions until there are none left."""
         if isinstance(event, ev.Death):
             event = self._incidents.fair(event)
-            self._incidents.death(event, self._decide(event), self._table.work)
+            self._incidents.death(event, self._decide(event), self._table.requests)
         else:
             self._decide(event)
         self._carry_out()
@@ -337,18 +337,20 @@ class Driver:
                 case act.Draw(batch):
                     answer = ev.Drew(batch)
                     try:
-                        if batch not in table.work:
-                            table.work[batch] = self._indices.next(batch)
+                        if batch not in table.requests:
+                            table.requests[batch] = self._indices.next(batch)
                     except StopIteration:
                         answer = ev.SamplerEnded()
                     except Exception as error:  # noqa: BLE001 - the sampler is user code; raised below
                         answer, failed = ev.SamplerEnded(), error
                 case act.Send(worker, batch):
-                    if batch in table.work:
-                        self.pool.send(worker, table.work[batch])
+                    if batch in table.requests:
+                        self.pool.send(worker, table.requests[batch])
                 case act.Start():
                     starts = list(itertools.takewhile(lambda one: isinstance(one, act.Start), todo))
-                    self.pool.start([one.worker for one in starts if isinstance(one, act.Start)], self._marks.arrived)
+                    self.pool.start(
+                        [one.worker for one in starts if isinstance(one, act.Start)], self._positions.arrived
+                    )
                     done = len(starts)
                 case act.AskPolicy():
                     answer = self._ask_policy(action)
@@ -356,12 +358,12 @@ class Driver:
                     self.pool.stop(worker, reason)
                 case act.Drop(batch):
                     table.drop(batch)
-                    self._marks.drop(batch)
+                    self._positions.drop(batch)
                     self._on_error.forget(batch)
                 case act.End() | act.GiveUp():
                     self._outcome = action
                 case act.Warn(worker, batch):
-                    self._incidents.warn(worker, table.work.get(batch))
+                    self._incidents.warn(worker, table.requests.get(batch))
                 case act.Continue(worker):
                     self._incidents.go_on(worker)
                 case act.Shrink(worker, left):
@@ -373,16 +375,16 @@ class Driver:
             if answer is not None:
                 self._decide(answer, next_of_all=True)
                 if isinstance(action, act.Draw) and action.batch not in self._machine.ledger.entries:
-                    table.work.pop(action.batch, None)
+                    table.requests.pop(action.batch, None)
         if failed is not None:
             raise failed
 
     def _ask_policy(self, action: act.AskPolicy) -> ev.Event | None:
         """Ask the policy about a sample that killed its worker; return the event for the engine."""
-        work = self._table.work.get(action.batch)
-        if work is None or action.batch in self._table.results:
+        request = self._table.requests.get(action.batch)
+        if request is None or action.batch in self._table.results:
             return None
-        instead = self._incidents.ask_policy(action, work)
+        instead = self._incidents.ask_policy(action, request)
         if instead is None:
             return ev.MakeAgain(action.batch)
         self._table.results[action.batch] = instead
@@ -392,32 +394,32 @@ class Driver:
 
     def _look(self, waited: float) -> None:
         """Check the workers that owe batches; tell the engine which are late or suspended."""
-        owed: dict[int, list[Work]] = {}
-        for worker, work in self._owed():
-            owed.setdefault(worker, []).append(work)
+        owed: dict[int, list[BatchRequest]] = {}
+        for worker, request in self._owed():
+            owed.setdefault(worker, []).append(request)
         for event in self._stalls.look(time.monotonic(), owed, waited):
             if isinstance(event, ev.Overdue):
-                work_there = self._table.work.get(event.batch)
+                work_there = self._table.requests.get(event.batch)
                 if not self._incidents.over_time(event, work_there):
                     continue
             self._handle(event)
 
-    def _owed(self) -> list[tuple[int, Work]]:
+    def _owed(self) -> list[tuple[int, BatchRequest]]:
         return self._table.owed(self._machine.ledger.entries)
 
     def _record_deaths_between_epochs(self) -> None:
         """Record workers that died between epochs; they owe nothing and are started again."""
         self.pool.wait(0)
-        for arrival in [one for one in self._table.inbox if isinstance(one.event, ev.Death)]:
-            self._table.inbox.remove(arrival)
-            self._incidents.death(arrival.event, [], self._table.work)  # type: ignore[arg-type] # only deaths, see above
-            self._decide(ev.Lost(arrival.event.worker))  # type: ignore[union-attr] # as above
+        for death in [event for event in self._table.inbox if isinstance(event, ev.Death)]:
+            self._table.inbox.remove(death)
+            self._incidents.death(death, [], self._table.requests)
+            self._decide(ev.Lost(death.worker))
 
     def _forget_last_epoch(self) -> None:
         """Drop what an exception left half done: decisions, batches that were due, workers that were not started."""
         self._outcome = None
         self._todo.clear()
-        for batch in list(self._table.work):
+        for batch in list(self._table.requests):
             self._table.drop(batch)
             self._on_error.forget(batch)
         for number, record in enumerate(self._machine.workers):
@@ -430,10 +432,10 @@ class Driver:
             batch, data = self._opened
             if self._outcome == act.Deliver(batch):
                 self._outcome = None
-            work = self._table.remove(batch)
-            if work is not None:
-                self._marks.progress.done(work, delivered=True)
-                self._marks.delivered(batch)
+            request = self._table.remove(batch)
+            if request is not None:
+                self._positions.progress.done(request, delivered=True)
+                self._positions.delivered(batch)
             return data
         found = restore(self._machine, self._todo, self._table, self._outcome, self._decide)
         self._outcome = self._outcome or found

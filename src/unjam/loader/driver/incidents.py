@@ -18,10 +18,11 @@ from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
 from unjam.loader.engine.config import Config
 from unjam.loader.engine.policy import Decision
-from unjam.loader.pool.protocol import BatchResult, Pool, Work
-from unjam.loader.pool.results import FailedBatch
+from unjam.loader.pool.batch_result import BatchReport, BatchResult, FailedBatch
+from unjam.loader.pool.protocol import Pool
 from unjam.loader.transport.status_page import Stage
-from unjam.loader.worker.job import SINGLY, Failed
+from unjam.loader.worker.job import SINGLY, SampleFailure
+from unjam.loader.worker.messages import BatchRequest
 
 if TYPE_CHECKING:
     from unjam.loader.incident import Incident
@@ -60,7 +61,7 @@ class Incidents:
         self._overdue.pop(event.worker, None)
         return dataclasses.replace(event, cause=ev.Cause.SUSPENDED) if event.cause is ev.Cause.SILENT else event
 
-    def death(self, event: ev.Death, decided: list[act.Action], work: dict[int, Work]) -> None:
+    def death(self, event: ev.Death, decided: list[act.Action], work: dict[int, BatchRequest]) -> None:
         """Record a death, after the engine has decided what to do about it."""
         last_exit = self._pool.last_exit(event.worker)
         if last_exit is None or last_exit.said_goodbye:
@@ -123,7 +124,7 @@ class Incidents:
         Also return whether it was rebuilding the dataset.
         """
         result = self.unready.pop(worker)
-        error = error_of(result.facts.failures()[-1])
+        error = error_of(result.report.failures()[-1])
         if not result.loading:
             self._recorder.failed(error)
         raised = error.exception
@@ -134,7 +135,7 @@ class Incidents:
 
     # -- silence -----------------------------------------------------------------------------------
 
-    def over_time(self, event: ev.Overdue, work: Work | None) -> bool:
+    def over_time(self, event: ev.Overdue, work: BatchRequest | None) -> bool:
         """Record where an overdue sample is; return False if its worker has moved on."""
         before = self._pool.heartbeat(event.worker)
         if before is None or event.worker in self._overdue:
@@ -147,7 +148,7 @@ class Incidents:
         self._recorder.incident(incident, write=False)  # logged with the decision
         return True
 
-    def warn(self, worker: int, work: Work | None) -> None:
+    def warn(self, worker: int, work: BatchRequest | None) -> None:
         """Warn that no batch has come for a long time, and explain why."""
         from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
         from unjam.system.logs import log  # noqa: PLC0415 - as above
@@ -168,7 +169,7 @@ class Incidents:
         )
         self._recorder.say("suspended", "%s; it was told to go on", what)
 
-    def timed_out(self, oldest: tuple[int, Work] | None) -> LoaderTimeoutError:
+    def timed_out(self, oldest: tuple[int, BatchRequest] | None) -> LoaderTimeoutError:
         """Return the error for the user's `timeout`, with what the oldest batch waits for."""
         text = f"DataLoader timed out after {self._timeout:g} seconds"
         if oldest is None:
@@ -181,7 +182,7 @@ class Incidents:
         problem.incident = incident
         return problem
 
-    def _stalled_incident(self, worker: int, work: Work | None, kind: str) -> Incident:
+    def _stalled_incident(self, worker: int, work: BatchRequest | None, kind: str) -> Incident:
         from unjam.loader.driver import worker_words  # noqa: PLC0415 - only when something fails
 
         return worker_words.stillness(
@@ -199,7 +200,7 @@ class Incidents:
 
     # -- policy ------------------------------------------------------------------------------------
 
-    def ask_policy(self, action: act.AskPolicy, work: Work) -> FailedBatch | None:
+    def ask_policy(self, action: act.AskPolicy, work: BatchRequest) -> FailedBatch | None:
         """Ask the policy about a sample that killed its worker.
 
         Return None to make the batch again, or what replaces it.
@@ -219,12 +220,12 @@ class Incidents:
             if decision is Decision.RETRY:
                 self._recorder.write(dataclasses.replace(silent, decision="retry"))
         if decision is Decision.RAISE:
-            return FailedBatch([failed], raises=True)
+            return FailedBatch(BatchReport(packed_failures=[failed]), raises=True)
         if decision is Decision.RETRY:
             return None
         if action.position < 0:
             failed.decision = Decision.SKIP
-            return FailedBatch([failed], raises=False)
+            return FailedBatch(BatchReport(packed_failures=[failed]), raises=False)
         work.decisions[action.position] = decision.value
         self._on_error.leave_out(work.batch, failed)
         return None
@@ -235,7 +236,7 @@ class Incidents:
         gone = Incident("death", f"worker {worker} is gone", worker=worker, dataset=self._recorder.dataset)
         return self._exit_incidents.get(worker, gone)
 
-    def _failure(self, action: act.AskPolicy, work: Work) -> Failed:
+    def _failure(self, action: act.AskPolicy, work: BatchRequest) -> SampleFailure:
         problem: UnjamError
         if action.reason is Reason.SILENT and action.worker in self._overdue:
             problem = self._timeout_error(self._overdue[action.worker][2])
@@ -243,7 +244,7 @@ class Incidents:
             problem = self._died_error(self._last_exit_incident(action.worker), action.reason)
         incident: Any = problem.incident
         one_sample = 0 <= action.position < len(work.indices)
-        return Failed(
+        return SampleFailure(
             position=action.position,
             index=work.indices[action.position] if one_sample else None,
             batch=work.number,

@@ -1,4 +1,4 @@
-"""Draws indices from the sampler and makes `Work` from them. Nothing else calls the sampler."""
+"""Draws indices from the sampler and turns them into batch requests. Nothing else calls the sampler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from unjam.loader.driver.delivered import Delivered, checksum
 from unjam.loader.driver.settings import DriverSettings
-from unjam.loader.pool.protocol import Work
+from unjam.loader.worker.messages import BatchRequest
 from unjam.loader.worker.spec import batch_seed
 
 # how many earlier indices a batch gets as replacements for its failed samples
@@ -43,15 +43,15 @@ class IndexSource:
         if self.undelivered is not None:
             self.undelivered = []
 
-    def next(self, batch: int) -> Work:
+    def next(self, batch: int) -> BatchRequest:
         """Draw the indices of a batch; raise StopIteration or whatever the sampler raises."""
         was_interrupted, self._interrupted = self._interrupted, True
         self._delivered.drew = True
         assert self.draw is not None, "nobody asks for a batch"
         try:
-            work = self._work(batch, self.draw())
+            work = self._request(batch, self.draw())
             while work.number in self._left_out:
-                work = self._work(batch, self.draw())
+                work = self._request(batch, self.draw())
         except StopIteration:
             self._interrupted = False
             if was_interrupted:
@@ -69,7 +69,7 @@ class IndexSource:
             self.undelivered.append(list(work.index) if type(work.index) is list else work.index)
         return work
 
-    def _work(self, batch: int, index: Any) -> Work:
+    def _request(self, batch: int, index: Any) -> BatchRequest:
         if self._batched and type(index) is not list and isinstance(index, Iterator):
             index = list(index)
         # copy the indices now: samplers may reuse their lists
@@ -82,16 +82,16 @@ class IndexSource:
         self._drawn = checksum(indices, self._drawn)
         state = getattr(self.draw, "state", None)
         seed = None if self._seed is None else batch_seed(self._seed, self._epoch, number)
-        return Work(
+        return BatchRequest(
             batch,
             number,
-            index,
-            indices,
-            self._batched,
-            spares,
-            self._drawn,
-            None if state is None else state(len(indices)),
-            seed,
+            seed=seed,
+            index=index,
+            indices=indices,
+            batched=self._batched,
+            spares=spares,
+            drawn=self._drawn,
+            sampler_state=None if state is None else state(len(indices)),
         )
 
 

@@ -19,11 +19,12 @@ from unjam.loader.driver.on_error import OnErrorPolicy
 from unjam.loader.driver.recorder import Recorder
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.policy import Decision
-from unjam.loader.pool.protocol import Facts, Work
+from unjam.loader.pool.batch_result import BatchReport
 from unjam.loader.transport.collating import checked, is_default
 from unjam.loader.worker.fetching import IterableFetcher, NoPulse, make_fetcher
-from unjam.loader.worker.job import Emptied, Failed, IterableEnded, Job, RaiseFailure
-from unjam.loader.worker.progress import WorkerMark
+from unjam.loader.worker.job import BatchJob, Emptied, IterableEnded, RaiseFailure, SampleFailure
+from unjam.loader.worker.messages import BatchRequest
+from unjam.loader.worker.progress import WorkerPosition
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec, isolated_random_state
 from unjam.loader.worker.transforms import Transforms
 from unjam.system.torch_private import pin_memory
@@ -32,7 +33,7 @@ from unjam.system.torch_private import pin_memory
 class InlineContext(NoPulse):
     """What recovery needs when there is no worker: it asks the user's function directly."""
 
-    def __init__(self, decide: Callable[[int, Failed], Decision], warn_once: Callable[[str], None]) -> None:
+    def __init__(self, decide: Callable[[int, SampleFailure], Decision], warn_once: Callable[[str], None]) -> None:
         super().__init__()
         self._decide = decide
         self._warn_once = warn_once
@@ -41,7 +42,7 @@ class InlineContext(NoPulse):
         """See `RecoveryContext`."""
         self._warn_once(text)
 
-    def ask(self, job: Job, failed: Failed) -> Decision:
+    def ask(self, job: BatchJob, failed: SampleFailure) -> Decision:
         """See `RecoveryContext`."""
         return self._decide(job.batch, failed)
 
@@ -79,8 +80,10 @@ class InlineDriver:
         self._indices.begin(self._progress)
         self._note()  # the dataset is the program's own object, and may be at its end
         # drawn but not made yet; kept so that Ctrl-C does not lose it
-        self._drawn: Work | None = None
-        self._made: tuple[Job, Any, bool, bool] | None = None  # the same of a batch that was made and not delivered
+        self._drawn: BatchRequest | None = None
+        self._made: tuple[BatchJob, Any, bool, bool] | None = (
+            None  # the same of a batch that was made and not delivered
+        )
         self._number = 0
         self.lock = ConsumerLock()
         self.closed = False
@@ -163,17 +166,17 @@ class InlineDriver:
         raise problem or StopIteration
 
     def _note(self) -> None:
-        mark = self._progress.marks.get(0, WorkerMark()).after(self._fetcher.news())
-        self._progress.made_by(0, mark)
+        position = self._progress.worker_positions.get(0, WorkerPosition()).after(self._fetcher.position_update())
+        self._progress.made_by(0, position)
 
     def _end(self) -> None:
         if not self._progress.finished:
             self._note()
-            self._progress.end(self._progress.marks)
+            self._progress.end(self._progress.worker_positions)
 
-    def _make(self, work: Work) -> tuple[Job, Any, bool, bool] | None:
+    def _make(self, work: BatchRequest) -> tuple[BatchJob, Any, bool, bool] | None:
         """Make a batch: what is known of it, the batch, whether it is empty, whether it raises. None: the stream has ended."""
-        job = Job(work.batch, work.number, work.index, work.spares, batched=work.batched)
+        job = BatchJob(work.batch, work.number, work.index, work.spares, batched=work.batched)
         try:
             with isolated_random_state() if self._isolates else contextlib.nullcontext():
                 return job, self._fetcher.fetch(job), False, False
@@ -189,24 +192,24 @@ class InlineDriver:
         except RaiseFailure:
             return job, None, False, True
 
-    def _transferred(self, work: Work, data: Any) -> Any:
+    def _transferred(self, work: BatchRequest, data: Any) -> Any:
         mover = self._mover
         if mover is None:
             return self._transfer.finish(data if self._pin is None else pin_memory(data, *self._pin))
         mover.advance()
-        mover.work = {work.batch: work}
+        mover.requests = {work.batch: work}
         try:
             return mover.hand_over(mover.move(data, None))
         except Exception as error:
             nbytes = sum(one.nbytes for one in structure.tensors(data))
             raise mover.failure(work.batch, nbytes, error) from error
 
-    def _deliver(self, work: Work, job: Job, data: Any, begun: int) -> Any:
+    def _deliver(self, work: BatchRequest, job: BatchJob, data: Any, begun: int) -> Any:
         # Nothing is pickled here; add the last two stamps so that the format is the same as a
         # worker's.
         now = time.monotonic_ns()
         job.stamps += (now, now)
-        facts = Facts(job.samples, 0, job.times())
+        facts = BatchReport(job.samples, 0, job.times())
         if self._transforms is not None:
             facts.profile = self._transforms.take()
         self._recorder.delivered(work, facts, now - begun)

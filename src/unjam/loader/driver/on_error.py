@@ -15,7 +15,7 @@ from unjam.errors import SampleError
 from unjam.loader.driver.recorder import Recorder
 from unjam.loader.engine.policy import Decision, Policy
 from unjam.loader.worker.exceptions import ExceptionRecord, add_notes
-from unjam.loader.worker.job import Failed
+from unjam.loader.worker.job import SampleFailure
 
 
 class OnErrorPolicy:
@@ -27,11 +27,11 @@ class OnErrorPolicy:
         # the user's `on_error` function; set only during `next`
         self.function: Callable[[SampleError], Any] | None = None
         # by batch: failures whose samples are left out while the batch is made again
-        self._left_out: dict[int, list[Failed]] = {}
+        self._left_out: dict[int, list[SampleFailure]] = {}
         # by batch: what the user's function raised
         self._broken: dict[int, BaseException] = {}
 
-    def ask(self, batch: int, failed: Failed) -> Decision:
+    def ask(self, batch: int, failed: SampleFailure) -> Decision:
         """Ask the user's function; if it raises, that exception replaces the batch."""
         assert self.function is not None, "nobody to ask"
         try:
@@ -51,14 +51,14 @@ class OnErrorPolicy:
             )
             return Decision.RAISE
 
-    def decide(self, batch: int, failed: Failed) -> Decision:
+    def decide(self, batch: int, failed: SampleFailure) -> Decision:
         """Decide about a sample that killed its worker."""
         decision = self.policy.decide(failed.tries)
         if decision is None:
             decision = self.policy.bounded(self.ask(batch, failed), failed.tries)
         return decision
 
-    def leave_out(self, batch: int, failed: Failed) -> None:
+    def leave_out(self, batch: int, failed: SampleFailure) -> None:
         """Remember a failure whose batch is made again without its sample."""
         self._left_out.setdefault(batch, []).append(failed)
 
@@ -71,7 +71,9 @@ class OnErrorPolicy:
         self._left_out.pop(batch, None)
         self._broken.pop(batch, None)
 
-    def finish_batch(self, batch: int, failures: list[Failed], *, empty: bool, raises: bool) -> BaseException | None:
+    def finish_batch(
+        self, batch: int, failures: list[SampleFailure], *, empty: bool, raises: bool
+    ) -> BaseException | None:
         """Record the failures of a batch; return what to raise. `empty`: no sample is left."""
         errors, broken = self._collect(batch, failures)
         problem: BaseException | None = None
@@ -89,7 +91,7 @@ class OnErrorPolicy:
         return problem
 
     def finish_iterable(
-        self, batch: int, failures: list[Failed], worker: int, *, cut_short: bool
+        self, batch: int, failures: list[SampleFailure], worker: int, *, cut_short: bool
     ) -> BaseException | None:
         """Record the failures since an ended iterable's last batch; return what to raise."""
         errors, broken = self._collect(batch, failures)
@@ -105,7 +107,7 @@ class OnErrorPolicy:
             )
         return problem
 
-    def _collect(self, batch: int, failures: list[Failed]) -> tuple[list[SampleError], BaseException | None]:
+    def _collect(self, batch: int, failures: list[SampleFailure]) -> tuple[list[SampleError], BaseException | None]:
         """Return all failures of a batch, and what the user's function raised, if it did."""
         left_out = {failed.position: failed for failed in self._left_out.pop(batch, [])}
         together = []
@@ -118,7 +120,7 @@ class OnErrorPolicy:
         return [error_of(failed) for failed in together if failed.exception is not None], self._broken.pop(batch, None)
 
 
-def error_of(failed: Failed) -> SampleError:
+def error_of(failed: SampleFailure) -> SampleError:
     """Return a failure as the user sees it, with its original exception."""
     exception = failed.exception
     assert exception is not None, "a failure without an exception"

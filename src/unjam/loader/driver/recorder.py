@@ -15,13 +15,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from unjam.errors import SampleError, TooManyErrorsError, short, words_of
-from unjam.loader.cluster.verdict import does_not_pay
 from unjam.loader.device.copy_count import CopyCount
 from unjam.loader.driver.profiling import Profiler
 from unjam.loader.driver.times import Times
-from unjam.loader.pool.protocol import Facts, Pool, Work
-from unjam.loader.pool.worker_reports import WorkerReports
+from unjam.loader.pool.batch_result import BatchReport
+from unjam.loader.pool.protocol import Pool
+from unjam.loader.pool.worker_reports import WorkerReports, does_not_pay
 from unjam.loader.worker.exceptions import RemoteTraceback, twin, type_name
+from unjam.loader.worker.messages import BatchRequest
 from unjam.statistics import Auto, Statistics
 from unjam.system.limits import own_processors
 from unjam.system.logs import log
@@ -43,7 +44,7 @@ class Recorder:
     def __init__(self, error_log: str | None, max_errors: float | None, dataset: str, *, profile: bool = False) -> None:
         self._settings = (error_log, max_errors, dataset, profile)
         # called for every delivered batch
-        self.tap: Callable[[Work, Facts], None] | None = None
+        self.tap: Callable[[BatchRequest, BatchReport], None] | None = None
         self._error_log = error_log
         self._max_errors = max_errors
         self.dataset = dataset
@@ -88,7 +89,7 @@ class Recorder:
         if self.profiler is not None:
             self.profiler.watch(pool)
 
-    def delivered(self, work: Work, facts: Facts, waited: int) -> None:
+    def delivered(self, work: BatchRequest, facts: BatchReport, waited: int) -> None:
         """Record a delivered batch; the consumer waited `waited` nanoseconds for it."""
         self._batches += 1
         self._samples += facts.samples

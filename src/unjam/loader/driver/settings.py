@@ -15,7 +15,7 @@ class DriverSettings:
     of the seed of each batch, if each batch has its own; None otherwise.
     """
 
-    policy: Policy = Policy()  # noqa: RUF009 - frozen
+    policy: Policy = Policy()
     timeout: float = 0
     sample_timeout: float | None = None
     warn_after: float | None = None

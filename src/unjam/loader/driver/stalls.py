@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from unjam.deadlines import LOOK_AGAIN, NOTICE_PAUSE
 from unjam.loader.engine import events as ev
-from unjam.loader.pool.protocol import Pool, Work
+from unjam.loader.pool.protocol import Pool
 from unjam.loader.transport.status_page import Heartbeat, Stage
+from unjam.loader.worker.messages import BatchRequest
 
 # stages that count as a sample's time; pauses and questions do not
 _OWN_TIME = (Stage.GETITEM, Stage.COLLATE, Stage.PICKLE)
@@ -56,7 +57,7 @@ class StallDetector:
         """Whether it is time for a check."""
         return now - self._last >= self.interval
 
-    def look(self, now: float, owed: dict[int, list[Work]], waited: float) -> list[ev.Event]:
+    def look(self, now: float, owed: dict[int, list[BatchRequest]], waited: float) -> list[ev.Event]:
         """Return the events about workers that owe batches.
 
         `owed`: their batches, oldest first. `waited`: how long the consumer has waited, in seconds.
@@ -92,7 +93,7 @@ class StallDetector:
         if self.warn_after is not None and waited < self.warn_after:
             self._next_warning = self.warn_after
 
-    def _over_time(self, now: float, heartbeat: Heartbeat, first: float, works: list[Work]) -> bool:
+    def _over_time(self, now: float, heartbeat: Heartbeat, first: float, works: list[BatchRequest]) -> bool:
         if self.sample_timeout is None or heartbeat.stage not in _OWN_TIME:
             return False
         work = next((work for work in works if work.batch == heartbeat.batch), None)

@@ -7,8 +7,9 @@ from typing import Any
 
 from unjam.errors import place
 from unjam.loader.incident import Incident, plain
-from unjam.loader.pool.protocol import Pool, Work, WorkerExit
+from unjam.loader.pool.protocol import Pool, WorkerExit
 from unjam.loader.transport.status_page import Heartbeat, Stage
+from unjam.loader.worker.messages import BatchRequest
 from unjam.system import exits, stacks
 
 _STAGE_NAMES = {
@@ -38,7 +39,7 @@ class CurrentSample:
         return place(self.index, self.batch, worker, yielded=self.yielded, indices=self.indices)
 
 
-def subject(heartbeat: Heartbeat, work: Work | None, *, iterable: bool) -> CurrentSample:
+def subject(heartbeat: Heartbeat, work: BatchRequest | None, *, iterable: bool) -> CurrentSample:
     """Return the sample that a heartbeat refers to."""
     if work is None or heartbeat.batch != work.batch:
         return CurrentSample(None, None, None, ())
@@ -97,7 +98,9 @@ def story(last_exit: WorkerExit, about: CurrentSample, *, decision: str, dataset
     )
 
 
-def stillness(pool: Pool, worker: int, work: Work | None, *, iterable: bool, kind: str, dataset: str) -> Incident:
+def stillness(
+    pool: Pool, worker: int, work: BatchRequest | None, *, iterable: bool, kind: str, dataset: str
+) -> Incident:
     """Return the incident for a living worker that gives no batch, with its stack."""
     heartbeat, pid = pool.heartbeat(worker), pool.pid(worker)
     if heartbeat is None or pid is None:

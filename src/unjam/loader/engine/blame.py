@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from unjam.loader.engine.actions import AskPolicy, Reason
 from unjam.loader.engine.events import Cause, Death
-from unjam.loader.engine.ledger import BatchEntry
+from unjam.loader.engine.ledger import InFlight
 
 # with this many suspects that passed later, blame takes two more deaths, not one
 MANY_PASSED = 4
@@ -32,11 +32,11 @@ class Blame:
     blame_after: int
     passed_later: int = 0
 
-    def passed(self, entry: BatchEntry) -> None:
+    def passed(self, entry: InFlight) -> None:
         """A batch was made: its suspects that the policy was not asked about have passed."""
         self.passed_later += len(entry.deaths.keys() - entry.judged)
 
-    def record_death(self, death: Death, entry: BatchEntry | None) -> list[AskPolicy]:
+    def record_death(self, death: Death, entry: InFlight | None) -> list[AskPolicy]:
         """Record a death on batch `entry`; return at most one question to the policy."""
         if death.cause in (Cause.SUSPENDED, Cause.MACHINE) or not death.prepared:
             return []

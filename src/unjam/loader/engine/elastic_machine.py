@@ -9,7 +9,7 @@ is gone. So no batch is made twice or lost, whenever the size changes.
 
 Which worker makes a batch depends on timing here, so it must not matter. A batch goes to the worker
 that owes fewest. The consumer gets batches by number, as always. Random numbers belong to the batch
-(`Work.seed`), not to the worker. So two runs deliver the same batches even if their sizes changed
+(`BatchRequest.seed`), not to the worker. So two runs deliver the same batches even if their sizes changed
 differently.
 
 An iterable divides its samples by the number of workers, so that number cannot change within an

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 class Cause(enum.Enum):
@@ -53,14 +54,21 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Unready:
+class Reported:
+    """An event that a worker's report causes. `result`: the batch, or the failures; the engine does not look at it."""
+
+    result: Any = field(default=None, compare=False, repr=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Unready(Reported):
     """A worker could not prepare: its dataset or `worker_init_fn` raised."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(Reported):
     """A worker made `batch`, which has `nbytes` bytes."""
 
     worker: int
@@ -69,7 +77,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Reported):
     """A sample of `batch` raised; the exception replaces the batch in the order."""
 
     worker: int
@@ -77,7 +85,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Exhausted:
+class Exhausted(Reported):
     """The worker's iterable has ended; `batch` and later ones will not come.
 
     `cut_short`: it ended right after a failed sample; the driver warns about that.

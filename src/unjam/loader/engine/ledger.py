@@ -14,7 +14,7 @@ class Where(enum.Enum):
 
 
 @dataclass(slots=True)
-class BatchEntry:
+class InFlight:
     """One batch between sampler and consumer."""
 
     worker: int
@@ -51,7 +51,7 @@ class WorkerRecord:
 class Ledger:
     """Every batch between sampler and consumer, by number. Numbers are never reused."""
 
-    entries: dict[int, BatchEntry] = field(default_factory=dict)
+    entries: dict[int, InFlight] = field(default_factory=dict)
 
     def held_by(self, worker: int) -> list[int]:
         """The batches that `worker` still owes, oldest first."""

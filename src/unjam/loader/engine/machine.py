@@ -31,7 +31,7 @@ from unjam.loader.engine.actions import Action, Reason
 from unjam.loader.engine.blame import Blame
 from unjam.loader.engine.config import Config
 from unjam.loader.engine.events import Cause
-from unjam.loader.engine.ledger import BatchEntry, Ledger, Where, WorkerRecord
+from unjam.loader.engine.ledger import InFlight, Ledger, Where, WorkerRecord
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class Machine:
         worker = self._next_worker()
         if worker is None:
             return self._advance()
-        self.ledger.entries[batch] = BatchEntry(worker)
+        self.ledger.entries[batch] = InFlight(worker)
         self.workers[worker].undelivered += 1
         return [act.Send(worker, batch), *self._advance()]
 

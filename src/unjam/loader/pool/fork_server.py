@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from unjam.deadlines import OBEY_KILL, SERVER_LOCK, SERVER_REPLY, SERVER_START, Deadline
 from unjam.errors import CannotStartError
-from unjam.loader.transport.channel import Channel, ChannelClosed, Envelope, pair
+from unjam.loader.transport.channel import Channel, ChannelClosed, Frame, pair
 from unjam.loader.worker import server
 from unjam.loader.worker.forker import Fork, Forked, NotForked
 from unjam.loader.worker.thread_limits import thread_environment
@@ -94,9 +94,9 @@ class ForkClient:
         self._channel.post(message, fds=fds)
         self._unanswered += 1
 
-    def _answers(self, count: int, bound: Deadline) -> list[Envelope]:
+    def _answers(self, count: int, bound: Deadline) -> list[Frame]:
         """The answers to the last `count` requests."""
-        answers: list[Envelope] = []
+        answers: list[Frame] = []
         until = time.monotonic() + bound.seconds
         while len(answers) < count:
             left = until - time.monotonic()
@@ -191,7 +191,7 @@ class ForkServer(ForkClient):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(OBEY_KILL.seconds)
 
-    def _answers(self, count: int, bound: Deadline) -> list[Envelope]:
+    def _answers(self, count: int, bound: Deadline) -> list[Frame]:
         answers = super()._answers(count, SERVER_START if self._first else bound)
         self._first = False
         return answers

@@ -32,8 +32,7 @@ from unjam.loader.engine.actions import Reason
 from unjam.loader.pool.exit_status import OomKillCounter, death_of, exit_of, wait_for_exits
 from unjam.loader.pool.launcher import Launcher
 from unjam.loader.pool.open_pools import open_pools
-from unjam.loader.pool.protocol import Arrival, Work, WorkerExit
-from unjam.loader.pool.results import pack_index, task_of, understand
+from unjam.loader.pool.protocol import PoolEvent, WorkerExit
 from unjam.loader.pool.worker_handle import (
     StartFrame,
     WorkerHandle,
@@ -43,12 +42,13 @@ from unjam.loader.pool.worker_handle import (
     sentinel_of,
     take_stack,
 )
+from unjam.loader.pool.worker_messages import local_event_of
 from unjam.loader.pool.worker_reports import WorkerReports
-from unjam.loader.transport.channel import Channel, ChannelClosed, Envelope
+from unjam.loader.transport.channel import Channel, ChannelClosed, Frame
 from unjam.loader.transport.leases import Leases
 from unjam.loader.transport.status_page import Heartbeat, Stage, StatusPage
 from unjam.loader.worker import main, messages
-from unjam.loader.worker.progress import WorkerMark
+from unjam.loader.worker.progress import WorkerPosition
 from unjam.loader.worker.spec import WorkerSpec
 from unjam.system.memory import Mapping as MemoryMapping
 from unjam.system.memory import OwnedFd
@@ -74,7 +74,7 @@ class ProcessPool:
         self._killed: list[WorkerHandle] = []
         # Events that the driver has not taken yet. They are stored here so that an exception from a
         # signal handler loses nothing.
-        self.arrivals: deque[Arrival] = deque()
+        self.arrivals: deque[PoolEvent] = deque()
         self.processes: list[Any] = []
         self._reports = reports
         # monotonic nanoseconds: when the first worker was launched, when the first one was ready
@@ -86,7 +86,7 @@ class ProcessPool:
 
     # -- the `Pool` protocol -----------------------------------------------------------------------
 
-    def start(self, workers: list[int], marks: Mapping[int, WorkerMark]) -> None:
+    def start(self, workers: list[int], positions: Mapping[int, WorkerPosition]) -> None:
         """See `Pool`."""
         numbers = [worker for worker in workers if worker not in self._handles]  # an action may be done twice
         if not numbers:
@@ -96,7 +96,7 @@ class ProcessPool:
         try:
             for number in numbers:
                 process, sock = started[number]
-                spec = dataclasses.replace(self._specs[number], mark=marks.get(number))
+                spec = dataclasses.replace(self._specs[number], start_at=positions.get(number))
                 self._add_worker(spec, process, Channel(sock, messages.LANGUAGE))
                 del started[number]
         finally:
@@ -104,28 +104,22 @@ class ProcessPool:
                 sock.close()
                 process.kill()
 
-    def send(self, worker: int, work: Work) -> None:
+    def send(self, worker: int, request: messages.BatchRequest) -> None:
         """See `Pool`."""
         handle = self._handles.get(worker)
-        if handle is not None:
-            if work.sent_to == handle.process.pid:
-                return  # an action may be done twice, but an iterable gives its samples once
-            work.sent_to = handle.process.pid
-            post(handle, task_of(work), pack_index(work))
+        # an action may be done twice, but an iterable yields its samples once
+        if handle is not None and request.sent_to != handle.process.pid:
+            request.sent_to = handle.process.pid
+            request.pack()
+            post(handle, request)
 
-    def post_task(self, worker: int, task: messages.Task, packed: bytes) -> None:
-        """Send a worker a batch to make that another process has drawn."""
-        handle = self._handles.get(worker)
-        if handle is not None:
-            post(handle, task, packed)
-
-    def resume(self, shared_seed: int | None, epoch: int) -> None:
+    def begin_epoch(self, shared_seed: int | None, epoch: int) -> None:
         """See `Pool`."""
         self._memory.look()
         # workers that start from now on begin with this epoch
         self._specs = [dataclasses.replace(spec, shared_seed=shared_seed, epoch=epoch) for spec in self._specs]
         for handle in self._handles.values():
-            post(handle, messages.Resume(shared_seed, epoch))
+            post(handle, messages.BeginEpoch(shared_seed, epoch))
 
     def stop(self, worker: int, reason: Reason) -> None:
         """See `Pool`."""
@@ -338,19 +332,19 @@ class ProcessPool:
         channel = handle.channel
         came = channel.receive()
         while channel.arrived:
-            envelope = channel.arrived[0]
+            frame = channel.arrived[0]
             # only once, even if interrupted: a batch has one slot to give back
-            if envelope.meant is None:
-                envelope.meant = self._understand(handle, envelope)
+            if frame.event is None:
+                frame.event = self._event_of(handle, frame)
                 self._ready_at = self._ready_at or handle.ready_at
-            if envelope.meant is not None and envelope.meant not in self.arrivals:
-                self.arrivals.append(envelope.meant)
+            if frame.event is not None and not any(frame.event is one for one in self.arrivals):
+                self.arrivals.append(frame.event)
             channel.arrived.popleft().close()
         self._listen(handle)
         return came
 
-    def _understand(self, handle: WorkerHandle, envelope: Envelope) -> Arrival | None:
-        return understand(handle, envelope, self._reports)
+    def _event_of(self, handle: WorkerHandle, frame: Frame) -> PoolEvent | None:
+        return local_event_of(handle, frame, self._reports)
 
     def _listen(self, handle: WorkerHandle) -> None:
         """Poll a channel for what it can still do; stop polling it once it is closed."""
@@ -381,7 +375,7 @@ class ProcessPool:
         self._stop_polling(handle.sentinel, handle)
         self._release(handle)
         self._listen(handle)
-        self.arrivals.append(Arrival(death_of(handle, last_exit)))
+        self.arrivals.append(death_of(handle, last_exit))
 
     def _release(self, handle: WorkerHandle) -> None:
         handle.channel.close()

@@ -4,69 +4,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from unjam.loader.engine.actions import Reason
 from unjam.loader.engine.events import Event
-from unjam.loader.transport.status_page import Heartbeat
-from unjam.loader.worker.job import Failed, failures_from
-from unjam.loader.worker.progress import WorkerMark
+from unjam.loader.transport.status_page import Heartbeat, Stage
+from unjam.loader.worker.job import SampleFailure
+from unjam.loader.worker.messages import BatchRequest
+from unjam.loader.worker.progress import WorkerPosition
 from unjam.system.waiting import Waiting
 
 
-@dataclass(slots=True)
-class Facts:
-    """What is known of a batch without opening it. `told` or `listed`: the failures in it."""
-
-    samples: int = 0
-    nbytes: int = 0
-    times: bytes = b""
-    told: bytes = b""
-    listed: list[Failed] | None = None
-    profile: bytes = b""
-    news: bytes = b""  # see `WorkerMark`
-
-    def failures(self) -> list[Failed]:
-        """Return the failures."""
-        return self.listed or failures_from(self.told)
-
-
-class BatchResult(Protocol):
-    """A batch that has arrived, or a failed batch: it `raises` its last failure or is `empty`.
-
-    `loading`: the failure is that a worker could not rebuild the dataset.
-    """
-
-    raises: bool
-    empty: bool
-    loading: bool
-
-    @property
-    def facts(self) -> Facts:
-        """What is known without opening it."""
-
-    def open(self, *, copy: bool) -> Any:
-        """Return the batch. `copy`: do not use recycled memory."""
-
-    def refuse(self) -> None:
-        """Give its memory back unopened."""
-
-
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A worker asks about a failed sample and waits. The driver answers, not the engine."""
+class Question:
+    """A worker asks what to do about a failed sample, and waits. The driver answers, not the engine."""
 
     worker: int
     batch: int
+    failure: SampleFailure
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Arrival:
-    """An event in a pool. `result`: the batch, or the failures that belong to the event."""
-
-    event: Event | Asked
-    result: BatchResult | None = None
+PoolEvent = Event | Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,50 +48,27 @@ class WorkerExit:
     node_lost: str = ""
 
 
-@dataclass(slots=True)
-class Work:
-    """One batch to make: its number over all epochs, its number in this epoch, its indices.
-
-    `index`: what the sampler returned. `indices`: the samples' indices, copied when they were
-    drawn. `packed`: the pickled index of the first send. Samplers may reuse their lists, and a
-    batch that is made a second time must be the same batch.
-    """
-
-    batch: int
-    number: int
-    index: Any
-    indices: tuple[Any, ...] = ()
-    batched: bool = True
-    spares: tuple[Any, ...] = ()
-    # checksum of all indices up to these, and the sampler's own state after it gave them
-    drawn: int = 0
-    sampler_state: Any = None
-    # seed for the random numbers of this batch; None: do not seed
-    seed: int | None = None
-    packed: bytes | None = None
-    # pid of the worker that it was sent to
-    sent_to: int | None = None
-    # by position: the decision about samples that killed a worker
-    decisions: dict[int, str] = field(default_factory=dict)
-
-
 class Pool(Protocol):
     """Workers of any kind, by number. No method waits without a time limit."""
 
-    def start(self, workers: list[int], marks: Mapping[int, WorkerMark]) -> None:
-        """Start these workers in parallel, for the first time or after their deaths; each goes on at its mark."""
+    def start(self, workers: list[int], positions: Mapping[int, WorkerPosition]) -> None:
+        """Start these workers in parallel, for the first time or after their deaths, each from its position."""
 
-    def send(self, worker: int, work: Work) -> None:
+    def send(self, worker: int, request: BatchRequest) -> None:
         """Send a worker a batch to make; never blocks."""
 
-    def resume(self, shared_seed: int | None, epoch: int) -> None:
+    def begin_epoch(self, shared_seed: int | None, epoch: int) -> None:
         """Tell the living workers that a new epoch begins."""
 
     def stop(self, worker: int, reason: Reason) -> None:
         """Stop a worker; its death comes as an event."""
 
-    # events, oldest first; the driver takes them from the left
-    arrivals: deque[Arrival]
+    # oldest first; the driver takes them from the left
+    arrivals: deque[PoolEvent]
+    # the workers' processes on this machine
+    processes: list[Any]
+    # nanoseconds that it took to make the pool: sending the dataset, starting the server
+    made_in: int
 
     def wait(self, seconds: float) -> None:
         """Add new events to `arrivals`; wait at most `seconds` for the first."""
@@ -163,6 +99,9 @@ class Pool(Protocol):
 
     def is_here(self, worker: int) -> bool:
         """Whether a worker's process runs on this machine."""
+
+    def sample_stack(self, turn: int) -> tuple[Stage, str] | None:
+        """A worker's stage and stack, another worker at each turn; None if it is idle. Called from the profiler's thread."""
 
     def started_in(self) -> int:
         """Nanoseconds until the first worker was ready, without its initialisation."""

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import multiprocessing
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, cast
 
 from unjam.errors import CannotShipError, CannotStartError
 from unjam.loader.pool import fork_server
@@ -28,10 +29,12 @@ from unjam.loader.pool.fork_server import ForkClient
 from unjam.loader.pool.launcher import ContextLauncher, ServerLauncher
 from unjam.loader.pool.open_pools import close_all
 from unjam.loader.pool.process_pool import ProcessPool
+from unjam.loader.pool.protocol import Pool
 from unjam.loader.pool.shared_handles import SharedHandle, shared_handles
 from unjam.loader.pool.templates import TemplateCache, TemplateProcess
 from unjam.loader.pool.worker_handle import StartFrame
 from unjam.loader.pool.worker_reports import WorkerReports
+from unjam.loader.pool_spec import PoolSpec
 from unjam.loader.ship import shipping
 from unjam.loader.ship.process_state import ProcessState, tracker_fd
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec
@@ -40,7 +43,7 @@ from unjam.system.memory_limits import available_memory
 
 # A payload may take this part of the available memory; it is a second copy of the dataset's arrays.
 LARGEST_SHARE = 0.5
-_told: set[str] = set()
+_warned: set[str] = set()
 _FORKS = "cannot be sent to a worker, so the workers are forked from this process, as torch's are"
 
 
@@ -83,8 +86,48 @@ class PayloadCache:
         return PayloadCache()
 
 
-def open_pool(worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, cache: PayloadCache) -> ProcessPool:
-    """Return a pool for these workers; nothing has started yet. See NOTE [ Start method ]."""
+@dataclass(frozen=True, slots=True)
+class PoolRequest:
+    """What it takes to open a loader's pool.
+
+    context: the user's `multiprocessing_context`. here: how many workers run on this machine. may_move: workers may be
+    stopped to start again elsewhere.
+    """
+
+    spec: PoolSpec
+    worker_input: WorkerInput
+    specs: list[WorkerSpec]
+    context: Any
+    cache: PayloadCache
+    here: int
+    may_move: bool = True
+
+
+class PoolOpener(Protocol):
+    """A module that opens the pools of one kind of `PoolSpec`."""
+
+    def open_pool(self, request: PoolRequest) -> Pool:
+        """Return a pool; no worker has started yet."""
+
+    def open_another_pool(self, request: PoolRequest, error: BaseException) -> Pool:
+        """A worker could not rebuild its input: return a pool that can, or raise the error that says why."""
+
+    def most_workers(self, spec: PoolSpec) -> int | None:
+        """Return how many workers there is room for elsewhere; None: they run on this machine."""
+
+
+def opener_of(spec: PoolSpec) -> PoolOpener:
+    """Return the module that opens the pools of a kind."""
+    return cast(PoolOpener, importlib.import_module(spec.opener))
+
+
+def most_workers(spec: PoolSpec) -> None:
+    """See `PoolOpener`: all run on this machine."""
+
+
+def open_pool(request: PoolRequest) -> ProcessPool:
+    """Return a pool of processes of this machine; none has started yet. See NOTE [ Start method ]."""
+    worker_input, specs, context, cache = request.worker_input, request.specs, request.context, request.cache
     _at_exit_once()
     method = None if context is None else context.get_start_method()
     if method == "fork":
@@ -114,22 +157,21 @@ def open_pool(worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, 
         for one in connections:
             _warn_once(one.path, f"%s (%s) {_FORKS}; the risk: %s\n%s", one.path, one.type_name, one.risk, one.cure)
         return _forking(worker_input, specs, multiprocessing.get_context("fork"), cache)
-    _tell(connections)
+    _warn_of_handles(connections)
     if method is None:
         return _served(worker_input, specs, cache)
     begin = StartFrame(ProcessState.here(), cache.payload, tracker_fd(), adopted=False)
     return ProcessPool(ContextLauncher(context, None), specs, begin, cache.reports)
 
 
-def fork_instead(
-    worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, cache: PayloadCache, error: BaseException
-) -> ProcessPool:
+def open_another_pool(request: PoolRequest, error: BaseException) -> ProcessPool:
     """A worker could not rebuild its input: return a forked pool, or raise naming the culprit."""
-    problem = _cannot_ship(worker_input, error, None if context is None else context.get_start_method())
+    context = request.context
+    problem = _cannot_ship(request.worker_input, error, None if context is None else context.get_start_method())
     if context is not None:
         raise problem from error
-    pool = _fall_back(worker_input, specs, problem, cache)
-    cache.must_fork = True
+    pool = _fall_back(request.worker_input, request.specs, problem, request.cache)
+    request.cache.must_fork = True
     return pool
 
 
@@ -209,13 +251,13 @@ def _preload(cache: PayloadCache) -> None:
     fork_server.with_server(lambda server: server.preload(names))
 
 
-def _tell(handles: list[SharedHandle]) -> None:
+def _warn_of_handles(handles: list[SharedHandle]) -> None:
     for one in handles:
         _warn_once(one.path, "%s (%s): %s\n%s", one.path, one.type_name, one.risk, one.cure)
 
 
 def _forking(worker_input: WorkerInput, specs: list[WorkerSpec], context: Any, cache: PayloadCache) -> ProcessPool:
-    _tell(shared_handles(worker_input))
+    _warn_of_handles(shared_handles(worker_input))
     by_name = [spec.by_name() for spec in specs]
     begin = StartFrame(None, None, None, adopted=False)
     return ProcessPool(ContextLauncher(context, worker_input), by_name, begin, cache.reports)
@@ -299,8 +341,8 @@ def _room() -> int | None:
 
 
 def _warn_once(key: str, text: str, *values: Any) -> None:
-    if key not in _told:
-        _told.add(key)
+    if key not in _warned:
+        _warned.add(key)
         log.warning(text, *values)
 
 

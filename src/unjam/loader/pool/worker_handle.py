@@ -15,6 +15,7 @@ from unjam.loader.engine.actions import Reason
 from unjam.loader.transport.channel import MOST_FDS, Channel, ChannelClosed
 from unjam.loader.transport.leases import Leases
 from unjam.loader.transport.status_page import Stage, StatusPage
+from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import main, messages
 from unjam.loader.worker.spec import WorkerSpec
 from unjam.system.memory import Mapping, OwnedFd
@@ -41,7 +42,7 @@ class WorkerHandle:
     # only for profiling: a duplicate of the worker's descriptor for stacks, to rewind it
     stacks_fd: OwnedFd | None = None
     # batches whose slot we could not map, until their bytes come through the channel
-    without_memory: dict[tuple[int, int], messages.BatchMade] = field(default_factory=dict)
+    without_memory: dict[tuple[int, int], PackedBatch] = field(default_factory=dict)
     unmapped: set[int] = field(default_factory=set)
 
     def written(self) -> str:

@@ -1,11 +1,20 @@
-"""What the workers of a loader reported, kept for the next ones."""
+"""What the workers of a loader reported, kept for later ones, and whether workers on a cluster pay off."""
 
 from __future__ import annotations
 
+import array
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from unjam.deadlines import LOOK_AGAIN
+from unjam.loader.pool.batch_result import BatchReport
 from unjam.statistics import NodeShare
 from unjam.system.logs import log
+
+# the training must wait for so much of the time, and workers here must be so much faster
+WAITS, FASTER = 0.3, 1.2
+FEWEST = 20
 
 
 @dataclass(slots=True)
@@ -23,26 +32,33 @@ class WorkerReports:
     # by node of a cluster, what came from there; and for how long batches came from nodes, in seconds
     nodes: dict[str, NodeShare] = field(default_factory=dict)
     coming: float = 0.0
+    _last_came: float = 0.0
 
-    def came(self, node: str, nbytes: int, seconds: float) -> None:
-        """Count a batch of a node."""
+    def came(self, node: str, report: BatchReport) -> None:
+        """Count a batch of a node; "here" is this machine."""
+        stamps = array.array("q", report.times)
+        seconds = (stamps[-1] - stamps[0]) / 1e9 if stamps else 0.0
+        nbytes = 0 if node == "here" else report.nbytes
         known = self.nodes.get(node, NodeShare())
         self.nodes[node] = replace(
             known, batches=known.batches + 1, bytes=known.bytes + nbytes, seconds=known.seconds + seconds
         )
+        now = time.monotonic()
+        self.coming += min(now - self._last_came, LOOK_AGAIN.seconds) if self._last_came else 0.0
+        self._last_came = now
 
     def has(self, node: str, workers: int) -> None:
         """Note how many workers a node has."""
         self.nodes[node] = replace(self.nodes.get(node, NodeShare()), workers=workers)
 
     def skipped(self, samples: int, seconds: float) -> None:
-        """Count samples of a stream that were read again only to come to where it was."""
+        """Count samples of a stream that were read again only to reach its position."""
         self.skipped_samples += samples
         self.skipped_seconds += seconds
         count = "1 sample" if samples == 1 else f"{samples:,} samples"
         self.warn_once(
-            f"a stream without state_dict() was read again to go on where it was: {count} in {seconds:.1f} s; "
-            "with state_dict() and load_state_dict() on the dataset that takes no time"
+            f"a stream without state_dict() was read again to resume: {count} in {seconds:.1f} s; "
+            "give the dataset state_dict() and load_state_dict() to avoid that"
         )
 
     def warn_once(self, text: str) -> None:
@@ -51,3 +67,23 @@ class WorkerReports:
         if kind not in self.said:
             self.said.add(kind)
             log.warning("%s", text)
+
+
+def does_not_pay(nodes: Mapping[str, NodeShare], coming: float, waited: float, processors: int) -> str:
+    """Say why workers on this machine would be faster; empty: they would not, or it is not known yet.
+
+    coming: the seconds in which the batches came. waited: how long the training waited for them.
+    """
+    there = [one for name, one in nodes.items() if name != "here"]
+    batches = sum(one.batches for one in nodes.values())
+    if not there or batches < FEWEST or coming <= 0 or waited < WAITS * coming:
+        return ""
+    making = sum(one.seconds for one in nodes.values()) / batches
+    if making <= 0 or processors / making < FASTER * batches / coming:
+        return ""
+    size = sum(one.bytes for one in there) / max(1, sum(one.batches for one in there))
+    return (
+        f"a batch ({size / 1e6:.1f} MB) takes {making * 1e3:.1f} ms to make, and one came every {coming / batches * 1e3:.1f} ms: "
+        f"the way takes longer than the work, and the {processors} processors of this machine would make one every "
+        f"{making / processors * 1e3:.1f} ms"
+    )

@@ -1,6 +1,6 @@
 """Messages between two processes: one socket pair, frames of a message and raw bytes.
 
-A message is an instance of a frozen dataclass. Both sides know the class by its number in the
+A message is an instance of a dataclass. Both sides know the class by its number in the
 channel's language. We send that number and the fields, because sending the class name would cost as
 much as all the rest.
 
@@ -39,9 +39,14 @@ MOST_FDS = 200
 _ANCILLARY = socket.CMSG_SPACE(MOST_FDS * struct.calcsize("i"))
 
 
+# metadata of a field that stays in this process; such fields come last and have defaults
+NOT_SENT = {"sent": False}
+
+
 @functools.cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(part.name for part in dataclasses.fields(kind))
+def sent_fields(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a message that are sent."""
+    return tuple(part.name for part in dataclasses.fields(kind) if part.metadata.get("sent", True))
 
 
 def _nothing(_: object) -> tuple[()]:
@@ -53,14 +58,14 @@ class ChannelClosed(ConnectionError):
 
 
 @dataclass(slots=True)
-class Envelope:
-    """A message with its bytes and descriptors. `fds_lost`: some could not be received."""
+class Frame:
+    """One transmission: a message with its bytes and descriptors. `fds_lost`: some could not be received."""
 
     message: Any
     data: bytes
     fds: list[int] = field(default_factory=list)
     fds_lost: bool = False
-    meant: Any = None  # the reader's interpretation of the message
+    event: Any = None  # what the reader made of the message
 
     def close(self) -> None:
         """Close the descriptors that the reader did not take."""
@@ -78,10 +83,10 @@ class Channel:
         self._fileno = sock.fileno()
         self._language = language
         self._numbers = {kind: number for number, kind in enumerate(language)}
-        self._fields = [attrgetter(*names) if (names := _field_names(kind)) else _nothing for kind in language]
+        self._fields = [attrgetter(*names) if (names := sent_fields(kind)) else _nothing for kind in language]
         self._space = bytearray(_CHUNK)
         self._inbox = bytearray()
-        self.arrived: deque[Envelope] = deque()
+        self.arrived: deque[Frame] = deque()
         self._fds: deque[int] = deque()
         self._outbox: deque[tuple[memoryview, array.array[int] | None, list[int]]] = deque()
         self.closed = False
@@ -203,7 +208,7 @@ class Channel:
                 fields = pickle.loads(view[start : start + body])
                 rest = bytes(view[start + body : end]) if data else b""
             taken = self._take(fds) if fds else []
-            self.arrived.append(Envelope(self._message(number, fields), rest, taken, fds_lost=len(taken) < fds))
+            self.arrived.append(Frame(self._message(number, fields), rest, taken, fds_lost=len(taken) < fds))
             at = end
         if at:
             del inbox[:at]
@@ -216,7 +221,7 @@ class Channel:
 
     def _message(self, number: int, fields: Any) -> Any:
         kind = self._language[number]
-        names = _field_names(kind)
+        names = sent_fields(kind)
         if len(names) == 1:
             return kind(fields)
         return kind(*fields)

@@ -17,7 +17,6 @@ import pickle
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -25,7 +24,8 @@ import torch
 from torch.multiprocessing import reductions
 
 from unjam.loader.transport import classes, unpacking
-from unjam.loader.transport.slots import Arena, Filling
+from unjam.loader.transport.slots import Arena
+from unjam.loader.transport.unpacking import PackedBatch
 
 # Smaller buffers are cheaper inside the stream.
 SMALLEST_BUFFER = 512
@@ -35,22 +35,6 @@ LARGEST_STREAM = 1 << 15
 SMALL_TENSOR = 1 << 13
 # Batches up to this size go in the message: cheaper than a lease.
 LARGEST_INLINE = 1 << 13
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """What the parent needs to rebuild a batch. `data`: the bytes, if they are not in a slot."""
-
-    stream: bytes
-    stream_at: tuple[int, int] | None
-    buffers: tuple[unpacking.BufferAt, ...]
-    filling: Filling | None
-    data: bytes
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the batch in bytes."""
-        return (self.filling.used if self.filling else len(self.data)) + len(self.stream)
 
 
 class Packer:
@@ -65,7 +49,7 @@ class Packer:
         self._arena = arena
         self._by_value = by_value
 
-    def pack(self, batch: object) -> Packed:
+    def pack(self, batch: object) -> PackedBatch:
         """Pickle `batch`, in this thread; raise whatever pickling raises."""
         used = self._arena.used
         try:
@@ -89,15 +73,15 @@ class Packer:
         pickler(stream, keep, _Sink(self._arena)).dump(batch)
         return stream.getvalue(), buffers
 
-    def _seal(self, stream: bytes, buffers: list[unpacking.BufferAt]) -> Packed:
+    def _seal(self, stream: bytes, buffers: list[unpacking.BufferAt]) -> PackedBatch:
         arena = self._arena
         stream_at = None
         if len(stream) > LARGEST_STREAM:
             stream_at = (arena.write(memoryview(stream)), len(stream))
             stream = b""
         if arena.used <= LARGEST_INLINE or not arena.shareable:
-            return Packed(stream, stream_at, tuple(buffers), None, arena.lift())
-        return Packed(stream, stream_at, tuple(buffers), arena.finish(), b"")
+            return PackedBatch(stream, stream_at, tuple(buffers), None, data=arena.lift())
+        return PackedBatch(stream, stream_at, tuple(buffers), arena.finish())
 
 
 class _Sink:

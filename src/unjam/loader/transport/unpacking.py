@@ -1,15 +1,17 @@
-"""Rebuild a batch from a slot: the functions that the pickle stream calls, and their memory."""
+"""A packed batch, and the functions that its pickle stream calls to rebuild it over its memory."""
 
 from __future__ import annotations
 
 import math
 import pickle
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+
+from unjam.loader.transport.channel import NOT_SENT
+from unjam.loader.transport.slots import Filling
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,54 @@ class BufferAt:
     readonly: bool
 
 
+@dataclass(slots=True)
+class PackedBatch:
+    """A batch on its way from the worker to the training process.
+
+    The packer writes the first four fields: the pickle stream, or where it lies in the slot; the buffers that
+    it refers to; and the slot, if the batch lies in one. Otherwise `data` has its bytes, which are sent beside the
+    message. The worker adds the rest: `times` (the job's timestamps), `failures`, `profile` and `position_update` are
+    bytes that are decoded only on demand. retired: slots that the worker does not use any more.
+    """
+
+    stream: bytes
+    stream_at: tuple[int, int] | None
+    buffers: tuple[BufferAt, ...]
+    filling: Filling | None
+    batch: int = -1
+    retired: tuple[int, ...] = ()
+    samples: int = 0
+    times: bytes = b""
+    failures: bytes = b""
+    profile: bytes = b""
+    position_update: bytes = b""
+    data: bytes = field(default=b"", metadata=NOT_SENT)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the batch in bytes, wherever they are."""
+        return (self.filling.used if self.filling else len(self.data)) + len(self.stream)
+
+    def without_slot(self, data: bytes = b"") -> PackedBatch:
+        """Return a copy whose bytes are not in a slot."""
+        return replace(self, filling=None, retired=(), data=data)
+
+    def unpack(self, owner: Any) -> Any:
+        """Rebuild the batch over `owner`, which lives as long as the batch uses its memory."""
+        stream: bytes | memoryview = self.stream
+        views: list[memoryview] = []
+        if self.buffers or self.stream_at:
+            view = memoryview(owner).cast("B")
+            views = [_window(view, buffer) for buffer in self.buffers]
+            if self.stream_at:
+                stream = view[self.stream_at[0] : self.stream_at[0] + self.stream_at[1]]
+        outer, _memory.owner = _memory.owner, owner
+        try:
+            return pickle.loads(stream, buffers=views)
+        finally:
+            _memory.owner = outer
+
+
 class _Memory(threading.local):
     """The memory of the batch that this thread is rebuilding."""
 
@@ -28,23 +78,6 @@ class _Memory(threading.local):
 
 
 _memory = _Memory()
-
-
-def unpack(
-    stream: bytes | memoryview, stream_at: tuple[int, int] | None, buffers: Sequence[BufferAt], owner: Any
-) -> Any:
-    """Rebuild a batch over `owner`, which lives as long as the batch uses its memory."""
-    views: list[memoryview] = []
-    if buffers or stream_at:
-        view = memoryview(owner).cast("B")
-        views = [_window(view, buffer) for buffer in buffers]
-        if stream_at:
-            stream = view[stream_at[0] : stream_at[0] + stream_at[1]]
-    outer, _memory.owner = _memory.owner, owner
-    try:
-        return pickle.loads(stream, buffers=views)
-    finally:
-        _memory.owner = outer
 
 
 def _window(view: memoryview, buffer: BufferAt) -> memoryview:

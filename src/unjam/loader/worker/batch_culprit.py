@@ -10,10 +10,10 @@ from typing import Any
 
 from unjam.errors import CannotCollateError, short
 from unjam.loader.worker.exceptions import type_name
-from unjam.loader.worker.job import Job
+from unjam.loader.worker.job import BatchJob
 
 
-def named_in_traceback(error: BaseException, dataset: Any, job: Job) -> tuple[int, tuple[str, ...]]:
+def named_in_traceback(error: BaseException, dataset: Any, job: BatchJob) -> tuple[int, tuple[str, ...]]:
     """Find the sample whose `__getitem__` call the error came through.
 
     Return its position if the call was on `dataset` itself. Otherwise return -1 and a hint in
@@ -33,7 +33,7 @@ def named_in_traceback(error: BaseException, dataset: Any, job: Job) -> tuple[in
     return -1, (words,) if words else ()
 
 
-def looks(job: Job, data: list[Any], *, iterable: bool) -> tuple[str, ...]:
+def looks(job: BatchJob, data: list[Any], *, iterable: bool) -> tuple[str, ...]:
     """Describe samples that differ from the rest of the batch. A hint, not a proof."""
     from unjam.loader import outlier  # noqa: PLC0415 - only when something fails
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from unjam.loader.engine.policy import Decision
 from unjam.loader.transport.status_page import Stage
 from unjam.loader.worker.batch_culprit import explained, looks, named_in_traceback, type_of
-from unjam.loader.worker.job import Emptied, Failed, Job, RaiseFailure
+from unjam.loader.worker.job import BatchJob, Emptied, RaiseFailure, SampleFailure
 from unjam.loader.worker.sample_recovery import RecoveryContext, SampleRecovery
 from unjam.loader.worker.spec import WorkerSpec, isolated_random_state
 
@@ -36,7 +36,7 @@ class BatchRecovery(SampleRecovery):
         self._tolerant = tolerant
 
     def cannot_collate(
-        self, job: Job, data: list[Any], error: BaseException, collate: Callable[[list[Any]], Any]
+        self, job: BatchJob, data: list[Any], error: BaseException, collate: Callable[[list[Any]], Any]
     ) -> Any:
         """Collate failed: go on with the samples that fit, if the policy allows."""
         if self.only_raises and self._tolerant is None:
@@ -52,14 +52,14 @@ class BatchRecovery(SampleRecovery):
         return self._without_outliers(job, data, error, collate)
 
     def _without_outliers(
-        self, job: Job, data: list[Any], error: BaseException, collate: Callable[[list[Any]], Any]
+        self, job: BatchJob, data: list[Any], error: BaseException, collate: Callable[[list[Any]], Any]
     ) -> Any:
         """Find the samples that do not fit, apply the policy to each, and collate again."""
         from unjam.loader import outlier  # noqa: PLC0415 - only when something fails
 
         if self._spec.inline and not isinstance(error, Exception):
             raise error
-        tried: dict[int, Failed] = {}
+        tried: dict[int, SampleFailure] = {}
         for _ in range(MOST_ROUNDS + self._policy.retries):
             # A user's collate_fn may have changed the samples before it failed: load them again.
             with isolated_random_state():
@@ -114,7 +114,7 @@ class BatchRecovery(SampleRecovery):
         self.whole(job, "collate", error)
         raise Emptied
 
-    def _reload(self, job: Job, data: list[Any]) -> bool:
+    def _reload(self, job: BatchJob, data: list[Any]) -> bool:
         if self._spec.iterable:
             return False
         try:
@@ -123,12 +123,12 @@ class BatchRecovery(SampleRecovery):
             return False
         return True
 
-    def _replace_in_place(self, job: Job, failed: Failed, data: list[Any], place_in_data: int) -> None:
+    def _replace_in_place(self, job: BatchJob, failed: SampleFailure, data: list[Any], place_in_data: int) -> None:
         found: list[Any] = []
         self._replace(job, failed, found, lambda index: self._dataset[index])
         data[place_in_data:place_in_data] = found
 
-    def cannot_load(self, job: Job, error: BaseException) -> None:
+    def cannot_load(self, job: BatchJob, error: BaseException) -> None:
         """Handle a failed `__getitems__`: raise `RaiseFailure`, or record the skipped batch."""
         position, words = named_in_traceback(error, self._dataset, job)
         if position < 0 or not self.only_raises:
@@ -136,14 +136,14 @@ class BatchRecovery(SampleRecovery):
             return
         self._surrender(job, self._describe(job, "getitem", error, position=position, index=job.index_at(position)))
 
-    def whole(self, job: Job, stage: str, error: BaseException, extra: tuple[str, ...] = ()) -> None:
+    def whole(self, job: BatchJob, stage: str, error: BaseException, extra: tuple[str, ...] = ()) -> None:
         """Handle a failure of a whole batch: raise `RaiseFailure`, or record the skipped batch."""
         failed = self._describe(job, stage, error, extra=extra)
         if self._decide(job, failed, error) in (Decision.RAISE, Decision.RETRY):
             self._surrender(job, failed)
         self._note(job, failed, Decision.SKIP)
 
-    def name_one(self, job: Job, error: BaseException) -> NoReturn:
+    def name_one(self, job: BatchJob, error: BaseException) -> NoReturn:
         """Raise for a failed `__getitems__` when one sample also failed alone.
 
         Name that sample only if both errors have the same type.
@@ -154,7 +154,7 @@ class BatchRecovery(SampleRecovery):
             job.failures[-1].decision = Decision.RAISE
         raise RaiseFailure
 
-    def not_alone(self, job: Job, error: BaseException) -> None:
+    def not_alone(self, job: BatchJob, error: BaseException) -> None:
         """Handle a failed `__getitems__` after each sample loaded alone or was handled."""
         if job.failures:
             return

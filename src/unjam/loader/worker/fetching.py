@@ -16,8 +16,8 @@ from torch.utils.data import Dataset, Subset
 from unjam.errors import CannotResumeError
 from unjam.loader.transport.status_page import POSITION, SINCE, STOP, YIELDED, Stage
 from unjam.loader.worker.batch_recovery import BatchRecovery
-from unjam.loader.worker.job import SINGLY, Emptied, Interrupted, IterableEnded, Job, RaiseFailure
-from unjam.loader.worker.progress import Tracker, WorkerMark, check_repeats, load_dataset, load_iterator
+from unjam.loader.worker.job import SINGLY, BatchJob, Emptied, Interrupted, IterableEnded, RaiseFailure
+from unjam.loader.worker.progress import Tracker, WorkerPosition, check_repeats, load_dataset, load_iterator
 from unjam.loader.worker.sample_random import SampleRandom
 from unjam.loader.worker.sample_recovery import FatalSample, RecoveryContext
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec, isolated_random_state
@@ -53,11 +53,11 @@ class Fetcher(Protocol):
 
     recovery: BatchRecovery
 
-    def fetch(self, job: Job) -> Any:
+    def fetch(self, job: BatchJob) -> Any:
         """Return the batch; raise `IterableEnded`, `Emptied` or `RaiseFailure` if there is none."""
 
-    def news(self) -> bytes:
-        """What has changed since the last call; see `WorkerMark`."""
+    def position_update(self) -> bytes:
+        """What has changed since the last call; see `WorkerPosition`."""
 
 
 class _Collating:
@@ -71,11 +71,11 @@ class _Collating:
         self._pulse = pulse
         self._seeds = seeds
 
-    def _seed_batch(self, job: Job) -> None:
+    def _seed_batch(self, job: BatchJob) -> None:
         if self._seeds is not None:
             self._seeds.batch(job.number)
 
-    def _batch_of(self, job: Job, data: list[Any]) -> Any:
+    def _batch_of(self, job: BatchJob, data: list[Any]) -> Any:
         if job.failures and not data:
             raise Emptied
         self._seed_batch(job)
@@ -88,7 +88,7 @@ class _Collating:
         job.samples = len(data)
         return batch
 
-    def _batch_of_anything(self, job: Job, data: Any) -> Any:
+    def _batch_of_anything(self, job: BatchJob, data: Any) -> Any:
         """Collate what `__getitems__` returned: usually a list, else a tensor or a generator."""
         if type(data) is list:
             return self._batch_of(job, data)
@@ -96,7 +96,7 @@ class _Collating:
         job.samples = len(job.indices())
         return batch
 
-    def _convert(self, job: Job, data: Any) -> Any:
+    def _convert(self, job: BatchJob, data: Any) -> Any:
         """Call collate on one value: a single sample, or a batch that the dataset made."""
         self._seed_batch(job)
         self._pulse.heartbeat(Stage.COLLATE, job.batch)
@@ -134,7 +134,7 @@ class MapFetcher(_Collating):
         # torch's Dataset has a __getitem__ that only raises
         self._indexable = getattr(type(dataset), "__getitem__", Dataset.__getitem__) is not Dataset.__getitem__
 
-    def fetch(self, job: Job) -> Any:
+    def fetch(self, job: BatchJob) -> Any:
         """See `Fetcher`."""
         self._pulse.heartbeat(Stage.GETITEM, job.batch)
         if not self._batched:
@@ -160,7 +160,7 @@ class MapFetcher(_Collating):
         self._quick = self._quick + 1 if took < QUICK else -ENOUGH_QUICK
         return batch
 
-    def _load_untimed(self, job: Job, data: list[Any]) -> Any:
+    def _load_untimed(self, job: BatchJob, data: list[Any]) -> Any:
         """Load samples without timing each; after a failure return an iterator over the rest."""
         dataset, places = self._dataset, enumerate(job.index)
         job.stamps.append(time.monotonic_ns())
@@ -173,10 +173,10 @@ class MapFetcher(_Collating):
             return places
         return None
 
-    def _each(self, job: Job, indices: Any, data: list[Any]) -> None:
+    def _each(self, job: BatchJob, indices: Any, data: list[Any]) -> None:
         self._each_of(job, enumerate(indices), data)
 
-    def _each_of(self, job: Job, places: Any, data: list[Any]) -> None:
+    def _each_of(self, job: BatchJob, places: Any, data: list[Any]) -> None:
         dataset, words, clock = self._dataset, self._pulse.words, time.monotonic_ns
         stamps, decisions = job.stamps, job.decisions
         position, one = -1, None
@@ -202,14 +202,14 @@ class MapFetcher(_Collating):
             else:
                 return
 
-    def news(self) -> bytes:
+    def position_update(self) -> bytes:
         """See `Fetcher`."""
-        return self._tracker.news()
+        return self._tracker.update()
 
     def _load(self, index: Any) -> Any:
         return self._dataset[index]
 
-    def _all_at_once(self, job: Job) -> Any:
+    def _all_at_once(self, job: BatchJob) -> Any:
         job.stamps.append(time.monotonic_ns())
         try:
             data: Any = self._dataset.__getitems__(job.index)
@@ -272,40 +272,40 @@ class IterableFetcher(_Collating):
     ) -> None:
         super().__init__(collate, recovery, pulse, seeds)
         self._worker = spec.worker
-        mark = spec.mark
-        if mark is not None:
-            load_dataset(dataset, mark)
-            random_state.restore(mark.start)
+        position = spec.start_at
+        if position is not None:
+            load_dataset(dataset, position)
+            random_state.restore(position.start)
         self._iterator: Iterator[Any] = iter(dataset)
         self._batched = batched
         self._drop_last = drop_last
-        self._ended = mark is not None and mark.ended  # with its last batch, which was delivered
+        self._ended = position is not None and position.ended  # with its last batch, which was delivered
         self._just_failed = False
         self._yielded = 0
         self._last: Any = None  # the last sample, until its fingerprint is taken
         # samples that were read again to come to where the stream was, and the seconds that took
         self.skipped, self.skipping = 0, 0.0
-        if mark is not None:
-            self._yielded = mark.yielded
-            if not mark.ended:
-                self._skip(load_iterator(self._iterator, mark), mark)
-            random_state.restore(mark.random)
+        if position is not None:
+            self._yielded = position.yielded
+            if not position.ended:
+                self._skip(load_iterator(self._iterator, position), position)
+            random_state.restore(position.random)
         self._tracker = Tracker(dataset, self._iterator, every=spec.state_every, random=spec.tells_random)
 
-    def news(self) -> bytes:
+    def position_update(self) -> bytes:
         """See `Fetcher`."""
         last, self._last = self._last, None
-        return self._tracker.news(self._yielded, last, ended=self._ended)
+        return self._tracker.update(self._yielded, last, ended=self._ended)
 
-    def _seed_batch(self, job: Job) -> None:
+    def _seed_batch(self, job: BatchJob) -> None:
         del job
         if self._seeds is not None:
             self._seeds.streamed(self._worker, -1 - self._yielded)
 
-    def _skip(self, count: int, mark: WorkerMark) -> None:
+    def _skip(self, count: int, position: WorkerPosition) -> None:
         """Read samples again, up to where the stream was."""
         words, begun, sample, failed = self._pulse.words, time.monotonic(), None, 0
-        first = mark.yielded - count
+        first = position.yielded - count
         while self.skipped < count:
             words[SINCE] = time.monotonic_ns()
             if words[STOP]:
@@ -318,7 +318,7 @@ class IterableFetcher(_Collating):
                 failed = 0
             except StopIteration:
                 raise CannotResumeError(
-                    f"the stream is shorter than before: it ended after {first + self.skipped} of {mark.yielded} samples"
+                    f"the stream is shorter than before: it ended after {first + self.skipped} of {position.yielded} samples"
                 ) from None
             except Exception as error:  # it failed before as well and did not count
                 failed += 1
@@ -327,9 +327,9 @@ class IterableFetcher(_Collating):
                         f"the stream failed {failed} times in a row when it was read again"
                     ) from error
         self.skipping = time.monotonic() - begun
-        check_repeats(sample, mark)
+        check_repeats(sample, position)
 
-    def fetch(self, job: Job) -> Any:
+    def fetch(self, job: BatchJob) -> Any:
         """See `Fetcher`."""
         if self._ended:
             raise IterableEnded(self._just_failed)
@@ -341,7 +341,7 @@ class IterableFetcher(_Collating):
             raise Emptied
         return self._convert(job, data[0])
 
-    def _several(self, job: Job, places: Any) -> list[Any]:
+    def _several(self, job: BatchJob, places: Any) -> list[Any]:
         words, stamps = self._pulse.words, job.stamps
         data: list[Any] = []
         for position, _ in enumerate(places):
@@ -403,11 +403,11 @@ def make_fetcher(
             seeds=seeds,
             spec=spec,
         )
-    if spec.mark is not None:
+    if spec.start_at is not None:
         # a dataset may set generators; in the program's own process the order of the epoch comes from them
         with isolated_random_state() if spec.inline else contextlib.nullcontext():
-            load_dataset(dataset, spec.mark)
-        random_state.restore(spec.mark.random)
+            load_dataset(dataset, spec.start_at)
+        random_state.restore(spec.start_at.random)
     # Nothing watches inline loading: fast samples need no heartbeat each.
     return MapFetcher(
         dataset,

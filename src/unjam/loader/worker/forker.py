@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from unjam.deadlines import HAND_OVER, LOOK_AROUND
-from unjam.loader.transport.channel import Channel, ChannelClosed, Envelope
+from unjam.loader.transport.channel import Channel, ChannelClosed, Frame
 from unjam.loader.worker.parent_death import ParentWatch, die_with_parent
 
 
@@ -79,18 +79,18 @@ class Forker:
             if self._channel.receive() or self._children:
                 used = time.monotonic()
             while self._channel.arrived:
-                envelope = self._channel.arrived.popleft()
+                frame = self._channel.arrived.popleft()
                 try:
-                    self._obey(envelope)
+                    self._obey(frame)
                 finally:
-                    envelope.close()
+                    frame.close()
             if self.idle is not None and time.monotonic() - used > self.idle:
                 break
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)
         os._exit(0)
 
-    def _obey(self, envelope: Envelope) -> None:
+    def _obey(self, frame: Frame) -> None:
         """Handle one message."""
         raise NotImplementedError
 
@@ -116,7 +116,7 @@ class Forker:
                     os.write(pipe, str(os.waitstatus_to_exitcode(status)).encode())
                 os.close(pipe)
 
-    def _fork(self, envelope: Envelope, name: str, be: Callable[[int], None]) -> None:
+    def _fork(self, frame: Frame, name: str, be: Callable[[int], None]) -> None:
         """Fork a child that calls `be` with the first descriptor; answer with the result."""
         read, write = os.pipe()
         me = os.getpid()
@@ -128,7 +128,7 @@ class Forker:
             self._answer(NotForked(f"{error.strerror} (the limit of processes or memory is reached)"))
             return
         if pid == 0:
-            self._child(me, envelope, (read, write), name, be)
+            self._child(me, frame, (read, write), name, be)
         self._children[pid] = write
         fds = [read]
         if hasattr(os, "pidfd_open"):
@@ -138,16 +138,14 @@ class Forker:
         for fd in fds:
             os.close(fd)
 
-    def _child(
-        self, parent: int, envelope: Envelope, pipe: tuple[int, int], name: str, be: Callable[[int], None]
-    ) -> None:
+    def _child(self, parent: int, frame: Frame, pipe: tuple[int, int], name: str, be: Callable[[int], None]) -> None:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
             die_with_parent(parent)
-            channel, *output = envelope.fds
+            channel, *output = frame.fds
             for fd in (*pipe, self._control_fd, self._wake, self._waker, *self._children.values()):
                 os.close(fd)
             if self._parent.fd is not None:

@@ -38,7 +38,7 @@ class RaiseFailure(Exception):
 
 
 @dataclass(slots=True)
-class Failed:
+class SampleFailure:
     """A failure as sent to the parent. `exception` is None if the parent knows it already."""
 
     position: int
@@ -90,7 +90,7 @@ class Failed:
 
 
 @dataclass(slots=True)
-class Job:
+class BatchJob:
     """A batch to make. `batch` is its number over all epochs, `number` its number in the epoch.
 
     decisions: by position, the parent's decision about samples that killed a worker.
@@ -104,7 +104,7 @@ class Job:
     spares: tuple[Any, ...] = ()
     decisions: dict[int, str] = field(default_factory=dict)
     stamps: list[int] = field(default_factory=list)
-    failures: list[Failed] = field(default_factory=list)
+    failures: list[SampleFailure] = field(default_factory=list)
     absent: set[int] = field(default_factory=set)
     replaced: dict[int, Any] = field(default_factory=dict)
     # indices whose samples failed or did not fit: not used as replacements
@@ -143,11 +143,11 @@ class Job:
         """Return the stamps as bytes."""
         return array.array("q", self.stamps).tobytes()
 
-    def told(self) -> bytes:
+    def packed_failures(self) -> bytes:
         """Return the failures as bytes; empty if there are none."""
         return pickle.dumps([failed.dumps() for failed in self.failures]) if self.failures else b""
 
 
-def failures_from(told: bytes) -> list[Failed]:
-    """Read what `Job.told` wrote."""
-    return [pickle.loads(one) for one in pickle.loads(told)] if told else []
+def unpack_failures(packed: bytes) -> list[SampleFailure]:
+    """Read what `BatchJob.packed_failures` wrote."""
+    return [pickle.loads(one) for one in pickle.loads(packed)] if packed else []

@@ -28,14 +28,14 @@ from unjam.loader.ship import shipping
 from unjam.loader.ship.process_state import use_tracker
 from unjam.loader.ship.reachable_modules import is_installed_module
 from unjam.loader.transport import classes, collating
-from unjam.loader.transport.channel import Channel, ChannelClosed, Envelope
+from unjam.loader.transport.channel import Channel, ChannelClosed, Frame
 from unjam.loader.transport.packing import Packer
 from unjam.loader.transport.slots import Arena
 from unjam.loader.transport.status_page import ARMED, Stage, StatusPage
 from unjam.loader.worker import messages, thread_limits
 from unjam.loader.worker.exceptions import record
 from unjam.loader.worker.fetching import Fetcher, IterableFetcher, make_fetcher
-from unjam.loader.worker.job import Emptied, Failed, Interrupted, IterableEnded, Job, RaiseFailure
+from unjam.loader.worker.job import BatchJob, Emptied, Interrupted, IterableEnded, RaiseFailure, SampleFailure
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec, seed_batch
 from unjam.loader.worker.transforms import Transforms
 from unjam.system import memory
@@ -66,7 +66,7 @@ def run(sock: socket.socket | int, worker_input: WorkerInput | None) -> None:
         pass  # the parent closed the channel
 
 
-def _await(channel: Channel) -> Envelope:
+def _await(channel: Channel) -> Frame:
     """Return the next frame. Each wait is bounded; if the parent dies, `parent_death` kills us."""
     while not channel.arrived:
         if channel.closed:
@@ -92,7 +92,7 @@ class Worker:
         self._fetcher: Fetcher | None = None
         self._worker_input: WorkerInput | None = None
         # frames that came while we waited for a policy answer
-        self._backlog: deque[Envelope] = deque()
+        self._backlog: deque[Frame] = deque()
         self._shared_rng = torch.Generator()
         self._exhausted = False
         self._handler: Any = None
@@ -195,15 +195,15 @@ class Worker:
         """Make batches until told to leave."""
         while not self._page.stop_asked:
             self._page.heartbeat(Stage.IDLE, -1)
-            envelope = self._backlog.popleft() if self._backlog else _await(self._channel)
-            message = envelope.message
-            if isinstance(message, messages.Task):
+            frame = self._backlog.popleft() if self._backlog else _await(self._channel)
+            message = frame.message
+            if isinstance(message, messages.BatchRequest):
                 if self._fetcher is not None and not self._exhausted:
                     if message.seed is not None:
                         seed_batch(message.seed)
-                    self._make(_job(message, envelope.data, batched=self._spec.auto_collation))
-            elif isinstance(message, messages.Resume):
-                self._resume(message)
+                    self._make(_job(message, batched=self._spec.auto_collation))
+            elif isinstance(message, messages.BeginEpoch):
+                self._begin_epoch(message)
             elif isinstance(message, messages.Carry):
                 self._carry(message)
             elif isinstance(message, messages.Leave):
@@ -211,7 +211,7 @@ class Worker:
         self._page.heartbeat(Stage.LEAVING, -1)
         self._send(messages.Leaving())
 
-    def _make(self, job: Job) -> None:
+    def _make(self, job: BatchJob) -> None:
         assert self._fetcher is not None, "not prepared"
         if signal.getsignal(STACK_SIGNAL) is not self._handler:
             self._page.words[ARMED] = 0  # user code took over the signal: do not send it
@@ -229,13 +229,17 @@ class Worker:
             return
         except IterableEnded as end:
             self._exhausted = True
-            self._send(messages.Drained(job.batch, end.cut_short, self._fetcher.news()), job.told())
+            self._send(
+                messages.Drained(job.batch, end.cut_short, self._fetcher.position_update()), job.packed_failures()
+            )
             return
         except (RaiseFailure, Emptied) as outcome:
             self._arena.discard()
-            lost, news = isinstance(outcome, RaiseFailure), self._fetcher.news()
-            answer = messages.BatchRaised(job.batch, False, news) if lost else messages.BatchEmpty(job.batch, news)  # noqa: FBT003
-            self._send(answer, job.told())
+            update = self._fetcher.position_update()
+            answer: object = messages.BatchEmpty(job.batch, update)
+            if isinstance(outcome, RaiseFailure):
+                answer = messages.BatchRaised(job.batch, loading=False, position_update=update)
+            self._send(answer, job.packed_failures())
             return
         except BaseException as error:  # noqa: BLE001 - describing the failure failed; report it anyway
             self._arena.discard()
@@ -249,28 +253,19 @@ class Worker:
         retired, self._arena.retired = tuple(self._arena.retired), []
         job.stamps.append(time.monotonic_ns())
         self._page.heartbeat(Stage.SEND, job.batch)
-        made = messages.BatchMade(
-            job.batch,
-            packed.stream,
-            packed.stream_at,
-            packed.buffers,
-            packed.filling,
-            retired,
-            job.samples,
-            job.times(),
-            job.told(),
-            b"" if self._transforms is None else self._transforms.take(),
-            self._fetcher.news(),
-        )
+        packed.batch, packed.retired, packed.samples, packed.times = job.batch, retired, job.samples, job.times()
+        packed.failures = job.packed_failures()
+        packed.profile = b"" if self._transforms is None else self._transforms.take()
+        packed.position_update = self._fetcher.position_update()
         if len(sys.modules) != len(self._modules):
             self._send_imports()  # before the batch, which may be the last message
-        self._send(made, packed.data)
+        self._send(packed, packed.data)
 
-    def _resume(self, message: messages.Resume) -> None:
+    def _begin_epoch(self, message: messages.BeginEpoch) -> None:
         self._exhausted = False
         self._page.heartbeat(Stage.INIT, -1)  # the dataset's __iter__ may be slow; this is not idle time
-        # what a replaced worker was told of the last epoch does not count in this one
-        self._spec = dataclasses.replace(self._spec, epoch=message.epoch, mark=None)
+        # the position of a replaced worker belongs to the last epoch
+        self._spec = dataclasses.replace(self._spec, epoch=message.epoch, start_at=None)
         try:
             self._reseed(message.shared_seed)
             self._fetcher = self._new_fetcher()
@@ -298,7 +293,7 @@ class Worker:
         self._arena.discard()
         self._arena.open()
 
-    def ask(self, job: Job, failed: Failed) -> Decision:
+    def ask(self, job: BatchJob, failed: SampleFailure) -> Decision:
         """See `RecoveryContext`. The parent runs the user's function and may be busy training."""
         was = self._page.read()
         self._page.heartbeat(Stage.ASKING, job.batch, failed.position)
@@ -306,18 +301,18 @@ class Worker:
         while True:
             if self._page.stop_asked:
                 raise Interrupted
-            envelope = _await(self._channel)
-            match envelope.message:
+            frame = _await(self._channel)
+            match frame.message:
                 case messages.PolicyAnswer(decision):
                     self._page.heartbeat(was.stage, was.batch, was.position)
                     return Decision(decision)
                 case messages.Carry() as carry:
                     self._carry(carry)
                 case messages.Leave():
-                    self._backlog.append(envelope)
+                    self._backlog.append(frame)
                     raise Interrupted
                 case _:
-                    self._backlog.append(envelope)
+                    self._backlog.append(frame)
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -342,13 +337,13 @@ class Worker:
         failed = self._failure_without_sample(error, None, f"raised {when}")
         self._send(messages.BatchRaised(None, loading=loading), pickle.dumps([failed.dumps()]))
 
-    def _failure_without_sample(self, error: BaseException, batch: int | None, *notes: str) -> Failed:
+    def _failure_without_sample(self, error: BaseException, batch: int | None, *notes: str) -> SampleFailure:
         """Describe a failure that belongs to no single sample."""
         worker = self._spec.worker
         taken = record(error, (place(None, batch, worker), *notes), by_value=self._spec.by_value)
         seconds = self._page.read().seconds()
         stage = "init" if batch is None else "getitem"
-        return Failed(-1, None, batch, worker, stage, seconds, taken, pid=os.getpid(), decision=Decision.RAISE)
+        return SampleFailure(-1, None, batch, worker, stage, seconds, taken, pid=os.getpid(), decision=Decision.RAISE)
 
     def _carry(self, message: messages.Carry) -> None:
         data = self._arena.read_back(message.slot)
@@ -358,9 +353,9 @@ class Worker:
         self._send(messages.NewSlot(slot, size), fds=(fd,))
 
 
-def _job(task: messages.Task, data: bytes, *, batched: bool) -> Job:
-    index, spares = pickle.loads(data) if task.with_spares else (pickle.loads(data), ())
-    return Job(task.batch, task.number, index, spares, task.decisions or {}, batched=batched)
+def _job(request: messages.BatchRequest, *, batched: bool) -> BatchJob:
+    index, spares = pickle.loads(request.packed)
+    return BatchJob(request.batch, request.number, index, spares, request.decisions, batched=batched)
 
 
 def warm_up() -> None:

@@ -1,16 +1,17 @@
-"""Messages between a parent and its worker: small frozen classes.
-
-User data is sent beside them, as the frame's raw data.
-"""
+"""Messages between a parent and its worker: small dataclasses. User data travels as the frame's raw data."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
 
 from unjam.loader.ship.process_state import ProcessState
 from unjam.loader.ship.shipping import Manifest
-from unjam.loader.transport.slots import Filling
-from unjam.loader.transport.unpacking import BufferAt
+from unjam.loader.transport.channel import NOT_SENT, sent_fields
+from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker.spec import WorkerSpec
 
 # -- parent to worker --------------------------------------------------------------------------------------------------
@@ -37,23 +38,46 @@ class Descriptors:
     """Descriptors that do not fit into one frame; the next frame carries the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """Make `batch`, which has number `number` in its epoch.
+@dataclass(slots=True)
+class BatchRequest:
+    """One batch to make: its number over all epochs and its number in this epoch.
 
-    The frame's data holds its indices, and the spares if `with_spares`. `decisions`: by position,
-    the decision about samples that killed a worker; see `Job`. `seed`: seed of this batch.
+    What the worker gets: `packed`, the pickled index and spares; `decisions`, by position, about samples that killed a
+    worker; `seed` for the random numbers of this batch (None: do not seed).
+
+    What only the training process needs: `index`, what the sampler returned; `indices` of the samples, copied when they
+    were drawn, because samplers may reuse their lists and a batch that is made a second time must be the same batch;
+    `spares` that may replace a failed sample; `drawn`, the checksum of all indices up to these; the sampler's own state
+    after it gave them; `sent_to`, the process id of the worker.
     """
 
     batch: int
     number: int
-    with_spares: bool = False
-    decisions: dict[int, str] | None = None
+    packed: bytes = b""
+    decisions: dict[int, str] = field(default_factory=dict)
     seed: int | None = None
+    index: Any = field(default=None, metadata=NOT_SENT)
+    indices: tuple[Any, ...] = field(default=(), metadata=NOT_SENT)
+    batched: bool = field(default=True, metadata=NOT_SENT)
+    spares: tuple[Any, ...] = field(default=(), metadata=NOT_SENT)
+    drawn: int = field(default=0, metadata=NOT_SENT)
+    sampler_state: Any = field(default=None, metadata=NOT_SENT)
+    sent_to: int | None = field(default=None, metadata=NOT_SENT)
+
+    def pack(self) -> None:
+        """Pickle the index and the spares, once. They are nearly always numbers; others may have a class of `__main__`."""
+        if not self.packed:
+            index = self.index
+            plain = not self.spares and (type(index) is int or (type(index) is list and set(map(type, index)) == {int}))
+            self.packed = (pickle if plain else cloudpickle).dumps((index, self.spares), pickle.HIGHEST_PROTOCOL)
+
+    def __reduce__(self) -> Any:
+        # to an agent on another node
+        return BatchRequest, tuple(getattr(self, name) for name in sent_fields(BatchRequest))
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class BeginEpoch:
     """A new epoch begins on a worker that stayed alive."""
 
     shared_seed: int | None
@@ -96,7 +120,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The worker read samples of its stream again, to come to where it was."""
+    """The worker read samples of its stream again to reach its position."""
 
     samples: int
     seconds: float
@@ -113,36 +137,6 @@ class NewSlot:
 
     slot: int
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class BatchMade:
-    """A packed batch. If it has no slot, its bytes are the frame's data.
-
-    `times`: the job's stamps. `failures`: the job's failures. `news`: see `WorkerMark`. All are bytes,
-    decoded only on demand.
-    """
-
-    batch: int
-    stream: bytes
-    stream_at: tuple[int, int] | None
-    buffers: tuple[BufferAt, ...]
-    filling: Filling | None
-    retired: tuple[int, ...]
-    samples: int
-    times: bytes
-    failures: bytes
-    profile: bytes = b""
-    news: bytes = b""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in the slot plus the length of the pickle stream."""
-        return (self.filling.used if self.filling else 0) + len(self.stream)
-
-    def without_slot(self) -> BatchMade:
-        """Return a copy for bytes that came through the channel."""
-        return replace(self, filling=None, retired=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +158,7 @@ class BatchRaised:
 
     batch: int | None
     loading: bool
-    news: bytes = b""
+    position_update: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +166,7 @@ class BatchEmpty:
     """Every sample of `batch` failed and was skipped; the failures are the frame's data."""
 
     batch: int
-    news: bytes = b""
+    position_update: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +186,7 @@ class Drained:
 
     batch: int
     cut_short: bool
-    news: bytes = b""
+    position_update: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +203,8 @@ class Leaving:
 LANGUAGE = (
     Begin,
     Descriptors,
-    Task,
-    Resume,
+    BatchRequest,
+    BeginEpoch,
     PolicyAnswer,
     Carry,
     Leave,
@@ -219,7 +213,7 @@ LANGUAGE = (
     Imported,
     WarnOnce,
     NewSlot,
-    BatchMade,
+    PackedBatch,
     Carried,
     BatchRaised,
     BatchEmpty,

@@ -1,8 +1,8 @@
-"""How far a worker has come: what its replacement, or a resumed run, needs to go on exactly there.
+"""A worker's position: what its replacement, or a resumed run, needs to continue exactly there.
 
-After each batch the worker says what changed: the states of the random generators, the dataset's own
-state if it has `state_dict()`, and how many samples its stream has given. The parent joins these into
-a `WorkerMark` per worker. A `WorkerMark` is plain data.
+With each batch the worker sends what changed: the states of the random generators, the dataset's own
+state if it has `state_dict()`, and how many samples its stream has yielded. The parent merges these
+updates into one `WorkerPosition` per worker, which is plain data.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from unjam.system import random_state
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerMark:
-    """Where a worker stands after a batch.
+class WorkerPosition:
+    """A worker's position after a batch.
 
     random: states of the generators that were used. dataset, iterator: pickled states of the dataset and
-    of its iterator, after `told` samples; empty if they have none. yielded: samples that the stream gave.
+    of its iterator, after `state_at` samples; empty if they have none. yielded: samples that the stream has yielded.
     last: fingerprint of the last one. ended: the stream has ended. problem: why there is no state.
     start: states of the generators when the epoch began, in a worker that had loaded others before.
     """
@@ -35,25 +35,25 @@ class WorkerMark:
     random: Mapping[str, bytes] = field(default_factory=dict)
     dataset: bytes = b""
     iterator: bytes = b""
-    told: int = 0
+    state_at: int = 0
     yielded: int = 0
     last: int = 0
     ended: bool = False
     problem: str = ""
     start: Mapping[str, bytes] = field(default_factory=dict)
 
-    def after(self, news: bytes) -> WorkerMark:
-        """Return the mark after a batch that came with this news."""
-        if not news:
+    def after(self, update: bytes) -> WorkerPosition:
+        """Return the position after a batch that came with this update."""
+        if not update:
             return self
-        told: dict[str, Any] = pickle.loads(news)
-        if "random" in told:
-            told["random"] = {**self.random, **told["random"]}
-        return dataclasses.replace(self, **told)
+        changed: dict[str, Any] = pickle.loads(update)
+        if "random" in changed:
+            changed["random"] = {**self.random, **changed["random"]}
+        return dataclasses.replace(self, **changed)
 
-    def in_next_epoch(self) -> WorkerMark:
-        """Return the mark at the beginning of the next epoch of a worker that stays."""
-        return WorkerMark(self.random, self.dataset, start=self.random)
+    def in_next_epoch(self) -> WorkerPosition:
+        """Return the position at the beginning of the next epoch of a worker that stays."""
+        return WorkerPosition(self.random, self.dataset, start=self.random)
 
 
 def is_stateful(one: Any) -> bool:
@@ -66,7 +66,7 @@ def is_stateful(one: Any) -> bool:
 
 
 class Tracker:
-    """In a worker: says after each batch what changed. `every`: batches between two states of the dataset."""
+    """In a worker: returns after each batch what changed. `every`: batches between two states of the dataset."""
 
     def __init__(self, dataset: Any, iterator: Any, *, every: int = 1, random: bool = True) -> None:
         self._dataset = dataset if is_stateful(dataset) and dataset is not iterator else None
@@ -75,30 +75,29 @@ class Tracker:
         self._every = max(1, every)
         self._batches = 0
         self._changes = random_state.Changes() if random else None
-        self._told: dict[str, Any] = {}
 
-    def news(self, yielded: int = 0, last: Any = None, *, ended: bool = False) -> bytes:
+    def update(self, yielded: int = 0, last: Any = None, *, ended: bool = False) -> bytes:
         """Return what changed since the last batch."""
-        told: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         if self._changes is not None and (changed := self._changes.states()):
-            told["random"] = changed
+            found["random"] = changed
         self._batches += 1
         has_state = self._dataset is not None or self._iterator is not None
         if has_state and (ended or self._batches % self._every == 0):
-            told |= self._states(yielded)
+            found |= self._states(yielded)
         if self._streams:
-            told |= {"yielded": yielded, "ended": ended}
+            found |= {"yielded": yielded, "ended": ended}
             if self._iterator is None and self._dataset is None and last is not None:
-                told["last"] = fingerprint(last)
-        return pickle.dumps(told, pickle.HIGHEST_PROTOCOL) if told else b""
+                found["last"] = fingerprint(last)
+        return pickle.dumps(found, pickle.HIGHEST_PROTOCOL) if found else b""
 
     def _states(self, yielded: int) -> dict[str, Any]:
         try:
             dataset = _dumps(self._dataset.state_dict()) if self._dataset is not None else b""
             iterator = _dumps(self._iterator.state_dict()) if self._iterator is not None else b""
-        except Exception as error:  # noqa: BLE001 - user code; told when somebody wants the state
+        except Exception as error:  # noqa: BLE001 - user code; reported when the state is asked for
             return {"problem": f"{type(error).__name__}: {error}"}
-        return {"dataset": dataset, "iterator": iterator, "told": yielded, "problem": ""}
+        return {"dataset": dataset, "iterator": iterator, "state_at": yielded, "problem": ""}
 
 
 def _dumps(state: Any) -> bytes:
@@ -109,25 +108,25 @@ def _dumps(state: Any) -> bytes:
         return data
 
 
-def load_dataset(dataset: Any, mark: WorkerMark) -> None:
+def load_dataset(dataset: Any, position: WorkerPosition) -> None:
     """Give a dataset its state, before it is iterated."""
-    if mark.dataset and is_stateful(dataset):
-        dataset.load_state_dict(pickle.loads(mark.dataset))
+    if position.dataset and is_stateful(dataset):
+        dataset.load_state_dict(pickle.loads(position.dataset))
 
 
-def load_iterator(iterator: Any, mark: WorkerMark) -> int:
+def load_iterator(iterator: Any, position: WorkerPosition) -> int:
     """Give an iterator its state; return how many samples it must still skip."""
-    if mark.iterator and is_stateful(iterator):
-        iterator.load_state_dict(pickle.loads(mark.iterator))
-        return mark.yielded - mark.told
-    return mark.yielded - mark.told if mark.dataset else mark.yielded
+    if position.iterator and is_stateful(iterator):
+        iterator.load_state_dict(pickle.loads(position.iterator))
+        return position.yielded - position.state_at
+    return position.yielded - position.state_at if position.dataset else position.yielded
 
 
-def check_repeats(sample: Any, mark: WorkerMark) -> None:
+def check_repeats(sample: Any, position: WorkerPosition) -> None:
     """Raise if a stream that was read again gave another sample than before."""
-    if mark.last and sample is not None and fingerprint(sample) != mark.last:
+    if position.last and sample is not None and fingerprint(sample) != position.last:
         raise CannotResumeError(
-            f"the stream does not repeat: its sample {mark.yielded - 1} is another one than before, so it cannot go on "
+            f"the stream does not repeat: its sample {position.yielded - 1} differs from the one before, so it cannot resume "
             "there; give the dataset state_dict() and load_state_dict(), or seed what it draws from"
         )
 
@@ -151,28 +150,33 @@ def fingerprint(sample: Any, depth: int = 3) -> int:
     return found or 1
 
 
-def as_plain(mark: WorkerMark) -> dict[str, Any]:
-    """Return a mark for a checkpoint: texts, numbers, and the dataset's states as it gave them."""
-    if mark.problem:
-        raise CannotResumeError(f"the dataset could not give its state: {mark.problem}")
-    found: dict[str, Any] = {"yielded": mark.yielded, "told": mark.told, "last": mark.last, "ended": mark.ended}
-    found["random"] = {name: random_state.as_text(state) for name, state in mark.random.items()}
-    if mark.start and mark.yielded:
-        found["start"] = {name: random_state.as_text(state) for name, state in mark.start.items()}
+def as_plain(position: WorkerPosition) -> dict[str, Any]:
+    """Return a position for a checkpoint: texts, numbers, and the dataset's states as it gave them."""
+    if position.problem:
+        raise CannotResumeError(f"the dataset could not give its state: {position.problem}")
+    found: dict[str, Any] = {
+        "yielded": position.yielded,
+        "told": position.state_at,
+        "last": position.last,
+        "ended": position.ended,
+    }
+    found["random"] = {name: random_state.as_text(state) for name, state in position.random.items()}
+    if position.start and position.yielded:
+        found["start"] = {name: random_state.as_text(state) for name, state in position.start.items()}
     for name in ("dataset", "iterator"):
-        if getattr(mark, name):
-            found[name] = pickle.loads(getattr(mark, name))
+        if getattr(position, name):
+            found[name] = pickle.loads(getattr(position, name))
     return found
 
 
-def from_plain(plain: Mapping[str, Any]) -> WorkerMark:
+def from_plain(plain: Mapping[str, Any]) -> WorkerPosition:
     """Read what `as_plain` wrote."""
-    return WorkerMark(
+    return WorkerPosition(
         random={name: random_state.from_text(text) for name, text in plain.get("random", {}).items()},
         start={name: random_state.from_text(text) for name, text in plain.get("start", {}).items()},
         dataset=_dumps(plain["dataset"]) if "dataset" in plain else b"",
         iterator=_dumps(plain["iterator"]) if "iterator" in plain else b"",
-        told=plain["told"],
+        state_at=plain["told"],
         yielded=plain["yielded"],
         last=plain["last"],
         ended=plain["ended"],

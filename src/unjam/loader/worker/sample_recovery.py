@@ -19,7 +19,7 @@ from unjam.loader.engine.policy import Decision
 from unjam.loader.transport.status_page import SINCE, STOP, Stage
 from unjam.loader.worker.batch_culprit import among
 from unjam.loader.worker.exceptions import add_notes, record, twin
-from unjam.loader.worker.job import Failed, Interrupted, Job, RaiseFailure
+from unjam.loader.worker.job import BatchJob, Interrupted, RaiseFailure, SampleFailure
 from unjam.loader.worker.spec import WorkerSpec
 
 # replacements to try for one failed sample
@@ -46,7 +46,7 @@ class RecoveryContext(Protocol):
     def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
         """Record what we do next."""
 
-    def ask(self, job: Job, failed: Failed) -> Decision:
+    def ask(self, job: BatchJob, failed: SampleFailure) -> Decision:
         """Ask the user's on_error function."""
 
     def warn_once(self, text: str) -> None:
@@ -76,7 +76,13 @@ class SampleRecovery:
     # -- one sample --------------------------------------------------------------------------------------------------
 
     def sample(
-        self, job: Job, position: int, index: Any, error: BaseException, data: list[Any], load: Callable[[Any], Any]
+        self,
+        job: BatchJob,
+        position: int,
+        index: Any,
+        error: BaseException,
+        data: list[Any],
+        load: Callable[[Any], Any],
     ) -> None:
         """Handle a failed sample: append one or nothing to `data`, or raise `RaiseFailure`."""
         if position < 0 or len(data) + len(job.absent) > position:
@@ -105,7 +111,7 @@ class SampleRecovery:
                     self._note(job, failed, Decision.RETRY)
                     return
 
-    def _replace(self, job: Job, failed: Failed, data: list[Any], load: Callable[[Any], Any]) -> None:
+    def _replace(self, job: BatchJob, failed: SampleFailure, data: list[Any], load: Callable[[Any], Any]) -> None:
         """Replace with a sample of this batch or a recent one: only indices from the sampler."""
         position = failed.position
         for candidate in self._candidates(job, position):
@@ -122,7 +128,7 @@ class SampleRecovery:
         self._note(job, failed, Decision.SKIP)
         job.absent.add(position)
 
-    def _candidates(self, job: Job, position: int) -> list[Any]:
+    def _candidates(self, job: BatchJob, position: int) -> list[Any]:
         """Return replacements; the order depends only on seed, batch and position: repeatable."""
         rng = random.Random(f"{self._spec.base_seed} {job.number} {position}")  # noqa: S311 - not for security
         others = [index for at, index in enumerate(job.indices()) if at != position and at not in job.decisions]
@@ -133,7 +139,9 @@ class SampleRecovery:
 
     # -- a stream ----------------------------------------------------------------------------------------------------
 
-    def stream(self, job: Job, yielded: int, error: BaseException, data: list[Any], iterator: Iterator[Any]) -> bool:
+    def stream(
+        self, job: BatchJob, yielded: int, error: BaseException, data: list[Any], iterator: Iterator[Any]
+    ) -> bool:
         """Handle a failure of an iterable; return whether it has ended."""
         tries = 1
         while True:
@@ -173,7 +181,7 @@ class SampleRecovery:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _decide(self, job: Job, failed: Failed, error: BaseException) -> Decision:
+    def _decide(self, job: BatchJob, failed: SampleFailure, error: BaseException) -> Decision:
         if isinstance(error, FatalSample):
             return Decision(error.decision)
         if self._spec.inline and not isinstance(error, Exception):
@@ -185,7 +193,7 @@ class SampleRecovery:
 
     def _describe(
         self,
-        job: Job,
+        job: BatchJob,
         stage: str,
         error: BaseException,
         *,
@@ -194,11 +202,11 @@ class SampleRecovery:
         tries: int = 1,
         yielded: int | None = None,
         extra: tuple[str, ...] = (),
-    ) -> Failed:
+    ) -> SampleFailure:
         alone = position >= 0 or yielded is not None
         indices = () if alone or self._spec.iterable else job.remaining()
         since = self._context.words[SINCE]
-        failed = Failed(
+        failed = SampleFailure(
             position=position,
             index=None if self._spec.iterable else index,
             batch=job.number,
@@ -226,14 +234,14 @@ class SampleRecovery:
             return error
         return record(error, notes, by_value=self._spec.by_value)
 
-    def _key_of(self, failed: Failed) -> str | None:
+    def _key_of(self, failed: SampleFailure) -> str | None:
         if self._spec.iterable or failed.index is None:
             return None
         from unjam.loader import sample_key  # noqa: PLC0415 - only when something fails
 
         return sample_key.key_of(self._dataset, failed.index)
 
-    def _note(self, job: Job, failed: Failed, decision: Decision) -> None:
+    def _note(self, job: BatchJob, failed: SampleFailure, decision: Decision) -> None:
         failed.decision = decision
         if decision is not Decision.RAISE and isinstance(failed.exception, BaseException):
             # The frames of the original keep alive everything that the failed call held.
@@ -242,11 +250,11 @@ class SampleRecovery:
             job.rejected.append(failed.index)
         job.failures.append(failed)
 
-    def _surrender(self, job: Job, failed: Failed) -> NoReturn:
+    def _surrender(self, job: BatchJob, failed: SampleFailure) -> NoReturn:
         self._note(job, failed, Decision.RAISE)
         raise RaiseFailure
 
-    def _pause(self, job: Job, position: int, tries: int) -> None:
+    def _pause(self, job: BatchJob, position: int, tries: int) -> None:
         """Wait before another try, longer each time; the parent can interrupt it."""
         context = self._context
         context.heartbeat(Stage.RETRYING, job.batch, position)

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from unjam.loader.transport.channel import Envelope
+from unjam.loader.transport.channel import Frame
 from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, threads
 
 _STATE_VARIABLE = "UNJAM_SERVER_STATE"
@@ -79,14 +79,14 @@ class Server(Forker):
             # We replaced a program that had not answered its request: answer it.
             self._answer(Preloaded(tuple(sorted(self._refused))))
 
-    def _obey(self, envelope: Envelope) -> None:
-        match envelope.message:
+    def _obey(self, frame: Frame) -> None:
+        match frame.message:
             case Preload() as request:
                 self._preload(request)
             case NewTemplate():
-                self._fork(envelope, "unjam-template", self._be_template)
+                self._fork(frame, "unjam-template", self._be_template)
             case Fork(worker):
-                self._fork(envelope, f"unjam-worker-{worker}", self._work)
+                self._fork(frame, f"unjam-worker-{worker}", self._work)
 
     def _be_template(self, channel: int) -> None:
         from unjam.loader.worker.template import Template  # noqa: PLC0415 - only needed in a template

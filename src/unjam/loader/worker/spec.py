@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from unjam.loader.engine.policy import Policy
-from unjam.loader.worker.progress import WorkerMark
+from unjam.loader.worker.progress import WorkerPosition
 from unjam.system import random_state
 from unjam.system import torch_private as private
 
@@ -31,16 +31,16 @@ class WorkerSpec:
     shared_seed: int | None
     threads: int | None
     by_value: bool
-    policy: Policy = Policy()  # noqa: RUF009 - frozen
+    policy: Policy = Policy()
     profile: bool = False
     # `rng="sample"`: the seed that the samples' random numbers come from; None: they are the worker's
     sample_seed: int | None = None
     epoch: int = 0
-    # whether the generators' states are told after each batch; and after how many batches the dataset's is
+    # whether the generators' states are sent after each batch; and after how many batches the dataset's is
     tells_random: bool = True
     state_every: int = 1
     # where the worker that it replaces, or that of an earlier run, stood
-    mark: WorkerMark | None = None
+    start_at: WorkerPosition | None = None
     # in the training process itself, where we must not catch Ctrl-C and sys.exit()
     inline: bool = False
 

@@ -36,7 +36,7 @@ from unjam.deadlines import TEMPLATE_IDLE
 from unjam.loader.ship import shipping, uncounted
 from unjam.loader.ship.process_state import ProcessState, use_tracker
 from unjam.loader.ship.reachable_modules import is_installed_module
-from unjam.loader.transport.channel import Envelope
+from unjam.loader.transport.channel import Frame
 from unjam.loader.worker import thread_limits
 from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, threads
 from unjam.loader.worker.server import NO_THREADS
@@ -100,19 +100,19 @@ class Template(Forker):
         self._worker_input: Any = None
         self._fds: list[int] = []
 
-    def _obey(self, envelope: Envelope) -> None:
-        match envelope.message:
+    def _obey(self, frame: Frame) -> None:
+        match frame.message:
             case More():
-                self._fds += envelope.fds
-                envelope.fds.clear()
+                self._fds += frame.fds
+                frame.fds.clear()
             case Rebuild() as request:
-                self._fds += envelope.fds
-                envelope.fds.clear()
+                self._fds += frame.fds
+                frame.fds.clear()
                 self._rebuild(request)
             case Import(modules):
                 self._import(modules)
             case Fork(worker):
-                self._fork(envelope, f"unjam-worker-{worker}", self._work)
+                self._fork(frame, f"unjam-worker-{worker}", self._work)
 
     def _work(self, channel: int) -> None:
         self._program.run(channel, self._worker_input)
