@@ -542,9 +542,9 @@ def test_ctrl_c_while_a_death_is_written_up(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_while_a_batch_is_opened(monkeypatch):
-    from unjam.loader.pool import results
+    from unjam.loader.transport.unpacking import PackedBatch
 
-    unpack, calls = results.unpack, []
+    unpack, calls = PackedBatch.unpack, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -552,7 +552,7 @@ def test_ctrl_c_while_a_batch_is_opened(monkeypatch):
             raise KeyboardInterrupt
         return unpack(*arguments)
 
-    monkeypatch.setattr(results, "unpack", interrupted)
+    monkeypatch.setattr(PackedBatch, "unpack", interrupted)
     iterator = iter(DataLoader(Large(), 2, num_workers=1))
     got = []
     for _ in range(9):

@@ -20,11 +20,11 @@ class ActorAgent:
         self._agent = NodeAgent(shipment, lambda: _content(stored), specs)
 
     def poll(self, seconds: float) -> Any:
-        """See `NodeAgent`."""
+        """Return what happened; wait at most so long for the first event."""
         return self._agent.poll(seconds)
 
     def tell(self, orders: list[Any]) -> None:
-        """See `NodeAgent`."""
+        """Take orders."""
         self._agent.tell(orders)
 
     def ask(self, question: str, argument: Any) -> Any:
@@ -32,7 +32,7 @@ class ActorAgent:
         return getattr(self._agent, question)(argument)
 
     def close(self) -> None:
-        """See `NodeAgent`."""
+        """End all workers."""
         self._agent.close()
 
 

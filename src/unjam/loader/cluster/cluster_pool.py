@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from typing_extensions import override
+
 from unjam.deadlines import BALANCE, CLOSE_NODE, OBEY_KILL, PLACE_AGAIN
 from unjam.errors import ClusterError
 from unjam.loader.cluster import node_messages as msg
@@ -82,8 +84,8 @@ class ClusterPool(Pool):
 
     # -- the `Pool` protocol -----------------------------------------------------------------------
 
+    @override
     def start(self, workers: list[int], positions: Mapping[int, WorkerPosition]) -> None:
-        """See `Pool`."""
         self._launched = self._launched or time.monotonic_ns()
         for number in workers:
             if number not in self._at and number not in self._waiting:  # an action may be done twice
@@ -94,8 +96,8 @@ class ClusterPool(Pool):
         self._place_next = 0.0
         self._place()
 
+    @override
     def send(self, worker: int, request: messages.BatchRequest) -> None:
-        """See `Pool`."""
         target = (worker, self._started.get(worker, 0))
         if self._sent.get(request.batch) == target:
             return  # an action may be done twice, but an iterable yields its samples once
@@ -104,16 +106,16 @@ class ClusterPool(Pool):
         request.pack()
         self._tell(worker, msg.SendRequest(worker, request))
 
+    @override
     def begin_epoch(self, shared_seed: int | None, epoch: int) -> None:
-        """See `Pool`."""
         self._specs = [dataclasses.replace(spec, shared_seed=shared_seed, epoch=epoch) for spec in self._specs]
         self._sent.clear()
         self._waiting.clear()  # the engine starts them again, with this epoch's settings
         for link in self._links:
             link.tell(msg.BeginEpoch(shared_seed, epoch))
 
+    @override
     def stop(self, worker: int, reason: Reason) -> None:
-        """See `Pool`."""
         if worker in self._waiting:
             self._exits[worker] = WorkerExit(worker, None, None, unknown(), said_goodbye=True)
             self.arrivals += [ev.Goodbye(worker), ev.Death(worker)]
@@ -121,8 +123,8 @@ class ClusterPool(Pool):
         else:
             self._tell(worker, msg.StopWorker(worker, reason))
 
+    @override
     def wait(self, seconds: float) -> None:
-        """See `Pool`."""
         seconds = self.collect(seconds)
         self._poller.poll(int(seconds * 1000))
         self.collect()
@@ -143,41 +145,41 @@ class ClusterPool(Pool):
         """A descriptor that is readable when something has come."""
         return self._waker.fd
 
+    @override
     def answer(self, worker: int, decision: str) -> None:
-        """See `Pool`."""
         self._tell(worker, msg.AnswerWorker(worker, decision))
 
+    @override
     def continue_worker(self, worker: int) -> None:
-        """See `Pool`."""
         self._tell(worker, msg.ContinueWorker(worker))
 
+    @override
     def last_exit(self, worker: int) -> WorkerExit | None:
-        """See `Pool`."""
         return self._exits.get(worker)
 
+    @override
     def heartbeat(self, worker: int) -> Heartbeat | None:
-        """See `Pool`."""
         link, state = self._at.get(worker), self._state(worker)
         # an old state says nothing about now: batches that take seconds may be on their way
         return None if link is None or state is None or link.is_quiet else state.heartbeat
 
+    @override
     def pid(self, worker: int) -> int | None:
-        """See `Pool`."""
         state = self._state(worker)
         return None if state is None else state.pid
 
+    @override
     def is_here(self, worker: int) -> bool:
-        """See `Pool`."""
         del worker
         return False
 
+    @override
     def suspended(self, worker: int) -> bool:
-        """See `Pool`."""
         state = self._state(worker)
         return state is not None and state.suspended
 
+    @override
     def stack(self, worker: int) -> str:
-        """See `Pool`."""
         link = self._at.get(worker)
         if link is None:
             return ""
@@ -187,31 +189,32 @@ class ClusterPool(Pool):
             link.workers[worker].state = link.state_in_our_clock(now)
         return stack
 
+    @override
     def waits_for(self, worker: int) -> Waiting:
-        """See `Pool`."""
         link = self._at.get(worker)
         found = None if link is None else link.ask("waits_for", worker)
         return Waiting("unknown", "") if found is None else found
 
+    @override
     def sample_stack(self, turn: int) -> tuple[Stage, str] | None:
-        """See `Pool`: only workers on this machine are sampled."""
+        # only workers on this machine are sampled
         del turn
         return None
 
+    @override
     def started_in(self) -> int:
-        """See `Pool`."""
         return self.made_in + max(0, self._ready_at - self._launched) if self._ready_at else 0
 
+    @override
     def memory(self) -> tuple[int, int]:
-        """See `Pool`."""
         return self._held.nbytes, self._held.nbytes
 
+    @override
     def held(self) -> int:
-        """See `Pool`."""
         return self._held.count
 
+    @override
     def close(self) -> None:
-        """See `Pool`."""
         if self._owner != os.getpid():
             self.forget()
             return

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from typing_extensions import override
+
 from unjam.loader.cluster.cluster_pool import ClusterPool
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Reason
@@ -83,46 +85,46 @@ class MixedPool(Pool):
 
     # -- one worker --------------------------------------------------------------------------------
 
+    @override
     def send(self, worker: int, request: BatchRequest) -> None:
-        """See `Pool`."""
         self._of(worker).send(worker, request)
 
+    @override
     def stop(self, worker: int, reason: Reason) -> None:
-        """See `Pool`."""
         self._of(worker).stop(worker, reason)
 
+    @override
     def answer(self, worker: int, decision: str) -> None:
-        """See `Pool`."""
         self._of(worker).answer(worker, decision)
 
+    @override
     def continue_worker(self, worker: int) -> None:
-        """See `Pool`."""
         self._of(worker).continue_worker(worker)
 
+    @override
     def last_exit(self, worker: int) -> WorkerExit | None:
-        """See `Pool`."""
         return self._of(worker).last_exit(worker)
 
+    @override
     def heartbeat(self, worker: int) -> Heartbeat | None:
-        """See `Pool`."""
         return self._of(worker).heartbeat(worker)
 
+    @override
     def pid(self, worker: int) -> int | None:
-        """See `Pool`."""
         return self._of(worker).pid(worker)
 
+    @override
     def suspended(self, worker: int) -> bool:
-        """See `Pool`."""
         return self._of(worker).suspended(worker)
 
+    @override
     def stack(self, worker: int) -> str:
-        """See `Pool`."""
         return self._of(worker).stack(worker)
 
+    @override
     def waits_for(self, worker: int) -> Waiting:
-        """See `Pool`."""
         return self._of(worker).waits_for(worker)
 
+    @override
     def is_here(self, worker: int) -> bool:
-        """See `Pool`."""
         return worker < self._first

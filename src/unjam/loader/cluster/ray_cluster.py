@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from unjam.deadlines import NODE_START
 from unjam.errors import CannotShipError, ClusterError, UnjamWarning
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.actor import ActorAgent
 from unjam.loader.cluster.node_agent import version
 from unjam.loader.cluster.node_copy import digest_of
-from unjam.loader.cluster.node_link import AgentCannotStart, AgentLost, NodeLink
+from unjam.loader.cluster.node_link import Agent, AgentCannotStart, AgentLost, Cluster, NodeLink
 from unjam.loader.pool.start import PayloadCache
 from unjam.loader.pool_spec import RayPool
 from unjam.loader.ship import shipping
@@ -74,21 +76,21 @@ def _on_this_machine_only() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = known
 
 
-class RayAgent:
-    """An actor, as a link uses it. See `Agent`. `patience`: how many seconds its node may take to give it a process."""
+class RayAgent(Agent):
+    """An actor, as a link uses it. `patience`: how many seconds its node may take to give it a process."""
 
     def __init__(self, ray: Any, actor: Any, patience: float) -> None:
         self._ray, self._actor, self._patience = ray, actor, patience
         self._asked: Any = None
         self._lost: type[AgentLost] = AgentCannotStart  # until it has answered once
 
+    @override
     def tell(self, orders: list[msg.Order]) -> None:
-        """See `Agent`."""
         with self._named():
             self._actor.tell.remote(orders)
 
+    @override
     def poll(self, seconds: float, within: float) -> msg.Reply:
-        """See `Agent`."""
         with self._named(within):
             asked = self._asked or self._actor.poll.remote(seconds)
             if self._lost is AgentCannotStart:  # the node may have no processors left for it
@@ -103,13 +105,13 @@ class RayAgent:
             self._asked = self._actor.poll.remote(seconds)  # before the caller has read this reply
             return reply
 
+    @override
     def ask(self, question: str, argument: Any, within: float) -> Any:
-        """See `Agent`."""
         with self._named(within):
             return self._ray.get(self._actor.ask.remote(question, argument), timeout=within)
 
+    @override
     def close(self, within: float) -> None:
-        """See `Agent`."""
         self._asked = None
         if (
             not self._ray.is_initialized()
@@ -170,18 +172,18 @@ class Node:
     room: int
 
 
-class RayCluster:
-    """Starts agents on the cluster's nodes. See `Cluster`."""
+class RayCluster(Cluster):
+    """Starts agents on the cluster's nodes."""
 
     def __init__(self, ray: Any, settings: RayPool, shipment: msg.Shipment, stored: Any) -> None:
         self._ray, self._settings, self._shipment, self._stored = ray, settings, shipment, stored
         self._keys: dict[str, str] = {}  # by the name of a link
         self._failed: Counter[str] = Counter()  # nodes whose agent never worked
 
+    @override
     def grow(
         self, workers: int, links: list[NodeLink], specs: list[WorkerSpec], wake: Callable[[], None]
     ) -> list[NodeLink]:
-        """See `Cluster`."""
         used = {self._keys[link.name] for link in links}
         nodes = sorted((node for node in self.nodes() if node.key not in used), key=lambda node: self._failed[node.key])
         best = [node for node in nodes if self._failed[node.key] == self._failed[nodes[0].key]] if nodes else []
@@ -200,13 +202,13 @@ class RayCluster:
             found.append(NodeLink(agent, name, share, wake))
         return found
 
+    @override
     def lost(self, link: NodeLink) -> None:
-        """See `Cluster`."""
         if not link.answered:
             self._failed[self._keys[link.name]] += 1
 
+    @override
     def why_no_room(self) -> str:
-        """See `Cluster`."""
         try:
             free = self._ray.available_resources().get("CPU", 0.0)
             total = self._ray.cluster_resources().get("CPU", 0.0)

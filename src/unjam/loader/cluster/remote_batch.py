@@ -9,6 +9,8 @@ import re
 import weakref
 from typing import Any
 
+from typing_extensions import override
+
 from unjam.loader.pool.batch_result import BatchReport, BatchResult, report_of
 from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker.exceptions import ExceptionRecord
@@ -64,8 +66,8 @@ class RemoteBatch(BatchResult):
         self.report = RemoteReport.of(report_of(packed), node)
         self.report.nbytes += len(data)
 
+    @override
     def open_with_owner(self, *, copy: bool) -> tuple[Any, Any]:
-        """See `BatchResult`."""
         data, view = self._data, memoryview(self._data)
         if copy or isinstance(data, bytes):
             owner: Any = bytearray(view)
@@ -76,8 +78,8 @@ class RemoteBatch(BatchResult):
             self._held.add(owner, view.nbytes)
         return self._packed.unpack(owner), owner
 
+    @override
     def refuse(self) -> None:
-        """See `BatchResult`."""
         self._data = b""
 
 

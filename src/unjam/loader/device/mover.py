@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from unjam.errors import DeviceError
 from unjam.loader.device import structure
@@ -109,8 +110,8 @@ class Mover(Transfer):
 
     # -- batches from workers ----------------------------------------------------------------------
 
+    @override
     def wrap(self, number: int, result: BatchResult) -> BatchResult:
-        """See `Transfer`."""
         if result.empty or result.raises or isinstance(result, DeviceBatch):
             return result
         known = self._ahead.get(number)

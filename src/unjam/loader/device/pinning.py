@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from unjam.deadlines import LOOK_AROUND
 from unjam.loader.device.transfer import Transfer
@@ -34,8 +35,8 @@ class Pinner(Transfer):
         self._wrapped: dict[int, PinnedBatch] = {}
         self._executor = ThreadPoolExecutor(THREADS, "unjam-pin", initializer=_prepare, initargs=_current_device())
 
+    @override
     def wrap(self, number: int, result: BatchResult) -> BatchResult:
-        """See `Transfer`."""
         if result.empty or result.raises or isinstance(result, PinnedBatch):
             return result
         known = self._wrapped.get(number)

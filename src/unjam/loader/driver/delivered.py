@@ -45,12 +45,12 @@ class Delivered:
     keeps_workers: bool = False
     finished: bool = False
 
-    def done(self, work: BatchRequest, *, delivered: bool) -> None:
+    def done(self, request: BatchRequest, *, delivered: bool) -> None:
         """A batch is done with; `delivered`: the consumer got it. A second call for a batch does nothing."""
-        if work.number < self.position or work.number in self.ahead:
+        if request.number < self.position or request.number in self.ahead:
             return
         self.batches += delivered
-        self.ahead[work.number] = (work.drawn, work.sampler_state)
+        self.ahead[request.number] = (request.drawn, request.sampler_state)
         while self.position in self.ahead:
             self.drawn, self.sampler_state = self.ahead.pop(self.position)
             self.position += 1

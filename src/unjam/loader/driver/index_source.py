@@ -49,9 +49,9 @@ class IndexSource:
         self._delivered.drew = True
         assert self.draw is not None, "nobody asks for a batch"
         try:
-            work = self._request(batch, self.draw())
-            while work.number in self._left_out:
-                work = self._request(batch, self.draw())
+            request = self._request(batch, self.draw())
+            while request.number in self._left_out:
+                request = self._request(batch, self.draw())
         except StopIteration:
             self._interrupted = False
             if was_interrupted:
@@ -66,8 +66,8 @@ class IndexSource:
             raise
         self._interrupted = False
         if self.undelivered is not None:
-            self.undelivered.append(list(work.index) if type(work.index) is list else work.index)
-        return work
+            self.undelivered.append(list(request.index) if type(request.index) is list else request.index)
+        return request
 
     def _request(self, batch: int, index: Any) -> BatchRequest:
         if self._batched and type(index) is not list and isinstance(index, Iterator):

@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from unjam.errors import SampleError, TooManyErrorsError
 from unjam.loader.device import structure
 from unjam.loader.device.mover import Mover
@@ -21,7 +23,8 @@ from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.engine.policy import Decision
 from unjam.loader.pool.batch_result import BatchReport
 from unjam.loader.transport.collating import checked, is_default
-from unjam.loader.worker.fetching import IterableFetcher, NoPulse, make_fetcher
+from unjam.loader.worker.failure_policy import RecoveryContext
+from unjam.loader.worker.fetching import IterableFetcher, NoHeartbeats, make_fetcher
 from unjam.loader.worker.job import BatchJob, Emptied, IterableEnded, RaiseFailure, SampleFailure
 from unjam.loader.worker.messages import BatchRequest
 from unjam.loader.worker.progress import WorkerPosition
@@ -30,7 +33,7 @@ from unjam.loader.worker.transforms import Transforms
 from unjam.system.torch_private import pin_memory
 
 
-class InlineContext(NoPulse):
+class InlineContext(NoHeartbeats, RecoveryContext):
     """What recovery needs when there is no worker: it asks the user's function directly."""
 
     def __init__(self, decide: Callable[[int, SampleFailure], Decision], warn_once: Callable[[str], None]) -> None:
@@ -38,16 +41,16 @@ class InlineContext(NoPulse):
         self._decide = decide
         self._warn_once = warn_once
 
+    @override
     def warn_once(self, text: str) -> None:
-        """See `RecoveryContext`."""
         self._warn_once(text)
 
+    @override
     def ask(self, job: BatchJob, failed: SampleFailure) -> Decision:
-        """See `RecoveryContext`."""
         return self._decide(job.batch, failed)
 
     def start_over(self) -> None:
-        """Do nothing: no state is kept."""
+        """Do nothing: nothing was written."""
 
 
 class InlineDriver:
@@ -135,24 +138,24 @@ class InlineDriver:
                 except StopIteration:
                     self._end()
                     break
-            work = self._drawn
+            request = self._drawn
             if self._made is None:
-                self._made = self._make(work)
+                self._made = self._make(request)
             if self._made is None:
                 break  # the stream has ended
             job, data, empty, raises = self._made
             failed = None
             if not (empty or raises):
                 try:
-                    data = self._transferred(work, data)
+                    data = self._transferred(request, data)
                 except Exception as error:  # noqa: BLE001 - raised below
                     failed = error
             self._drawn = self._made = None
             self._indices.undelivered = None
-            self._progress.done(work, delivered=not (empty or raises or failed))
+            self._progress.done(request, delivered=not (empty or raises or failed))
             self._note()
             if job.failures or empty or raises:
-                problem = self._on_error.finish_batch(work.batch, job.failures, empty=empty, raises=raises)
+                problem = self._on_error.finish_batch(request.batch, job.failures, empty=empty, raises=raises)
                 if isinstance(problem, TooManyErrorsError):
                     self.close()
                 if problem is not None:
@@ -161,7 +164,7 @@ class InlineDriver:
                     continue
             if failed is not None:
                 raise failed
-            return self._deliver(work, job, data, begun)
+            return self._deliver(request, job, data, begun)
         problem = self._recorder.ended()
         raise problem or StopIteration
 
@@ -174,16 +177,16 @@ class InlineDriver:
             self._note()
             self._progress.end(self._progress.worker_positions)
 
-    def _make(self, work: BatchRequest) -> tuple[BatchJob, Any, bool, bool] | None:
+    def _make(self, request: BatchRequest) -> tuple[BatchJob, Any, bool, bool] | None:
         """Make a batch: what is known of it, the batch, whether it is empty, whether it raises. None: the stream has ended."""
-        job = BatchJob(work.batch, work.number, work.index, work.spares, batched=work.batched)
+        job = BatchJob(request.batch, request.number, request.index, request.spares, batched=request.batched)
         try:
             with isolated_random_state() if self._isolates else contextlib.nullcontext():
                 return job, self._fetcher.fetch(job), False, False
         except IterableEnded as end:
             self.close()
             self._end()
-            problem = self._on_error.finish_iterable(work.batch, job.failures, 0, cut_short=end.cut_short)
+            problem = self._on_error.finish_iterable(request.batch, job.failures, 0, cut_short=end.cut_short)
             if problem is not None:
                 raise problem from None
             return None
@@ -192,25 +195,25 @@ class InlineDriver:
         except RaiseFailure:
             return job, None, False, True
 
-    def _transferred(self, work: BatchRequest, data: Any) -> Any:
+    def _transferred(self, request: BatchRequest, data: Any) -> Any:
         mover = self._mover
         if mover is None:
             return self._transfer.finish(data if self._pin is None else pin_memory(data, *self._pin))
         mover.advance()
-        mover.requests = {work.batch: work}
+        mover.requests = {request.batch: request}
         try:
             return mover.hand_over(mover.move(data, None))
         except Exception as error:
             nbytes = sum(one.nbytes for one in structure.tensors(data))
-            raise mover.failure(work.batch, nbytes, error) from error
+            raise mover.failure(request.batch, nbytes, error) from error
 
-    def _deliver(self, work: BatchRequest, job: BatchJob, data: Any, begun: int) -> Any:
+    def _deliver(self, request: BatchRequest, job: BatchJob, data: Any, begun: int) -> Any:
         # Nothing is pickled here; add the last two stamps so that the format is the same as a
         # worker's.
         now = time.monotonic_ns()
         job.stamps += (now, now)
-        facts = BatchReport(job.samples, 0, job.times())
+        report = BatchReport(job.samples, 0, job.times())
         if self._transforms is not None:
-            facts.profile = self._transforms.take()
-        self._recorder.delivered(work, facts, now - begun)
+            report.profile = self._transforms.take()
+        self._recorder.delivered(request, report, now - begun)
         return data

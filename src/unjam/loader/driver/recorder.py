@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from unjam.errors import SampleError, TooManyErrorsError, short, words_of
+from unjam.errors import SampleError, TooManyErrorsError, UnjamError, short, words_of
 from unjam.loader.device.copy_count import CopyCount
 from unjam.loader.driver.profiling import Profiler
 from unjam.loader.driver.times import Times
@@ -89,16 +89,16 @@ class Recorder:
         if self.profiler is not None:
             self.profiler.watch(pool)
 
-    def delivered(self, work: BatchRequest, facts: BatchReport, waited: int) -> None:
+    def delivered(self, request: BatchRequest, report: BatchReport, waited: int) -> None:
         """Record a delivered batch; the consumer waited `waited` nanoseconds for it."""
         self._batches += 1
-        self._samples += facts.samples
-        self._bytes += facts.nbytes
-        if facts.profile and self.profiler is not None:
-            self.profiler.add(facts.profile)
-        self.times.batch(work.number, work.indices, facts.times, waited)
+        self._samples += report.samples
+        self._bytes += report.nbytes
+        if report.profile and self.profiler is not None:
+            self.profiler.add(report.profile)
+        self.times.batch(request.number, request.indices, report.times, waited)
         if self.tap is not None:
-            self.tap(work, facts)
+            self.tap(request, report)
 
     def emptied(self) -> None:
         """Record a batch that lost all its samples."""
@@ -262,9 +262,11 @@ def incident_of(error: SampleError, dataset: str) -> Incident:
     from unjam.loader.incident import Incident, plain  # noqa: PLC0415 - only when something fails
 
     exception = error.exception
-    known = getattr(exception, "incident", None)
+    # what is known of a worker that died or stood still
+    known = exception.incident if isinstance(exception, UnjamError) else None
+    worker = known if isinstance(known, Incident) else Incident("sample", "")
     return Incident(
-        kind=known.kind if isinstance(known, Incident) else "sample",
+        kind=worker.kind,
         what=str(error),
         decision=error.decision,
         sample=plain(error.index),
@@ -281,11 +283,11 @@ def incident_of(error: SampleError, dataset: str) -> Incident:
         exception=type_name(type(exception)),
         message=words_of(exception),
         traceback=_traceback(exception),
-        exit_code=getattr(known, "exit_code", None),
-        signal=getattr(known, "signal", None),
-        memory=getattr(known, "memory", ""),
-        stack=getattr(known, "stack", ""),
-        waits_for=getattr(known, "waits_for", ""),
+        exit_code=worker.exit_code,
+        signal=worker.signal,
+        memory=worker.memory,
+        stack=worker.stack,
+        waits_for=worker.waits_for,
         note=error.note,
         dataset=dataset,
     )

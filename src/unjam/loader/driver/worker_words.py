@@ -39,16 +39,16 @@ class CurrentSample:
         return place(self.index, self.batch, worker, yielded=self.yielded, indices=self.indices)
 
 
-def subject(heartbeat: Heartbeat, work: BatchRequest | None, *, iterable: bool) -> CurrentSample:
+def subject(heartbeat: Heartbeat, request: BatchRequest | None, *, iterable: bool) -> CurrentSample:
     """Return the sample that a heartbeat refers to."""
-    if work is None or heartbeat.batch != work.batch:
+    if request is None or heartbeat.batch != request.batch:
         return CurrentSample(None, None, None, ())
     if iterable:
-        return CurrentSample(None, work.number, heartbeat.yielded if heartbeat.stage is Stage.GETITEM else None, ())
-    indices = work.indices
+        return CurrentSample(None, request.number, heartbeat.yielded if heartbeat.stage is Stage.GETITEM else None, ())
+    indices = request.indices
     if heartbeat.stage in (Stage.GETITEM, Stage.RETRYING, Stage.ASKING) and 0 <= heartbeat.position < len(indices):
-        return CurrentSample(indices[heartbeat.position], work.number, None, ())
-    return CurrentSample(None, work.number, None, indices)
+        return CurrentSample(indices[heartbeat.position], request.number, None, ())
+    return CurrentSample(None, request.number, None, indices)
 
 
 def doing(heartbeat: Heartbeat, about: CurrentSample, worker: int) -> str:
@@ -99,13 +99,13 @@ def story(last_exit: WorkerExit, about: CurrentSample, *, decision: str, dataset
 
 
 def stillness(
-    pool: Pool, worker: int, work: BatchRequest | None, *, iterable: bool, kind: str, dataset: str
+    pool: Pool, worker: int, request: BatchRequest | None, *, iterable: bool, kind: str, dataset: str
 ) -> Incident:
     """Return the incident for a living worker that gives no batch, with its stack."""
     heartbeat, pid = pool.heartbeat(worker), pool.pid(worker)
     if heartbeat is None or pid is None:
         return Incident(kind=kind, what=f"worker {worker} is being replaced", worker=worker, dataset=dataset)
-    about = subject(heartbeat, work, iterable=iterable)
+    about = subject(heartbeat, request, iterable=iterable)
     # Look before we take the stack: its signal wakes the worker for a moment.
     seen = pool.waits_for(worker)
     stack = "" if seen.kind == "suspended" else _stack(pool.stack(worker))

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from typing_extensions import override
+
 from unjam.loader.engine import actions as act
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Action, Reason
@@ -41,8 +43,8 @@ class ElasticMachine(Machine):
         self.size = max(1, min(self.size, self.config.workers))
         self.depth = max(1, min(self.depth, self.config.depth))
 
+    @override
     def handle(self, event: ev.Event) -> list[Action]:
-        """See `Machine`."""
         if self.closed:
             return []
         if isinstance(event, ev.Resized):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from unjam.loader.transport.leases import Leases
 from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker.job import SampleFailure, unpack_failures
@@ -80,12 +82,12 @@ class ReceivedBatch(BatchResult):
         self.report = report_of(packed)
 
     @property
+    @override
     def memory(self) -> Mapping | None:
-        """See `BatchResult`."""
         return None if self._packed.filling is None else self._leases.mapping(self._packed.filling.slot)
 
+    @override
     def open_with_owner(self, *, copy: bool) -> tuple[Any, Any]:
-        """See `BatchResult`."""
         filling = self._packed.filling
         if self._owner is not None:
             pass  # an earlier call was interrupted
@@ -108,8 +110,8 @@ class ReceivedBatch(BatchResult):
         self._spent = True
         return self._packed.without_slot(), pickle.PickleBuffer(memoryview(owner).cast("B")[: filling.used]), owner
 
+    @override
     def refuse(self) -> None:
-        """See `BatchResult`."""
         filling = self._packed.filling
         if filling is not None and not self._spent:
             self._spent = True

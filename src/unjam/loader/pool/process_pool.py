@@ -26,13 +26,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from typing_extensions import override
+
 from unjam.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
 from unjam.errors import CannotStartError
 from unjam.loader.engine.actions import Reason
 from unjam.loader.pool.exit_status import OomKillCounter, death_of, exit_of, wait_for_exits
 from unjam.loader.pool.launcher import Launcher
 from unjam.loader.pool.open_pools import open_pools
-from unjam.loader.pool.protocol import PoolEvent, WorkerExit
+from unjam.loader.pool.protocol import Pool, PoolEvent, WorkerExit
 from unjam.loader.pool.worker_handle import (
     StartFrame,
     WorkerHandle,
@@ -55,7 +57,7 @@ from unjam.system.memory import OwnedFd
 from unjam.system.waiting import Waiting
 
 
-class ProcessPool:
+class ProcessPool(Pool):
     """Worker processes. Each has its own channel, and two workers share nothing."""
 
     def __init__(self, launcher: Launcher, specs: list[WorkerSpec], begin: StartFrame, reports: WorkerReports) -> None:
@@ -86,8 +88,8 @@ class ProcessPool:
 
     # -- the `Pool` protocol -----------------------------------------------------------------------
 
+    @override
     def start(self, workers: list[int], positions: Mapping[int, WorkerPosition]) -> None:
-        """See `Pool`."""
         numbers = [worker for worker in workers if worker not in self._handles]  # an action may be done twice
         if not numbers:
             return
@@ -104,8 +106,8 @@ class ProcessPool:
                 sock.close()
                 process.kill()
 
+    @override
     def send(self, worker: int, request: messages.BatchRequest) -> None:
-        """See `Pool`."""
         handle = self._handles.get(worker)
         # an action may be done twice, but an iterable yields its samples once
         if handle is not None and request.sent_to != handle.process.pid:
@@ -113,16 +115,16 @@ class ProcessPool:
             request.pack()
             post(handle, request)
 
+    @override
     def begin_epoch(self, shared_seed: int | None, epoch: int) -> None:
-        """See `Pool`."""
         self._memory.look()
         # workers that start from now on begin with this epoch
         self._specs = [dataclasses.replace(spec, shared_seed=shared_seed, epoch=epoch) for spec in self._specs]
         for handle in self._handles.values():
             post(handle, messages.BeginEpoch(shared_seed, epoch))
 
+    @override
     def stop(self, worker: int, reason: Reason) -> None:
-        """See `Pool`."""
         handle = self._handles.get(worker)
         if handle is None or handle.killed_at is not None:
             return
@@ -134,8 +136,8 @@ class ProcessPool:
         else:
             post(handle, messages.Leave())
 
+    @override
     def wait(self, seconds: float) -> None:
-        """See `Pool`."""
         for handle in self._handles.values():
             if handle.channel.arrived:
                 self._read(handle)  # left there by an exception from a signal handler
@@ -175,48 +177,48 @@ class ProcessPool:
                 self._killed.remove(handle)
                 self._handle_exit(handle)
 
+    @override
     def answer(self, worker: int, decision: str) -> None:
-        """See `Pool`."""
         handle = self._handles.get(worker)
         if handle is not None:
             post(handle, messages.PolicyAnswer(decision))
 
+    @override
     def continue_worker(self, worker: int) -> None:
-        """See `Pool`."""
         pid = self.pid(worker)
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
+    @override
     def last_exit(self, worker: int) -> WorkerExit | None:
-        """See `Pool`."""
         return self._exits.get(worker)
 
+    @override
     def pid(self, worker: int) -> int | None:
-        """See `Pool`."""
         handle = self._handles.get(worker)
         return None if handle is None else handle.process.pid
 
+    @override
     def suspended(self, worker: int) -> bool:
-        """See `Pool`."""
         from unjam.system.waiting import state_of  # noqa: PLC0415 - only for a worker that is stuck
 
         pid = self.pid(worker)
         return pid is not None and state_of(pid) == "T"
 
+    @override
     def stack(self, worker: int) -> str:
-        """See `Pool`."""
         handle = self._handles.get(worker)
         return "" if handle is None else take_stack(handle)
 
+    @override
     def waits_for(self, worker: int) -> Waiting:
-        """See `Pool`."""
         from unjam.system.waiting import look  # noqa: PLC0415 - only for a worker that is stuck
 
         return look(self.pid(worker) or 0)
 
+    @override
     def is_here(self, worker: int) -> bool:
-        """See `Pool`."""
         del worker
         return True
 
@@ -231,23 +233,23 @@ class ProcessPool:
             return sample_stack(handles[turn % len(handles)])
         return None
 
+    @override
     def started_in(self) -> int:
-        """See `Pool`."""
         return self.made_in + max(0, self._ready_at - self._launched)
 
+    @override
     def memory(self) -> tuple[int, int]:
-        """See `Pool`."""
         handles = self._handles.values()
         return sum(handle.leases.mapped_bytes for handle in handles), sum(
             handle.leases.held_bytes for handle in handles
         )
 
+    @override
     def held(self) -> int:
-        """See `Pool`."""
         return sum(handle.leases.held for handle in self._handles.values())
 
+    @override
     def heartbeat(self, worker: int) -> Heartbeat | None:
-        """See `Pool`."""
         handle = self._handles.get(worker)
         return None if handle is None else handle.page.read()
 

@@ -9,44 +9,41 @@ from typing import Any, NoReturn
 from unjam.loader.engine.policy import Decision
 from unjam.loader.transport.status_page import Stage
 from unjam.loader.worker.batch_culprit import explained, looks, named_in_traceback, type_of
+from unjam.loader.worker.failure_policy import FailurePolicy
 from unjam.loader.worker.job import BatchJob, Emptied, RaiseFailure, SampleFailure
-from unjam.loader.worker.sample_recovery import RecoveryContext, SampleRecovery
-from unjam.loader.worker.spec import WorkerSpec, isolated_random_state
+from unjam.loader.worker.sample_recovery import SampleRecovery
+from unjam.loader.worker.spec import isolated_random_state
 
 # how often we collate one batch again after removing or replacing outliers
 MOST_ROUNDS = 64
 
 
-class BatchRecovery(SampleRecovery):
-    """Applies the on_error policy to the failures of one worker.
+class BatchRecovery:
+    """Handles failures of whole batches; `samples` replaces samples that do not fit.
 
     `tolerant`: torch's default collate without our checks; None if the user has another collate_fn.
     """
 
     def __init__(
-        self,
-        spec: WorkerSpec,
-        dataset: Any,
-        context: RecoveryContext,
-        *,
-        tolerant: Callable[[Any], Any] | None,
+        self, failures: FailurePolicy, samples: SampleRecovery, *, tolerant: Callable[[Any], Any] | None
     ) -> None:
-        super().__init__(spec, dataset, context)
+        self._failures, self._samples = failures, samples
+        self._spec, self._dataset, self._context = failures.spec, failures.dataset, failures.context
         self._plain = tolerant is not None
         self._tolerant = tolerant
 
     def cannot_collate(
         self, job: BatchJob, data: list[Any], error: BaseException, collate: Callable[[list[Any]], Any]
     ) -> Any:
-        """Collate failed: go on with the samples that fit, if the policy allows."""
-        if self.only_raises and self._tolerant is None:
+        """Collate failed: use the samples that fit, if the policy allows."""
+        if self._failures.only_raises and self._tolerant is None:
             self.whole(job, "collate", error, looks(job, data, iterable=self._spec.iterable))
-        if self.only_raises and self._tolerant is not None:
+        if self._failures.only_raises and self._tolerant is not None:
             with contextlib.suppress(Exception):  # torch cannot collate it either
                 self._context.start_over()
                 batch = self._tolerant(data)
                 words = "; ".join(looks(job, data, iterable=self._spec.iterable)) or "they are not alike"
-                said = f"{error.args[0]}: {words}; torch puts them together without a word, and so it was done"
+                said = f"{error.args[0]}: {words}; torch collates them without a warning, so they were collated as they are"
                 self._context.warn_once(said)
                 return batch
         return self._without_outliers(job, data, error, collate)
@@ -60,7 +57,7 @@ class BatchRecovery(SampleRecovery):
         if self._spec.inline and not isinstance(error, Exception):
             raise error
         tried: dict[int, SampleFailure] = {}
-        for _ in range(MOST_ROUNDS + self._policy.retries):
+        for _ in range(MOST_ROUNDS + self._failures.policy.retries):
             # A user's collate_fn may have changed the samples before it failed: load them again.
             with isolated_random_state():
                 fresh = self._plain or self._reload(job, data)
@@ -74,15 +71,15 @@ class BatchRecovery(SampleRecovery):
                 words = one.words([f"sample {job.index_at(at)!r}" for at in places], self._spec.iterable)
                 shown = explained(error, words) if self._plain else error
                 index, tries = job.index_at(position), tried[position].tries + 1 if position in tried else 1
-                failed = self._describe(
+                failed = self._failures.describe(
                     job, "collate", shown, position=position, index=index, tries=tries, extra=(words,)
                 )
-                decision = self._decide(job, failed, error)
+                decision = self._failures.decide(job, failed, error)
                 if decision is Decision.RAISE or (decision is Decision.RETRY and self._spec.iterable):
-                    self._surrender(job, failed)
+                    self._failures.surrender(job, failed)
                 if decision is Decision.RETRY:
                     tried[position] = failed
-                    self._pause(job, position, tries)
+                    self._failures.pause(job, position, tries)
                     with contextlib.suppress(Exception):  # it stays an outlier
                         data[one.place] = self._dataset[index]
                     continue
@@ -97,7 +94,7 @@ class BatchRecovery(SampleRecovery):
                         failed = earlier
                     self._replace_in_place(job, failed, data, one.place)
                 else:
-                    self._note(job, failed, Decision.SKIP)
+                    self._failures.note(job, failed, Decision.SKIP)
                     job.absent.add(position)
             if not data:
                 raise Emptied
@@ -109,7 +106,7 @@ class BatchRecovery(SampleRecovery):
                 error = again
                 continue
             for cured in tried.values():
-                self._note(job, cured, Decision.RETRY)
+                self._failures.note(job, cured, Decision.RETRY)
             return batch
         self.whole(job, "collate", error)
         raise Emptied
@@ -125,23 +122,25 @@ class BatchRecovery(SampleRecovery):
 
     def _replace_in_place(self, job: BatchJob, failed: SampleFailure, data: list[Any], place_in_data: int) -> None:
         found: list[Any] = []
-        self._replace(job, failed, found, lambda index: self._dataset[index])
+        self._samples.replace(job, failed, found, lambda index: self._dataset[index])
         data[place_in_data:place_in_data] = found
 
     def cannot_load(self, job: BatchJob, error: BaseException) -> None:
         """Handle a failed `__getitems__`: raise `RaiseFailure`, or record the skipped batch."""
         position, words = named_in_traceback(error, self._dataset, job)
-        if position < 0 or not self.only_raises:
+        if position < 0 or not self._failures.only_raises:
             self.whole(job, "getitem", error, words)
             return
-        self._surrender(job, self._describe(job, "getitem", error, position=position, index=job.index_at(position)))
+        self._failures.surrender(
+            job, self._failures.describe(job, "getitem", error, position=position, index=job.index_at(position))
+        )
 
     def whole(self, job: BatchJob, stage: str, error: BaseException, extra: tuple[str, ...] = ()) -> None:
         """Handle a failure of a whole batch: raise `RaiseFailure`, or record the skipped batch."""
-        failed = self._describe(job, stage, error, extra=extra)
-        if self._decide(job, failed, error) in (Decision.RAISE, Decision.RETRY):
-            self._surrender(job, failed)
-        self._note(job, failed, Decision.SKIP)
+        failed = self._failures.describe(job, stage, error, extra=extra)
+        if self._failures.decide(job, failed, error) in (Decision.RAISE, Decision.RETRY):
+            self._failures.surrender(job, failed)
+        self._failures.note(job, failed, Decision.SKIP)
 
     def name_one(self, job: BatchJob, error: BaseException) -> NoReturn:
         """Raise for a failed `__getitems__` when one sample also failed alone.
@@ -150,7 +149,7 @@ class BatchRecovery(SampleRecovery):
         """
         culprit = job.failures[-1]
         if culprit.exception is not None and type_of(culprit.exception) != type_of(error):
-            job.failures[-1] = self._describe(job, "getitem", error)
+            job.failures[-1] = self._failures.describe(job, "getitem", error)
             job.failures[-1].decision = Decision.RAISE
         raise RaiseFailure
 
@@ -158,8 +157,8 @@ class BatchRecovery(SampleRecovery):
         """Handle a failed `__getitems__` after each sample loaded alone or was handled."""
         if job.failures:
             return
-        failed = self._describe(job, "getitem", error)
+        failed = self._failures.describe(job, "getitem", error)
         failed.note = "each of its samples could be loaded alone"
-        if self._decide(job, failed, error) is Decision.RAISE:
-            self._surrender(job, failed)
-        self._note(job, failed, Decision.RETRY)
+        if self._failures.decide(job, failed, error) is Decision.RAISE:
+            self._failures.surrender(job, failed)
+        self._failures.note(job, failed, Decision.RETRY)

@@ -1,25 +1,28 @@
 """From indices to samples to a batch, with a heartbeat before each sample.
 
 Does what torch's own fetchers do, in the same order of calls, so that the results are the same.
-`BatchRecovery` handles failed samples; the loops here only keep track of the position.
+`SampleRecovery` handles failed samples; the loops here only keep track of the position.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from torch.utils.data import Dataset, Subset
+from typing_extensions import override
 
 from unjam.errors import CannotResumeError
 from unjam.loader.transport.status_page import POSITION, SINCE, STOP, YIELDED, Stage
 from unjam.loader.worker.batch_recovery import BatchRecovery
+from unjam.loader.worker.failure_policy import FailurePolicy, FatalSample, RecoveryContext
 from unjam.loader.worker.job import SINGLY, BatchJob, Emptied, Interrupted, IterableEnded, RaiseFailure
 from unjam.loader.worker.progress import Tracker, WorkerPosition, check_repeats, load_dataset, load_iterator
 from unjam.loader.worker.sample_random import SampleRandom
-from unjam.loader.worker.sample_recovery import FatalSample, RecoveryContext
+from unjam.loader.worker.sample_recovery import SampleRecovery
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec, isolated_random_state
 from unjam.system import random_state
 
@@ -29,7 +32,7 @@ QUICK, ENOUGH_QUICK = 10_000, 16
 MOST_FAILURES = 100
 
 
-class Pulse(Protocol):
+class Heartbeats(Protocol):
     """Receives heartbeats. Hot loops write `words` directly, before each sample, to save a call."""
 
     words: Any
@@ -38,7 +41,7 @@ class Pulse(Protocol):
         """Say what is about to be done."""
 
 
-class NoPulse:
+class NoHeartbeats:
     """Discards heartbeats, for inline loading in the training process."""
 
     def __init__(self) -> None:
@@ -48,28 +51,37 @@ class NoPulse:
         """Do nothing."""
 
 
-class Fetcher(Protocol):
-    """Makes batches from indices."""
+class Recovery:
+    """Handles the failures of one worker. `tolerant`: see `BatchRecovery`."""
 
-    recovery: BatchRecovery
-
-    def fetch(self, job: BatchJob) -> Any:
-        """Return the batch; raise `IterableEnded`, `Emptied` or `RaiseFailure` if there is none."""
-
-    def position_update(self) -> bytes:
-        """What has changed since the last call; see `WorkerPosition`."""
+    def __init__(self, failures: FailurePolicy, tolerant: Callable[[Any], Any] | None) -> None:
+        self.only_raises = failures.only_raises
+        self.samples = SampleRecovery(failures)
+        self.batches = BatchRecovery(failures, self.samples, tolerant=tolerant)
 
 
-class _Collating:
-    """Collates samples: the second half of every fetch."""
+class Fetcher(ABC):
+    """Makes batches from indices; its subclasses load the samples."""
 
     def __init__(
-        self, collate: Callable[[Any], Any], recovery: BatchRecovery, pulse: Pulse, seeds: SampleRandom | None
+        self,
+        collate: Callable[[Any], Any],
+        recovery: Recovery,
+        heartbeats: Heartbeats,
+        seeds: SampleRandom | None,
     ) -> None:
         self._collate = collate
         self.recovery = recovery
-        self._pulse = pulse
+        self._heartbeats = heartbeats
         self._seeds = seeds
+
+    @abstractmethod
+    def fetch(self, job: BatchJob) -> Any:
+        """Return the batch; raise `IterableEnded`, `Emptied` or `RaiseFailure` if there is none."""
+
+    @abstractmethod
+    def position_update(self) -> bytes:
+        """Return what has changed since the last call; see `WorkerPosition`."""
 
     def _seed_batch(self, job: BatchJob) -> None:
         if self._seeds is not None:
@@ -79,12 +91,12 @@ class _Collating:
         if job.failures and not data:
             raise Emptied
         self._seed_batch(job)
-        self._pulse.heartbeat(Stage.COLLATE, job.batch)
+        self._heartbeats.heartbeat(Stage.COLLATE, job.batch)
         job.stamps.append(time.monotonic_ns())
         try:
             batch = self._collate(data)
         except BaseException as error:  # noqa: BLE001 - user code; the policy decides
-            batch = self.recovery.cannot_collate(job, data, error, self._collate)
+            batch = self.recovery.batches.cannot_collate(job, data, error, self._collate)
         job.samples = len(data)
         return batch
 
@@ -99,17 +111,17 @@ class _Collating:
     def _convert(self, job: BatchJob, data: Any) -> Any:
         """Call collate on one value: a single sample, or a batch that the dataset made."""
         self._seed_batch(job)
-        self._pulse.heartbeat(Stage.COLLATE, job.batch)
+        self._heartbeats.heartbeat(Stage.COLLATE, job.batch)
         job.stamps.append(time.monotonic_ns())
         job.samples = 1
         try:
             return self._collate(data)
         except BaseException as error:  # noqa: BLE001 - as above
-            self.recovery.whole(job, "collate", error)
+            self.recovery.batches.whole(job, "collate", error)
             raise Emptied from None
 
 
-class MapFetcher(_Collating):
+class MapFetcher(Fetcher):
     """Batches of a dataset with `__getitem__`."""
 
     def __init__(
@@ -118,25 +130,25 @@ class MapFetcher(_Collating):
         collate: Callable[[Any], Any],
         *,
         batched: bool,
-        pulse: Pulse,
-        recovery: BatchRecovery,
-        hurries: bool,
+        heartbeats: Heartbeats,
+        recovery: Recovery,
+        times_batches: bool,
         seeds: SampleRandom | None,
         tracker: Tracker,
     ) -> None:
-        super().__init__(collate, recovery, pulse, seeds)
+        super().__init__(collate, recovery, heartbeats, seeds)
         self._dataset = dataset if seeds is None else _Seeding(dataset, seeds)
         self._tracker = tracker
         self._batched = batched
-        self._hurries = hurries
+        self._times_batches = times_batches
         self._quick = 0  # count of fast batches in a row
         self._at_once = gives_all_at_once(dataset)
         # torch's Dataset has a __getitem__ that only raises
         self._indexable = getattr(type(dataset), "__getitem__", Dataset.__getitem__) is not Dataset.__getitem__
 
+    @override
     def fetch(self, job: BatchJob) -> Any:
-        """See `Fetcher`."""
-        self._pulse.heartbeat(Stage.GETITEM, job.batch)
+        self._heartbeats.heartbeat(Stage.GETITEM, job.batch)
         if not self._batched:
             data: list[Any] = []
             self._each(job, [job.index], data)
@@ -147,7 +159,7 @@ class MapFetcher(_Collating):
         if self._at_once and not singly:
             return self._batch_of_anything(job, self._all_at_once(job))
         data = []
-        if not self._hurries:
+        if not self._times_batches:
             self._each(job, job.index, data)
             return self._batch_of(job, data)
         left = self._load_untimed(job, data) if self._quick >= ENOUGH_QUICK else enumerate(job.index)
@@ -169,7 +181,7 @@ class MapFetcher(_Collating):
             for position, one in places:  # noqa: B007 - used when it fails
                 data.append(dataset[one])
         except BaseException as error:  # noqa: BLE001 - user code; the policy decides
-            self.recovery.sample(job, position, one, error, data, self._load)
+            self.recovery.samples.sample(job, position, one, error, data, self._load)
             return places
         return None
 
@@ -177,7 +189,7 @@ class MapFetcher(_Collating):
         self._each_of(job, enumerate(indices), data)
 
     def _each_of(self, job: BatchJob, places: Any, data: list[Any]) -> None:
-        dataset, words, clock = self._dataset, self._pulse.words, time.monotonic_ns
+        dataset, words, clock = self._dataset, self._heartbeats.words, time.monotonic_ns
         stamps, decisions = job.stamps, job.decisions
         position, one = -1, None
         while True:
@@ -196,14 +208,14 @@ class MapFetcher(_Collating):
                 raise
             except BaseException as error:  # noqa: BLE001 - user code; the policy decides
                 failed_at = clock()
-                self.recovery.sample(job, position, one, error, data, self._load)
+                self.recovery.samples.sample(job, position, one, error, data, self._load)
                 if stamps:
                     stamps[-1] += clock() - failed_at  # recovery time does not count as the sample's time
             else:
                 return
 
+    @override
     def position_update(self) -> bytes:
-        """See `Fetcher`."""
         return self._tracker.update()
 
     def _load(self, index: Any) -> Any:
@@ -216,7 +228,7 @@ class MapFetcher(_Collating):
         except BaseException as error:  # noqa: BLE001 - as above
             # If we only raise, do not run user code a second time.
             if not self._indexable or self.recovery.only_raises:
-                self.recovery.cannot_load(job, error)
+                self.recovery.batches.cannot_load(job, error)
                 raise Emptied from None
             # Load the samples one by one to find the one that fails; the policy handles it.
             job.stamps.clear()
@@ -224,8 +236,8 @@ class MapFetcher(_Collating):
             try:
                 self._each(job, job.index, data)
             except RaiseFailure:
-                self.recovery.name_one(job, error)
-            self.recovery.not_alone(job, error)
+                self.recovery.batches.name_one(job, error)
+            self.recovery.batches.not_alone(job, error)
         return data
 
 
@@ -255,7 +267,7 @@ def gives_all_at_once(dataset: Any) -> bool:
     return bool(getattr(dataset, "__getitems__", None))
 
 
-class IterableFetcher(_Collating):
+class IterableFetcher(Fetcher):
     """Batches of a dataset with `__iter__`."""
 
     def __init__(
@@ -265,12 +277,12 @@ class IterableFetcher(_Collating):
         *,
         batched: bool,
         drop_last: bool,
-        pulse: Pulse,
-        recovery: BatchRecovery,
+        heartbeats: Heartbeats,
+        recovery: Recovery,
         seeds: SampleRandom | None,
         spec: WorkerSpec,
     ) -> None:
-        super().__init__(collate, recovery, pulse, seeds)
+        super().__init__(collate, recovery, heartbeats, seeds)
         self._worker = spec.worker
         position = spec.start_at
         if position is not None:
@@ -283,7 +295,7 @@ class IterableFetcher(_Collating):
         self._just_failed = False
         self._yielded = 0
         self._last: Any = None  # the last sample, until its fingerprint is taken
-        # samples that were read again to come to where the stream was, and the seconds that took
+        # samples that were read again to reach the stream's position, and the seconds that took
         self.skipped, self.skipping = 0, 0.0
         if position is not None:
             self._yielded = position.yielded
@@ -292,8 +304,8 @@ class IterableFetcher(_Collating):
             random_state.restore(position.random)
         self._tracker = Tracker(dataset, self._iterator, every=spec.state_every, random=spec.tells_random)
 
+    @override
     def position_update(self) -> bytes:
-        """See `Fetcher`."""
         last, self._last = self._last, None
         return self._tracker.update(self._yielded, last, ended=self._ended)
 
@@ -304,7 +316,7 @@ class IterableFetcher(_Collating):
 
     def _skip(self, count: int, position: WorkerPosition) -> None:
         """Read samples again, up to where the stream was."""
-        words, begun, sample, failed = self._pulse.words, time.monotonic(), None, 0
+        words, begun, sample, failed = self._heartbeats.words, time.monotonic(), None, 0
         first = position.yielded - count
         while self.skipped < count:
             words[SINCE] = time.monotonic_ns()
@@ -329,11 +341,11 @@ class IterableFetcher(_Collating):
         self.skipping = time.monotonic() - begun
         check_repeats(sample, position)
 
+    @override
     def fetch(self, job: BatchJob) -> Any:
-        """See `Fetcher`."""
         if self._ended:
             raise IterableEnded(self._just_failed)
-        self._pulse.heartbeat(Stage.GETITEM, job.batch)
+        self._heartbeats.heartbeat(Stage.GETITEM, job.batch)
         if self._batched:
             return self._batch_of(job, self._several(job, job.index))
         data = self._several(job, [None])
@@ -342,7 +354,7 @@ class IterableFetcher(_Collating):
         return self._convert(job, data[0])
 
     def _several(self, job: BatchJob, places: Any) -> list[Any]:
-        words, stamps = self._pulse.words, job.stamps
+        words, stamps = self._heartbeats.words, job.stamps
         data: list[Any] = []
         for position, _ in enumerate(places):
             words[POSITION] = position
@@ -362,7 +374,7 @@ class IterableFetcher(_Collating):
                 break
             except BaseException as error:  # noqa: BLE001 - user code; the policy decides
                 count = len(data)
-                self._ended = self.recovery.stream(job, self._yielded + count, error, data, self._iterator)
+                self._ended = self.recovery.samples.stream(job, self._yielded + count, error, data, self._iterator)
                 self._just_failed = len(data) == count  # nothing took its place
                 if self._ended:
                     break
@@ -380,7 +392,7 @@ def make_fetcher(
     worker_input: WorkerInput,
     spec: WorkerSpec,
     context: RecoveryContext,
-    pulse: Pulse,
+    heartbeats: Heartbeats,
     *,
     collate: Callable[[Any], Any],
     tolerant: Callable[[Any], Any] | None,
@@ -390,7 +402,7 @@ def make_fetcher(
     `collate`, `tolerant`: with and without our checks; see `BatchRecovery`.
     """
     dataset = worker_input.dataset
-    recovery = BatchRecovery(spec, dataset, context, tolerant=tolerant)
+    recovery = Recovery(FailurePolicy(spec, dataset, context), tolerant)
     seeds = None if spec.sample_seed is None else SampleRandom(spec.sample_seed, spec.epoch)
     if spec.iterable:
         return IterableFetcher(
@@ -398,7 +410,7 @@ def make_fetcher(
             collate,
             batched=spec.auto_collation,
             drop_last=spec.drop_last,
-            pulse=pulse,
+            heartbeats=heartbeats,
             recovery=recovery,
             seeds=seeds,
             spec=spec,
@@ -413,9 +425,9 @@ def make_fetcher(
         dataset,
         collate,
         batched=spec.auto_collation,
-        pulse=pulse,
+        heartbeats=heartbeats,
         recovery=recovery,
-        hurries=spec.inline,
+        times_batches=spec.inline,
         seeds=seeds,
         tracker=Tracker(dataset, None, every=spec.state_every, random=spec.tells_random),
     )

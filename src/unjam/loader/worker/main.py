@@ -20,6 +20,7 @@ from collections import deque
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from unjam.deadlines import LOOK_AROUND
 from unjam.errors import place
@@ -34,6 +35,7 @@ from unjam.loader.transport.slots import Arena
 from unjam.loader.transport.status_page import ARMED, Stage, StatusPage
 from unjam.loader.worker import messages, thread_limits
 from unjam.loader.worker.exceptions import record
+from unjam.loader.worker.failure_policy import RecoveryContext
 from unjam.loader.worker.fetching import Fetcher, IterableFetcher, make_fetcher
 from unjam.loader.worker.job import BatchJob, Emptied, Interrupted, IterableEnded, RaiseFailure, SampleFailure
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec, seed_batch
@@ -78,7 +80,7 @@ def _await(channel: Channel) -> Frame:
     return channel.arrived.popleft()
 
 
-class Worker:
+class Worker(RecoveryContext):
     """The state of one worker process."""
 
     def __init__(self, spec: WorkerSpec, channel: Channel, fds: list[int]) -> None:
@@ -87,6 +89,7 @@ class Worker:
         page_fd, self._stacks = fds
         # Keep it open: outside observers read the heartbeat through this descriptor.
         self._page = StatusPage(page_fd)
+        self.words = self._page.words
         self._arena = Arena(self._page, self._announce)
         self._packer = Packer(self._arena, by_value=spec.by_value)
         self._fetcher: Fetcher | None = None
@@ -223,7 +226,7 @@ class Worker:
             try:
                 packed = self._packer.pack(batch)
             except BaseException as error:  # noqa: BLE001 - user-defined reductions run here
-                self._fetcher.recovery.whole(job, "pickle", error)
+                self._fetcher.recovery.batches.whole(job, "pickle", error)
                 raise Emptied from None
         except Interrupted:
             return
@@ -275,26 +278,22 @@ class Worker:
 
     # -- RecoveryContext ---------------------------------------------------------------------------------------------
 
-    @property
-    def words(self) -> Any:
-        """See `RecoveryContext`."""
-        return self._page.words
-
+    @override
     def heartbeat(self, stage: Stage, batch: int, position: int = -1) -> None:
-        """See `RecoveryContext`."""
         self._page.heartbeat(stage, batch, position)
 
+    @override
     def warn_once(self, text: str) -> None:
-        """See `RecoveryContext`."""
         self._send(messages.WarnOnce(), text.encode())
 
+    @override
     def start_over(self) -> None:
-        """See `RecoveryContext`."""
         self._arena.discard()
         self._arena.open()
 
+    @override
     def ask(self, job: BatchJob, failed: SampleFailure) -> Decision:
-        """See `RecoveryContext`. The parent runs the user's function and may be busy training."""
+        # the parent runs the user's function and may be busy training
         was = self._page.read()
         self._page.heartbeat(Stage.ASKING, job.batch, failed.position)
         self._send(messages.PolicyQuestion(job.batch), failed.dumps())
