@@ -82,14 +82,14 @@ bench: $(STAMP)  ## torch and unjam interleaved; prints ratios
 	$(BIN)/python benchmarks/timing.py
 	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/never_worse.py
+	$(BIN)/python benchmarks/versus_torch.py
 	$(BIN)/python benchmarks/resume.py
 
 simulate: $(STAMP)  ## 100,000 schedules through the engine
 	UNJAM_SCHEDULES=100000 $(BIN)/python -m pytest tests/test_engine_simulation.py --timeout=3600 -q
 
 device: $(STAMP)  ## on a machine with an accelerator: every byte of batches on it, then how fast they get there
-	$(BIN)/python tests/hunt_device.py
+	$(BIN)/python tests/stress_device.py
 	$(BIN)/python benchmarks/device.py
 
 chaos: $(STAMP)  ## three minutes of workers, and two of whole trainings, killed at random

@@ -1,6 +1,6 @@
 """`device=`: batches on an accelerator. A stand-in copies as late as a device may, so that memory reused too early shows.
 
-`make device` runs the same on a machine with an accelerator (tests/hunt_device.py).
+`make device` runs the same on a machine with an accelerator (tests/stress_device.py).
 """
 
 from __future__ import annotations
@@ -524,7 +524,7 @@ def test_the_function_for_the_device_runs_on_the_cpu_too(workers, device):
         assert torch.equal(data, -expected)
         assert torch.equal(index, places)
     failing = DataLoader(Rows(), 4, num_workers=workers, device="cpu", on_device=lambda batch: batch["image"])
-    with pytest.raises(TypeError, match="list indices|tuple indices"):
+    with pytest.raises(TypeError, match=r"list indices|tuple indices"):
         next(iter(failing))
 
 

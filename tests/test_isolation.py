@@ -21,7 +21,7 @@ from support import can_isolate, python, start_python, wait_until
 from unjam.system.isolation import landlock
 
 NOBODY = 65534
-ISOLATED = Path(__file__).with_name("isolated.py")
+ISOLATED = Path(__file__).with_name("run_isolated.py")
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unjam
-import warm
+import warm_start
 from support import python, start_python, wait_until
 from unjam.shared import untrusted
 from unjam.system import leftovers
@@ -399,7 +399,9 @@ def test_a_program_that_changes_while_it_is_looked_at(kind, monkeypatch):
             found = machine.as_json(diagnosis, "0") + machine.dumps(scene.as_dict(diagnosis.scene))
             assert_safe(found)
             # one that calls itself a worker is taken for a child of the tests' own process, whose helper waits for programs
-            serious = [one for one in diagnosis.serious if not (one.location and one.location.file == warm.__file__)]
+            serious = [
+                one for one in diagnosis.serious if not (one.location and one.location.file == warm_start.__file__)
+            ]
             assert not serious, serious
             terminal = console(with_markup=True)
             with terminal.capture() as shown:
@@ -935,8 +937,8 @@ def test_one_line_with_many_samples(tmp_path):
 
 
 def test_readers_of_what_others_wrote_are_fuzzed():
-    """The same inputs each time; `python tests/hostile.py 600` takes others, for ten minutes."""
-    done = python([Path(__file__).parent / "hostile.py", "100", "0", "500"], timeout=110)
+    """The same inputs each time; `python tests/fuzz_readers.py 600` takes others, for ten minutes."""
+    done = python([Path(__file__).parent / "fuzz_readers.py", "100", "0", "500"], timeout=110)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-3000:]
     assert min(json.loads(done.stdout.splitlines()[-1]).values()) > 10
 

@@ -77,7 +77,11 @@ def test_mypy_accepts_right_calls_and_rejects_wrong_ones(tmp_path):
         ["-m", "mypy", "--strict", "--no-error-summary", "--show-column-numbers", "--cache-dir", str(tmp_path), str(calls)],
         warm=False, env={**os.environ, "MYPYPATH": str(SOURCE)}, cwd=tmp_path, timeout=300,
     )  # fmt: skip
-    found = {int(line.split(":")[1]) for line in done.stdout.splitlines() if line.startswith("calls.py") and ": error:" in line}
+    found = {
+        int(line.split(":")[1])
+        for line in done.stdout.splitlines()
+        if line.startswith("calls.py") and ": error:" in line
+    }
     assert sorted(found) == lines("wrong"), done.stdout + done.stderr
     assert 'did you mean "on_error"' in done.stdout
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from test_mechanisms import HERE, program
-from test_mechanisms_of_programs import case_of, codes
+from test_program_mechanisms import case_of, codes
 from unjam.doctor.facts.case import Part
 from unjam.doctor.facts.object_state import ObjectState
 from unjam.doctor.facts.trial import Place, Plan, Sample, Trial

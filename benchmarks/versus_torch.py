@@ -1,6 +1,6 @@
 """Every way in which a replacement could be worse than torch's loader, row by row: torch and unjam interleaved, ratios of medians.
 
-    python benchmarks/never_worse.py [--rounds 3] [--only WORD] [--scale 1.0]
+    python benchmarks/versus_torch.py [--rounds 3] [--only WORD] [--scale 1.0]
 
 A ratio above 1 is in unjam's favour, whatever the row measures. Each measurement runs in a process of its own. `--scale 0.1` makes the large
 datasets ten times smaller.

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from recorded import FOLDER, facts_of
+from recorded_facts import FOLDER, facts_of
 from run_corpus import HERE, judge
 from unjam.doctor.facts.recording import record, replay
 from unjam.doctor.judge import judged

@@ -245,7 +245,7 @@ def test_the_parent_knows_which_sample_a_worker_is_on_and_can_read_its_stack(how
         text = bytes(handle.stacks.view()[:4000])
         return b"in __getitem__" in text and text
 
-    assert b"test_thread_limits.py" in wait_until(stack)
+    assert b"test_worker_setup.py" in wait_until(stack)
     del stack, on_index_13, iterator  # the worker is stuck for an hour; stopping it does not wait for that
 
 
