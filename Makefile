@@ -1,25 +1,25 @@
-# Everything runs from a fresh clone: each target first sets up the part of .venv that it needs. All names are relative, so the folder may have any name.
+# Everything works from a fresh clone: each target first sets up the part of .venv that it needs. All paths are relative.
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --constraint "$(CONSTRAINTS)"
-# a stamp for each part: what the demo needs; that and all that the tests need; that and what the documentation site needs
+# a stamp file for each part of .venv: the demo, the tests (including the demo), the documentation site
 MINIMAL := $(VENV)/.demo
 STAMP := $(VENV)/.installed
 SITE := $(VENV)/.docs
 TOOLS := build/tools
-# without --quiet, under which --strict lets every warning pass; the variable keeps the theme from advertising its next version
+# not --quiet, because --strict would then ignore warnings; the variable disables an advertisement of the theme
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 .PHONY: setup demo demo-all loaders test test-all suite lint bench simulate device chaos soak corpus frozen cluster fuzz mutants matrix \
 	pictures docs docs-check wheel clean
-.NOTPARALLEL:  # pip cannot install two things into one environment at a time, and tests that measure want the machine for themselves
+.NOTPARALLEL:  # pip cannot run twice in one environment at the same time, and tests that measure need the whole machine
 
-setup: $(STAMP) $(SITE)  ## everything that any target needs
+setup: $(STAMP) $(SITE)  ## sets up everything that any target needs
 
 $(MINIMAL): pyproject.toml $(CONSTRAINTS)
-	@echo "setting up $(VENV): torch, numpy and unjam itself (some minutes, once)"
+	@echo "setting up $(VENV): torch, numpy and unjam (takes a few minutes, once)"
 	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(INSTALL) torch numpy
@@ -29,7 +29,7 @@ $(MINIMAL): pyproject.toml $(CONSTRAINTS)
 $(STAMP): $(MINIMAL)
 	@echo "setting up $(VENV): frameworks, test libraries, linters"
 	$(INSTALL) --quiet --editable ".[demo,bench,test,frameworks]"
-	$(INSTALL) --quiet --editable ".[ray]" || echo "there is no wheel of Ray for this machine: the tests on a cluster are skipped"
+	$(INSTALL) --quiet --editable ".[ray]" || echo "no Ray wheel for this machine: cluster tests will be skipped"
 	@touch $@
 
 $(SITE): $(MINIMAL)
@@ -37,32 +37,32 @@ $(SITE): $(MINIMAL)
 	$(INSTALL) --quiet --editable ".[docs]"
 	@touch $@
 
-demo: $(MINIMAL)  ## three small broken programs, a minute: what torch does, and what `unjam check` says
+demo: $(MINIMAL)  ## three small broken programs on torch and under `unjam check`: about a minute
 	$(BIN)/python examples/demo.py
 
-demo-all: $(STAMP)  ## ten such programs in a table, then `unjam run` and `unjam tune`: some minutes
+demo-all: $(STAMP)  ## a table of ten such programs, then `unjam run` and `unjam tune`: a few minutes
 	$(BIN)/python examples/doctor.py
 
-loaders: $(STAMP)  ## the same small programs on torch's loader and on unjam's
+loaders: $(STAMP)  ## small programs on torch's loader and on unjam's
 	$(BIN)/python examples/side_by_side.py
 
-test: lint docs-check  ## types, lint, documentation and every test
+test: lint docs-check  ## lint, types, documentation and every test
 	@$(MAKE) --no-print-directory suite
 
-# the same at full size, and the whole suite on every promised pair of Python and torch
+# the tests, then each part at full size, and the suite on every supported pair of Python and torch
 EVERYTHING := test corpus frozen cluster simulate chaos soak fuzz mutants matrix
 
-test-all:  ## everything at full size: hours. Says at the end what each part took
+test-all:  ## everything at full size (hours); prints how long each part took
 	@failed=0; for part in $(EVERYTHING); do \
 		began=$$(date +%s); word=passed; $(MAKE) --no-print-directory $$part || { word=FAILED; failed=1; }; \
 		told="$$told$$part: $$word in $$((($$(date +%s) - began + 30) / 60)) min\n"; \
 	done; printf "$$told"; exit $$failed
 
-# numpy's idle threads spin for a while after each use, in every process that a test starts: this ends it at once
+# numpy's idle threads spin after each use in every process that a test starts; this setting makes them sleep at once
 PYTEST := OPENBLAS_THREAD_TIMEOUT=4 $(BIN)/python -m pytest --durations=20
 
-suite: $(STAMP)  ## every test once: most of them side by side, then those that need all processors
-	@$(BIN)/python -m compileall -q src  # some environments write no bytecode, and tests start many interpreters
+suite: $(STAMP)  ## every test once: most in parallel, then those that need all processors
+	@$(BIN)/python -m compileall -q src  # tests start many interpreters, and some environments do not write bytecode
 	$(PYTEST) -n 4 --dist worksteal -m "not alone"
 	$(PYTEST) -m alone
 
@@ -82,54 +82,54 @@ bench: $(STAMP)  ## torch and unjam interleaved; prints ratios
 	$(BIN)/python benchmarks/timing.py
 	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/never_worse.py
+	$(BIN)/python benchmarks/versus_torch.py
 	$(BIN)/python benchmarks/resume.py
 
-simulate: $(STAMP)  ## 100,000 schedules through the engine
+simulate: $(STAMP)  ## 100,000 simulated schedules of the engine
 	UNJAM_SCHEDULES=100000 $(BIN)/python -m pytest tests/test_engine_simulation.py --timeout=3600 -q
 
-device: $(STAMP)  ## on a machine with an accelerator: every byte of batches on it, then how fast they get there
-	$(BIN)/python tests/hunt_device.py
+device: $(STAMP)  ## needs an accelerator: checks every byte of the batches on it, then measures the throughput
+	$(BIN)/python tests/stress_device.py
 	$(BIN)/python benchmarks/device.py
 
-chaos: $(STAMP)  ## three minutes of workers, and two of whole trainings, killed at random
+chaos: $(STAMP)  ## kills workers (three minutes), then whole training programs (two minutes), at random
 	$(BIN)/python tests/chaos.py
 	$(BIN)/python tests/chaos_resume.py
 
 soak: $(STAMP)  ## 200,000 batches and 20,000 epochs: memory and descriptors stay flat
 	$(BIN)/python tests/soak.py
 
-corpus: $(STAMP)  ## the programs of every rule, then of tests/corpus: verdict, culprit, confidence, seconds, false alarms
+corpus: $(STAMP)  ## checks the programs of every rule, then of tests/corpus: verdict, culprit, confidence, seconds, false alarms
 	UNJAM_RULES=all $(PYTEST) -n 3 --dist worksteal -m "not alone" tests/test_rules.py
 	UNJAM_RULES=all $(PYTEST) -m alone tests/test_rules.py
 	$(BIN)/python tests/run_corpus.py
 
-frozen: $(STAMP)  ## every program of tests/frozen, stuck or well: what `unjam why` says of it, and how fast
+frozen: $(STAMP)  ## `unjam why` on every program of tests/frozen: verdict and seconds
 	$(BIN)/python tests/run_frozen.py
 
-cluster: $(STAMP)  ## every case on a real Ray cluster on this machine, and of workers killed for memory
+cluster: $(STAMP)  ## all tests on a real Ray cluster on this machine, and of workers killed for memory
 	UNJAM_LONG=1 $(PYTEST) tests/test_ray.py tests/test_memory_kill.py
 
-fuzz: $(STAMP)  ## ten minutes of programs that nobody wrote, on torch's loader and on ours: everything that differs
+fuzz: $(STAMP)  ## ten minutes of random programs on torch's loader and on unjam's; reports every difference
 	$(BIN)/python tests/fuzz/run.py --seconds 600
 
-mutants: $(STAMP)  ## breaks the product in twenty places, one at a time: do the tests notice?
+mutants: $(STAMP)  ## breaks the product in twenty places, one at a time, and checks that the tests notice
 	$(BIN)/python tests/run_mutants.py
 
-matrix:  ## the whole suite under every promised pair of Python and torch, each in an environment of its own
+matrix:  ## the suite on every supported pair of Python and torch, each in its own environment
 	"$(PYTHON)" tests/run_matrix.py
 
-pictures: $(STAMP)  ## draws the pictures of the README anew
+pictures: $(STAMP)  ## redraws the pictures of the README
 	$(BIN)/python docs/pictures.py
 
-docs: $(SITE)  ## writes the generated pages anew, checks every link, and builds the site into build/site
+docs: $(SITE)  ## updates the generated pages, checks every link, and builds the site into build/site
 	$(BIN)/python docs/write_rules.py
 	$(BIN)/python docs/write_api.py
 	$(BIN)/python docs/write_cli.py
 	$(BIN)/python docs/check_links.py
 	$(MKDOCS) --site-dir build/site
 
-docs-check: $(SITE)  ## the same without writing: are the generated pages up to date, do links lead somewhere, does the site build
+docs-check: $(SITE)  ## the same without writing: checks generated pages, links and the site
 	$(BIN)/python docs/write_rules.py --check
 	$(BIN)/python docs/write_api.py --check
 	$(BIN)/python docs/write_cli.py --check
@@ -142,7 +142,7 @@ $(TOOLS)/.installed: $(MINIMAL)
 	$(TOOLS)/bin/python -m pip install --quiet --constraint "$(CONSTRAINTS)" build "setuptools>=77"
 	@touch $@
 
-wheel: $(TOOLS)/.installed  ## builds sdist and wheel into build/dist, and tries the wheel in an environment that has no source tree
+wheel: $(TOOLS)/.installed  ## builds sdist and wheel into build/dist, and tests the wheel without the source tree
 	$(BIN)/python tools/check_wheel.py --build-with $(TOOLS)/bin/python
 
 clean:

@@ -1,7 +1,7 @@
-"""What limits many workers on a cluster: the parent's processor time for each batch, by the number of workers.
+"""The parent's processor time per batch, by the number of workers on a cluster.
 
-No cluster is needed: agents of a stand-in answer at once with batches that are ready, so that only the parent works: engine, driver,
-pool, links, opening of batches. What Ray itself costs for each reply is measured by `benchmarks/ray_cluster.py`.
+No cluster is needed: simulated agents answer at once with prepared batches, so that only the parent works (engine, driver, pool, links,
+unpacking). `benchmarks/ray_cluster.py` measures the cost of Ray itself per reply.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ReadyAgent:
 
 
 class ReadyCluster:
-    """Nodes of sixteen processors."""
+    """A cluster of nodes with sixteen processors each."""
 
     def __init__(self, made: PackedBatch, data: bytes) -> None:
         self._made, self._data = made, data
@@ -89,7 +89,7 @@ class ReadyCluster:
 
 
 def batch_of(size: int) -> tuple[PackedBatch, bytes]:
-    """A batch of one tensor, packed as a worker packs it."""
+    """Pack a batch of one tensor as a worker does."""
     from unjam.loader.transport import unpacking
 
     class Tensor:
@@ -102,7 +102,7 @@ def batch_of(size: int) -> tuple[PackedBatch, bytes]:
 
 
 def measure(workers: int, size: int, batches: int) -> tuple[float, float]:
-    """Processor seconds and seconds for each batch."""
+    """Processor seconds and wall seconds per batch."""
     specs = [WorkerSpec(n, workers, False, True, False, 0, None, 1, True) for n in range(workers)]
     pool = ClusterPool(ReadyCluster(*batch_of(size)), specs, WorkerReports(), 60.0)
     machine = Machine(Config(workers, 2))

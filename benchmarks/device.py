@@ -1,7 +1,7 @@
-"""How fast batches reach an accelerator: torch pinned, unjam pinned, unjam with `device=`. It needs one.
+"""Batch throughput to an accelerator: torch pinned, unjam pinned, unjam with `device=`. Needs an accelerator.
 
-Prints GB/s (the median of the rounds, all contenders in turn), the parent's processor time for each GB, and what a step of
-10 ms on the device loses to loading.
+Prints GB/s (the median of alternating rounds), the parent's processor time per GB, and how much loading delays a step of 10 ms on the
+device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDS = 3
 
 
 class Images(Dataset):
-    """Samples that are ready in memory: what is measured is the way to the device."""
+    """Samples that are already in memory, so that only the transfer to the device is measured."""
 
     def __init__(self, length: int, dtype: torch.dtype) -> None:
         self.length = length
@@ -40,7 +40,7 @@ class Images(Dataset):
 
 
 def contenders(data: Dataset, batch: int, workers: int) -> dict[str, Callable[[], Iterator[Any]]]:
-    """Loaders that give batches on the device."""
+    """Loaders that deliver batches on the device."""
     common = {"batch_size": batch, "num_workers": workers, "prefetch_factor": 3, "persistent_workers": True}
 
     def moved(loader: Any) -> Callable[[], Iterator[Any]]:
@@ -83,7 +83,7 @@ def link(size: int) -> float:
 
 
 def step_of(seconds: float) -> tuple[Callable[[], None], float]:
-    """Work for the device that takes about so long, and no time here; and the milliseconds that it takes with nothing beside it."""
+    """Asynchronous work for the device of about this duration, and its measured milliseconds without other load."""
     a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
 
     def work(times: int) -> None:
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--batch-mb", type=float, nargs="*", default=[1, 10, 40])
     parser.add_argument("--dtypes", nargs="*", default=["uint8", "float32"])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--gb", type=float, default=4.0, help="how much each measurement loads")
+    parser.add_argument("--gb", type=float, default=4.0, help="gigabytes that each measurement loads")
     given = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}; the link: {link(40 << 20):.1f} GB/s\n")
     step, alone_ms = step_of(0.010)

@@ -1,7 +1,7 @@
-"""From a fault to the exception or to the batch it was in: torch against unjam, interleaved, each run in its own process.
+"""Time from a fault to the exception or to the affected batch: torch and unjam, interleaved, each run in its own process.
 
-The dataset writes down the moment of the fault, the consumer the moment it gets an exception or that batch. A run that
-hears nothing within the limit is ended from outside: for it the wait is "for ever".
+The dataset records the time of the fault, and the consumer the time at which it receives an exception or that batch. A run without
+a result within the limit is killed and counts as "for ever".
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def child(fault: str, loader: str, options: dict, out: Path) -> None:
             elif fault == "hold":
                 import re
 
-                re.match(r"(a+)+$", "a" * 60 + "b")  # hours, in C, and nobody else may run
+                re.match(r"(a+)+$", "a" * 60 + "b")  # takes hours in C and never releases the GIL
             elif fault == "unpicklable exception":
                 raise Locked
             return threading.Lock()

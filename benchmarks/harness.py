@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved rounds, medians, a table with the machine above it."""
+"""Helpers for benchmarks: interleaved rounds, medians, a table headed by the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def machine() -> str:
 
 
 def interleave(runs: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Run each contender in turn, `rounds` times over; the median of what each returns."""
+    """Run all contenders alternately, `rounds` times each; return the median result of each."""
     seen: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
@@ -50,6 +50,6 @@ def table(title: str, columns: list[str], rows: list[list[str]], notes: str = ""
 
 
 def verdict(value: float, goal: float, *, at_least: bool = True) -> str:
-    """A ratio beside its goal."""
+    """A ratio with its goal."""
     met = value >= goal if at_least else value <= goal
     return f"{value:.2f} {'✓' if met else '✗'} ({'≥' if at_least else '≤'} {goal:g})"

@@ -1,7 +1,7 @@
-"""One copy of the dataset, or one for every worker: summed memory (PSS) of the program and its workers, and what sharing costs.
+"""One copy of the dataset or one per worker: summed memory (PSS) of the program and its workers, and the cost of sharing.
 
-Each contender runs in a process of its own: a dataset, a loader with four workers that stay, two shuffled epochs. The memory is read after
-the first batch and then all the time; what is told is the largest growth. `python benchmarks/memory.py --small` takes a tenth.
+Each contender runs in its own process: a dataset, a loader with four persistent workers, two shuffled epochs. Memory is read after the
+first batch and then continuously; the largest growth is reported. `python benchmarks/memory.py --small` uses a tenth of the size.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Rows(Dataset):
 
 
 class PickledInArray:
-    """The fix that people make by hand: every item pickled, all of them in one array, with the places where they end."""
+    """The usual manual workaround: all items pickled into one array, with the positions where they end."""
 
     def __init__(self, items):
         rows = [np.frombuffer(pickle.dumps(item, protocol=-1), np.uint8) for item in items]
@@ -96,7 +96,7 @@ MAKE = {"strings": (path_of, Paths), "dicts": (annotation_of, Annotations)}
 
 
 def contender(case, how, count):
-    """The loader that is measured."""
+    """Create the loader to measure."""
     common = {"batch_size": BATCH, "shuffle": True, "num_workers": WORKERS, "persistent_workers": True}
     if case == "array":
         shape = (count, 1024)
@@ -125,11 +125,11 @@ def contender(case, how, count):
 
 
 def summed_pss():
-    """Of this process and all that it started, workers of the fork server too."""
+    """The PSS of this process and all its descendants, including workers of the fork server."""
     me = psutil.Process()
     children = me.children(recursive=True)
     total = 0
-    for child in children:  # what one of them maps while another is read would count twice
+    for child in children:  # suspended, because memory mapped between two reads would count twice
         with contextlib.suppress(psutil.Error):
             child.suspend()
     for process in (me, *children):
@@ -155,8 +155,8 @@ class Watch(threading.Thread):
 
 
 def measure(case, how, count):
-    """In a process of its own."""
-    # a fork server that is warm, as in the second loader of any program
+    """Measure one contender; runs in its own process."""
+    # start the fork server first, as if this were the second loader of a program
     if how.startswith("unjam"):
         list(unjam.DataLoader(range(8), num_workers=1))
     empty = summed_pss()
@@ -166,7 +166,7 @@ def measure(case, how, count):
     iterator = iter(loader)
     next(iterator)
     first = time.perf_counter() - began
-    time.sleep(1.0)  # the other workers' first batches too
+    time.sleep(1.0)  # wait for the first batches of the other workers
     after_first = summed_pss()
     watch = Watch()
     watch.start()
@@ -188,11 +188,11 @@ def measure(case, how, count):
     if how.startswith("unjam"):
         told["rebuilt"] = loader.statistics().rebuilt
     print(json.dumps(told), flush=True)
-    os._exit(0)  # nobody waits for millions of objects to be freed
+    os._exit(0)  # do not wait until millions of objects are freed
 
 
 def run(case, how, count):
-    """Start one and take what it tells."""
+    """Start a measurement in another process and return its result."""
     done = subprocess.run(
         [sys.executable, __file__, "--one", case, how, str(count)],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
@@ -202,7 +202,7 @@ def run(case, how, count):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# -- what one access costs -------------------------------------------------------------------------------------------------
+# -- cost of one access -------------------------------------------------------------------------------------------------
 
 
 def per_item(read, places):
@@ -213,7 +213,7 @@ def per_item(read, places):
 
 
 def access(count):
-    """Shuffled reads of one item, and the time that sharing takes; medians of five, interleaved."""
+    """Shuffled reads of one item, and the time to create the shared container; medians of five, interleaved."""
     places = list(range(count))
     random.Random(0).shuffle(places)
     places = places[: min(count, 500_000)]
@@ -264,11 +264,11 @@ def access(count):
     table("One item, shuffled", ["", "time", "to a list's", "time to share"], rows)
 
 
-# -- an array in memory, and the same in its file ------------------------------------------------------------------------------
+# -- an array in memory and in a mapped file ------------------------------------------------------------------------------
 
 
 class InMemory(Dataset):
-    """As in many a tutorial: everything is read when the dataset is made."""
+    """As in many tutorials: everything is read when the dataset is created."""
 
     def __init__(self, path):
         self.data = np.load(path)
@@ -310,7 +310,7 @@ def measure_lazy(how, path):
 
 
 def _anonymous(pid):
-    """Memory that belongs to a process and could not be given back to the system by dropping pages of files."""
+    """Private memory of a process: what the system cannot reclaim by dropping file pages."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
 

@@ -1,8 +1,8 @@
-"""What watching costs: the same unmodified program plain, under `unjam run --observe`, with a trace, watched by `unjam check`, and
-on unjam's loader.
+"""The cost of observation: an unmodified program plain, under `unjam run --observe`, with a trace, watched by `unjam check`, and on
+unjam's loader.
 
-The program times its own epochs, in processes of their own, interleaved. A ratio of 1.00 is torch without unjam; the goal for
-`--observe` is at most 1.02, for `check` at most 1.05.
+The program times its own epochs, in separate processes, interleaved. A ratio of 1.00 is torch without unjam; the goal is at most 1.02
+for `--observe` and at most 1.05 for `check`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SETTINGS = {
     "samples of 5 µs, 2 workers": dict(LENGTH=30_000, SIZE=100, SECONDS=0, BATCH=64, WORKERS=2, EPOCHS=3),
     "samples of 0.1 ms, no workers": dict(LENGTH=3000, SIZE=1000, SECONDS=0.0001, BATCH=32, WORKERS=0, EPOCHS=3),
 }
-# as `unjam run` starts a program; None: plain
+# the options of `unjam run`; None runs the plain program
 CONTENDERS = {
     "torch": None,
     "--observe": "--quiet --observe",
@@ -115,7 +115,7 @@ def _run(program: Path, contender: str, folder: str) -> str:
 
 
 def _watched(program: Path) -> str:
-    """Run a program as `unjam check` watches it, without a replay."""
+    """Run a program watched as by `unjam check`, without the replay."""
     watched = WatchedProgram([sys.executable, str(program)], view=False)
     try:
         return watched.follow(LONGEST, lambda: None).output
@@ -124,7 +124,7 @@ def _watched(program: Path) -> str:
 
 
 def _start(folder: str) -> list[str]:
-    """What the beginning and the end of a program cost, without a loader."""
+    """Start and exit time of a program without a loader."""
     program = Path(folder) / "empty.py"
     program.write_text("import torch.utils.data\n")
     seen: dict[str, list[float]] = {name: [] for name in CONTENDERS}

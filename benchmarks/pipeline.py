@@ -16,7 +16,7 @@ from harness import interleave, table, timed, verdict
 
 
 class Photos(torch.utils.data.Dataset):
-    """JPEG files in memory, so that the disk is not what is measured."""
+    """JPEG files in memory, so that the disk is not measured."""
 
     def __init__(self, count):
         random.seed(0)
@@ -42,7 +42,7 @@ class Photos(torch.utils.data.Dataset):
 
 
 def rate(loader_class, dataset, workers):
-    """Samples per second of the second epoch on workers that stay."""
+    """Samples per second in the second epoch with persistent workers."""
     torch.set_num_threads(1)
     loader = loader_class(dataset, batch_size=32, num_workers=workers, persistent_workers=workers > 0)
     if workers:

@@ -1,8 +1,7 @@
-"""Samples in a second on a Ray cluster: unjam there, Ray Data there, and unjam's workers on this machine. Needs `unjam[ray]`.
+"""Samples per second on a Ray cluster: unjam and Ray Data there, and unjam's workers on this machine. Needs `unjam[ray]`.
 
-The cluster is started on this machine: a head and two nodes. What travels between the nodes goes through sockets, as it would
-between machines, but all of them share this machine's processors. Each measurement is taken after the first batches, all contenders
-in turn; the median of the rounds counts.
+The cluster is started on this machine: a head and two nodes. Data between nodes goes through sockets, as between machines, but all
+nodes share this machine's processors. Measurements start after the first batches; the result is the median of alternating rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from harness import table
 
 
 class Rows(Dataset):
-    """Samples of some bytes that take some time, as a file server or a decoder does."""
+    """Samples of a given size and duration, as from a file server or a decoder."""
 
     def __init__(self, length: int, size: int, seconds: float) -> None:
         self.length, self.size, self.seconds = length, size, seconds
@@ -43,7 +42,7 @@ class Rows(Dataset):
 
 
 def ray_data(data: Rows, batch: int, workers: int) -> Iterator[Any]:
-    """The same samples by Ray Data: one task or actor for each worker."""
+    """The same samples loaded by Ray Data: one task or actor per worker."""
 
     def load(row: dict) -> dict:
         return {"x": data[int(row["id"])].numpy()}
@@ -54,7 +53,7 @@ def ray_data(data: Rows, batch: int, workers: int) -> Iterator[Any]:
 
 
 def measure(batches: Iterator[Any], skip: int, most: float) -> tuple[float, float]:
-    """Batches in a second after the first ones, and this process's processor seconds for each."""
+    """Batches per second after the first ones, and this process's processor seconds per batch."""
     for _ in itertools.islice(batches, skip):
         pass
     begun, used, count = time.perf_counter(), time.process_time(), 0
@@ -100,11 +99,11 @@ def death(cluster: Cluster) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0, help="for each measurement")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds per measurement")
     given = parser.parse_args()
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 1 << 30})
     for _ in range(2):
-        cluster.add_node(num_cpus=4, object_store_memory=1 << 30)  # the processors of all contenders together
+        cluster.add_node(num_cpus=4, object_store_memory=1 << 30)  # enough processors for all contenders together
     ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     rows = []

@@ -1,6 +1,6 @@
-"""What exact resume costs: taking a state, going on in the middle of a long epoch, and random numbers that belong to the sample.
+"""The cost of exact resume: saving a state, resuming in the middle of a long epoch, and random numbers per sample.
 
-torchdata's `StatefulDataLoader` runs beside ours where it is installed.
+torchdata's `StatefulDataLoader` is measured too if it is installed.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def state_cost() -> list[list[str]]:
 
 
 def sample_cost() -> list[list[str]]:
-    """Microseconds that `rng="sample"` adds to a sample, alone and in a loader."""
+    """Microseconds per sample that `rng="sample"` adds, alone and in a loader."""
     seeds, count = SampleRandom(1, 1), 20_000
     rows = []
     for use in ("nothing", "torch", "numpy", "python"):

@@ -1,7 +1,7 @@
-"""From `iter(loader)` to the first batch: a 400 MB array (and a lambda, where the loader can send one), 4 workers.
+"""Time from `iter(loader)` to the first batch: a 400 MB array (and a lambda, if the loader can send one), 4 workers.
 
-Each run is a process of its own: cold is the first epoch of it, warm the second. Memory is the summed PSS of every
-process below the training process after 200 batches of the second epoch, in copies of the array.
+Each run is a separate process: cold is its first epoch, warm its second. Memory is the summed PSS of all processes below the training
+process after 200 batches of the second epoch, in copies of the array.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from harness import table, verdict
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from running import run
+from runner import run
 
 WAYS = {"torch spawn (no lambda)": ("torch", "spawn"), "torch fork": ("torch", "fork"), "unjam": ("unjam",)}
 

@@ -1,4 +1,4 @@
-"""A small /dev/shm and few descriptors: who works at all."""
+"""A small /dev/shm and few descriptors: which loader works at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from harness import table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from running import run
+from runner import run
 
 CASES = [
     ("/dev/shm of 64 MB, batches of 64 MB", "small_shm", {"small_shm": True}),

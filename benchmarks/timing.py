@@ -1,7 +1,7 @@
-"""What it costs to know where the time goes: torch's loader, which times nothing, unjam's, and unjam's with `profile=True`.
+"""The cost of timing: torch's loader, which times nothing, unjam's, and unjam's with `profile=True`.
 
-Samples that compute for 1 ms and for 0.1 ms, without workers and with two. A ratio of 1.00 is torch; the goal for the timing that is
-always on is at most 1.01 on samples of 1 ms.
+Samples compute for 1 ms and for 0.1 ms, without workers and with two. A ratio of 1.00 is torch; the goal for the timing that is always
+on is at most 1.01 with samples of 1 ms.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from harness import interleave, table, timed, verdict
 
 
 class Spin:
-    """A transform that computes for a while."""
+    """A transform that computes for a given time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -46,7 +46,7 @@ CONTENDERS = {
 
 
 def main() -> None:
-    """Whole epochs, interleaved, on workers that stay."""
+    """Time whole epochs, interleaved, with persistent workers."""
     rows = []
     for workers in (0, 2):
         for seconds, length in ((0.001, 400), (0.0001, 3000)):

@@ -1,7 +1,7 @@
-"""What it costs to bring a batch across the process border: torch's time over ours.
+"""The cost of transferring a batch between processes: torch's time divided by unjam's.
 
-The dataset hands out samples that already exist, so what is measured is fetching, collating and crossing. Beside the
-large ones stands a bare memcpy of the same bytes.
+The dataset returns existing samples, so that fetching, collating and the transfer are measured. For large batches the table also shows
+a plain memcpy of the same bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness import interleave, table, verdict
 
 
 class Ready(torch.utils.data.Dataset):
-    """Samples that exist already."""
+    """Existing samples."""
 
     def __init__(self, samples, length):
         self.samples = samples
@@ -39,7 +39,7 @@ def keep(batch):
     return batch
 
 
-# name: (batch size, samples, collate, batches an epoch, goal, compare with memcpy)
+# name: (batch size, samples, collate, batches per epoch, goal, compare with memcpy)
 CASES = {
     "64 × 32 B": (64, lambda: tensors(64, 8, torch.float32), None, 600, 4.0),
     "256 × 3 KB": (256, lambda: tensors(256, 768, torch.float32), None, 300, 2.0),
@@ -69,7 +69,7 @@ def per_batch(loader, warm):
         count += 1
         last = time.perf_counter()
     del batch
-    return (last - start) / count  # the end of the workers is not part of it
+    return (last - start) / count  # without stopping the workers
 
 
 def memcpy(nbytes):

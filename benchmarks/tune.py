@@ -1,8 +1,8 @@
-"""What `unjam tune` and `num_workers="auto"` choose, against the best of an exhaustive sweep and against common defaults.
+"""The choices of `unjam tune` and `num_workers="auto"`, compared with an exhaustive sweep and with common defaults.
 
-Six workloads. For each: every setting for a moment; what `tune` recommends and how long it took; `auto` until it is settled and
-how long that took. Then the best of the sweep, tune's choice, auto and the defaults are measured again, interleaved. The goals
-are 0.95 of the best of the sweep for tune and for auto.
+For each of six workloads: every setting briefly; the recommendation of `tune` and its duration; `auto` until it settles and the time
+this takes. Then the best of the sweep, tune's choice, auto and the defaults are measured again, interleaved. The goals are 0.95 of the
+best of the sweep for tune and for auto.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 
 
 class Contender:
-    """A loader that is iterated for a while again and again."""
+    """A loader that is iterated repeatedly for a given time."""
 
     def __init__(self, name: str, driver: str, workers: int | str, prefetch: int = 2) -> None:
         self.name = name
@@ -35,13 +35,13 @@ class Contender:
         kind = unjam.DataLoader if driver == "unjam" else torch.utils.data.DataLoader
         options = {"prefetch_factor": prefetch} if workers not in (0, "auto") else {}
         if name == "locked" and workers:
-            options["multiprocessing_context"] = "fork"  # such a lock can only be inherited
+            options["multiprocessing_context"] = "fork"  # such a lock can only be inherited by fork
         self.loader = kind(dataset, batch_size=dataset.batch, num_workers=workers, **options)
         self.ahead = prefetch * workers if isinstance(workers, int) else 0
         self._iterator = None
 
     def rate(self, seconds: float) -> float:
-        """Samples a second, after what was made ahead."""
+        """Samples per second, not counting prefetched ones."""
         size, count, began = self.loader.dataset.batch, 0, 0.0
         seen = 0
         while True:
@@ -59,7 +59,7 @@ class Contender:
             self._iterator = None
 
     def close(self) -> None:
-        """End its workers."""
+        """Stop its workers."""
         self._iterator = self.loader = None
 
 
@@ -72,7 +72,7 @@ def measured(name: str, driver: str, workers: int | str, seconds: float, prefetc
 
 
 def sweep(name: str) -> dict[tuple[str, int, int], float]:
-    """Every setting for a moment."""
+    """Measure every setting briefly."""
     found = {(driver, n, 2): measured(name, driver, n, SHORT) for n in STEPS for driver in ("unjam", "torch")}
     best = max(found, key=lambda setting: found[setting])
     for prefetch in (4, 8):
@@ -82,7 +82,7 @@ def sweep(name: str) -> dict[tuple[str, int, int], float]:
 
 
 def tuned(name: str, budget: float) -> tuple[tuple[str, int, int], float]:
-    """What `unjam tune` says, and how long it took."""
+    """The recommendation of `unjam tune`, and its duration."""
     began = time.perf_counter()
     command = [
         sys.executable,
@@ -101,7 +101,7 @@ def tuned(name: str, budget: float) -> tuple[tuple[str, int, int], float]:
 
 
 def settle(contender: Contender) -> tuple[float, int]:
-    """Run `auto` until it is settled: seconds, and batches."""
+    """Run `auto` until it settles; return seconds and batches."""
     began = time.perf_counter()
     while time.perf_counter() - began < 60:
         contender.rate(0.5)
@@ -112,7 +112,7 @@ def settle(contender: Contender) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Every workload, or those that are named."""
+    """Run all workloads, or those named on the command line."""
     names = sys.argv[1:] or list(WORKLOADS)
     cores = os.cpu_count() or 1
     rows, goals = [], []

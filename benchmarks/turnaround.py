@@ -1,4 +1,4 @@
-"""What an epoch costs besides its batches: four workers, 64 tiny batches, begun and ended again and again."""
+"""The cost of an epoch apart from its batches: four workers, 64 tiny batches, repeated epochs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Tiny(torch.utils.data.Dataset):
 
 
 def epochs(loader, count):
-    """Seconds per epoch, the first one (which starts what is started once) not counted."""
+    """Seconds per epoch, without the first one, which includes one-time starts."""
     list(loader)
     return timed(lambda: [list(loader) for _ in range(count)]) / count
 
@@ -42,7 +42,7 @@ def main():
         ratio = verdict(took["torch"] / took["unjam"], 1.0)
         name = "persistent workers" if persistent else "new workers each epoch"
         rows.append([name, f"{took['torch'] * 1e3:.1f}", f"{took['unjam'] * 1e3:.1f}", ratio])
-    table("Epoch turn-around, 4 workers, 64 tiny batches", ["", "torch (fork) ms", "unjam ms", "torch / unjam"], rows)
+    table("Time per epoch, 4 workers, 64 tiny batches", ["", "torch (fork) ms", "unjam ms", "torch / unjam"], rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Six kinds of data loading: what the time goes into decides which setting is best."""
+"""Six data-loading workloads with different bottlenecks, and so with different best settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LENGTH = 200_000
 
 
 class Workload(Dataset):
-    """`batch`: the batch size that goes with it."""
+    """`batch`: its batch size."""
 
     batch = 32
 
@@ -22,7 +22,7 @@ class Workload(Dataset):
 
 
 class Decode(Workload):
-    """Bound by processors: bytes are unpacked and computed with."""
+    """Bound by processors: unpacks and computes."""
 
     def __init__(self) -> None:
         self.packed = zlib.compress(bytes(range(256)) * 1200, 6)
@@ -34,7 +34,7 @@ class Decode(Workload):
 
 
 class Latency(Workload):
-    """Bound by waiting: a disk or a network far away."""
+    """Bound by waiting: a slow disk or network."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         time.sleep(0.008)
@@ -54,7 +54,7 @@ class Tiny(Workload):
 
 
 class Large(Workload):
-    """Bound by moving memory: 4 MB for each sample."""
+    """Bound by memory bandwidth: 4 MB per sample."""
 
     batch = 8
 

@@ -1,6 +1,6 @@
-"""Checks that every relative link in the documentation leads to a file and a heading that exist.
+"""Checks that every relative link in the documentation leads to an existing file and heading.
 
-Pages of docs/ become a site, in which nothing outside of docs/ exists: they link only to each other.
+Pages of docs/ become a site without the files outside docs/, so they may link only to each other.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _FENCE = re.compile(r"^( *)(```+).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks of code, in which nothing is a link or a heading."""
+    """A page without its code blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
 def anchors(page: Path) -> set[str]:
-    """The names by which headings can be linked to."""
+    """The anchors of a page's headings."""
     titles = re.findall(r"^#+ +(.+?)\s*$", prose(page), re.MULTILINE)
     return {
         re.sub(r"[^\w\- ]", "", re.sub(r"\]\(.*?\)", "", title)).strip().lower().replace(" ", "-") for title in titles
@@ -29,7 +29,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def trouble(page: Path, target: str, anchor: str) -> str:
-    """What is wrong with a link; nothing, most of the time."""
+    """What is wrong with a link, or an empty string."""
     if "://" in target or target.startswith("mailto:"):
         return ""
     file = (page.parent / target).resolve() if target else page
@@ -45,7 +45,7 @@ def trouble(page: Path, target: str, anchor: str) -> str:
 
 
 def main() -> int:
-    """Print what is broken; the exit code says whether anything is."""
+    """Print broken links; the exit code is 1 if there are any."""
     broken = []
     pages = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
     for page in pages:

@@ -1,4 +1,4 @@
-"""Writes pages that are made from the source, or says which of them are out of date."""
+"""Writes generated pages, or reports which of them are out of date."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def settle(wanted: dict[Path, str], gone: tuple[Path, ...] = ()) -> int:
-    """Write what differs and remove what is gone; with `--check` as the only argument, name it instead. The exit code."""
+    """Write pages that differ and remove obsolete ones; with `--check`, only name them. Return the exit code."""
     if sys.argv[1:] not in ([], ["--check"]):
         print(f"usage: {Path(sys.argv[0]).name} [--check]", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Draws the README's pictures: a real verdict of `unjam check`, and the speed against torch.
+"""Draws the README's pictures: real output of `unjam check`, and the speed relative to torch.
 
 python docs/pictures.py          both
 python docs/pictures.py speed    the chart only, from docs/pictures/speed.json
@@ -17,7 +17,7 @@ ROW, LEFT, RIGHT, BAR = 26, 190, 60, 440
 
 
 def draw_check() -> None:
-    """Check one of the bundled programs, and keep what the terminal showed."""
+    """Check one of the bundled programs and save the terminal output."""
     from rich.console import Console  # noqa: PLC0415 - each picture imports what it needs
 
     from unjam.doctor.check.command.check import check, open_target  # noqa: PLC0415 - as above
@@ -31,7 +31,7 @@ def draw_check() -> None:
 
 
 def draw_speed() -> None:
-    """Bars of torch's time over ours, as `benchmarks/transport.py` printed them."""
+    """A bar chart of torch's time divided by unjam's, as printed by `benchmarks/transport.py`."""
     found = json.loads((HERE / "speed.json").read_text())
     rows, longest = found["ratios"], max(found["ratios"].values())
     height = ROW * (len(rows) + 1) + 20

@@ -1,4 +1,4 @@
-"""What mkdocs.yml cannot say: the rules' pages in the navigation, by group. A new rule needs no line there."""
+"""Adds the rules' pages to the navigation, by group, so that a new rule needs no line in mkdocs.yml."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "rules"
-# the first digit of a code
+# by the first digit of the code
 GROUPS = {
     "1": "Cannot start or send",
     "2": "Hangs",
@@ -19,7 +19,7 @@ GROUPS = {
 
 
 def on_config(config: Any) -> Any:
-    """Put the groups in the place of the entry that names the index of the rules alone."""
+    """Replace the entry of the rules' index by the groups of rules."""
     reference = next(entry["Reference"] for entry in config.nav if "Reference" in entry)
     rules = next(entry for entry in reference if "Rules" in entry)
     pages = sorted(page.name for page in FOLDER.glob("UJ*.md"))

@@ -1,6 +1,6 @@
 """Writes docs/reference/api.md from the public names of the package: their signatures and docstrings.
 
-With `--check` it writes nothing, and says whether the page is out of date.
+With `--check` it writes nothing and reports whether the page is out of date.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import unjam
 
 PAGE = Path(__file__).parent / "reference" / "api.md"
 WIDTH = 100
-# where a name's section begins: the module that defines it
+# section heading: the modules whose names it lists
 SECTIONS = {
     "The loader": ("unjam.loader",),
     "One copy for all processes": ("unjam.shared",),
@@ -35,7 +35,7 @@ here is not promised.
 
 
 def text_of(name: str) -> list[str]:
-    """The lines of one public name."""
+    """The lines for one public name."""
     thing = getattr(unjam, name)
     lines = [f"### {name}", ""]
     if inspect.isclass(thing):
@@ -50,7 +50,7 @@ def text_of(name: str) -> list[str]:
 
 
 def section_of(name: str) -> str:
-    """The heading under which a name stands."""
+    """The section heading of a name."""
     thing = getattr(unjam, name)
     if inspect.isclass(thing) and issubclass(thing, BaseException):
         return EXCEPTIONS
@@ -61,7 +61,7 @@ def section_of(name: str) -> str:
 
 
 def tree(names: list[str]) -> list[str]:
-    """The exceptions below their bases, and what else each of them is."""
+    """The tree of exceptions, each with its other base classes."""
     classes = {name: getattr(unjam, name) for name in names}
     below: dict[str, list[str]] = {}
     for name, kind in classes.items():
@@ -102,7 +102,7 @@ def page() -> str:
 def _signature(called: str, thing: Any, *, bound: bool = False) -> list[str]:
     try:
         signature = inspect.signature(thing)
-    except ValueError:  # an exception with the constructor of its builtin base
+    except ValueError:  # an exception with its builtin base's constructor
         return []
     parameters = list(signature.parameters.values())[1 if bound else 0 :]
     words, starred = [], False
@@ -126,7 +126,7 @@ def _parameter(one: inspect.Parameter) -> str:
     if one.default is inspect.Parameter.empty:
         return stars + one.name + kind
     default = repr(one.default)
-    if default.startswith("<"):  # made anew for each object, or an object without a text of its own
+    if default.startswith("<"):  # a default without a readable repr
         default = "..."
     return f"{one.name}{kind} = {default}" if kind else f"{one.name}={default}"
 
@@ -146,7 +146,7 @@ def _names(thing: Any) -> set[str]:
 
 
 def _methods(kind: type) -> list[tuple[str, Any]]:
-    """What users call, in the order of the source: methods and properties of the class and of our own bases."""
+    """Public methods and properties of the class and of unjam's base classes, in source order."""
     found: dict[str, Any] = {}
     for one in kind.__mro__:
         if one.__module__.split(".")[0] == "unjam":
@@ -168,12 +168,12 @@ def _member(called: str, value: Any) -> list[str]:
 
 
 def _home(name: str) -> str:
-    """The module that defines a name which is neither a class nor a function."""
+    """The module that defines a name that is neither a class nor a function."""
     return next((home for home, names in unjam._HOMES.items() if name in names), "")  # noqa: SLF001 - our own
 
 
 def _assignment(name: str) -> str:
-    """A type alias as its source has it."""
+    """A type alias as written in its source."""
     source = inspect.getsource(sys.modules[_home(name)])
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
@@ -202,7 +202,7 @@ def _doc(thing: Any, names: set[str]) -> list[str]:
 
 
 def _parts(item: str, names: set[str]) -> list[str]:
-    """`path: its place. cure: how to fix it.` taken apart, where both are parameters."""
+    """Split `path: its place. cure: how to fix it.` where both are parameters."""
     known = "|".join(sorted(names, key=len, reverse=True))
     return re.split(rf"(?<=\.) (?=(?:{known})(?:, \w+)*: )", item) if known else [item]
 
@@ -215,7 +215,7 @@ def _item(part: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Outside of code, what Markdown would take for a sign of its own is a letter."""
+    """Escape Markdown characters outside code."""
     pieces = text.split("`")
     return "`".join(re.sub(r"([*<\[\]])", r"\\\1", piece) if at % 2 == 0 else piece for at, piece in enumerate(pieces))
 

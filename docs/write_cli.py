@@ -1,6 +1,6 @@
-"""Writes docs/reference/commands.md from the command's own words: its help, arguments and options.
+"""Writes docs/reference/commands.md from the command's help, arguments and options.
 
-With `--check` it writes nothing, and says whether the page is out of date. Nothing here depends on the terminal.
+With `--check` it writes nothing and reports whether the page is out of date. The result does not depend on the terminal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from generated import settle
 from unjam import cli
 
 PAGE = Path(__file__).parent / "reference" / "commands.md"
-# the page that says more about a command
+# the page with details about a command
 DEEPER = {
     "check": "check.md",
     "why": "why.md",
@@ -95,7 +95,7 @@ def _is_option(one: Any) -> bool:
 
 
 def _metavar(one: Any, kinds: dict[str, str]) -> str:
-    """What stands for the value."""
+    """The placeholder for the value."""
     if one.metavar:
         return str(one.metavar)
     if not _is_option(one):

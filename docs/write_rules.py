@@ -1,6 +1,6 @@
 """Writes docs/rules/*.md and the lists of rules in docs/tasks/*.md from the rules' own files.
 
-With `--check` it writes nothing, and says which pages are out of date.
+With `--check` it writes nothing and reports which pages are out of date.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from unjam.doctor.rules import RULES
 
 FOLDER = Path(__file__).parent / "rules"
 TASKS = Path(__file__).parent / "tasks"
-# the list of a group stands between these two lines of a task's page
+# a task's page has the list of a group between these two lines
 _LIST = re.compile(r"(<!-- rules (\d)\d\d -->\n).*?(<!-- end of rules -->\n)", re.DOTALL)
 
 
 def pages() -> dict[str, str]:
-    """Every page of a rule by its name."""
+    """All pages about rules, by file name."""
     return {"README.md": catalogue.index(), **{f"{file.RULE.code}.md": catalogue.page(file) for file in RULES}}
 
 
 def task(text: str) -> str:
-    """A task's page with its lists of rules written anew."""
+    """A task's page with updated lists of rules."""
     return _LIST.sub(lambda found: found[1] + _listed(found[2]) + found[3], text)
 
 
@@ -43,7 +43,7 @@ def _listed(digit: str) -> str:
 
 
 def main() -> int:
-    """Write them all, and remove those of rules that are gone."""
+    """Write all pages, and remove those of deleted rules."""
     wanted = {FOLDER / name: text for name, text in pages().items()}
     gone = tuple(old for old in FOLDER.glob("*.md") if old not in wanted)
     for page in sorted(TASKS.glob("*.md")):

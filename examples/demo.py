@@ -1,4 +1,4 @@
-"""Three small programs as people write them: first on plain torch, then under `unjam check`. About a minute."""
+"""Three small broken programs: first on plain torch, then under `unjam check`. Takes about a minute."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import sys
 import time
 from pathlib import Path
 
-from running import last_words
+from runner import last_words
 
 PROGRAMS = Path(__file__).parent / "broken"
-# with the seconds that plain torch gets: few where it would wait for ever, many where it ends by itself
+# (title, program, seconds for plain torch: few if it would hang, many if it ends by itself)
 ROWS = [
     ("a lock that a thread holds when the workers are forked", "lock_held_by_thread", 6),
-    ("one sample fails, and a handler makes it None", "swallowed_exception", 30),
-    ("a file that is opened once, for all workers: torch alone fails now and then", "shared_file", 30),
+    ("one sample fails, and a handler turns it into None", "swallowed_exception", 30),
+    ("one file opened for all workers: torch alone fails only sometimes", "shared_file", 30),
 ]
 
 
@@ -27,7 +27,7 @@ def say(text: str = "") -> None:
 
 
 def plain(program: str, limit: int) -> str:
-    """What torch prints in the end."""
+    """The last line that torch prints."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", program],
         stdout=subprocess.PIPE,
@@ -40,7 +40,7 @@ def plain(program: str, limit: int) -> str:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=10)
-        return f"(nothing; ended after {limit} s)"
+        return f"(nothing; killed after {limit} s)"
     return out.strip().splitlines()[-1] if process.returncode == 0 else last_words(err, process.returncode)
 
 

@@ -1,4 +1,4 @@
-"""Small programs as people write them: what plain torch prints, and what `unjam check` says of the same file."""
+"""Small broken programs: what plain torch prints, and what `unjam check` says about the same file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from running import last_words, private_mounts
+from runner import last_words, private_mounts
 
 PROGRAMS = Path(__file__).parent / "broken"
 LIMIT = 10  # seconds for plain torch
@@ -25,15 +25,15 @@ ROWS = [
     ("files read by many workers", "files_by_path", ""),
     ("a lock around each read", "lock_around_reads", ""),
     ("an exception swallowed into None", "swallowed_exception", ""),
-    ("an exception class made at run time", "strange_exception", ""),
+    ("an exception class created at run time", "strange_exception", ""),
     ("a lock that a thread holds", "lock_held_by_thread", ""),
     ("a file opened once", "shared_file", ""),
-    ("a stream that is not cut", "whole_stream", ""),
+    ("a stream that is not divided between workers", "whole_stream", ""),
 ]
 
 
 def surrounded(command: list[str], shm: str) -> list[str]:
-    """The command with a small /dev/shm, where this machine lets us make one."""
+    """The command with a small /dev/shm, if this machine allows creating one."""
     prefix = private_mounts() if shm else None
     if prefix is None:
         return command
@@ -41,7 +41,7 @@ def surrounded(command: list[str], shm: str) -> list[str]:
 
 
 def plain(program: Path, shm: str) -> str:
-    """What torch prints in the end."""
+    """The last line that torch prints."""
     command = surrounded([sys.executable, "-W", "ignore", str(program)], shm)
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -57,7 +57,7 @@ def plain(program: Path, shm: str) -> str:
 
 
 def looked_at(pid: int) -> str:
-    """What `unjam why` says of the stuck process, from outside."""
+    """What `unjam why` says about the stuck process."""
     done = subprocess.run(
         [sys.executable, "-m", "unjam", "why", str(pid), "--json", "-"], capture_output=True, text=True, check=False
     )
@@ -66,7 +66,7 @@ def looked_at(pid: int) -> str:
 
 
 def unmodified() -> None:
-    """A script on unjam's loader, as it is."""
+    """Run an unmodified script on unjam's loader."""
     script = Path(__file__).parent / "unmodified.py"
     command = ["unjam", "run", "--on-error", "skip", os.path.relpath(script)]
     print("$ " + " ".join(command), flush=True)
@@ -74,14 +74,14 @@ def unmodified() -> None:
 
 
 def tuned() -> None:
-    """How many workers a training needs."""
+    """Find out how many workers a training needs."""
     command = ["unjam", "tune", "--step-ms", "20", "--budget", "25", os.path.relpath(Path(__file__).parent / "slow.py")]
     print("$ " + " ".join(command), flush=True)
     subprocess.run([sys.executable, "-m", *command], check=False, stderr=subprocess.DEVNULL)
 
 
 def examined(program: Path, shm: str) -> str:
-    """What the doctor says."""
+    """The findings of `unjam check`."""
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         command = [sys.executable, "-m", "unjam", "check", "--json", out.name, str(program)]
         subprocess.run(surrounded(command, shm), capture_output=True, timeout=150, check=False)

@@ -8,10 +8,10 @@ import platform
 import torch
 from rich.console import Console
 from rich.table import Table
-from running import Outcome, run
+from runner import Outcome, run
 
 ROWS = [
-    ("an exception of a class made at run time", "strange_exception", {"limit": 15}),
+    ("an exception of a class created at run time", "strange_exception", {"limit": 15}),
     ("a worker is killed", "killed_worker", {}),
     ("10 of 1,000 samples are damaged", "bad_samples", {}),
     ("one sample never returns", "stuck_sample", {"limit": 15}),
@@ -42,7 +42,7 @@ def main() -> None:
             cells = []
             for loader in ("torch", "unjam"):
                 status.update(f"{title}: {loader}")
-                # torch without fork is spawn; unjam is without fork as it is
+                # without fork, torch uses spawn; unjam does not fork by default
                 arguments = ["spawn"] if (program, loader) == ("large_array", "torch") else []
                 cells.append(cell(run(program, loader, *arguments, **options)))
             table.add_row(title, *cells)

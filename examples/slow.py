@@ -1,4 +1,4 @@
-"""A training that waits for its data: samples come from far away, and two workers are not enough for it."""
+"""A training that waits for data: samples come from a slow server, and two workers are too few."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Flip:
 
 
 class Steps:
-    """A composition as everybody writes one."""
+    """A typical composition of transforms."""
 
     def __init__(self, steps):
         self.steps = steps
@@ -38,7 +38,7 @@ class Photos(Dataset):
         return 4000
 
     def __getitem__(self, index):
-        time.sleep(0.004)  # a server answers
+        time.sleep(0.004)  # the server's response time
         return self.transform(torch.rand(3, 48, 48)), index % 10
 
 
@@ -46,4 +46,4 @@ if __name__ == "__main__":
     loader = DataLoader(Photos(), batch_size=32, shuffle=True, num_workers=2)
     for _ in range(2):
         for _images, _labels in loader:
-            time.sleep(0.02)  # a step of the training
+            time.sleep(0.02)  # a training step

@@ -1,4 +1,4 @@
-"""A training script that knows nothing of unjam: `unjam run --on-error skip examples/unmodified.py`."""
+"""A training script that does not use unjam: `unjam run --on-error skip examples/unmodified.py`."""
 
 import time
 

@@ -19,14 +19,14 @@ import pytest
 import torch
 
 import rule_programs
-import warm
+import warm_start
 from support import can_isolate, wait_until
 from unjam.loader.pool import fork_server
 
 
 def _children() -> set[int]:
     """Every process below this one but the helpers that a process has one of."""
-    helpers = {fork_server.server_pid(), warm.interpreter_pid()}
+    helpers = {fork_server.server_pid(), warm_start.interpreter_pid()}
     found = set()
     for pid in _below(os.getpid()):
         try:
@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(items):
     """Files whose tests mostly wait come first: tests that compute fill the time, and nobody waits alone at the end."""
     waiting = (
         "test_why.py",
-        "test_live_rules.py",
+        "test_why_rules.py",
         "test_check.py",
         "test_check_watching.py",
         "test_rules.py",
@@ -125,8 +125,8 @@ def server():
     """What a process has one of runs before the first test: unjam's fork server, and multiprocessing's own helpers."""
     # a shell that runs the tests in the background has Ctrl-C ignored, and children inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    warm.warm_interpreter()
-    multiprocessing.util.spawnv_passfds = warm.spawnv_passfds
+    warm_start.warm_interpreter()
+    multiprocessing.util.spawnv_passfds = warm_start.spawnv_passfds
     resource_tracker.ensure_running()
     mp_forkserver.ensure_running()
     # what is imported stays: each test's two collections need not walk it

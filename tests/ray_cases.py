@@ -151,7 +151,7 @@ def test_parity_with_torch(kind, workers):
 
 
 @LONG
-def test_workers_here_and_there():
+def test_workers_run_locally_and_on_nodes():
     loader = unjam.DataLoader(Slow(), batch_size=4, num_workers=1, pool=unjam.RayPool(workers=2))
     assert indices(loader) == list(range(200))
     told = loader.statistics().nodes
@@ -161,14 +161,14 @@ def test_workers_here_and_there():
 
 
 @LONG
-def test_auto_uses_the_clusters_processors():
+def test_auto_uses_the_cluster_processors():
     loader = unjam.DataLoader(Slow(120, 0.01), batch_size=4, num_workers="auto", pool="ray")
     assert indices(loader) == list(range(120))
     assert loader.statistics().auto.most == 4
 
 
 @LONG
-def test_goes_on_where_it_stopped():
+def test_resumes_where_it_stopped():
     def made():
         torch.manual_seed(3)
         return unjam.DataLoader(Rows(), pool="ray", **options(Rows, 3))
@@ -194,7 +194,7 @@ def test_a_sample_that_raises_names_its_node():
     assert any("on node" in note and "sample 13" in "".join(caught.value.__notes__) for note in caught.value.__notes__)
 
 
-def test_a_sample_that_hangs():
+def test_a_hanging_sample_times_out():
     loader = unjam.DataLoader(Fails("hangs"), batch_size=4, num_workers=2, pool="ray", sample_timeout=1.5)
     with pytest.raises(unjam.SampleTimeoutError, match="sample 13") as caught:
         list(loader)
@@ -203,7 +203,7 @@ def test_a_sample_that_hangs():
 
 
 @LONG
-def test_a_sample_that_ends_its_worker():
+def test_a_sample_that_kills_its_worker_is_handled():
     loader = unjam.DataLoader(Fails("dies"), batch_size=4, num_workers=2, pool="ray", on_error="skip")
     assert indices(loader) == [index for index in range(40) if index != 13]
     assert "on node" in loader.incidents[0].what
@@ -213,7 +213,7 @@ def test_a_sample_that_ends_its_worker():
 # -- failures of the cluster -------------------------------------------------------------------------------------------
 
 
-def test_an_actor_is_killed():
+def test_a_killed_actor_loses_nothing():
     loader = unjam.DataLoader(Slow(), batch_size=4, num_workers=4, pool="ray")
     got = []
     for number, batch in enumerate(loader):
@@ -247,7 +247,7 @@ def kill(pid):
 
 @pytest.mark.parametrize("kind", ["map", "stream"])
 @LONG
-def test_a_node_dies(cluster, kind):
+def test_a_dead_node_loses_nothing(cluster, kind):
     extra = cluster.add_node(num_cpus=2, object_store_memory=STORE)
     cluster.wait_for_nodes()
     data = Slow() if kind == "map" else SlowStream()
@@ -271,7 +271,7 @@ class SlowStream(IterableDataset):
 
 
 @LONG
-def test_a_node_comes(cluster):
+def test_workers_move_to_a_new_node(cluster):
     loader = unjam.DataLoader(Slow(40_000, 0.03), batch_size=4, num_workers=6, pool="ray")
     iterator = iter(loader)
     got = [next(iterator)]
@@ -287,7 +287,7 @@ def test_a_node_comes(cluster):
 
 
 @LONG
-def test_kills_at_random(cluster):
+def test_random_kills_lose_nothing(cluster):
     """Actors and workers die for a while; nothing is lost, repeated or out of order."""
     dice, kills, rounds = random.Random(5), 0, 0
     until = time.monotonic() + float(os.environ.get("UNJAM_CHAOS_SECONDS", "12"))
@@ -305,12 +305,12 @@ def test_kills_at_random(cluster):
 
 
 @LONG
-def test_a_cluster_without_room():
+def test_a_cluster_without_free_resources_is_reported():
     with pytest.raises(unjam.ClusterError, match="needs 1 CPU, 1 unobtainium"):
         list(unjam.DataLoader(Slow(8), num_workers=1, pool=unjam.RayPool(resources={"unobtainium": 1}, patience=2)))
 
 
-def test_a_slow_start_is_no_lack_of_room(tmp_path):
+def test_a_slow_start_is_not_a_lack_of_resources(tmp_path):
     gate = tmp_path / "gate"
 
     class Starts:
@@ -332,7 +332,7 @@ def test_a_slow_start_is_no_lack_of_room(tmp_path):
     nowhere.close(1)
 
 
-def test_an_agent_that_cannot_start_says_why():
+def test_an_agent_reports_why_it_cannot_start():
     class Lacks:
         def __init__(self):
             import a_package_that_no_node_has  # noqa: F401
@@ -347,7 +347,7 @@ def test_an_agent_that_cannot_start_says_why():
 
 
 @LONG
-def test_a_cluster_that_is_gone():
+def test_a_lost_cluster_raises():
     """In a process of its own, whose cluster loses all its nodes."""
     code = textwrap.dedent(
         """
@@ -382,7 +382,7 @@ def test_a_cluster_that_is_gone():
 # -- what travels ------------------------------------------------------------------------------------------------------
 
 
-def test_code_that_exists_only_here(tmp_path, monkeypatch):
+def test_local_modules_are_sent_by_value(tmp_path, monkeypatch):
     (tmp_path / "only_here.py").write_text(
         "import torch\n"
         "SCALE = 3\n"
@@ -421,12 +421,12 @@ class Shared(Dataset):
 
 
 @LONG
-def test_shared_data_travels():
+def test_shared_data_is_sent():
     assert indices(unjam.DataLoader(Shared(), batch_size=4, num_workers=2, pool="ray")) == [402 * n for n in range(40)]
 
 
 @LONG
-def test_an_agent_that_does_not_answer(monkeypatch):
+def test_an_unresponsive_agent_is_replaced(monkeypatch):
     from unjam.deadlines import Deadline
     from unjam.loader.cluster import node_link
 
@@ -466,14 +466,14 @@ class OnlyHere:
         self.__dict__.update(state)
 
 
-def test_what_cannot_be_rebuilt_there_is_named():
+def test_objects_that_cannot_be_rebuilt_on_a_node_are_named():
     with pytest.raises(unjam.CannotShipError, match=r"dataset\.inner\['handle'\] cannot be rebuilt on node") as caught:
         list(unjam.DataLoader(Holds(OnlyHere()), num_workers=1, pool="ray"))
     assert "the licence is for another machine" in str(caught.value)
 
 
 @LONG
-def test_one_copy_of_the_dataset_on_a_machine():
+def test_one_copy_of_the_dataset_per_machine():
     data = Rows(400, 10_000)
     loaders = [
         unjam.DataLoader(data, batch_size=50, num_workers=2, pool="ray", persistent_workers=True) for _ in range(2)
@@ -497,12 +497,12 @@ def test_one_copy_of_the_dataset_on_a_machine():
 
 
 @LONG
-def test_more_workers_than_processors():
+def test_more_workers_than_processors_work():
     loader = unjam.DataLoader(Slow(80, 0.005), batch_size=4, num_workers=9, pool="ray")
     assert indices(loader) == list(range(80))
 
 
-def test_a_placement_group():
+def test_a_placement_group_is_used():
     group = ray.util.placement_group([{"CPU": 1}, {"CPU": 2}])
     ray.get(group.ready(), timeout=30)
     loader = unjam.DataLoader(Slow(40, 0.005), batch_size=4, num_workers=3, pool=unjam.RayPool(placement=group))
@@ -511,7 +511,7 @@ def test_a_placement_group():
 
 
 @LONG
-def test_a_cluster_of_ours_listens_on_the_loopback_interface_only():
+def test_a_started_cluster_listens_on_the_loopback_interface_only():
     code = textwrap.dedent(
         """
         import os

@@ -38,7 +38,7 @@ def git(*arguments: str) -> list[str]:
 
 def chosen() -> tuple[list, str]:
     """The rules whose programs are run, and how they were chosen."""
-    # the others need a program that runs: test_live_rules; every freeze that a small program can make has a rule of its own
+    # the others need a program that runs: test_why_rules; every freeze that a small program can make has a rule of its own
     checked = [file for file in RULES if not file.RULE.live and file.RULE.code != "UJ209"]
     if os.environ.get("UNJAM_RULES") == "all":
         return checked, "all of them"

@@ -4,7 +4,7 @@
         [PROGRAM…]
 
 As another user, or where the kernel refuses mounts: see confine.py. --json writes the findings, and --same-as says
-where they differ from those of such a file. --record keeps the facts of each program: see recorded.py.
+where they differ from those of such a file. --record keeps the facts of each program: see recorded_facts.py.
 
 Right: a finding with one of the true codes names the culprit. A false alarm: a finding (no note) that is neither the
 cause nor listed as tolerated.
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import confine
-import recorded
+import recorded_facts
 
 HERE = Path(__file__).parent / "corpus"
 BUDGET = "60"
@@ -120,7 +120,7 @@ def examine(entry: dict, options: argparse.Namespace) -> Answer:
         seconds = time.monotonic() - began
         findings = json.loads(out.read_text()).get("findings") if out.exists() else None
         if options.record and findings is not None:
-            recorded.keep(Path(folder, "facts.json").read_text(), entry["program"], folder, Path(options.record))
+            recorded_facts.keep(Path(folder, "facts.json").read_text(), entry["program"], folder, Path(options.record))
     return Answer(entry, findings, seconds, errors)
 
 

@@ -67,7 +67,7 @@ MUTANTS = [
         "loader/transport/leases.py",
         "            if os.getpid() != home:\n                return  # a forked child dropped its copy; the parent still has it\n",
         "",
-        "test_user_programs test_transport",
+        "test_forked_worker_compatibility test_transport",
     ),
     Mutant(
         "a slot is filled again while the consumer holds it",
@@ -109,7 +109,7 @@ MUTANTS = [
         "loader/worker/main.py",
         "                    if message.seed is not None:",
         "                    if False:",
-        "test_resume test_parity test_auto",
+        "test_resume test_parity test_auto_workers",
     ),
     Mutant(
         "a replacement may be the bad sample itself",
@@ -137,7 +137,7 @@ MUTANTS = [
         "loader/ship/pickler.py",
         "        if self.maps.writable_shared(address):",
         "        if False:",
-        "test_shipping test_user_programs",
+        "test_dataset_transfer test_forked_worker_compatibility",
     ),
     Mutant(
         "a loaded state begins the epoch after it",

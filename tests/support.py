@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from unjam.system.isolation.program_files import VIEW, ProgramFiles
-from warm import WarmPopen, can_be_warm, warm_interpreter
+from warm_start import WarmPopen, can_be_warm, warm_interpreter
 
 Point = namedtuple("Point", ["x", "y"])
 

@@ -10,7 +10,7 @@ import chaos
 import soak
 
 
-def test_chaos(caplog):
+def test_random_worker_kills_lose_nothing(caplog):
     caplog.set_level(logging.ERROR, "unjam")
     seen = chaos.run(100, seed=7, strikes=20)
     assert sum(seen["strikes"].values()) >= 20
@@ -18,7 +18,7 @@ def test_chaos(caplog):
 
 
 @pytest.mark.parametrize("name", soak.PARTS)
-def test_soak(name, caplog):
+def test_memory_and_descriptors_stay_flat(name, caplog):
     caplog.set_level(logging.ERROR, "unjam")
     part = soak.PARTS[name]
     part(0.003)

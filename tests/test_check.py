@@ -85,7 +85,7 @@ def _processes(mark: str) -> dict[int, str]:
     return found
 
 
-def test_a_healthy_program(folder):
+def test_a_healthy_program_has_no_findings(folder):
     (folder / "train.py").write_text(HEALTHY)
     done = run("--json", "out.json", "train.py", "--lr", "0.1", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -99,7 +99,7 @@ def test_a_healthy_program(folder):
     assert said["trials"]
 
 
-def test_a_function_and_a_dataset(folder):
+def test_functions_and_datasets_can_be_checked(folder):
     (folder / "data.py").write_text(HEALTHY)
     done = run("data:make_loader", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -108,7 +108,7 @@ def test_a_function_and_a_dataset(folder):
     assert "over Squares (40 samples), batch_size=8, 2 workers" in done.stdout
 
 
-def test_findings_in_every_form(folder):
+def test_findings_are_written_in_every_report_format(folder):
     (folder / "odd.py").write_text(TWICE)
     done = run("--json", "o.json", "--html", "o.html", "--sarif", "o.sarif", "odd.py", cwd=folder)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -141,7 +141,7 @@ def test_findings_in_every_form(folder):
         (None, "there is no file"),
     ],
 )
-def test_a_program_that_cannot_be_examined(folder, program, said):
+def test_an_unexaminable_program_exits_with_2(folder, program, said):
     if program is not None:
         (folder / "program.py").write_text(program)
     done = run("program.py", cwd=folder)
@@ -150,7 +150,7 @@ def test_a_program_that_cannot_be_examined(folder, program, said):
 
 
 @pytest.mark.usefixtures("isolation")
-def test_a_program_that_fails_outside_its_loaders(folder):
+def test_a_failure_outside_the_loaders_is_reported(folder):
     (folder / "program.py").write_text(
         "import torch\nfrom torch.utils.data import DataLoader\n"
         "for batch in DataLoader(list(range(8)), batch_size=4):\n    torch.zeros(3, 3) @ batch.float()\n"
@@ -166,7 +166,7 @@ def _sleeps_for_long(pid: int) -> bool:
     return found.kind == "sleep" and (found.limit or 0) > 100  # as the sample does, not the doctor's own processes
 
 
-def test_interrupted(folder):
+def test_ctrl_c_reports_what_is_known(folder):
     (folder / "stuck.py").write_text(STUCK)
     command = ["-m", "unjam", "check", "--json", "o.json", "stuck.py"]
     # not warm: the process that sleeps must be one of the program
@@ -183,7 +183,7 @@ def test_interrupted(folder):
     assert json.loads((folder / "o.json").read_text())["stopped"]
 
 
-def test_killed(folder):
+def test_killing_check_ends_all_its_processes(folder):
     (folder / "stuck.py").write_text(STUCK)
     process = start_python(["-m", "unjam", "check", "stuck.py"], cwd=folder, stderr=subprocess.DEVNULL)
     wait_until(lambda: _processes_of(folder) >= 4)
@@ -195,7 +195,7 @@ def _processes_of(folder: Path) -> int:
     return len(_processes(str(folder)))
 
 
-def test_the_catalogue_on_the_command_line():
+def test_rules_and_explain_print_the_catalogue():
     done = python(["-m", "unjam", "rules"], check=True)
     assert len(done.stdout.splitlines()) >= 30
     done = python(["-m", "unjam", "explain", "uj501"], check=True)

@@ -87,7 +87,7 @@ def with_folders_of_its_own(command: list[str], folders: dict[str, Path]) -> lis
         (("tune", "--budget", "4"), "view", "SIGKILL"),
     ],
 )  # fmt: skip
-def test_nothing_is_left(tmp_path, words, way, end):
+def test_nothing_is_left_behind(tmp_path, words, way, end):
     if way == "view" and not can_isolate():
         pytest.skip("needs the right to mount: root, or a user namespace")
     if way == "refused" and not landlock.version():

@@ -70,7 +70,7 @@ if __name__ == "__main__":
 
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(240)
-def test_an_iterator_that_the_program_drops_is_freed_at_once(tmp_path):
+def test_a_dropped_iterator_is_freed_at_once(tmp_path):
     program, evidence = tmp_path / "some.py", tmp_path / "evidence.json"
     program.write_text(DROPPED)
     check(program, "--evidence", str(evidence))
@@ -85,7 +85,7 @@ def test_an_iterator_that_the_program_drops_is_freed_at_once(tmp_path):
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("start", "codes"), [(20, []), (15, ["UJ521"])])
-def test_every_loader_of_a_training_is_seen_and_nothing_is_left(tmp_path, start, codes):
+def test_every_loader_of_a_training_is_observed_and_nothing_is_left(tmp_path, start, codes):
     program = tmp_path / "train.py"
     program.write_text(TRAINING.replace("START", str(start)))
     said = check(program)
@@ -96,7 +96,7 @@ def test_every_loader_of_a_training_is_seen_and_nothing_is_left(tmp_path, start,
 
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(300)
-def test_an_edit_is_proven_and_written_only_when_wanted(tmp_path):
+def test_edits_are_proven_and_written_only_with_fix(tmp_path):
     from unjam.doctor.rules import example
 
     program = tmp_path / "program.py"
@@ -152,7 +152,7 @@ Run().fit(data.DataLoader(Clips(NAMES[:40]), 4, True))
     ("shuffle", "every", "codes"),
     [("Random(0).shuffle", 10, []), ("shuffle", 3, [("UJ534", "note"), ("UJ535", "warning")])],
 )
-def test_a_run_that_goes_on_from_a_checkpoint(tmp_path, shuffle, every, codes):
+def test_runs_that_resume_from_a_checkpoint_are_judged(tmp_path, shuffle, every, codes):
     program = tmp_path / "train.py"
     program.write_text(CHECKPOINTS.replace("RANDOM", shuffle).replace("EVERY", str(every)))
     said = check(program)
@@ -172,13 +172,13 @@ EDITS = [
 
 
 @pytest.mark.parametrize(("edit", "given", "text", "wanted"), EDITS, ids=lambda one: getattr(one, "__name__", None))
-def test_an_edit_changes_only_its_part(edit, given, text, wanted):
+def test_edits_change_only_what_they_must(edit, given, text, wanted):
     source = SourceEdit("program.py", text)
     edit(source, *given)
     assert wanted in source.edited_text()
 
 
-def test_an_edit_that_is_not_safe_is_refused():
+def test_unsafe_edits_are_refused():
     source = SourceEdit("program.py", "def f(k):\n    t = lambda x: x + k\n    return t\n")
     with pytest.raises(CannotEdit, match="uses k"):
         edits.name_lambda(source, 2)
@@ -202,7 +202,7 @@ for batch in DataLoader(Waits(), batch_size=4, num_workers=2):
 
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(240)
-def test_looks_from_outside_find_the_line_that_samples_wait_at(tmp_path):
+def test_sampling_from_outside_finds_the_line_samples_wait_at(tmp_path):
     from unjam.doctor.facts.recording import replay
 
     program = tmp_path / "waits.py"

@@ -24,7 +24,7 @@ def log(tmp_path):
     return path
 
 
-def test_errors_by_cause_sample_and_worker(log):
+def test_errors_are_grouped_by_cause_sample_and_worker(log):
     done = run("errors", log)
     assert done.returncode == 1, done.stderr
     text = done.stdout
@@ -38,14 +38,14 @@ def test_errors_by_cause_sample_and_worker(log):
     assert "skip 2" in row
 
 
-def test_one_table_only(log):
+def test_errors_by_option_prints_one_table(log):
     done = run("errors", log, "--by", "worker")
     assert "by worker" in done.stdout
     assert "by cause" not in done.stdout
     assert run("errors", log, "--by", "colour").returncode == 2
 
 
-def test_errors_as_json(log, tmp_path):
+def test_errors_are_written_as_json(log, tmp_path):
     out = tmp_path / "out.json"
     assert run("errors", log, "--json", out).returncode == 1
     found = json.loads(out.read_text())
@@ -54,7 +54,7 @@ def test_errors_as_json(log, tmp_path):
     assert json.loads(run("errors", log, "--json", "-").stdout) == found
 
 
-def test_a_log_that_is_being_written_can_be_read(log):
+def test_a_half_written_log_can_be_read(log):
     with open(log, "a") as file:
         file.write('{"kind": "sample", "wh')
     done = run("errors", log)
@@ -62,7 +62,7 @@ def test_a_log_that_is_being_written_can_be_read(log):
     assert "1 lines could not be read" in done.stdout
 
 
-def test_what_is_no_log(tmp_path):
+def test_files_that_are_not_error_logs_are_rejected(tmp_path):
     assert run("errors", tmp_path / "nothing.jsonl").returncode == 2
     assert "cannot be read" in run("errors", tmp_path / "nothing.jsonl").stderr
     other = tmp_path / "other.txt"
@@ -94,7 +94,7 @@ ENDS = {
     ("end", "words"),
     [("os._exit", ("tune",)), ("os._exit", ("check",)), ("segfault", ("check", "--no-watch")), ("segfault", ("tune",)), ("no loader", ("check",)), ("error", ("check", "--no-watch"))],
 )  # fmt: skip
-def test_a_program_that_ends_early_could_not_be_examined(tmp_path, end, words):
+def test_a_program_that_exits_early_exits_with_2(tmp_path, end, words):
     (tmp_path / "program.py").write_text(ENDS[end])
     done = python(["-m", "unjam", *words, "program.py"], cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
@@ -112,7 +112,7 @@ def test_a_program_that_ends_early_could_not_be_examined(tmp_path, end, words):
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_there_is_a_document_for_every_exit_code(tmp_path, words):
+def test_every_exit_code_comes_with_a_json_document(tmp_path, words):
     (tmp_path / "program.py").write_text("import os; os._exit(5)")
     (tmp_path / "notebook.ipynb").write_text('{"cells": 5}')
     done = python(["-m", "unjam", words[0], "--json", "-", *words[1:]], cwd=tmp_path)
@@ -123,7 +123,7 @@ def test_there_is_a_document_for_every_exit_code(tmp_path, words):
     assert "Traceback" not in done.stderr
 
 
-def test_other_errors_are_2_as_well(tmp_path):
+def test_usage_errors_exit_with_2(tmp_path):
     for words in (
         ("check",),
         ("no-such-command",),
@@ -137,18 +137,18 @@ def test_other_errors_are_2_as_well(tmp_path):
     assert run("rules").returncode == 0
 
 
-def test_a_thread_of_the_kernel_is_no_program():
+def test_why_rejects_kernel_threads():
     assert "thread of the kernel" in run("why", "2").stderr or "no process" in run("why", "2").stderr
 
 
-def test_a_pipe_is_no_log(tmp_path):
+def test_errors_rejects_pipes(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     done = run("errors", tmp_path / "pipe")
     assert done.returncode == 2
     assert "pipe" in done.stderr
 
 
-def test_a_failure_of_unjam_itself_is_no_finding(tmp_path):
+def test_an_internal_error_is_not_a_finding(tmp_path):
     code = "from unjam import cli; cli.__version__ = property; from unjam.__main__ import main; import sys; sys.argv = ['unjam', 'check', 'x']\n"
     code += "import unjam.doctor.check.command.check as c\ndef fail(*a, **k): raise ZeroDivisionError\nc.check_program = fail\nmain()"
     done = python(["-c", code], cwd=tmp_path)
@@ -156,7 +156,7 @@ def test_a_failure_of_unjam_itself_is_no_finding(tmp_path):
     assert "unjam itself failed" in done.stderr
 
 
-def test_much_output_takes_little_memory(tmp_path):
+def test_large_output_takes_little_memory(tmp_path):
     from unjam.system.waiting import tail
 
     path = tmp_path / "output"
@@ -167,7 +167,7 @@ def test_much_output_takes_little_memory(tmp_path):
     assert tail(str(path)).endswith("the last line\n")
 
 
-def test_a_program_that_empties_the_temporary_folder(tmp_path):
+def test_check_survives_a_program_that_empties_the_temporary_folder(tmp_path):
     (tmp_path / "tmp").mkdir()
     (tmp_path / "program.py").write_text(
         "import glob, os, shutil, tempfile\n"

@@ -116,7 +116,7 @@ def test_batches_can_be_changed_and_kept():
     del data, kept, loader
 
 
-def test_workers_here_and_there(tmp_path):
+def test_workers_run_locally_and_on_nodes(tmp_path):
     loader = unjam.DataLoader(
         Gated(tmp_path / "gate", after=1000), batch_size=4, num_workers=1, pool=unjam.RayPool(workers=2)
     )
@@ -126,18 +126,18 @@ def test_workers_here_and_there(tmp_path):
     assert sum(one.batches for one in told.values()) == 50
 
 
-def test_no_workers_here(tmp_path):
+def test_a_loader_without_local_workers(tmp_path):
     loader = unjam.DataLoader(Gated(tmp_path, 40), batch_size=4, pool=unjam.RayPool(workers=2))
     assert indices(loader) == list(range(40))
 
 
-def test_auto_uses_the_clusters_processors(tmp_path):
+def test_auto_uses_the_cluster_processors(tmp_path):
     loader = unjam.DataLoader(Gated(tmp_path, 120), batch_size=4, num_workers="auto", pool="ray")
     assert indices(loader) == list(range(120))
     assert loader.statistics().auto.most == 4
 
 
-def test_goes_on_where_it_stopped():
+def test_resumes_where_it_stopped():
     def made():
         torch.manual_seed(3)
         return unjam.DataLoader(Rows(), pool="ray", **options(Rows, 3))
@@ -164,7 +164,7 @@ def test_a_sample_that_raises_names_its_node():
     assert any("on node" in note and "sample 13" in "".join(caught.value.__notes__) for note in caught.value.__notes__)
 
 
-def test_policies():
+def test_on_error_policies_apply_on_a_cluster():
     loader = unjam.DataLoader(Fails("raises"), batch_size=4, num_workers=2, pool="ray", on_error="skip")
     assert indices(loader) == [index for index in range(40) if index != 13]
     asked = []
@@ -179,7 +179,7 @@ def test_policies():
     assert asked == [13]
 
 
-def test_a_sample_that_hangs():
+def test_a_hanging_sample_times_out():
     loader = unjam.DataLoader(Fails("hangs"), batch_size=4, num_workers=2, pool="ray", sample_timeout=1.5)
     with pytest.raises(unjam.SampleTimeoutError, match="sample 13") as caught:
         list(loader)
@@ -187,14 +187,14 @@ def test_a_sample_that_hangs():
     assert "a lock" in str(caught.value)
 
 
-def test_a_sample_that_ends_its_worker():
+def test_a_sample_that_kills_its_worker_is_handled():
     loader = unjam.DataLoader(Fails("dies"), batch_size=4, num_workers=2, pool="ray", on_error="skip")
     assert indices(loader) == [index for index in range(40) if index != 13]
     assert "on node" in loader.incidents[0].what
     assert loader.incidents[0].signal == "SIGKILL"
 
 
-def test_a_path_that_exists_only_here(tmp_path):
+def test_a_path_missing_on_the_node_is_explained(tmp_path):
     here = tmp_path / "labels.txt"
     here.write_text("abc")
 
@@ -214,7 +214,7 @@ def test_a_path_that_exists_only_here(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["map", "stream"])
-def test_a_node_dies(cluster, kind, tmp_path):
+def test_a_dead_node_loses_nothing(cluster, kind, tmp_path):
     """Its batches are made again elsewhere: nothing is lost, repeated or out of order."""
     gate = tmp_path / "gate"
     data = Gated(gate) if kind == "map" else GatedStream(gate)
@@ -231,7 +231,7 @@ def test_a_node_dies(cluster, kind, tmp_path):
     assert "is gone with its node" in loader.incidents[0].what
 
 
-def test_a_node_comes(cluster, tmp_path, monkeypatch):
+def test_workers_move_to_a_new_node(cluster, tmp_path, monkeypatch):
     """Workers that share a processor move to a node that came."""
     monkeypatch.setattr(cluster_pool, "BALANCE", Deadline("", 0.05, ""))
     gate = tmp_path / "gate"
@@ -249,7 +249,7 @@ def test_a_node_comes(cluster, tmp_path, monkeypatch):
     del iterator
 
 
-def test_a_node_comes_before_the_workers_can_move(cluster, monkeypatch):
+def test_workers_move_later_when_they_cannot_move_at_once(cluster, monkeypatch):
     """They move later: the new node does not stay empty."""
     monkeypatch.setattr(cluster_pool, "BALANCE", Deadline("", 0.05, ""))
     loader = unjam.DataLoader(range(400_000), batch_size=4, num_workers=6, pool="ray")
@@ -274,7 +274,7 @@ def test_a_node_comes_before_the_workers_can_move(cluster, monkeypatch):
     del iterator
 
 
-def test_kills_at_random(cluster, tmp_path):
+def test_random_kills_lose_nothing(cluster, tmp_path):
     """Workers and nodes die; nothing is lost, repeated or out of order."""
     dice, kills = random.Random(5), 0
     loader = unjam.DataLoader(
@@ -296,25 +296,25 @@ def test_kills_at_random(cluster, tmp_path):
     assert kills == 10
 
 
-def test_a_cluster_without_room(tmp_path):
+def test_a_cluster_without_free_resources_is_reported(tmp_path):
     pool = unjam.RayPool(resources={"unobtainium": 1}, patience=0.5)
     with pytest.raises(unjam.ClusterError, match="needs 1 CPU, 1 unobtainium"):
         list(unjam.DataLoader(Gated(tmp_path, 8), num_workers=1, pool=pool))
 
 
-def test_agents_that_cannot_start_say_why(cluster, tmp_path):
+def test_agents_report_why_they_cannot_start(cluster, tmp_path):
     for node in cluster.machines:
         node.refuses = "ModuleNotFoundError: No module named 'a_package'"
     with pytest.raises(unjam.UnjamError, match="No module named 'a_package'"):
         list(unjam.DataLoader(Gated(tmp_path, 8), num_workers=1, pool=unjam.RayPool(patience=0.5)))
 
 
-def test_a_node_that_cannot_start_an_agent_is_done_without(cluster, tmp_path):
+def test_a_node_that_cannot_start_an_agent_is_skipped(cluster, tmp_path):
     cluster.machines[0].refuses = "no disk space left"
     assert indices(unjam.DataLoader(Gated(tmp_path, 40), batch_size=4, num_workers=2, pool="ray")) == list(range(40))
 
 
-def test_a_cluster_that_is_gone(cluster, tmp_path):
+def test_a_lost_cluster_raises(cluster, tmp_path):
     gate = tmp_path / "gate"
     loader = unjam.DataLoader(Gated(gate), batch_size=4, num_workers=2, pool=unjam.RayPool(patience=0.5))
 
@@ -329,7 +329,7 @@ def test_a_cluster_that_is_gone(cluster, tmp_path):
         lose_it()
 
 
-def test_an_agent_that_does_not_answer(cluster, tmp_path):
+def test_an_unresponsive_agent_is_replaced(cluster, tmp_path):
     gate = tmp_path / "gate"
     loader = unjam.DataLoader(Gated(gate), batch_size=4, num_workers=4, pool="ray")
     got = []
@@ -356,7 +356,7 @@ class Holds(Dataset):
         return torch.tensor(index)
 
 
-def test_what_cannot_travel_is_named():
+def test_unpicklable_objects_are_named():
     with pytest.raises(unjam.CannotShipError, match=r"dataset\.inner\['handle'\] cannot be sent"):
         list(unjam.DataLoader(Holds(one for one in ()), num_workers=1, pool="ray"))
     shared = torch.zeros(100_000).share_memory_()
@@ -368,7 +368,7 @@ def test_what_cannot_travel_is_named():
 
 
 @pytest.mark.static
-def test_shares():
+def test_workers_are_divided_over_nodes():
     nodes = [Node("a", "a", 5), Node("b", "b", 2)]
     assert [share for _, share in shares(nodes, 4, spread=True)] == [2, 2]
     assert [share for _, share in shares(nodes, 6, spread=True)] == [4, 2]
@@ -385,14 +385,14 @@ def test_workers_are_spread_or_packed(placement, used, cluster, tmp_path):
     assert sum(bool(node.agents) for node in cluster.machines) == used
 
 
-def test_more_workers_than_processors(tmp_path, caplog):
+def test_more_workers_than_processors_are_logged(tmp_path, caplog):
     loader = unjam.DataLoader(Gated(tmp_path, 80, 80), batch_size=4, num_workers=9, pool="ray")
     assert indices(loader) == list(range(80))
     assert "the cluster has 4 free processors for 9 workers" in caplog.text
 
 
 @pytest.mark.static
-def test_settings_are_checked(tmp_path):
+def test_invalid_pool_settings_are_rejected(tmp_path):
     with pytest.raises(ValueError, match="pool should be"):
         unjam.DataLoader(Rows(), pool="dask")
     with pytest.raises(ValueError, match="workers should be"):

@@ -1,6 +1,6 @@
 """`device=`: batches on an accelerator. A stand-in copies as late as a device may, so that memory reused too early shows.
 
-`make device` runs the same on a machine with an accelerator (tests/hunt_device.py).
+`make device` runs the same on a machine with an accelerator (tests/stress_device.py).
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def check_rows(batches, length=40):
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("late", [0, 1, 5])
 @pytest.mark.parametrize("keeps", [True, False])
-def test_every_byte(device, workers, late, keeps):
+def test_every_byte_arrives(device, workers, late, keeps):
     device.late = late
     loader = loader_of(workers=workers, shuffle=True)
     for _ in range(2):
@@ -197,13 +197,13 @@ def test_streams_and_persistent_workers(device):
     del loader
 
 
-def test_another_order_than_that_of_arrival(device):
+def test_out_of_order_and_auto_loaders_work(device):
     check_rows(list(loader_of(workers=3, in_order=False)))
     check_rows(list(loader_of(workers="auto", multiprocessing_context=None)))
 
 
 @pytest.mark.parametrize("pins", [True, False])
-def test_a_driver_that_does_not_register(device, caplog, monkeypatch, pins):
+def test_batches_are_copied_when_the_driver_cannot_register_memory(device, caplog, monkeypatch, pins):
     monkeypatch.setattr("unjam.loader.device.pinning.pin_memory", lambda data, _: [one.clone() for one in data])
     device.refuses, device.pins = True, pins
     loader = loader_of()
@@ -296,7 +296,7 @@ def odd_collate(samples):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_any_structure(device, workers):
+def test_any_batch_structure_is_moved(device, workers):
     for number, batch in enumerate(loader_of(workers=workers, collate_fn=odd_collate)):
         first = number * 4
         assert type(batch["pair"]) is Pair
@@ -320,14 +320,14 @@ def test_any_structure(device, workers):
         assert isinstance(batch["moment"], Moment)
 
 
-def test_a_batch_that_changes_itself_when_it_is_moved(device):
+def test_batches_with_a_mutating_to_method_are_moved_once(device):
     Encoding.device = device
     device.late = 5
     got = list(loader_of(collate_fn=encode, workers=2))
     check_rows([(one["row"], one["index"]) for one in got])
 
 
-def test_containers_that_make_their_tensors_when_asked(device):
+def test_lazy_containers_are_moved(device):
     def collate(samples):
         return Lazy(torch.stack([row for row, _ in samples]))
 
@@ -335,7 +335,7 @@ def test_containers_that_make_their_tensors_when_asked(device):
         assert [int(row[0]) for row in batch] == list(range(4 * number, 4 * number + 4))
 
 
-def test_small_tensors_are_no_views_of_each_other(device):
+def test_small_tensors_are_not_views_of_each_other(device):
     device.late = 0
 
     def collate(samples):
@@ -350,7 +350,7 @@ def test_small_tensors_are_no_views_of_each_other(device):
     assert not weights._is_view()
 
 
-def test_ctrl_c_loses_nothing(device):
+def test_ctrl_c_loses_no_batch(device):
     class Interrupting(FakeDevice):
         stops = 0
 
@@ -375,7 +375,7 @@ def test_ctrl_c_loses_nothing(device):
         check_rows(got)
 
 
-def test_an_error_ahead_does_not_keep_the_workers(device):
+def test_an_error_in_a_prefetched_batch_does_not_keep_workers_alive(device):
     def on_device(batch):
         if 5 in batch[1]:
             raise ValueError("no")
@@ -390,7 +390,7 @@ def test_an_error_ahead_does_not_keep_the_workers(device):
     assert all(not process.is_alive() for process in pool.processes)
 
 
-def test_modes_of_the_consumer_are_not_those_of_the_batch(device):
+def test_batches_ignore_the_grad_mode_of_the_consumer(device):
     def on_device(batch):
         assert not torch.is_grad_enabled()
         return batch[0].float() * 2, batch[1]
@@ -404,7 +404,7 @@ def test_modes_of_the_consumer_are_not_those_of_the_batch(device):
     assert not data.requires_grad
 
 
-def test_small_tensors_travel_together(device):
+def test_small_tensors_are_copied_together(device):
     def collate(samples):
         return {str(n): torch.full((n + 1,), float(n), dtype=[torch.float64, torch.int8][n % 2]) for n in range(30)}
 
@@ -414,7 +414,7 @@ def test_small_tensors_travel_together(device):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_function_on_the_device(device, workers):
+def test_on_device_runs_on_the_device(device, workers):
     calls = []
 
     def on_device(batch):
@@ -428,7 +428,7 @@ def test_a_function_on_the_device(device, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_function_that_fails_names_the_batch(device, workers):
+def test_a_failing_on_device_function_names_the_batch(device, workers):
     device.late = 0
 
     def on_device(batch):
@@ -444,20 +444,20 @@ def test_a_function_that_fails_names_the_batch(device, workers):
     assert len(list(iterator)) == 7, "the others still come"
 
 
-def test_no_room_now_but_later(device):
+def test_a_temporary_lack_of_device_memory_is_survived(device):
     refusals = iter([-1])
     device.room = lambda: next(refusals, 1)
     check_rows(list(loader_of()))
 
 
-def test_no_room_at_all(device):
+def test_a_permanent_lack_of_device_memory_names_the_batch(device):
     device.room = lambda: -1
     with pytest.raises(mover.OutOfMemory, match=r"batch 0 \(samples 0, 1, 2, 3\), 80,\d+ bytes, does not fit"):
         next(iter(loader_of()))
 
 
 @pytest.mark.parametrize("how", ["break", "close"])
-def test_nothing_is_left(device, how):
+def test_nothing_is_left_on_the_device(device, how):
     device.late = 100
     loader = loader_of(workers=2, prefetch_factor=4)
     iterator = iter(loader)
@@ -468,7 +468,7 @@ def test_nothing_is_left(device, how):
     assert kept[0].unique().tolist() == [0, 1, 2, 3]
 
 
-def test_a_worker_that_dies(device):
+def test_worker_death_is_recovered(device):
     loader = loader_of(workers=2)
     iterator = iter(loader)
     got = [next(iterator), next(iterator)]
@@ -477,7 +477,7 @@ def test_a_worker_that_dies(device):
     assert loader.statistics().restarts == 1
 
 
-def test_a_forked_child_leaves_the_device_alone(device):
+def test_a_forked_child_does_not_touch_the_device(device):
     loader = loader_of()
     iterator = iter(loader)
     next(iterator)
@@ -494,7 +494,7 @@ def test_a_forked_child_leaves_the_device_alone(device):
     assert len(list(iterator)) == 9
 
 
-def test_the_device_is_touched_when_the_first_batch_is_there(device):
+def test_the_device_is_first_used_for_the_first_batch(device):
     loader = loader_of()
     iterator = iter(loader)
     assert not device.opened
@@ -502,7 +502,7 @@ def test_the_device_is_touched_when_the_first_batch_is_there(device):
     assert device.opened == 1
 
 
-def test_devices_that_are_none():
+def test_devices_are_validated():
     for none in (None, "cpu", torch.device("cpu")):
         check_rows(list(DataLoader(Rows(), 4, num_workers=1, device=none, multiprocessing_context="fork")))
     with pytest.raises(ValueError, match="no device that torch knows"):
@@ -517,7 +517,7 @@ def test_devices_that_are_none():
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu")])
-def test_the_function_for_the_device_runs_on_the_cpu_too(workers, device):
+def test_on_device_also_runs_on_the_cpu(workers, device):
     loader = DataLoader(Rows(), 4, num_workers=workers, device=device, on_device=lambda batch: (-batch[0], batch[1]))
     plain = list(DataLoader(Rows(), 4))
     for (data, index), (expected, places) in zip(loader, plain, strict=True):
@@ -530,19 +530,19 @@ def test_the_function_for_the_device_runs_on_the_cpu_too(workers, device):
 
 @pytest.mark.skipif("torch.cuda.is_available()", reason="there is a device here")
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_device_that_is_not_there(workers):
+def test_a_missing_device_is_an_error(workers):
     with pytest.raises(DeviceError, match="has no cuda device"):
         next(iter(DataLoader(Rows(), device="cuda", num_workers=workers)))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_device_without_streams(workers):
+def test_devices_without_streams_work(workers):
     data, index = next(iter(DataLoader(Rows(), 4, device="meta", num_workers=workers)))
     assert data.device.type == index.device.type == "meta"
     assert data.shape == (4, ROW)
 
 
-def test_copies_of_a_loader_have_the_option(device):
+def test_copying_a_loader_keeps_the_device_option(device):
     import copy
 
     loader = copy.copy(loader_of())
@@ -550,7 +550,7 @@ def test_copies_of_a_loader_have_the_option(device):
     check_rows(list(loader))
 
 
-def test_the_flag_of_unjam_run(tmp_path):
+def test_unjam_run_has_a_device_flag(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
@@ -562,7 +562,7 @@ def test_the_flag_of_unjam_run(tmp_path):
     assert unjam.DeviceError is DeviceError
 
 
-def test_every_copy_is_told(device):
+def test_every_copy_is_recorded(device):
     from unjam.loader.state import recorder_of
 
     loader, told = loader_of(workers=2), []
@@ -573,7 +573,7 @@ def test_every_copy_is_told(device):
     assert all(begun < done for begun, done, _, _ in told)
 
 
-def test_a_timeout_counts_waiting_for_workers_only(device, monkeypatch):
+def test_timeout_counts_only_the_wait_for_workers(device, monkeypatch):
     plain = mover.open_accelerator
 
     def slow(which):

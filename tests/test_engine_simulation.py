@@ -292,7 +292,7 @@ class World:
     length=st.integers(0, 25),
     takes=st.lists(st.sampled_from([1000, 3]), min_size=1, max_size=3),
 )
-def test_any_interleaving(decisions, config, length, takes):
+def test_invariants_hold_under_any_interleaving(decisions, config, length, takes):
     interleave(World(Schedule(decisions), config, length), takes)
 
 
@@ -304,7 +304,7 @@ def test_any_interleaving(decisions, config, length, takes):
     takes=st.lists(st.sampled_from([1000, 3]), min_size=1, max_size=3),
     size=st.integers(1, 4),
 )
-def test_any_interleaving_while_the_size_changes(decisions, config, length, takes, size):
+def test_invariants_hold_while_the_pool_is_resized(decisions, config, length, takes, size):
     config = dataclasses.replace(config, iterable=False)
     interleave(World(Schedule(decisions), config, length, size), takes)
 
@@ -343,7 +343,7 @@ def names(actions: list) -> list[str]:
     return [type(action).__name__ for action in actions]
 
 
-def test_a_sample_that_ends_its_worker_twice_is_judged():
+def test_a_sample_that_kills_two_workers_goes_to_the_policy():
     made = machine()
     assert "AskPolicy" not in names(made.handle(ev.Death(0, 0, 3)))
     assert act.AskPolicy(0, 0, 3, act.Reason.DIED_REPEATEDLY, 2) in made.handle(ev.Death(0, 0, 3))
@@ -356,13 +356,13 @@ def test_a_sample_that_ends_its_worker_twice_is_judged():
     assert made.blame.passed_later == 0
 
 
-def test_two_deaths_on_two_samples_accuse_nobody():
+def test_two_deaths_on_different_samples_blame_no_sample():
     made = machine()
     assert "AskPolicy" not in names(made.handle(ev.Death(0, 0, 3)))
     assert "AskPolicy" not in names(made.handle(ev.Death(0, 0, 4)))
 
 
-def test_where_suspects_were_acquitted_judgement_takes_more():
+def test_more_deaths_are_needed_after_a_suspect_was_cleared():
     made = machine()
     made.handle(ev.Death(0, 0, 3))
     made.handle(ev.Wanted())
@@ -372,14 +372,14 @@ def test_where_suspects_were_acquitted_judgement_takes_more():
     assert ["AskPolicy" in one for one in deaths] == [False, False, True]
 
 
-def test_a_worker_that_was_idle_accuses_somebody_outside():
+def test_the_death_of_an_idle_worker_points_to_an_outside_cause():
     made = machine()
     made.handle(ev.Death(0))
     assert "AskPolicy" not in names(made.handle(ev.Death(0, 0, 3)))
     assert "AskPolicy" not in names(made.handle(ev.Death(0, 0, 3)))
 
 
-def test_a_silent_sample_is_judged_at_once():
+def test_a_timed_out_sample_goes_to_the_policy_at_once():
     made = machine(restarts=False)
     assert made.handle(ev.Overdue(0, 0)) == [act.Stop(0, act.Reason.SILENT)]
     decided = made.handle(ev.Death(0, 0, 5, ev.Cause.SILENT))
@@ -387,14 +387,14 @@ def test_a_silent_sample_is_judged_at_once():
     assert act.Start(0) in decided, "a worker that unjam stopped itself is replaced, whatever on_worker_death says"
 
 
-def test_a_suspended_worker_is_continued_and_then_replaced():
+def test_a_suspended_worker_is_continued_then_replaced():
     made = machine()
     decided = [made.handle(ev.Suspended(0))[0] for _ in range(4)]
     assert decided == [act.Continue(0)] * 3 + [act.Stop(0, act.Reason.SUSPENDED)]
     assert names(made.handle(ev.Death(0, 0, 0, ev.Cause.SUSPENDED))) == ["Start", "Send", "Send"]
 
 
-def test_memory_shrinks_the_pool_before_it_gives_up():
+def test_memory_kills_shrink_the_pool_before_giving_up():
     made = machine(workers=3)
     decided = made.handle(ev.Death(1, 1, 0, ev.Cause.MEMORY))
     assert decided[0] == act.Shrink(1, 2)
@@ -412,7 +412,7 @@ def test_memory_shrinks_the_pool_before_it_gives_up():
     )
 
 
-def test_nobody_inherits_from_a_worker_killed_for_memory_but_the_living():
+def test_work_of_a_memory_killed_worker_goes_to_running_workers_only():
     made = machine(workers=2)
     made.handle(ev.SamplerEnded())
     made.handle(ev.Wanted())
@@ -430,7 +430,7 @@ def test_a_worker_that_never_starts_is_given_up():
     assert "GiveUp" not in ends[:-1]
 
 
-def test_a_worker_that_did_start_gets_more_patience():
+def test_a_worker_that_once_started_gets_more_attempts():
     made = machine()
     made.handle(ev.Ready(0))
     ends = [names(made.handle(ev.Death(0, prepared=False)))[-1] for _ in range(10)]

@@ -48,14 +48,14 @@ def wrapped(raises):
         (lambda: {}["name"], "'name'"),
     ],
 )
-def test_a_workers_exception_has_its_own_message(raises, want):
+def test_worker_exceptions_are_unwrapped_to_their_own_message(raises, want):
     type_name, message = wrapped(raises)
     assert message.startswith("Caught ")
     assert first_line(message) == want
     assert exception_line(type_name, message) == f"{type_name}: {want}"
 
 
-def test_other_exceptions_stay_as_they_are():
+def test_other_exceptions_are_unchanged():
     assert exception_line("ValueError", "") == "ValueError"
     assert exception_line("ValueError", "\n  one\ntwo") == "ValueError: one"
     assert first_line("Caught in the act") == "Caught in the act"

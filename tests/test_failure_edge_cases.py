@@ -54,13 +54,13 @@ def keep(batch):
 
 @WORKERS
 @pytest.mark.parametrize("how", ["tensor", "array", "generator", "tuple"])
-def test_all_samples_at_once_as_anything(workers, how):
+def test_getitems_may_return_any_container(workers, how):
     batches = list(DataLoader(Whole(how), 4, num_workers=workers, collate_fn=keep))
     assert torch.equal(torch.cat(batches), torch.arange(8.0))
 
 
 @WORKERS
-def test_replacements_that_do_not_fit_either(workers):
+def test_replacements_that_do_not_fit_are_not_used(workers):
     class Mostly(Dataset):
         def __len__(self):
             return 12
@@ -77,7 +77,7 @@ def test_replacements_that_do_not_fit_either(workers):
         list(DataLoader(Broken(dict.fromkeys(range(12)), 12), 4, num_workers=workers, on_error="replace"))
 
 
-def test_going_on_after_ctrl_c_without_workers():
+def test_iteration_continues_after_ctrl_c_without_workers():
     class Interrupts(Dataset):
         tried = 0
 
@@ -115,13 +115,13 @@ class Named(Dataset):
 
 
 @pytest.mark.parametrize("indices", [np.arange(7, -1, -1), torch.arange(7, -1, -1), list(range(7, -1, -1))], ids=type)
-def test_the_right_name_through_a_subset(indices):
+def test_a_subset_reports_the_original_sample_name(indices):
     made = DataLoader(Subset(Named(), indices), 4, on_error="skip")
     list(made)
     assert "img/3.jpg" in made.errors[0].key
 
 
-def test_no_name_through_a_wrapper_that_may_renumber():
+def test_no_sample_name_is_guessed_through_a_renumbering_wrapper():
     class Shuffled(Dataset):
         def __init__(self):
             self.dataset, self.order = Named(), [7, 6, 5, 4, 3, 2, 1, 0]
@@ -140,7 +140,7 @@ def test_no_name_through_a_wrapper_that_may_renumber():
 
 @WORKERS
 @pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_an_iterator_that_fails_for_ever(workers, policy):
+def test_an_iterator_that_keeps_failing_raises(workers, policy):
     class Gone(IterableDataset):
         def __iter__(self):
             return Connection()
@@ -174,7 +174,7 @@ class ExitsInLen(Dataset):
 
 
 @WORKERS
-def test_a_length_that_raises_anything_does_not_hide_the_samples_own_error(workers):
+def test_a_raising_len_does_not_hide_the_sample_error(workers):
     """To name a sample we ask for the length: what that raises must not end the program in place of the sample's error."""
     loader = DataLoader(ExitsInLen(), batch_size=None, sampler=[3], num_workers=workers)
     with pytest.raises(IndexError, match="no sample 3"):
@@ -215,7 +215,7 @@ class CannotArrive(Dataset):
         return index
 
 
-def test_a_list_that_is_used_again_survives_the_second_start():
+def test_a_reused_index_list_survives_a_second_start():
     made = DataLoader(CannotArrive(os.getpid()), batch_sampler=Reuses(), num_workers=2)
     assert [batch.tolist() for batch in made] == [list(range(n, n + 4)) for n in range(0, 16, 4)]
 
@@ -235,7 +235,7 @@ class DiesAt(Dataset):
 
 
 @pytest.mark.parametrize("batches", [Reuses(), list(torch.arange(16).split(4))], ids=["reused list", "tensors"])
-def test_the_sample_that_ended_its_worker_is_named_whatever_the_batch_is(batches):
+def test_the_killing_sample_is_named_for_any_kind_of_batch(batches):
     made = DataLoader(DiesAt(5), batch_sampler=batches, num_workers=1, on_error="skip")
     got = [int(value) for batch in made for value in batch.tolist()]
     assert got == [n for n in range(16) if n != 5]
@@ -243,7 +243,7 @@ def test_the_sample_that_ended_its_worker_is_named_whatever_the_batch_is(batches
     assert isinstance(made.incidents[0].sample, (int, str))
 
 
-def test_an_index_that_is_a_list_is_one_sample():
+def test_a_list_index_counts_as_one_sample():
     sampler = BatchSampler(SequentialSampler(range(16)), 4, drop_last=False)
     made = DataLoader(DiesAt(5), batch_size=None, sampler=sampler, num_workers=1, on_error="replace")
     got = [batch.tolist() for batch in made]
@@ -252,7 +252,7 @@ def test_an_index_that_is_a_list_is_one_sample():
 
 
 @pytest.mark.parametrize("policy", ["skip", "replace"])
-def test_batches_that_are_iterators(policy):
+def test_batch_samplers_may_yield_iterators(policy):
     batches = [iter([0, 1, 2, 3]), iter([4, 5, 6, 7])]
     made = DataLoader(Broken({1: ValueError("bad")}), batch_sampler=batches, on_error=policy)
     assert [len(batch["y"]) for batch in made] == [3 if policy == "skip" else 4, 4]
@@ -280,7 +280,7 @@ class Frozen(Exception):
 
 @WORKERS
 @pytest.mark.parametrize("make", [Silent, lambda: Slotted(7), lambda: Frozen(7)], ids=["silent", "slots", "frozen"])
-def test_exceptions_that_resist(workers, make):
+def test_exceptions_that_resist_modification_keep_their_type(workers, make):
     error = make()
     with pytest.raises(type(error)) as caught:
         list(DataLoader(Broken({5: error}), 4, num_workers=workers))
@@ -293,7 +293,7 @@ def test_exceptions_that_resist(workers, make):
 
 @WORKERS
 @pytest.mark.parametrize("policy", ["raise", "skip"])
-def test_the_record_keeps_what_an_exception_of_the_system_holds(workers, policy):
+def test_recorded_os_errors_keep_their_file_name(workers, policy):
     class Opens(Broken):
         def __getitem__(self, index):
             if index == 5:
@@ -316,7 +316,7 @@ def test_the_record_keeps_what_an_exception_of_the_system_holds(workers, policy)
     assert "can't decode byte 0xff" in str(made.errors[1])
 
 
-def test_a_function_that_begins_an_epoch():
+def test_an_on_error_function_cannot_start_an_epoch():
     def decide(error):
         iter(made)
         return "skip"
@@ -328,7 +328,7 @@ def test_a_function_that_begins_an_epoch():
     made = None
 
 
-def test_ctrl_c_in_a_function_comes_at_once():
+def test_ctrl_c_in_an_on_error_function_is_raised_at_once():
     asked = []
 
     def decide(error):
@@ -351,7 +351,7 @@ def test_ctrl_c_in_a_function_comes_at_once():
     assert asked == [5, 5], "it is asked again"
 
 
-def test_an_iterable_over_time_is_written_down():
+def test_a_timed_out_iterable_is_recorded():
     class Hangs(IterableDataset):
         def __iter__(self):
             import time
@@ -366,7 +366,7 @@ def test_an_iterable_over_time_is_written_down():
 
 
 @WORKERS
-def test_a_collate_function_for_mappings_of_the_users(workers):
+def test_custom_collate_entries_for_mappings_are_used(workers):
     import collections.abc
 
     def mine(batch, *, collate_fn_map=None):
@@ -380,7 +380,7 @@ def test_a_collate_function_for_mappings_of_the_users(workers):
 
 
 @WORKERS
-def test_a_function_of_the_users_that_calls_the_default_gets_what_torch_gives(workers):
+def test_default_collate_called_by_a_custom_function_behaves_as_in_torch(workers):
     def collate(samples):
         return torch_collate.default_collate(samples)
 
@@ -398,7 +398,7 @@ def test_a_function_of_the_users_that_calls_the_default_gets_what_torch_gives(wo
 
 
 @WORKERS
-def test_a_collate_function_that_changes_its_samples(workers):
+def test_a_collate_function_may_modify_its_samples(workers):
     def collate(samples):
         return {"y": torch.tensor([sample.pop("y") for sample in samples])}
 
@@ -409,7 +409,7 @@ def test_a_collate_function_that_changes_its_samples(workers):
     assert [error.index for error in made.errors] == [2]
 
 
-def test_nothing_is_proven_when_time_is_up(monkeypatch):
+def test_no_sample_is_blamed_when_the_search_times_out(monkeypatch):
     import time
 
     from unjam.deadlines import Deadline
@@ -426,7 +426,7 @@ def test_nothing_is_proven_when_time_is_up(monkeypatch):
     assert outlier.find(samples, collate, strict=False, fresh=True) == []
 
 
-def test_a_function_that_raises_about_decisions():
+def test_an_exception_of_an_on_error_function_is_raised():
     def decide(error):
         raise ValueError("Decision of mine")
 
@@ -434,7 +434,7 @@ def test_a_function_that_raises_about_decisions():
         list(DataLoader(Broken({5: ValueError("a")}), 4, on_error=decide))
 
 
-def test_a_file_name_that_is_no_text(tmp_path):
+def test_undecodable_file_names_are_logged(tmp_path):
     log = tmp_path / "errors.jsonl"
     name = os.fsdecode(b"img/\xff.jpg")
     list(DataLoader(Broken({5: ValueError(name)}), 4, on_error="skip", error_log=log))
@@ -443,20 +443,20 @@ def test_a_file_name_that_is_no_text(tmp_path):
     assert "ValueError: img/" in done.stdout
 
 
-def test_times_of_a_dataset_that_gives_all_at_once():
+def test_getitems_datasets_are_timed_by_batch():
     made = DataLoader(Whole("list"), 4, num_workers=1)
     list(made)
     assert made.statistics().stages["getitem"].slowest.startswith("batch ")
 
 
-def test_numbers_of_other_libraries():
+def test_numpy_indices_are_reported_as_numbers():
     made = DataLoader(Named(), sampler=[np.int64(n) for n in range(8)], on_error="skip")
     list(made)
     assert made.errors[0].place == "sample 3 (batch 3, this process)"
     assert "img/3.jpg" in made.errors[0].key
 
 
-def test_the_odd_shape_is_named_and_not_the_graph():
+def test_the_odd_shape_is_reported_before_the_autograd_graph():
     class Grows(Dataset):
         def __len__(self):
             return 4
@@ -471,7 +471,7 @@ def test_the_odd_shape_is_named_and_not_the_graph():
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @WORKERS
-def test_tensors_that_cannot_be_looked_at(workers):
+def test_nested_tensors_raise_the_torch_error(workers):
     class Nested(Dataset):
         def __len__(self):
             return 2
@@ -483,7 +483,7 @@ def test_tensors_that_cannot_be_looked_at(workers):
         list(DataLoader(Nested(), 1, num_workers=workers))
 
 
-def test_one_exception_raised_again_and_again():
+def test_one_exception_object_raised_repeatedly():
     error = ValueError("one")
     made = DataLoader(Broken({5: error, 9: error}), 4, on_error="skip")
     list(made)
@@ -493,7 +493,7 @@ def test_one_exception_raised_again_and_again():
     assert len(error.__notes__) == 2
 
 
-def test_what_is_no_exception_passes_without_workers():
+def test_base_exceptions_propagate_without_workers():
     import asyncio
 
     with pytest.raises(asyncio.CancelledError):
@@ -503,7 +503,7 @@ def test_what_is_no_exception_passes_without_workers():
 # -- what a review found -----------------------------------------------------------------------------------------------
 
 
-def test_a_dead_worker_with_a_living_child_is_buried(tmp_path):
+def test_a_dead_worker_with_a_living_child_is_replaced(tmp_path):
     class Forks(Dataset):
         def __len__(self):
             return 8
@@ -520,7 +520,7 @@ def test_a_dead_worker_with_a_living_child_is_buried(tmp_path):
     (tmp_path / "done").touch()
 
 
-def test_ctrl_c_while_a_death_is_written_up(tmp_path, monkeypatch):
+def test_ctrl_c_while_a_death_is_recorded(tmp_path, monkeypatch):
     made = DataLoader(DiesAt(5, tmp_path / "marker"), 4, num_workers=1)
     incident = made._state.recorder.incident
 
@@ -541,7 +541,7 @@ def test_ctrl_c_while_a_death_is_written_up(tmp_path, monkeypatch):
     assert got.count("stop") == 1
 
 
-def test_ctrl_c_while_a_batch_is_opened(monkeypatch):
+def test_ctrl_c_while_a_batch_is_unpacked(monkeypatch):
     from unjam.loader.transport.unpacking import PackedBatch
 
     unpack, calls = PackedBatch.unpack, []
@@ -573,7 +573,7 @@ class Large(Dataset):
         return torch.full((20000,), index)
 
 
-def test_a_sample_that_has_finished_is_not_ended_with_the_next(monkeypatch, tmp_path):
+def test_a_finished_sample_does_not_time_out_the_next(monkeypatch, tmp_path):
     """Between the look and the signal the worker went on: nobody is over time any more."""
     from unjam.loader.pool import process_pool
 
@@ -597,7 +597,7 @@ def test_a_sample_that_has_finished_is_not_ended_with_the_next(monkeypatch, tmp_
     assert made.errors == ()
 
 
-def test_a_function_that_raises_holds_nothing():
+def test_a_raising_on_error_function_keeps_nothing_alive():
     def decide(error):
         raise ZeroDivisionError("mine")
 
@@ -612,7 +612,7 @@ def test_a_function_that_raises_holds_nothing():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_worker_that_is_replaced_between_epochs_has_the_epochs_seed():
+def test_a_worker_replaced_between_epochs_uses_the_epoch_seed():
     from torch.utils.data.datapipes.iter import IterableWrapper
 
     pipe = IterableWrapper(range(40)).shuffle().sharding_filter()
@@ -625,7 +625,7 @@ def test_a_worker_that_is_replaced_between_epochs_has_the_epochs_seed():
     del made
 
 
-def test_indices_that_do_not_compare():
+def test_array_indices_are_supported():
     class Arrays(Dataset):
         def __len__(self):
             return 6
@@ -637,7 +637,7 @@ def test_indices_that_do_not_compare():
     assert [len(batch) for batch in made] == [2, 2, 2]
 
 
-def test_a_signal_that_user_code_wants_for_itself(tmp_path):
+def test_user_code_may_handle_sigusr2(tmp_path):
     def init(worker):
         signal.signal(signal.SIGUSR2, lambda *_: os._exit(9))
 
@@ -667,14 +667,14 @@ class HangsAt(Dataset):
         return index
 
 
-def test_a_timeout_past_the_last_restart_says_what_it_was():
+def test_a_timeout_without_restarts_left_names_the_sample():
     made = DataLoader(HangsAt(3), 4, num_workers=1, sample_timeout=1, max_restarts=0)
     with pytest.raises(SampleTimeoutError, match=r"max_restarts allows.*on sample 3 "):
         list(made)
     assert made.incidents[0].kind == "timeout"
 
 
-def test_a_timeout_that_is_retried_is_written_down(tmp_path):
+def test_a_retried_timeout_is_recorded(tmp_path):
     log = tmp_path / "errors.jsonl"
     made = DataLoader(
         HangsAt(3, tmp_path / "marker"), 4, num_workers=1, sample_timeout=1, on_error="retry", error_log=log
@@ -685,7 +685,7 @@ def test_a_timeout_that_is_retried_is_written_down(tmp_path):
 
 
 @WORKERS
-def test_a_dataset_that_can_only_give_all_at_once(workers):
+def test_a_dataset_with_getitems_only(workers):
     class Only(Dataset):
         def __len__(self):
             return 8
@@ -700,7 +700,7 @@ def test_a_dataset_that_can_only_give_all_at_once(workers):
     assert type(made.errors[0].exception) is ValueError
 
 
-def test_a_worker_of_an_iterable_killed_between_epochs():
+def test_a_worker_of_an_iterable_killed_between_epochs_is_replaced():
     class Numbers(IterableDataset):
         def __iter__(self):
             return iter(range(4))

@@ -56,7 +56,7 @@ def test_the_users_exception_keeps_its_type(workers, make):
                 assert getattr(caught.value, name) == value
 
 
-def test_the_epoch_goes_on_after_a_raised_sample():
+def test_the_epoch_continues_after_a_sample_raises():
     iterator = iter(loader(Broken({5: ValueError("bad")})))
     got = [next(iterator)["y"].tolist()]
     with pytest.raises(ValueError, match="bad"):
@@ -66,7 +66,7 @@ def test_the_epoch_goes_on_after_a_raised_sample():
 
 
 @WORKERS
-def test_what_the_dataset_calls_the_sample(workers):
+def test_the_name_that_the_dataset_gives_a_sample_is_reported(workers):
     class Files(Broken):
         def __init__(self):
             super().__init__({13: ValueError("bad")})
@@ -85,7 +85,7 @@ def test_what_the_dataset_calls_the_sample(workers):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [StopIteration, GeneratorExit])
-def test_exceptions_that_would_end_a_loop(workers, kind):
+def test_exceptions_that_would_end_a_loop_are_converted(workers, kind):
     expected = RuntimeError if workers or kind is StopIteration else GeneratorExit
     with pytest.raises(expected):
         list(loader(Broken({13: kind("now")}), workers))
@@ -97,7 +97,7 @@ def test_exceptions_that_would_end_a_loop(workers, kind):
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_exceptions_that_would_end_the_program(kind):
+def test_exceptions_that_would_end_the_program_are_converted(kind):
     with pytest.raises(RuntimeError, match=kind.__name__) as caught:
         list(loader(Broken({13: kind("now")})))
     assert "sample 13 (batch 3, worker 1)" in notes(caught.value)
@@ -108,7 +108,7 @@ def test_exceptions_that_would_end_the_program(kind):
 
 
 @WORKERS
-def test_warnings_turned_into_errors(workers):
+def test_warnings_turned_into_errors_are_sample_errors(workers):
     class Warns(Broken):
         def __getitem__(self, index):
             if index == 13:
@@ -149,7 +149,7 @@ def test_a_failure_in_worker_init_fn_names_the_worker():
 
 
 @WORKERS
-def test_a_dataset_that_gives_all_samples_at_once(workers):
+def test_a_failing_sample_in_getitems_is_named(workers):
     class Bad(Bulk):
         def __getitem__(self, index):
             if index == 13:
@@ -164,7 +164,7 @@ def test_a_dataset_that_gives_all_samples_at_once(workers):
 
 
 @WORKERS
-def test_a_dataset_that_fails_only_all_at_once(workers):
+def test_a_getitems_failure_falls_back_to_single_samples(workers):
     class Bad(Bulk):
         def __getitems__(self, indices):
             if 13 in indices:
@@ -197,7 +197,7 @@ def test_skip_makes_the_batch_smaller(workers):
 
 
 @WORKERS
-def test_a_batch_without_samples_is_left_out(workers):
+def test_an_empty_batch_is_skipped(workers):
     bad = {index: ValueError("bad") for index in range(4, 8)}
     made = loader(Broken(bad), workers, on_error="skip")
     assert ys(made) == [list(range(n, n + 4)) for n in (0, 8, 12, 16, 20)]
@@ -222,7 +222,7 @@ def test_replace_keeps_the_size_and_is_reproducible(workers):
 
 
 @WORKERS
-def test_replace_where_a_batch_is_one_sample(workers):
+def test_replace_with_batches_of_one_sample(workers):
     made = DataLoader(Broken({5: ValueError("a")}), batch_size=1, num_workers=workers, on_error="replace")
     got = [batch["y"].item() for batch in made]
     assert len(got) == 24
@@ -230,7 +230,7 @@ def test_replace_where_a_batch_is_one_sample(workers):
 
 
 @WORKERS
-def test_replace_without_batches(workers):
+def test_replace_with_batching_disabled(workers):
     made = DataLoader(Broken({5: ValueError("a")}), batch_size=None, num_workers=workers, on_error="replace")
     got = [sample["y"] for sample in made]
     assert len(got) == 24
@@ -238,7 +238,7 @@ def test_replace_without_batches(workers):
 
 
 @WORKERS
-def test_retry(workers, tmp_path):
+def test_retry_repeats_a_failing_sample(workers, tmp_path):
     class Flaky(Broken):
         def __getitem__(self, index):
             if index == 5 and tried(tmp_path / f"{workers}") < 3:
@@ -253,7 +253,7 @@ def test_retry(workers, tmp_path):
 
 
 @WORKERS
-def test_retry_of_a_sample_that_does_not_fit(workers, tmp_path):
+def test_retry_repeats_a_sample_that_does_not_collate(workers, tmp_path):
     class Sometimes(Broken):
         def __getitem__(self, index):
             return None if index == 5 and tried(tmp_path / f"{workers}") < 3 else super().__getitem__(index)
@@ -267,7 +267,7 @@ def test_retry_of_a_sample_that_does_not_fit(workers, tmp_path):
 
 
 @WORKERS
-def test_indices_that_raise_are_no_sample(workers):
+def test_a_raising_index_list_is_not_a_sample_failure(workers):
     class Indices(list):
         def __iter__(self):
             yield from (4, 5)
@@ -278,7 +278,7 @@ def test_indices_that_raise_are_no_sample(workers):
 
 
 @WORKERS
-def test_retries_end(workers, tmp_path):
+def test_retries_are_limited(workers, tmp_path):
     class Never(Broken):
         def __getitem__(self, index):
             if index == 5:
@@ -293,7 +293,7 @@ def test_retries_end(workers, tmp_path):
 
 
 @WORKERS
-def test_a_function_decides_in_this_process(workers):
+def test_on_error_functions_run_in_the_training_process(workers):
     asked = []
 
     def decide(error):
@@ -314,7 +314,7 @@ def test_a_function_decides_in_this_process(workers):
 
 
 @WORKERS
-def test_a_function_that_always_retries_does_not_retry_for_ever(workers):
+def test_a_function_cannot_retry_for_ever(workers):
     asked = []
 
     def decide(error):
@@ -327,7 +327,7 @@ def test_a_function_that_always_retries_does_not_retry_for_ever(workers):
 
 
 @WORKERS
-def test_a_function_that_fails_itself(workers):
+def test_an_on_error_function_that_raises(workers):
     def decide(error):
         raise ZeroDivisionError("mine")
 
@@ -339,7 +339,7 @@ def test_a_function_that_fails_itself(workers):
 
 
 @WORKERS
-def test_a_function_that_closes_the_loader(workers):
+def test_an_on_error_function_may_close_the_loader(workers):
     def decide(error):
         iterator._driver.close()
         return "skip"
@@ -349,7 +349,7 @@ def test_a_function_that_closes_the_loader(workers):
 
 
 @WORKERS
-def test_a_function_that_asks_for_a_batch(workers):
+def test_an_on_error_function_cannot_request_a_batch(workers):
     def decide(error):
         next(iterator)
         return "skip"
@@ -361,7 +361,7 @@ def test_a_function_that_asks_for_a_batch(workers):
     iterator = None
 
 
-def test_persistent_workers_go_on_after_failures():
+def test_persistent_workers_continue_after_failures():
     made = loader(Broken({5: ValueError("a")}), on_error=lambda error: "skip", persistent_workers=True)
     assert [sum(map(len, ys(made))) for _ in range(3)] == [23, 23, 23]
     assert len(made.errors) == 3
@@ -392,13 +392,13 @@ def test_max_errors(workers, most, passes):
 
 
 @WORKERS
-def test_an_epoch_of_failures_only_is_never_silent(workers):
+def test_an_epoch_of_only_failures_raises(workers):
     with pytest.raises(TooManyErrorsError, match="all 24 samples") as caught:
         list(loader(Broken({n: OSError(f"no file {n}") for n in range(24)}), workers, on_error="skip"))
     assert re.search(r"24 x OSError: no file #, at .*faulty.py:\d+; samples 0, 1, 2", str(caught.value))
 
 
-def test_a_fraction_of_an_epoch_of_unknown_length():
+def test_a_max_errors_fraction_with_unknown_epoch_length():
     class Endless:
         def __iter__(self):
             return iter(range(n, n + 4) for n in range(0, 400, 4))
@@ -473,7 +473,7 @@ def test_the_odd_sample_is_named(workers, what, first, caplog):
 
 
 @WORKERS
-def test_where_torch_drops_a_key_or_casts_in_silence_something_is_said(workers, caplog):
+def test_dropped_keys_and_silent_casts_are_logged(workers, caplog):
     extra = {5: {"x": torch.zeros(4), "y": 5, "z": 1}}
     torchs = by_torch(Broken(extra), workers)
     assert len(torchs) == 6, "torch drops the key"
@@ -486,7 +486,7 @@ def test_where_torch_drops_a_key_or_casts_in_silence_something_is_said(workers, 
 
 
 @WORKERS
-def test_healthy_variety_is_no_oddity(workers):
+def test_healthy_variation_is_not_reported(workers):
     class Fine(Dataset):
         def __len__(self):
             return 16
@@ -504,7 +504,7 @@ def test_healthy_variety_is_no_oddity(workers):
 
 
 @WORKERS
-def test_a_function_of_the_users_that_filters(workers):
+def test_a_custom_collate_function_may_filter(workers):
     def collate(samples):
         return [sample["y"] for sample in samples if sample is not None]
 
@@ -512,7 +512,7 @@ def test_a_function_of_the_users_that_filters(workers):
 
 
 @WORKERS
-def test_a_collate_function_of_the_users_is_asked_who_is_to_blame(workers):
+def test_the_odd_sample_of_a_custom_collate_function_is_named(workers):
     def collate(samples):
         return {"y": torch.tensor([sample["y"] for sample in samples])}
 
@@ -536,7 +536,7 @@ def test_a_collate_function_of_the_users_is_asked_who_is_to_blame(workers):
 
 @WORKERS
 @pytest.mark.parametrize("what", ["collate_fn", "__getitems__"])
-def test_what_is_raised_runs_nothing_a_second_time(workers, what):
+def test_raising_an_error_does_not_rerun_user_code(workers, what):
     """Somebody's samples may count, write, or draw random numbers: the rest of the run must be as on torch."""
 
     class Counts(Broken):
@@ -576,7 +576,7 @@ def test_what_is_raised_runs_nothing_a_second_time(workers, what):
 
 
 @WORKERS
-def test_a_collate_function_that_fails_for_another_reason_blames_nobody(workers):
+def test_an_always_failing_collate_function_blames_no_sample(workers):
     def collate(samples):
         raise ZeroDivisionError("always")
 
@@ -587,7 +587,7 @@ def test_a_collate_function_that_fails_for_another_reason_blames_nobody(workers)
         list(loader(Broken({}), workers, collate_fn=collate, on_error="skip"))
 
 
-def test_a_batch_that_cannot_be_pickled():
+def test_an_unpicklable_batch_names_its_samples():
     import _thread
 
     class Unpicklable(Broken):
@@ -607,7 +607,7 @@ def test_a_batch_that_cannot_be_pickled():
 
 
 @WORKERS
-def test_an_iterable_says_how_far_it_was(workers):
+def test_an_iterable_error_reports_its_position(workers):
     with pytest.raises(ValueError, match="bad 7") as caught:
         list(DataLoader(BadStream(7, goes_on=False), batch_size=2, num_workers=workers))
     # of worker 1's 1, 3, 5, 7 the last
@@ -615,7 +615,7 @@ def test_an_iterable_says_how_far_it_was(workers):
 
 
 @WORKERS
-def test_an_iterator_that_can_go_on_loses_one_sample(workers):
+def test_a_resumable_iterator_loses_one_sample(workers):
     made = DataLoader(BadStream(7, goes_on=True), batch_size=2, num_workers=workers, on_error="skip")
     assert sorted(n for batch in made for n in batch.tolist()) == [n for n in range(12) if n != 7]
     assert made.errors[0].yielded == (3 if workers else 7)
@@ -625,7 +625,7 @@ def test_an_iterator_that_can_go_on_loses_one_sample(workers):
 
 
 @WORKERS
-def test_a_generator_cannot_go_on_and_that_is_said(workers, caplog):
+def test_a_failed_generator_ends_and_is_reported(workers, caplog):
     made = DataLoader(BadStream(7, goes_on=False), batch_size=2, num_workers=workers, on_error="skip")
     got = sorted(n for batch in made for n in batch.tolist())
     assert got == ([0, 1, 2, 3, 4, 5, 6, 8, 10] if workers else list(range(7)))
@@ -633,7 +633,7 @@ def test_a_generator_cannot_go_on_and_that_is_said(workers, caplog):
 
 
 @WORKERS
-def test_too_many_failures_of_an_iterable(workers):
+def test_max_errors_applies_to_iterables(workers):
     made = DataLoader(BadStream(11, goes_on=True), batch_size=4, num_workers=workers, on_error="skip", max_errors=0)
     with pytest.raises(TooManyErrorsError, match="bad #"):
         list(made)
@@ -649,7 +649,7 @@ def test_too_many_failures_of_an_iterable(workers):
 
 
 @WORKERS
-def test_retrying_an_iterable(workers):
+def test_retry_applies_to_iterables(workers):
     made = DataLoader(BadStream(7, goes_on=True), batch_size=2, num_workers=workers, on_error="retry")
     assert sorted(n for batch in made for n in batch.tolist()) == [n for n in range(12) if n != 7]
     with pytest.raises(ValueError, match="bad 7"):
@@ -660,7 +660,7 @@ def test_retrying_an_iterable(workers):
 
 
 @WORKERS
-def test_the_error_log(workers, tmp_path):
+def test_the_error_log_holds_one_line_per_failure(workers, tmp_path):
     path = tmp_path / "errors.jsonl"
     path.write_text('{"kind": "sample", "what": "half a li')  # a process was killed while it wrote
     made = loader(Broken({5: ValueError("ü\n2"), 8: None}), workers, on_error="skip", error_log=path)
@@ -691,7 +691,7 @@ def test_an_incident_of_another_version_can_be_read():
             Incident.from_json(bad)
 
 
-def test_a_log_that_cannot_be_written_does_not_stop_the_training(tmp_path, caplog):
+def test_an_unwritable_error_log_does_not_stop_the_training(tmp_path, caplog):
     path = tmp_path / "errors.jsonl"
     path.mkdir()
     made = loader(Broken({5: ValueError("a"), 9: ValueError("b")}), 0, on_error="skip", error_log=path)
@@ -710,7 +710,7 @@ def test_failures_are_logged_with_back_off(caplog):
 
 
 @WORKERS
-def test_statistics(workers):
+def test_statistics_count_batches_samples_and_failures(workers):
     made = loader(Broken({}), workers)
     assert made.statistics().samples == 0
     list(made)
@@ -745,7 +745,7 @@ def test_statistics_name_the_slowest_sample():
     assert held
 
 
-def test_a_copy_of_a_loader_has_its_own_record():
+def test_a_copied_loader_has_its_own_error_record():
     import copy
 
     made = loader(Broken({5: ValueError("a")}), 0, on_error="skip")

@@ -60,7 +60,7 @@ def expect(batches, without=()):
 )
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("phase", PHASES)
-def test_once(phase, way, method, persistent, tmp_path):
+def test_a_fault_that_happens_once_is_recovered(phase, way, method, persistent, tmp_path):
     if phase == "loading" and method == "fork":
         phase = "getitem"  # a forked worker loads nothing: the cell is another sample's
     faults = Faults(phase, way, str(tmp_path / "marker"), at=21 if persistent else 5)
@@ -81,7 +81,7 @@ def test_once(phase, way, method, persistent, tmp_path):
     ("phase", "method"),
     [("loading", "spawn"), ("pickle", "forkserver")],
 )
-def test_once_by_multiprocessing(phase, method, tmp_path):
+def test_a_fault_that_happens_once_is_recovered_in_multiprocessing_contexts(phase, method, tmp_path):
     faults = Faults(phase, "sigkill", str(tmp_path / "marker"))
     made = make(faults, method=method, workers=1)
     expect(list(made))
@@ -92,7 +92,7 @@ def test_once_by_multiprocessing(phase, method, tmp_path):
 @pytest.mark.parametrize("method", [None, "fork"], ids=["auto", "fork"])
 @pytest.mark.parametrize("way", ["sigkill", "sigsegv", "exit 0"])
 @pytest.mark.parametrize("phase", PHASES)
-def test_always(phase, way, method):
+def test_a_fault_that_always_happens_is_an_error(phase, way, method):
     if phase == "loading" and method == "fork":
         phase = "init"
     faults = Faults(phase, way)
@@ -116,7 +116,7 @@ def test_always(phase, way, method):
 
 @pytest.mark.parametrize("policy", ["skip", "replace", "function"])
 @pytest.mark.parametrize("phase", ["getitem", "collate", "pickle", "send"])
-def test_a_sample_that_ends_its_worker_is_handed_to_the_policy(phase, policy, tmp_path):
+def test_a_sample_that_kills_its_worker_goes_to_the_policy(phase, policy, tmp_path):
     faults = Faults(phase, "sigkill")
     made = make(faults, on_error=(lambda error: "skip") if policy == "function" else policy)
     batches = list(made)
@@ -132,7 +132,7 @@ def test_a_sample_that_ends_its_worker_is_handed_to_the_policy(phase, policy, tm
     assert error.decision == ("replace" if phase == "getitem" and policy == "replace" else "skip")
 
 
-def test_a_sample_that_ends_its_worker_is_retried(tmp_path):
+def test_a_sample_that_kills_its_worker_is_retried(tmp_path):
     class Twice(Faults):
         def __getitem__(self, index):
             if index == 5 and tried(tmp_path / "count") <= 3:
@@ -143,7 +143,7 @@ def test_a_sample_that_ends_its_worker_is_retried(tmp_path):
     assert (tmp_path / "count").stat().st_size == 4
 
 
-def test_a_dataset_that_gives_all_samples_at_once_shows_which_it_is():
+def test_the_killing_sample_is_identified_with_getitems():
     class Bulk(Faults):
         def __getitems__(self, indices):
             return [self[index] for index in indices]
@@ -199,7 +199,7 @@ def test_a_worker_killed_between_epochs(persistent):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV], ids=lambda n: n.name)
-def test_a_worker_killed_while_it_is_stopped(number):
+def test_a_worker_killed_while_it_is_being_stopped(number):
     made = make(Faults("getitem", "hang", at=23))
     iterator = iter(made)
     next(iterator)
@@ -238,7 +238,7 @@ def test_a_sample_of_an_iterable_that_always_kills_ends_the_epoch(tmp_path):
     ("phase", "way"),
     [("getitem", "hang"), ("getitem", "hold"), ("getitem", "spin"), ("collate", "hold"), ("pickle", "hang")],
 )
-def test_over_time(phase, way):
+def test_a_timed_out_sample_is_an_error(phase, way):
     made = make(Faults(phase, way), method="fork" if way == "hang" else None, sample_timeout=1.5)
     with pytest.raises(SampleTimeoutError) as caught:
         list(made)
@@ -250,7 +250,7 @@ def test_over_time(phase, way):
     assert "faulty.py" in caught.value.incident.location
 
 
-def test_over_time_the_policy_decides(tmp_path):
+def test_a_timed_out_sample_goes_to_the_policy(tmp_path):
     made = make(Faults("getitem", "hang"), sample_timeout=1.5, on_error="skip")
     expect(list(made), [5])
     assert isinstance(made.errors[0].exception, SampleTimeoutError)
@@ -261,7 +261,7 @@ def test_over_time_the_policy_decides(tmp_path):
     expect(list(made))
 
 
-def test_over_time_for_a_whole_batch_at_once():
+def test_sample_timeout_applies_to_a_getitems_batch():
     class Slow(Faults):
         def __getitems__(self, indices):
             time.sleep(3 if 0 in indices else 0)
@@ -271,7 +271,7 @@ def test_over_time_for_a_whole_batch_at_once():
     expect(list(make(Slow(length=24), sample_timeout=2)))
 
 
-def test_a_healthy_slow_sample_is_left_alone():
+def test_a_slow_but_healthy_sample_is_not_interrupted():
     class Slow(Faults):
         def __getitem__(self, index):
             time.sleep(0.3)
@@ -282,14 +282,14 @@ def test_a_healthy_slow_sample_is_left_alone():
     assert made.incidents == ()
 
 
-def test_a_suspended_worker_is_told_to_go_on():
+def test_a_suspended_worker_is_continued():
     made = make(Faults("getitem", "sigstop"), sample_timeout=30)
     expect(list(made))
     assert made.incidents[0].kind == "suspended"
     assert made.statistics().restarts == 0
 
 
-def test_a_worker_that_is_suspended_for_ever_is_replaced():
+def test_a_permanently_suspended_worker_is_replaced():
     made = make(Faults(), warn_after=0.2)
     iterator = iter(made)
     stop = threading.Event()
@@ -332,7 +332,7 @@ def test_silence_before_the_first_sample_is_explained(phase, caplog):
     assert any("faulty.py" in record.getMessage() for record in caplog.records)
 
 
-def test_what_a_worker_waits_for():
+def test_the_wait_of_a_worker_is_described():
     import socket
 
     from unjam.system import waiting
@@ -406,7 +406,7 @@ def test_an_exception_in_the_loop_body():
                 1 / 0
 
 
-def test_the_parent_forks_while_workers_are_at_work():
+def test_the_parent_may_fork_while_workers_run():
     iterator = iter(make(Faults()))
     batches = [next(iterator)]
     pid = os.fork()

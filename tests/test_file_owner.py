@@ -33,18 +33,18 @@ from unjam.system.stacks import Frame
         "<ipython-input-3-abc>",
     ],
 )
-def test_the_users(file):
+def test_user_files_are_recognised(file):
     assert is_users(file)
     assert not is_installed(file)
 
 
 @pytest.mark.parametrize("file", [os.__file__, subprocess.__file__, "<frozen importlib._bootstrap>"])
-def test_pythons(file):
+def test_python_files_are_recognised(file):
     assert is_pythons(file)
     assert not is_users(file)
 
 
-def test_another_interpreters(tmp_path):
+def test_files_of_another_interpreter_are_recognised(tmp_path):
     """`unjam why` looks at programs of other Pythons."""
     library = tmp_path / "lib" / "python3.9"
     library.mkdir(parents=True)
@@ -56,7 +56,7 @@ def test_another_interpreters(tmp_path):
     assert not is_pythons(str(library / "site-packages" / "requests" / "api.py"))
 
 
-def test_installed_and_ours():
+def test_installed_and_unjam_files_are_recognised():
     assert is_installed(torch.__file__)
     assert is_installed(os.path.join(sysconfig.get_paths()["purelib"], "anything.py"))
     assert is_ours(file_owner.__file__)
@@ -64,7 +64,7 @@ def test_installed_and_ours():
     assert is_users(str(example("UJ501", "broken"))), "the rules' own programs stand for a user's"
 
 
-def test_a_folder_that_pip_filled(tmp_path, monkeypatch):
+def test_a_pip_target_folder_is_recognised(tmp_path, monkeypatch):
     """`pip install --target`, Bazel, module files of a cluster; the user's own files may lie beside."""
     record = tmp_path / "lib_a-1.0.dist-info"
     record.mkdir()
@@ -76,7 +76,7 @@ def test_a_folder_that_pip_filled(tmp_path, monkeypatch):
     assert is_users(str(tmp_path / "train.py"))
 
 
-def test_a_death_in_our_own_code_is_nobodys_sample():
+def test_a_crash_in_unjam_code_blames_no_sample():
     ours = Frame(file_owner.__file__, 3, "cap_threads")
     library = Frame(torch.__file__, 3, "set_num_threads")
     users = Frame("/home/me/unjam/data.py", 3, "__getitem__")
@@ -85,7 +85,7 @@ def test_a_death_in_our_own_code_is_nobodys_sample():
     assert not ProcessEnd(1, 0, -11, "SIGSEGV", "3", ()).by_our_own
 
 
-def test_checked_in_a_folder_with_such_a_name(tmp_path):
+def test_check_works_in_a_folder_named_like_a_library(tmp_path):
     folder = tmp_path / "unjam" / "lib" / "python3"
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(

@@ -22,14 +22,14 @@ from support import Counting, Squares
 TORCH = torch.utils.data.DataLoader
 
 
-def test_the_class():
+def test_the_class_is_a_torch_dataloader():
     assert unjam.DataLoader.__name__ == "DataLoader"
     assert issubclass(unjam.DataLoader, TORCH)
     assert unjam.DataLoader[int]
     assert "__init__" in vars(unjam.DataLoader)
 
 
-def test_the_signature_is_torchs_with_ours_keyword_only_and_optional():
+def test_extra_arguments_are_keyword_only_and_optional():
     ours, theirs = (inspect.signature(cls.__init__).parameters for cls in (unjam.DataLoader, TORCH))
     assert list(ours)[: len(theirs)] == list(theirs)
     for name, parameter in theirs.items():
@@ -39,7 +39,7 @@ def test_the_signature_is_torchs_with_ours_keyword_only_and_optional():
         assert ours[name].default is not inspect.Parameter.empty
 
 
-def test_every_public_attribute_is_an_argument_and_nothing_else():
+def test_public_attributes_are_exactly_the_arguments():
     loader = unjam.DataLoader(Squares(), batch_size=2, num_workers=1)
     arguments = set(inspect.signature(unjam.DataLoader.__init__).parameters)
     assert {name for name in vars(loader) if not name.startswith("_")} <= arguments
@@ -47,7 +47,7 @@ def test_every_public_attribute_is_an_argument_and_nothing_else():
     assert {name for name in vars(loader) if not name.startswith("_")} <= arguments
 
 
-def test_rebuilt_from_its_public_attributes():
+def test_a_loader_can_be_rebuilt_from_its_public_attributes():
     """As ignite does, and accelerate with getattr."""
     loader = unjam.DataLoader(Squares(), batch_size=2, num_workers=1, worker_threads=3, memory_budget=10**6)
     public = {k: v for k, v in vars(loader).items() if not k.startswith("_")}
@@ -59,7 +59,7 @@ def test_rebuilt_from_its_public_attributes():
             getattr(loader, name)
 
 
-def test_the_iterators_are_torchs_kind():
+def test_iterators_subclass_torch_iterators():
     inline, workers = iter(unjam.DataLoader(Squares())), iter(unjam.DataLoader(Squares(), num_workers=1))
     assert isinstance(inline, _SingleProcessDataLoaderIter)
     assert isinstance(workers, _MultiProcessingDataLoaderIter)
@@ -77,7 +77,7 @@ def test_the_iterators_are_torchs_kind():
     assert process.exitcode == 0
 
 
-def test_what_the_loader_shows():
+def test_private_attributes_used_by_frameworks_exist():
     loader = unjam.DataLoader(Squares(), batch_size=2, num_workers=1)
     assert loader._auto_collation
     assert loader._index_sampler is loader.batch_sampler
@@ -88,7 +88,7 @@ def test_what_the_loader_shows():
     assert type(loader.batch_sampler) is torch.utils.data.BatchSampler
 
 
-def test_lightning_ends_persistent_workers_between_epochs():
+def test_lightning_can_stop_persistent_workers_between_epochs():
     loader = unjam.DataLoader(Squares(6), num_workers=1, persistent_workers=True)
     for _ in range(2):
         assert len(list(loader)) == 6
@@ -130,7 +130,7 @@ class Infinite(unjam.DataLoader):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_infinite_loaders(workers):
+def test_infinite_loader_subclasses_work(workers):
     loader = Infinite(Squares(10), batch_size=5, num_workers=workers)
     for _ in range(3):
         assert [i for _, indices in loader for i in indices.tolist()] == list(range(10))
@@ -138,7 +138,7 @@ def test_infinite_loaders(workers):
     assert len(list(loader)) == 2
 
 
-def test_samplers_are_read_anew_each_epoch():
+def test_samplers_are_read_again_each_epoch():
     class Growing:
         def __init__(self):
             self.epoch = 0
@@ -167,7 +167,7 @@ def test_the_context_is_checked_on_assignment():
 
 
 @pytest.mark.parametrize("how", [lambda x: pickle.loads(pickle.dumps(x)), copy.copy, copy.deepcopy])
-def test_pickled_and_copied(how):
+def test_loaders_can_be_pickled_and_copied(how):
     loader = unjam.DataLoader(Squares(6), num_workers=1, persistent_workers=True, worker_threads=2)
     list(loader)
     again = how(loader)
@@ -177,7 +177,7 @@ def test_pickled_and_copied(how):
     assert len(list(loader)) == 6
 
 
-def test_weakly_referenced():
+def test_loaders_and_iterators_can_be_weakly_referenced():
     loader = unjam.DataLoader(Squares(), num_workers=1)
     reference = weakref.ref(loader)
     iterator = iter(loader)
@@ -202,7 +202,7 @@ def test_num_workers_may_change_between_epochs():
     assert len(list(loader)) == 6
 
 
-def test_the_profilers_range_is_there_when_somebody_looks():
+def test_the_torch_profiler_sees_its_range():
     from torch.profiler import ProfilerActivity, profile
 
     loader = unjam.DataLoader(Squares(4), num_workers=1)

@@ -73,7 +73,7 @@ def test_lightning(tmp_path, persistent):
     assert used == [unjam.DataLoader] * 16
 
 
-def test_fabric_puts_a_distributed_sampler_in():
+def test_fabric_inserts_a_distributed_sampler():
     """It builds the loader anew from what it was given."""
     lightning = pytest.importorskip("lightning.fabric", reason="pip install unjam[frameworks]")
     from lightning.fabric.utilities.data import _update_dataloader
@@ -117,7 +117,7 @@ def test_transformers_trainer(tmp_path):
     assert result.global_step == 6
 
 
-def test_ignite_rebuilds_it():
+def test_ignite_rebuilds_the_loader():
     ignite = pytest.importorskip("ignite.engine", reason="pip install unjam[frameworks]")
     from ignite import distributed as idist
 

@@ -42,10 +42,10 @@ def frame(tmp_path):
         (11, []),
     ],
 )
-def test_held(frame, line, expected):
+def test_held_locks_are_read_from_source_lines(frame, line, expected):
     assert [expression for expression, _, _ in held((frame(line),), ())] == expected
 
 
 @pytest.mark.parametrize(("line", "expected"), [(2, ["lock"]), (3, []), (4, ["lock"]), (6, ["other"]), (8, ["lock"])])
-def test_wanted(frame, line, expected):
+def test_wanted_locks_are_read_from_source_lines(frame, line, expected):
     assert wanted(frame(line)) == expected

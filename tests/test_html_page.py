@@ -104,7 +104,7 @@ def data_of(text):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
 
 
-def test_a_million_samples_fit():
+def test_a_page_of_a_million_samples_stays_small():
     text = run_page(batches=40_000, samples=25, workers=8)
     assert len(text.encode()) < 3_000_000
     data = data_of(text)
@@ -112,7 +112,7 @@ def test_a_million_samples_fit():
     assert sum(bar[7] for bar in data["timelines"][0]["bars"]) == 1_000_000, "put together, and none lost"
 
 
-def test_nothing_is_lost_when_bars_are_put_together():
+def test_merging_bars_loses_no_samples():
     picture = of_run(a_run(batches=9000))
     assert len(picture.bars) <= MOST_BARS
     assert sum(bar.samples for bar in picture.bars) == 9000 * 32
@@ -126,7 +126,7 @@ def test_nothing_is_lost_when_bars_are_put_together():
     [lambda evil: run_page(evil=evil), lambda evil: page.of_tune(a_climb(evil), "1", evil)],
     ids=["run", "tune"],
 )
-def test_what_the_program_says_cannot_break_out(make):
+def test_program_text_cannot_inject_markup(make):
     text = make(EVIL)
     assert text.count("<script") == 2
     assert text.count("</script>") == 2
@@ -136,7 +136,7 @@ def test_what_the_program_says_cannot_break_out(make):
     assert not [tag for tag in tags if re.search(r"\s(src|href)=(?!\"#)", tag)], "nothing is fetched"
 
 
-def test_it_says_everything_without_its_script():
+def test_the_page_is_complete_without_its_script():
     text = page.of_tune(a_climb(), "1", "unjam tune train.py")
     visible = re.sub(r"<(script|style).*?</\1>", "", text, flags=re.DOTALL)
     for words in (
@@ -236,7 +236,7 @@ def click_through(text, folder, *options):
 
 @NEEDS
 @pytest.mark.parametrize("size", ["1100,900", "390,800"], ids=["desk", "phone"])
-def test_clicking_through(tmp_path, size):
+def test_the_page_works_in_a_browser(tmp_path, size):
     said = click_through(run_page(evil=EVIL), tmp_path, f"--window-size={size}")
     whole, zoomed, moved = said["whole"], said["zoomed"], said["moved"]
     assert "fetch 15.0 ms, collate 2.00 ms, pack 1.00 ms" in said["hover"]
@@ -260,14 +260,14 @@ def test_clicking_through(tmp_path, size):
 
 
 @NEEDS
-def test_the_page_of_tune_in_a_browser(tmp_path):
+def test_the_tune_page_works_in_a_browser(tmp_path):
     said = click_through(page.of_tune(a_climb(EVIL), "1", "unjam tune train.py"), tmp_path)
     assert said["painted"]
     assert said["title"] == "unjam tune train.py"
 
 
 @NEEDS
-def test_it_prints(tmp_path):
+def test_the_page_can_be_printed(tmp_path):
     file = tmp_path / "page.html"
     file.write_text(run_page())
     subprocess.run(
@@ -280,7 +280,7 @@ def test_it_prints(tmp_path):
     assert pages >= 2
 
 
-def test_copies_to_a_device_have_a_row_a_chart_and_a_track():
+def test_device_copies_have_a_row_a_chart_and_a_track():
     copies = tuple(TimedCopy(n * 10_000_000, n * 10_000_000 + 2_000_000, 80_000_000, 0) for n in range(50))
     facts = dataclasses.replace(a_run(), copies=copies)
     text = run.page(advise(RunFacts("train.py", 5.0, (facts,))), "1.0")

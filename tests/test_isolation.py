@@ -21,7 +21,7 @@ from support import can_isolate, python, start_python, wait_until
 from unjam.system.isolation import landlock
 
 NOBODY = 65534
-ISOLATED = Path(__file__).with_name("isolated.py")
+ISOLATED = Path(__file__).with_name("run_isolated.py")
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ assert not os.path.exists(SHM)
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_no_original_changes(work, name):
+def test_no_original_file_changes(work, name):
     way, options = WAYS[name]
     skip_unless_possible(way, options)
     data = work / "data"
@@ -181,7 +181,7 @@ def test_no_original_changes(work, name):
     assert bool(said["said"]) == (way != "view")
 
 
-def test_a_native_write_is_refused_and_named(work):
+def test_refused_native_writes_are_named(work):
     skip_unless_possible("refused", {})
     make_data(work / "data")
     before = facts(work / "data")
@@ -233,7 +233,7 @@ def test_a_native_write_is_refused_and_named(work):
     assert f"{data}/overwrite" in said["said"]
 
 
-def test_python_code_that_is_not_redirected_is_refused(work):
+def test_writes_that_cannot_be_redirected_are_refused(work):
     skip_unless_possible("redirected", {})
     make_data(work / "data")
     before = facts(work / "data")
@@ -262,7 +262,7 @@ def test_python_code_that_is_not_redirected_is_refused(work):
 
 
 @pytest.mark.usefixtures("isolation")
-def test_a_view_within_a_view_begins_at_the_snapshot(work):
+def test_a_nested_view_starts_from_the_snapshot(work):
     (work / "old").write_text("before")
     code = """
         import os, pathlib
@@ -295,7 +295,7 @@ def test_a_view_within_a_view_begins_at_the_snapshot(work):
 
 
 @pytest.mark.usefixtures("isolation")
-def test_servers_outside_are_reached(work):
+def test_servers_outside_the_view_can_be_reached(work):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(work / "server"))
         server.listen(1)
@@ -309,7 +309,7 @@ def test_servers_outside_are_reached(work):
 
 
 @pytest.mark.usefixtures("isolation")
-def test_segments_of_shared_memory_are_the_programs_own(work):
+def test_shared_memory_segments_are_private_to_the_view(work):
     code = """
         import os
         from multiprocessing import shared_memory
@@ -331,7 +331,7 @@ def test_segments_of_shared_memory_are_the_programs_own(work):
 
 
 @pytest.mark.usefixtures("isolation")
-def test_what_the_layers_hold_is_limited(work):
+def test_the_size_of_the_layers_is_limited(work):
     code = """
         import errno
         from unjam.system.isolation import view
@@ -355,7 +355,7 @@ def test_what_the_layers_hold_is_limited(work):
 
 
 @pytest.mark.parametrize("name", ["view-root", "view-user"])
-def test_folders_of_the_original_are_renamed(work, name):
+def test_original_folders_can_be_renamed(work, name):
     """And so is a file from one place to another that is on the same file system outside."""
     way, options = WAYS[name]
     skip_unless_possible(way, options)
@@ -407,7 +407,7 @@ ODD = [
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a file system for the test needs root")
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.parametrize("user", [0, NOBODY])
-def test_every_mount_is_covered_whatever_its_name(work, user):
+def test_every_mount_is_covered(work, user):
     """Odd names, a file that is mounted by itself, and file systems below /run."""
     if user and (reason := confine.can_become(user)):
         pytest.skip(reason)
@@ -622,7 +622,7 @@ if __name__ == "__main__":
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", ["view-user", "refused-user", "redirected-user"])
-def test_check_finds_the_fault_and_leaves_the_files(work, name):
+def test_check_finds_the_fault_and_changes_no_file(work, name):
     way, options = WAYS[name]
     skip_unless_possible(way, options)
     data = work / "data"
@@ -668,7 +668,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_program_that_fails_for_a_refused_write_is_not_blamed(tmp_path):
+def test_a_failure_caused_by_a_refused_write_is_not_a_finding(tmp_path):
     skip_unless_possible("refused", {})
     (tmp_path / "train.py").write_text(NATIVE_CACHE)
     (tmp_path / "cache").mkdir()
@@ -702,7 +702,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.timeout(100)
-def test_temporary_files_are_there_again_in_a_trial(tmp_path):
+def test_removed_temporary_files_exist_again_in_a_trial(tmp_path):
     """The program has removed them by then."""
     skip_unless_possible("refused", {})
     (tmp_path / "train.py").write_text(TEMPORARY)
@@ -888,7 +888,7 @@ REDIRECTED_CASES = {
 
 
 @pytest.mark.parametrize("case", REDIRECTED_CASES)
-def test_a_program_with_redirected_files_behaves_as_outside(work, case):
+def test_a_program_behaves_the_same_with_redirected_files(work, case):
     data = work / "data"
     (data / "sub").mkdir(parents=True)
     (data / "sub" / "inner").touch()

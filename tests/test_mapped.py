@@ -46,7 +46,7 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rows.npy", "swapped.npy", "columns.npy"])
-def test_arrays(files, name):
+def test_numpy_files_are_mapped(files, name):
     rows = unjam.mapped(files / name)
     assert len(rows) == 20
     assert rows[3].tolist() == rows[-17].tolist() == rows[np.int64(3)].tolist() == [9, 10, 11]
@@ -57,7 +57,7 @@ def test_arrays(files, name):
         rows[20]
 
 
-def test_other_files(files):
+def test_binary_safetensors_and_arrow_files_are_mapped(files):
     assert unjam.mapped(files / "rows.bin", dtype="float32", shape=(-1, 3))[4].tolist() == [12, 13, 14]
     assert unjam.mapped(files / "rows.bin", dtype=torch.float32)[4] == 4
     row = unjam.mapped(files / "rows.safetensors")[5]
@@ -75,7 +75,7 @@ def test_other_files(files):
 
 @pytest.mark.parametrize("loader", [TorchLoader, unjam.DataLoader])
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_in_one_line(files, loader, method):
+def test_a_mapped_dataset_is_built_in_one_line(files, loader, method):
     dataset = unjam.MappedDataset(files / "rows.npy", files / "labels.npy")
     found = list(loader(dataset, batch_size=5, num_workers=2, multiprocessing_context=method))
     assert torch.equal(torch.cat([x for x, _ in found]), torch.from_numpy(ROWS.copy()))
@@ -92,7 +92,7 @@ def test_names_transforms_and_columns_of_other_kinds(files):
     assert unjam.MappedDataset(files / "rows.npy")[0].tolist() == [0, 1, 2]
 
 
-def test_it_travels_as_its_path(files):
+def test_mapped_files_are_pickled_as_their_path(files):
     rows = unjam.mapped(files / "rows.npy")
     sent = pickle.dumps(rows)
     assert len(sent) < 1000
@@ -102,7 +102,7 @@ def test_it_travels_as_its_path(files):
         pickle.loads(sent)
 
 
-def test_what_cannot_be_mapped_says_why(files):
+def test_unmappable_files_are_explained(files):
     def fails(match, name, content=None, **options):
         if content is not None:
             (files / name).write_bytes(content)

@@ -47,14 +47,14 @@ def said(watched: Watched, *cases) -> list[Finding]:
     return [named(one) for one in explanations(Knowledge(watched, cases))]
 
 
-def test_nothing_is_said_about_a_program_of_which_nothing_is_known():
+def test_no_facts_yield_no_findings():
     watched, _ = program()
     assert said(watched) == []
     assert said(dataclasses.replace(watched, outcome="failed")) == []
     assert said(dataclasses.replace(watched, outcome="frozen")) == []
 
 
-def test_every_mechanism_has_a_rule_that_names_what_it_says():
+def test_every_explanation_has_a_rule():
     kinds = {
         kind for module in MECHANISMS for kind in vars(module).values()
         if isinstance(kind, type) and kind.__module__ == module.__name__ and "culprit" in getattr(kind, "__dataclass_fields__", {})
@@ -63,7 +63,7 @@ def test_every_mechanism_has_a_rule_that_names_what_it_says():
     assert kinds == named_kinds
 
 
-def test_a_worker_that_reads_what_was_open_before_it_began():
+def test_handles_inherited_by_workers_are_found():
     shared = Resource("self.sock", "socket", "socket:[1]", inherited=True)
     watched, _ = program("failed", failures=[failure(reach=(shared,))])
     (found,) = said(watched)
@@ -74,13 +74,13 @@ def test_a_worker_that_reads_what_was_open_before_it_began():
     assert said(program("failed", failures=[main])[0]) == []
 
 
-def test_one_worker_shares_a_file_with_nobody():
+def test_one_worker_alone_shares_no_file():
     watched, loader = program("failed", failures=[failure(reach=(Resource("f", "file", "/data", inherited=True),))])
     loader.facts = dataclasses.replace(loader.facts, workers=1)
     assert said(watched) == []
 
 
-def test_a_limit_that_the_program_set_is_named_with_its_line():
+def test_limits_set_by_the_program_are_named_with_their_line():
     too_large = failure(type_name="OSError", errno=27, limits={"RLIMIT_FSIZE": 4096}, stage="collate", index="")
     watched, _ = program("failed", failures=[too_large], limits=[LimitSet("RLIMIT_FSIZE", 4096, HERE)])
     (found,) = said(watched)
@@ -89,12 +89,12 @@ def test_a_limit_that_the_program_set_is_named_with_its_line():
     assert "4,096" in found.title
 
 
-def test_an_error_that_a_limit_does_not_explain_is_not_blamed_on_one():
+def test_unrelated_errors_are_not_blamed_on_limits():
     watched, _ = program("failed", failures=[failure(type_name="OSError", errno=2, limits={"RLIMIT_FSIZE": 4096})])
     assert said(watched) == []
 
 
-def test_a_full_file_system_is_named_by_what_is_used_up():
+def test_a_full_file_system_names_the_exhausted_resource():
     full = failure(type_name="OSError", errno=28, full=(("/data", "all 1,000 inodes"),))
     (found,) = said(program("failed", failures=[full])[0])
     assert "inodes" in found.title
@@ -102,7 +102,7 @@ def test_a_full_file_system_is_named_by_what_is_used_up():
 
 
 @pytest.mark.parametrize("uses", [True, False])
-def test_hash_differs_in_workers_that_are_new_interpreters(uses):
+def test_hash_seeds_that_differ_in_workers_are_found_when_used(uses):
     watched, loader = program()
     path = SETTING + HASH
     loader.epochs[0].held = {path: "1"} if uses else {}
@@ -123,14 +123,14 @@ def test_hash_differs_in_workers_that_are_new_interpreters(uses):
     assert codes == (["UJ533"] if uses else [])
 
 
-def test_a_setting_that_harms_nobody_is_not_reported():
+def test_harmless_settings_are_not_reported():
     watched, loader = program()
     loader.epochs[0].held = {SETTING + "the working folder": "1"}
     loader.epochs[0].worker_held = {0: {SETTING + "the working folder": "2"}}
     assert said(watched) == []
 
 
-def test_two_workers_that_write_one_open_file():
+def test_two_workers_writing_one_open_file_are_found():
     written = [WrittenFile("/out.csv", 11, 0, HERE), WrittenFile("/out.csv", 12, 1, HERE)]
     (found,) = said(program(written=written)[0])
     assert (found.rule.code, found.culprit) == ("UJ537", "out.csv")
@@ -143,7 +143,7 @@ def moments(values: list[int], **held) -> list[Moment]:
     ]
 
 
-def test_memory_that_grows_with_every_batch_and_the_list_that_keeps_it():
+def test_growing_memory_names_the_list_that_holds_it():
     watched, loader = program()
     loader.epochs[0].moments = moments(
         [(400 + 20 * at) << 20 for at in range(20)],
@@ -154,21 +154,21 @@ def test_memory_that_grows_with_every_batch_and_the_list_that_keeps_it():
     assert (found.rule.code, found.culprit) == ("UJ410", "records")
 
 
-def test_a_cache_that_reaches_its_bound_is_no_growth():
+def test_a_cache_that_reaches_its_limit_is_not_growth():
     watched, loader = program()
     loader.epochs[0].moments = moments([(400 + min(200, 40 * at)) << 20 for at in range(24)])
     assert said(watched) == []
 
 
 @pytest.mark.parametrize(("waited", "severity"), [(1.0, None), (3.0, Severity.NOTE), (20.0, Severity.WARNING)])
-def test_a_training_that_waits_gets_an_answer(waited, severity):
+def test_a_training_that_waits_for_data_is_reported(waited, severity):
     watched, loader = program()
     loader.epochs[0] = WatchedEpoch(0, seconds=waited + 5, waited=waited, loaded=100, loading=waited)
     found = said(watched)
     assert [one.weight for one in found] == ([severity] if severity else [])
 
 
-def test_the_lines_that_the_time_goes_into_are_named():
+def test_the_lines_that_take_the_time_are_named():
     watched, loader = program()
     loader.epochs[0] = WatchedEpoch(0, seconds=25, waited=20, loaded=100, loading=20)
     case = empty_case()
@@ -187,7 +187,7 @@ def finding(code: str, basis, **fields) -> Finding:
     return Finding(BY_CODE[code].RULE, code, code, (), basis, "help", **fields)
 
 
-def test_a_cause_goes_before_a_symptom_and_makes_it_evidence():
+def test_a_cause_turns_its_symptom_into_evidence():
     from unjam.doctor.proof import AGREES, OBSERVED
 
     symptom = finding("UJ310", OBSERVED)
@@ -204,7 +204,7 @@ def test_a_refuted_explanation_hides_nothing():
     assert ranked([place, guess], stopped=True)[0].rule.code == "UJ303"
 
 
-def test_findings_about_other_symptoms_stay():
+def test_findings_about_other_symptoms_are_kept():
     from unjam.doctor.proof import AGREES, OBSERVED
 
     cause = finding("UJ411", AGREES, depth=2, accounts_for=("raised",))

@@ -62,7 +62,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("policy", ["skip", *(["raise"] if "UNJAM_LONG" in os.environ else [])])
-def test_killed_by_the_system(policy, cgroup, tmp_path):
+def test_real_memory_kills_shrink_the_pool(policy, cgroup, tmp_path):
     text = PROGRAM.format(tests=os.path.dirname(__file__), procs=str(cgroup / "cgroup.procs"), policy=policy)
     done = script(tmp_path, text, warm=False)
     out = done.stdout
@@ -84,7 +84,7 @@ def simulate(monkeypatch, counts):
     monkeypatch.setattr(exit_status, "oom_kills", lambda: Kills(next(seen), "cgroup"))
 
 
-def test_the_pool_shrinks(monkeypatch, tmp_path, caplog):
+def test_a_memory_kill_shrinks_the_pool(monkeypatch, tmp_path, caplog):
     simulate(monkeypatch, [0, 1, 1, 1])
     made = DataLoader(
         Faults("getitem", "sigkill", str(tmp_path / "marker")), batch_size=4, num_workers=2, persistent_workers=True
@@ -99,7 +99,7 @@ def test_the_pool_shrinks(monkeypatch, tmp_path, caplog):
     del made
 
 
-def test_the_last_worker_is_replaced_and_its_sample_judged(monkeypatch):
+def test_the_last_worker_is_replaced_and_its_sample_blamed(monkeypatch):
     simulate(monkeypatch, range(10))
     made = DataLoader(Faults("getitem", "sigkill"), batch_size=4, num_workers=2)
     with pytest.raises(WorkerDiedError, match=r"on sample 5 .*killed for memory"):
@@ -107,7 +107,7 @@ def test_the_last_worker_is_replaced_and_its_sample_judged(monkeypatch):
     assert [incident.decision for incident in made.incidents] == ["shrink", "restart"]
 
 
-def test_a_kill_that_the_system_did_not_count_is_none(monkeypatch, tmp_path):
+def test_a_kill_not_counted_by_the_system_is_not_a_memory_kill(monkeypatch, tmp_path):
     simulate(monkeypatch, [4, 4, 4])
     made = DataLoader(Faults("getitem", "sigkill", str(tmp_path / "marker")), batch_size=4, num_workers=2)
     assert len(list(made)) == 6
@@ -115,7 +115,7 @@ def test_a_kill_that_the_system_did_not_count_is_none(monkeypatch, tmp_path):
     assert once(tmp_path / "other")
 
 
-def test_a_process_that_survives_sigkill_is_not_waited_for(monkeypatch):
+def test_a_process_that_survives_sigkill_is_abandoned(monkeypatch):
     """State D: the process waits inside the kernel, and no signal reaches it."""
     made = DataLoader(Faults("getitem", "hang", at=5), batch_size=4, num_workers=2, sample_timeout=1, on_error="skip")
     iterator = iter(made)

@@ -51,7 +51,7 @@ time.sleep(100)
 """
 
 
-def test_memory_of_another_user_is_not_taken(as_nobody):  # noqa: F811 - a fixture
+def test_memory_of_another_user_is_rejected(as_nobody):  # noqa: F811 - a fixture
     digest = copies.digest_of(CONTENT)
     process = as_nobody(PLANTS, digest, str(len(CONTENT)))
     assert process.stdout.readline() == "ready\n"
@@ -59,7 +59,7 @@ def test_memory_of_another_user_is_not_taken(as_nobody):  # noqa: F811 - a fixtu
 
 
 @pytest.mark.parametrize("kind", ["content", "unsealed", "size"])
-def test_memory_with_the_right_name_and_another_content_is_not_taken(kind):
+def test_memory_with_other_content_is_rejected(kind):
     """A process of this user may be no friend either: the content is going to be unpickled."""
     digest = copies.digest_of(CONTENT)
     fd = os.memfd_create(f"unjam-dataset-{digest}", os.MFD_ALLOW_SEALING)
@@ -75,7 +75,7 @@ def test_memory_with_the_right_name_and_another_content_is_not_taken(kind):
         os.close(fd)
 
 
-def test_a_copy_is_found_by_other_processes():
+def test_an_existing_copy_is_reused_by_other_processes():
     digest = copies.digest_of(CONTENT)
     made = copies.node_copy(digest, MANIFEST, lambda: CONTENT)
     again = copies.node_copy(digest, MANIFEST, lambda: pytest.fail("there is one"))
@@ -96,7 +96,7 @@ time.sleep(100)
 
 
 @pytest.mark.parametrize("how", ["listens", "is silent"])
-def test_a_name_that_another_user_has_taken_costs_a_second(as_nobody, how):  # noqa: F811 - a fixture
+def test_a_name_taken_by_another_user_costs_one_second(as_nobody, how):  # noqa: F811 - a fixture
     digest = copies.digest_of(CONTENT)
     process = as_nobody(TAKES_NAME, f"@unjam-{os.geteuid()}-{digest}", how)
     assert process.stdout.readline() == "ready\n"
@@ -106,7 +106,7 @@ def test_a_name_that_another_user_has_taken_costs_a_second(as_nobody, how):  # n
     assert NAME_TAKEN.seconds <= 1
 
 
-def test_whoever_makes_the_copy_is_waited_for():
+def test_a_copy_in_progress_is_waited_for():
     digest = copies.digest_of(CONTENT)
     made = threading.Event()
     results = []
@@ -166,7 +166,7 @@ def test_a_folder_of_another_user_is_not_trusted(as_nobody, place):  # noqa: F81
     assert sorted(os.listdir(folder)) == ["twins"], "and nothing is written there"
 
 
-def test_redirected_files_end_with_their_folder(as_nobody, place):  # noqa: F811 - a fixture
+def test_redirection_ends_when_its_folder_is_removed(as_nobody, place):  # noqa: F811 - a fixture
     """A process that goes on after the doctor reads no file that another user has put in the scratch folder."""
     os.chmod(place, 0o777)
     scratch = f"{place}/scratch"
@@ -192,7 +192,7 @@ def test_redirected_files_end_with_their_folder(as_nobody, place):  # noqa: F811
 
 
 @pytest.mark.parametrize("name", ["precious", "unjam-run-1-2-x"])
-def test_a_folder_that_unjam_did_not_make_stays(tmp_path, name):
+def test_folders_unjam_did_not_create_are_kept(tmp_path, name):
     folder = tmp_path / name
     folder.mkdir()
     (folder / "work").write_text("x")
@@ -214,7 +214,7 @@ def test_a_folder_that_unjam_did_not_make_stays(tmp_path, name):
     assert (folder / "work").exists()
 
 
-def test_only_a_folder_of_this_process_is_removed(monkeypatch):
+def test_only_folders_of_this_process_are_removed(monkeypatch):
     from unjam.system import leftovers
 
     monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
@@ -235,7 +235,7 @@ def test_only_a_folder_of_this_process_is_removed(monkeypatch):
 # -- what leaves the machine ------------------------------------------------------------------------------------------------
 
 
-def test_no_environment_and_no_key_is_sent_to_other_machines(monkeypatch):
+def test_neither_environment_nor_key_is_sent_to_other_machines(monkeypatch):
     from unjam.loader.ship.process_state import ProcessState
 
     monkeypatch.setenv("UNJAM_TEST_SECRET", "hunter2")
@@ -248,7 +248,7 @@ def test_no_environment_and_no_key_is_sent_to_other_machines(monkeypatch):
 
 
 @pytest.mark.parametrize(("address", "there"), [(None, False), (None, True), ("ray://head:10001", False)])
-def test_a_cluster_is_started_for_this_machine_only(monkeypatch, address, there):
+def test_a_started_cluster_listens_on_this_machine_only(monkeypatch, address, there):
     """Ray listens on every interface unless it believes that it makes no clusters; see also ray_cases.py."""
     from types import ModuleType, SimpleNamespace
 

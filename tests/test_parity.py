@@ -109,7 +109,7 @@ def test_start_methods(method):
     both(Noisy, batch_size=6, num_workers=2, worker_init_fn=seed_worker, multiprocessing_context=method)
 
 
-def test_out_of_order_delivers_each_once():
+def test_out_of_order_loading_delivers_each_sample_once():
     loader = unjam.DataLoader(Squares(50), batch_size=4, num_workers=3, in_order=False)
     for _ in range(2):
         assert sorted(i for _, indices in loader for i in indices.tolist()) == list(range(50))
@@ -151,7 +151,7 @@ def test_lengths(dataset, workers):
         len(unknown)
 
 
-def test_the_length_warning_is_torchs():
+def test_the_length_warning_matches_torch():
     class Liar(Counting):
         def __len__(self):
             return 3
@@ -180,7 +180,7 @@ def test_the_length_warning_is_torchs():
         dict(batch_size=0),
     ],
 )
-def test_bad_arguments_are_torchs_errors(wrong):
+def test_bad_arguments_raise_the_same_errors_as_torch(wrong):
     with pytest.raises((ValueError, TypeError)) as theirs:
         TORCH(Squares(), **wrong)
     with pytest.raises(theirs.type) as ours:
@@ -189,12 +189,12 @@ def test_bad_arguments_are_torchs_errors(wrong):
 
 
 @pytest.mark.parametrize("wrong", [dict(worker_threads=0), dict(memory_budget=0)])
-def test_our_own_bad_arguments(wrong):
+def test_bad_unjam_arguments_are_rejected(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         unjam.DataLoader(Squares(), **wrong)
 
 
-def test_bad_use_of_an_iterator_is_torchs_error():
+def test_iterator_misuse_raises_the_same_errors_as_torch():
     for options in (dict(timeout=3), dict(num_workers=1, prefetch_factor=0)):
         with pytest.raises(AssertionError):
             iter(unjam.DataLoader(Squares(), **options))
@@ -243,7 +243,7 @@ class Demanding(Exception):
         lambda: Demanding(code=4, detail=[1]),
     ],
 )
-def test_exceptions_arrive_in_their_place_and_iteration_goes_on(make, workers):
+def test_exceptions_arrive_in_order_and_iteration_continues(make, workers):
     error = make()
     iterator, got = iter(unjam.DataLoader(Raising(make), batch_size=4, num_workers=workers)), []
     while True:
@@ -265,7 +265,7 @@ def test_exceptions_arrive_in_their_place_and_iteration_goes_on(make, workers):
     assert got == expected
 
 
-def test_an_exception_that_cannot_travel_arrives_as_words():
+def test_an_unpicklable_exception_arrives_as_text():
     class Local(Exception):
         def __init__(self, handle):
             super().__init__(handle)
@@ -308,7 +308,7 @@ def test_errors_while_preparing(workers, persistent):
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_a_sampler_that_raises(workers):
+def test_a_raising_sampler_raises_at_its_position(workers):
     def indices():
         yield from range(6)
         raise ArithmeticError("no more")
@@ -342,7 +342,7 @@ def test_datapipes(workers, persistent):
     both(lambda: SequenceWrapper(list(range(9))), batch_size=2, num_workers=workers)
 
 
-def test_without_workers_the_sampler_is_asked_when_a_batch_is_wanted():
+def test_without_workers_the_sampler_is_read_lazily():
     asked = []
 
     class Watched(torch.utils.data.Sampler):

@@ -113,7 +113,7 @@ def test_opened_on_first_use_once():
     assert len(opened) == 2
 
 
-def test_an_open_that_fails_is_tried_again(tmp_path):
+def test_a_failed_open_is_retried(tmp_path):
     handle = unjam.per_worker(open, tmp_path / "later")
     with pytest.raises(FileNotFoundError):
         handle.read()
@@ -122,7 +122,7 @@ def test_an_open_that_fails_is_tried_again(tmp_path):
     handle.close()
 
 
-def test_what_is_asked_of_it_is_asked_of_the_handle():
+def test_operations_are_forwarded_to_the_handle():
     table = unjam.per_worker(dict, a=1)
     table["b"] = 2
     assert (len(table), list(table), "b" in table, table == {"a": 1, "b": 2}, bool(table)) == (
@@ -143,7 +143,7 @@ def test_what_is_asked_of_it_is_asked_of_the_handle():
     assert double(4) == 8
 
 
-def test_with_is_the_handles_own(tmp_path):
+def test_with_statements_use_the_handle(tmp_path):
     db = unjam.per_worker(sqlite3.connect, tmp_path / "x.db")
     with db:
         db.execute("create table t (n)")
@@ -165,7 +165,7 @@ def shard(number):
     return io.BytesIO(b"%d" % number)
 
 
-def test_a_function_opens_one_for_each_arguments():
+def test_a_decorated_function_opens_one_handle_per_arguments():
     assert shard(1) is shard(number=1)
     assert shard(1) is not shard(2)
     assert shard(2).read() == b"2"
@@ -175,7 +175,7 @@ def test_a_function_opens_one_for_each_arguments():
         unjam.per_worker(io.BytesIO())
 
 
-def test_a_method_opens_one_for_each_object():
+def test_a_decorated_method_opens_one_handle_per_object():
     class Reader:
         made = 0
 
@@ -193,7 +193,7 @@ def test_a_method_opens_one_for_each_object():
     assert not vars(Reader)["buffer"]._others
 
 
-def test_threads_open_it_once():
+def test_threads_share_one_open():
     opened = []
 
     def slowly():
@@ -221,7 +221,7 @@ def test_a_child_does_not_touch_what_its_parent_opened(tmp_path):
     assert (tmp_path / "log").read_text() == "once\n"
 
 
-def test_what_a_library_forbids_to_a_child_is_explained(tmp_path):
+def test_a_handle_that_cannot_be_reopened_in_a_child_is_explained(tmp_path):
     lmdb.open(str(tmp_path), map_size=1 << 20).close()
     env = unjam.per_worker(lmdb.open, str(tmp_path), readonly=True, lock=False)
     env.stat()
@@ -243,7 +243,7 @@ def test_what_a_library_forbids_to_a_child_is_explained(tmp_path):
     env.close()
 
 
-def test_closed_with_the_process(tmp_path):
+def test_handles_are_closed_when_the_process_ends(tmp_path):
     program = textwrap.dedent("""
         import multiprocessing, os, sys, unjam
         def opened(name): return open(name, "w")
@@ -281,7 +281,7 @@ def hold(lock, ready):
     ("end", "method"),
     [(signal.SIGKILL, "fork"), (signal.SIGSEGV, "fork"), (signal.SIGTERM, "fork"), (signal.SIGKILL, "spawn")],
 )
-def test_the_kernel_releases_what_a_dead_process_held(end, method):
+def test_a_dead_process_releases_its_lock(end, method):
     context = multiprocessing.get_context(method)
     lock, ready = unjam.interprocess_lock(timeout=0.3), context.Event()
     process = context.Process(target=hold, args=(lock, ready))
@@ -307,7 +307,7 @@ def count_up(lock, path, times):
             path.write_text(str(number + 1))
 
 
-def test_one_at_a_time(tmp_path):
+def test_only_one_holder_at_a_time(tmp_path):
     """Threads and processes, related and not, that add to a number in a file."""
     path = tmp_path / "number"
     path.write_text("0")
@@ -328,7 +328,7 @@ def test_one_at_a_time(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["number", "number.lock"]
 
 
-def test_nobody_is_overtaken_for_ever(tmp_path):
+def test_waiters_are_not_starved(tmp_path):
     lock, over = unjam.interprocess_lock(tmp_path / "x"), threading.Event()
 
     def greedy():
@@ -348,7 +348,7 @@ def test_nobody_is_overtaken_for_ever(tmp_path):
         thread.join(10)
 
 
-def test_a_fork_while_it_is_held(tmp_path):
+def test_a_forked_child_does_not_inherit_a_held_lock(tmp_path):
     lock = unjam.interprocess_lock(tmp_path / "x", timeout=60)
     context = multiprocessing.get_context("fork")
     ready = context.Event()
@@ -361,7 +361,7 @@ def test_a_fork_while_it_is_held(tmp_path):
     process.join(10)
 
 
-def test_odd_uses_of_the_lock(tmp_path):
+def test_misuse_of_the_lock_is_reported(tmp_path):
     lock = unjam.interprocess_lock(tmp_path / "x")
     with lock:
         with pytest.raises(RuntimeError, match="wait for itself"):
@@ -385,7 +385,7 @@ def test_odd_uses_of_the_lock(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_lock_without_a_name_is_removed_at_the_end(tmp_path):
+def test_an_unnamed_lock_file_is_removed_at_exit(tmp_path):
     program = "import unjam; lock = unjam.interprocess_lock(); lock.acquire(); print(lock.path)"
     done = python(["-c", program], check=True)
     assert done.stdout.strip().endswith(".lock")

@@ -116,7 +116,7 @@ class Knows:
 
 
 @WORKERS
-def test_nothing_is_replaced(workers):
+def test_profiling_replaces_no_user_object(workers):
     loader = unjam.DataLoader(Made(Knows()), batch_size=4, num_workers=workers, profile=True)
     assert torch.cat(list(loader)).tolist() == [index * 2 for index in range(40)]
 
@@ -138,7 +138,7 @@ class Static:
 
 
 @pytest.mark.parametrize("kind", [Derived, Static])
-def test_calls_are_passed_on_as_they_were(kind):
+def test_inherited_calls_are_timed_once(kind):
     pipeline = Chain(Base(), kind(), kind())
     loader = unjam.DataLoader(Made(pipeline, 16), batch_size=4, profile=True)
     assert torch.cat(list(loader)).tolist() == list(range(16))
@@ -146,7 +146,7 @@ def test_calls_are_passed_on_as_they_were(kind):
     assert set(counts.values()) == {16}, "once for each call, also where a class calls the one above it"
 
 
-def test_two_iterators_at_once():
+def test_two_iterators_can_be_profiled_at_once():
     own = vars(Quick)["__call__"]
     loader = unjam.DataLoader(Made(Chain(Quick()), 8), batch_size=4, profile=True)
     first = iter(loader)
@@ -181,7 +181,7 @@ class HostileList(list):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_does_not_want_to_be_looked_at(workers):
+def test_objects_that_resist_inspection_are_skipped(workers):
     dataset = Made(Hostile(), 8)
     dataset.others = [Hostile(), {object(): Quick()}]
     if not workers:
@@ -190,7 +190,7 @@ def test_what_does_not_want_to_be_looked_at(workers):
     assert torch.cat(list(loader)).tolist() == list(range(8))
 
 
-def test_a_large_dataset_is_looked_at_quickly():
+def test_large_datasets_are_inspected_quickly():
     dataset = Made(Quick(), 4)
     dataset.table = {n: {m: {} for m in range(10)} for n in range(100_000)}
     clock = Transforms({"dataset": dataset})
@@ -198,7 +198,7 @@ def test_a_large_dataset_is_looked_at_quickly():
     clock.remove()
 
 
-def test_the_users_classes_are_as_they_were():
+def test_user_classes_are_restored():
     before = vars(Slow)["__call__"], "__call__" in vars(Module)
     loader = unjam.DataLoader(Made(Chain(Slow(), Module())), batch_size=4, profile=True)
     iterator = iter(loader)
@@ -208,7 +208,7 @@ def test_the_users_classes_are_as_they_were():
     assert (vars(Slow)["__call__"], "__call__" in vars(Module)) == before
 
 
-def test_lines_are_found_in_workers():
+def test_slow_lines_are_found_in_workers():
     loader = unjam.DataLoader(Made(Chain(Slow(), Quick()), 300), batch_size=4, num_workers=2, profile=True)
     for _ in loader:
         pass
@@ -221,7 +221,7 @@ def test_lines_are_found_in_workers():
     assert "time.sleep(0.004)" in str(loader.statistics())
 
 
-def test_no_thread_is_left():
+def test_no_profiler_thread_is_left():
     loader = unjam.DataLoader(Made(Quick()), batch_size=4, num_workers=1, profile=True)
     iterator = iter(loader)
     next(iterator)
@@ -277,14 +277,14 @@ class Frozen(metaclass=Meta):
     ],
     ids=["slots", "circular", "frozen", "cached", "module"],
 )
-def test_odd_transforms_work_as_before(transform, workers):
+def test_unusual_transforms_still_work(transform, workers):
     made = transform()
     plain = [made(index) for index in range(8)]
     loader = unjam.DataLoader(Made(made, 8), batch_size=4, num_workers=workers, profile=True)
     assert torch.cat(list(loader)).tolist() == plain
 
 
-def test_keyword_transforms():
+def test_keyword_transforms_are_timed():
     keyword = Keyword()
     clock = Transforms({"dataset": Wrapped(Made(keyword))})
     try:
@@ -314,7 +314,7 @@ def test_the_slowest_samples_are_named(workers):
     assert "waited" in str(done)
 
 
-def test_even_samples_stall_nobody():
+def test_uniform_samples_cause_no_stalls():
     loader = unjam.DataLoader(Made(Quick(), 200), batch_size=8, num_workers=1)
     for _ in loader:
         pass

@@ -26,7 +26,7 @@ def confidence(*trials: Trial, again: Trial | None = None, **options) -> Confide
     return prove(Toggle(AS_IS, (CHANGED,), **options), case).confidence
 
 
-def test_a_ground_without_a_change_is_never_proven():
+def test_without_a_trial_nothing_is_proven():
     assert [prove(one, None).confidence.value for one in (OBSERVED, AGREES, SUGGESTED)] == [
         "seen",
         "likely",
@@ -35,19 +35,19 @@ def test_a_ground_without_a_change_is_never_proven():
 
 
 @pytest.mark.parametrize("outcome", ["raised", "hung", "died", "memory"])
-def test_proven_needs_the_change_and_the_return(outcome):
+def test_proven_needs_a_cure_and_a_relapse(outcome):
     failed, fine = trial(AS_IS, outcome), trial(CHANGED, "finished")
     assert confidence(failed, fine, again=trial(AS_IS, outcome)) is Confidence.PROVEN
     assert confidence(failed, fine) is Confidence.LIKELY
     assert confidence(failed, fine, again=trial(AS_IS, "finished")) is Confidence.LIKELY
 
 
-def test_a_change_that_makes_no_difference_speaks_against_the_cause():
+def test_an_ineffective_change_weakens_the_cause():
     failed = trial(AS_IS, "raised")
     assert confidence(failed, trial(CHANGED, "raised"), again=failed) is Confidence.POSSIBLE
 
 
-def test_a_trial_that_could_not_be_made_says_nothing():
+def test_a_refused_trial_changes_nothing():
     failed = trial(AS_IS, "raised")
     assert confidence(failed, trial(CHANGED, "refused")) is Confidence.LIKELY
     assert confidence(failed) is Confidence.LIKELY
@@ -59,7 +59,7 @@ def test_a_program_that_did_not_fail_proves_nothing():
     assert confidence(fine, trial(CHANGED, "finished"), again=fine) is Confidence.POSSIBLE
 
 
-def test_a_finding_that_needs_its_trial_is_void_without():
+def test_a_decisive_toggle_without_its_trial_is_void():
     case = empty_case()
     toggle = Toggle(AS_IS, (CHANGED,), decisive=True)
     assert prove(toggle, case).void
@@ -70,7 +70,7 @@ def test_a_finding_that_needs_its_trial_is_void_without():
     assert not prove(toggle, case).void
 
 
-def test_what_would_prove_more_is_wanted_one_after_another():
+def test_missing_trials_are_requested_one_at_a_time():
     case = empty_case()
     other = AS_IS.changed(threads=1)
     toggle = Toggle(AS_IS, (CHANGED, other))
@@ -83,7 +83,7 @@ def test_what_would_prove_more_is_wanted_one_after_another():
     assert prove(toggle, case).repeats == (AS_IS,)
 
 
-def test_a_frozen_loader_has_recovered_when_it_moves_on():
+def test_a_frozen_loader_that_raises_instead_has_recovered():
     assert confidence(trial(AS_IS, "hung"), trial(CHANGED, "raised"), again=trial(AS_IS, "hung")) is Confidence.PROVEN
 
 

@@ -48,7 +48,7 @@ def uninstalled():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_installed_and_undone(workers, uninstalled, capfd):
+def test_install_can_be_undone(workers, uninstalled, capfd):
     before = {name: vars(TORCH).get(name) for name in ("_get_iterator", "__iter__")}
     unjam.install(on_error="skip")
     loader = TORCH(Numbers(), batch_size=4, num_workers=workers)
@@ -62,7 +62,7 @@ def test_installed_and_undone(workers, uninstalled, capfd):
         list(TORCH(Numbers()))
 
 
-def test_installed_before_torch_is_imported(tmp_path):
+def test_install_works_before_torch_is_imported(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import unjam\n"
@@ -78,7 +78,7 @@ def test_installed_before_torch_is_imported(tmp_path):
     assert "-- unjam:" not in done.stderr
 
 
-def test_installed_with_what_makes_no_sense():
+def test_install_rejects_bad_options():
     with pytest.raises(TypeError, match="did you mean 'retries'"):
         unjam.install(retrys=3)
     with pytest.raises(ValueError, match="observe"):
@@ -93,26 +93,26 @@ def test_installed_with_what_makes_no_sense():
     [({"num_worker": 2}, "num_workers"), ({"shuffel": True}, "shuffle"), ({"batchsize": 4}, "batch_size"), ({"prefetch": 2}, "prefetch_factor"),
      ({"persistant_workers": True}, "persistent_workers"), ({"on_errors": "skip"}, "on_error")],
 )  # fmt: skip
-def test_the_option_that_was_meant_is_named(options, meant):
+def test_mistyped_options_suggest_the_right_name(options, meant):
     with pytest.raises(TypeError, match=f"did you mean '{meant}'"):
         unjam.DataLoader(range(8), **options)
 
 
 @pytest.mark.parametrize("number", [None, 2.0, float("nan"), [2]])
-def test_what_is_no_number_of_workers(number):
+def test_invalid_num_workers_is_rejected(number):
     with pytest.raises(TypeError, match="num_workers is a number"):
         unjam.DataLoader([1, 2, 3], num_workers=number)
 
 
 @pytest.mark.parametrize("number", ["Auto", "AUTO", "atuo"])
-def test_auto_in_other_letters(number):
+def test_misspelt_auto_is_rejected_with_a_suggestion(number):
     with pytest.raises(ValueError, match=r"num_workers.*did you mean 'auto'"):
         unjam.DataLoader(range(8), num_workers=number)
     with pytest.raises(ValueError, match="num_workers"):
         unjam.DataLoader(range(8), num_workers="many")
 
 
-def test_a_patch_of_somebody_else_stays(uninstalled, monkeypatch):
+def test_uninstalling_keeps_a_foreign_patch(uninstalled, monkeypatch):
     unjam.install(summary=False)
     ours = TORCH.__iter__
 
@@ -126,7 +126,7 @@ def test_a_patch_of_somebody_else_stays(uninstalled, monkeypatch):
 
 
 @pytest.mark.frameworks
-def test_accelerate_says_that_it_made_another_loader(uninstalled):
+def test_a_loader_rebuilt_by_accelerate_warns(uninstalled):
     accelerate = pytest.importorskip("accelerate", reason="pip install unjam[frameworks]")
     accelerator = accelerate.Accelerator(cpu=True)
     with warnings.catch_warnings(record=True) as said:
@@ -145,26 +145,26 @@ def test_accelerate_says_that_it_made_another_loader(uninstalled):
 # -- the command line ------------------------------------------------------------------------------
 
 
-def test_commands_come_in_their_order():
+def test_help_lists_commands_in_order():
     said = CliRunner().invoke(app, ["--help"]).output
     places = [said.index(f" {name} ") for name in ("check", "why", "run", "tune", "errors", "explain", "rules", "env")]
     assert places == sorted(places)
 
 
 @pytest.mark.parametrize("command", ["check", "tune", "run"])
-def test_a_mistyped_option_is_an_error_with_a_suggestion(command):
+def test_mistyped_command_options_suggest_the_right_name(command):
     done = CliRunner().invoke(app, [command, "--jsn", "x", "train.py"])
     assert done.exit_code == 2
     assert "--json" in done.output
 
 
-def test_every_option_of_the_loader_is_a_flag_of_run():
+def test_every_loader_option_is_a_flag_of_run():
     said = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
     assert all(f"--{name.replace('_', '-')}" in said for name in IN_WORDS)
     assert set(DEFAULTS) - set(IN_WORDS) == {"on_device"}  # a function has no words
 
 
-def test_the_programs_own_options_reach_it(tmp_path):
+def test_program_options_are_passed_through(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(
         "import sys, torch.utils.data\n"
@@ -191,21 +191,21 @@ def test_env(tmp_path):
 # -- names -----------------------------------------------------------------------------------------
 
 
-def test_everything_public_is_there():
+def test_every_public_name_exists():
     assert set(dir(unjam)) == set(unjam.__all__)
     for name in unjam.__all__:
         assert getattr(unjam, name) is not None
     assert issubclass(unjam.UnjamWarning, UserWarning)
 
 
-def test_the_options_are_written_down_once():
+def test_loader_options_have_one_definition():
     parameters = inspect.signature(unjam.DataLoader.__init__).parameters
     assert {name: parameters[name].default for name in DEFAULTS} == DEFAULTS
     assert all(f"{name}: " in unjam.DataLoader.__doc__ for name in DEFAULTS)
     assert LoaderOptions().as_dict() == DEFAULTS
 
 
-def test_old_names_of_modules_lead_to_the_new_ones():
+def test_old_module_names_resolve_to_the_new_ones():
     import importlib
 
     for old, new in moved_modules.MOVED.items():
@@ -221,7 +221,7 @@ def test_old_names_of_modules_lead_to_the_new_ones():
         importlib.import_module("unjam.sharing.lists").NoSuchName
 
 
-def test_a_loader_that_was_pickled_before_the_modules_moved():
+def test_loaders_pickled_before_modules_moved_can_be_loaded():
     old = unjam.DataLoader.__new__(unjam.DataLoader)
     new = unjam.DataLoader(list(range(8)), batch_size=2, on_error="skip")
     state = {name: value for name, value in vars(new).items() if name != "_state"}
@@ -230,7 +230,7 @@ def test_a_loader_that_was_pickled_before_the_modules_moved():
     assert old.statistics().batches == 4
 
 
-def test_files_that_the_source_names_exist():
+def test_file_names_in_the_source_exist():
     """`unjam why` knows our own calls by their files."""
     for path in SOURCE.rglob("*.py"):
         for name in re.findall(r"[\"'](unjam/[\w/]+\.py)[\"']", path.read_text()):
@@ -240,7 +240,7 @@ def test_files_that_the_source_names_exist():
 # -- epochs after something went wrong -------------------------------------------------------------
 
 
-def test_a_batch_that_was_due_when_the_sampler_failed_is_not_delivered_in_the_next_epoch():
+def test_a_batch_pending_when_the_sampler_failed_is_dropped():
     class Sampler:
         epoch = 0
 
@@ -279,7 +279,7 @@ def test_a_batch_that_was_due_when_the_sampler_failed_is_not_delivered_in_the_ne
     iterator._shutdown_workers()
 
 
-def test_a_replacement_that_was_interrupted_is_started_in_the_next_epoch(monkeypatch):
+def test_an_interrupted_worker_start_is_repeated_in_the_next_epoch(monkeypatch):
     import os
     import signal
 
@@ -304,7 +304,7 @@ def test_a_replacement_that_was_interrupted_is_started_in_the_next_epoch(monkeyp
     iterator._shutdown_workers()
 
 
-def test_the_folder_of_the_error_log_is_looked_for_once(tmp_path, monkeypatch):
+def test_the_error_log_path_is_resolved_once(tmp_path, monkeypatch):
     (tmp_path / "logs").mkdir()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -334,7 +334,7 @@ def test_a_sampler_that_closes_its_loader_ends_the_epoch():
 # -- workers that become more between two epochs ---------------------------------------------------
 
 
-def test_a_size_that_was_chosen_at_the_end_of_an_epoch_is_started_in_the_next():
+def test_a_size_chosen_at_the_end_of_an_epoch_applies_to_the_next():
     from unjam.loader.engine.size_search import Setting
 
     loader = unjam.DataLoader(list(range(64)), batch_size=4, num_workers="auto", persistent_workers=True)
@@ -347,7 +347,7 @@ def test_a_size_that_was_chosen_at_the_end_of_an_epoch_is_started_in_the_next():
     iterator._shutdown_workers()
 
 
-def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_one(tmp_path):
+def test_a_late_fork_server_reply_is_not_taken_for_the_next_one(tmp_path):
     """Ctrl-C while the fork server imports something."""
     program = tmp_path / "program.py"
     (tmp_path / "slow_library.py").write_text("import time; time.sleep(1.5)")

@@ -62,7 +62,7 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", names())
-def test_on_a_cluster(name, results):
+def test_ray_case(name, results):
     found, output = results
     assert found is not None, output
     assert name in found, output

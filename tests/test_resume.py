@@ -217,12 +217,12 @@ def maker(data, options, workers, **more):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("options", [name for name in SAMPLERS if name != "one by one"])
-def test_every_sampler(options, workers):
+def test_every_sampler_resumes(options, workers):
     same(maker(Noisy(), options, workers))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_samples_that_are_not_batched(workers):
+def test_unbatched_loaders_resume(workers):
     def make():
         data = Plain()
         context = "fork" if workers else None
@@ -240,13 +240,13 @@ def test_samples_that_are_not_batched(workers):
 
 @pytest.mark.parametrize("after", [0, 1, 9, 10])
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_every_place(workers, after):
+def test_resuming_works_at_every_position(workers, after):
     same(maker(Noisy(), "shuffle", workers), after=after)
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
 @pytest.mark.parametrize("more", [{"persistent_workers": True}, {"prefetch_factor": 4}, {"in_order": False}])
-def test_options_of_workers(more, epoch):
+def test_resuming_works_with_worker_options(more, epoch):
     if "in_order" in more:
         make = maker(Plain(), "shuffle", 2, **more)
         seed()
@@ -260,14 +260,14 @@ def test_options_of_workers(more, epoch):
 
 
 @pytest.mark.parametrize(("before", "later"), [(2, 3), (3, 1), (2, 0), (0, 2)])
-def test_another_number_of_workers(before, later):
+def test_resuming_with_another_number_of_workers(before, later):
     data = Plain()
     state = same(maker(data, "shuffle", before), later=maker(data, "shuffle", later))
     assert state["num_workers"] == before
 
 
 @pytest.mark.parametrize(("before", "later"), [(2, 3), (3, 0), (0, 2), ("auto", 2), (2, "auto")])
-def test_random_numbers_that_belong_to_the_sample(before, later):
+def test_per_sample_random_numbers_resume_with_any_number_of_workers(before, later):
     seed()
     whole = epochs(maker(Noisy(), "shuffle", before, rng="sample"), 2)
     seed()
@@ -278,11 +278,11 @@ def test_random_numbers_that_belong_to_the_sample(before, later):
     same(maker(Noisy(), "shuffle", before, rng="sample"), later=maker(Noisy(), "shuffle", later, rng="sample"))
 
 
-def test_auto():
+def test_auto_workers_resume():
     same(maker(Noisy(), "shuffle", "auto"))
 
 
-def test_start_methods_are_alike():
+def test_every_start_method_resumes_alike():
     def make():
         return DataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=2)
 
@@ -295,7 +295,7 @@ def test_start_methods_are_alike():
 @pytest.mark.parametrize("after", [0, 1, 4, 9, 10])  # the tenth is short, and the last
 @pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize("kind", [Numbers, Stateful, StatefulIterator])
-def test_streams(kind, workers, after):
+def test_streams_resume(kind, workers, after):
     def make():
         context = "fork" if workers else None
         return DataLoader(kind(), batch_size=4, num_workers=workers, multiprocessing_context=context)
@@ -303,14 +303,14 @@ def test_streams(kind, workers, after):
     same(make, epoch=0, after=after, count=2)
 
 
-def test_a_stream_with_automatic_workers():
+def test_streams_with_auto_workers_resume():
     def make():
         return DataLoader(Numbers(), batch_size=4, num_workers="auto")
 
     same(make, epoch=0, after=4, count=1)
 
 
-def test_a_stream_whose_state_is_taken_rarely():
+def test_streams_with_rare_snapshots_resume():
     def make():
         return DataLoader(
             Stateful(), batch_size=4, num_workers=2, multiprocessing_context="fork", snapshot_every_n_steps=3
@@ -326,7 +326,7 @@ def test_a_stream_whose_state_is_taken_rarely():
     assert 0 < loader.statistics().passed_over < 20
 
 
-def test_the_cost_of_reading_again_is_told(caplog):
+def test_the_number_of_reread_samples_is_reported(caplog):
     loader = DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
     iterator = iter(loader)
     list(itertools.islice(iterator, 4))
@@ -352,7 +352,7 @@ class Unrepeatable(Numbers):
             yield os.urandom(4).hex()
 
 
-def test_a_stream_that_does_not_repeat_is_an_error():
+def test_a_non_repeatable_stream_is_an_error():
     loader = DataLoader(Unrepeatable(), batch_size=4, num_workers=1, multiprocessing_context="fork")
     iterator = iter(loader)
     next(iterator)
@@ -381,7 +381,7 @@ class Deadly(Noisy):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_death_changes_no_random_number(tmp_path, persistent):
+def test_worker_death_changes_no_random_number(tmp_path, persistent):
     def make():
         return DataLoader(
             Deadly(str(tmp_path / "flag")),
@@ -432,7 +432,7 @@ def test_a_worker_of_a_stream_is_replaced(tmp_path, kind):
     assert (tmp_path / "flag").exists()
 
 
-def test_a_sample_of_a_stream_that_always_kills_ends_the_epoch(tmp_path):
+def test_a_stream_sample_that_always_kills_ends_the_epoch(tmp_path):
     class Always(Numbers):
         def _rest(self, given):
             for sample in super()._rest(given):
@@ -448,7 +448,7 @@ def test_a_sample_of_a_stream_that_always_kills_ends_the_epoch(tmp_path):
 # -- the state ---------------------------------------------------------------------------------------
 
 
-def test_the_state_is_small_and_plain_and_does_not_change():
+def test_the_state_is_small_plain_and_immutable():
     loader = DataLoader(Noisy(10_000), batch_size=4, shuffle=True, num_workers=2, multiprocessing_context="fork")
     iterator = iter(loader)
     next(iterator)
@@ -468,7 +468,7 @@ def test_prefetched_batches_do_not_count():
     assert loader.state_dict()["position"] == 1
 
 
-def test_a_state_survives_being_loaded():
+def test_a_loaded_state_is_returned_unchanged():
     seed()
     make = maker(Noisy(), "shuffle", 2)
     loader = make()
@@ -481,7 +481,7 @@ def test_a_state_survives_being_loaded():
     assert other.state_dict() == state, "nothing was delivered yet"
 
 
-def test_before_the_first_epoch_and_between_two():
+def test_states_before_and_between_epochs_resume():
     make = maker(Noisy(), "shuffle", 2)
     seed()
     loader = make()
@@ -497,18 +497,18 @@ def test_before_the_first_epoch_and_between_two():
 
 
 @pytest.mark.parametrize("state", [{"_snapshot": 1}, {"unjam": 99}])
-def test_another_state_is_refused(state):
+def test_foreign_states_are_refused(state):
     with pytest.raises(CannotResumeError, match="state_dict"):
         DataLoader(Plain()).load_state_dict(state)
 
 
-def test_an_empty_state_is_none():
+def test_an_empty_state_is_ignored():
     loader = DataLoader(Plain(), batch_size=4)
     loader.load_state_dict({})
     assert len(list(loader)) == 10
 
 
-def test_a_sampler_that_gives_another_order_is_told():
+def test_a_sampler_with_a_changed_order_is_reported():
     class Unseeded(Shuffled):
         def __iter__(self):
             order = list(range(len(self.data)))
@@ -524,7 +524,7 @@ def test_a_sampler_that_gives_another_order_is_told():
         iter(other)
 
 
-def test_a_dataset_that_saves_the_programs_generator():
+def test_a_dataset_may_save_the_program_generator():
     class Saving(Plain):
         def state_dict(self):
             return {"torch": torch.get_rng_state().tolist()}
@@ -545,7 +545,7 @@ def test_a_dataset_that_saves_the_programs_generator():
     assert got + [plain(batch) for batch in later] == whole
 
 
-def test_the_program_may_set_the_generators_itself():
+def test_the_program_may_set_the_generators():
     make = maker(Noisy(), "shuffle", 0)
     seed()
     loader = make()
@@ -572,7 +572,7 @@ def test_skipped_and_failing_batches_count_as_done():
 
 
 @pytest.mark.timeout(300)
-def test_kill_of_the_whole_program(tmp_path):
+def test_a_killed_program_resumes_from_its_checkpoint(tmp_path):
     """A program that is killed at any moment goes on from its last checkpoint."""
     program = tmp_path / "train.py"
     program.write_text(
@@ -613,7 +613,7 @@ def test_kill_of_the_whole_program(tmp_path):
 
 @pytest.mark.parametrize(("before", "later"), [(2, 3), (4, 1), (1, 4), (3, 3)])
 @pytest.mark.parametrize("source", ["dataset", "sampler"])
-def test_another_number_of_ranks(before, later, source):
+def test_an_elastic_sampler_resumes_with_another_number_of_ranks(before, later, source):
     data = list(range(120))
 
     def sampler(ranks, rank):
@@ -635,7 +635,7 @@ def test_another_number_of_ranks(before, later, source):
     assert len(rest) == -(-left // later) * later, "only filled up to equal shares"
 
 
-def test_an_elastic_sampler_over_epochs():
+def test_an_elastic_sampler_covers_every_epoch():
     data = list(range(10))
     ranks = [ElasticSampler(data, 2, rank) for rank in range(2)]
     orders = [[list(rank) for rank in ranks] for _ in range(3)]
@@ -652,7 +652,7 @@ def test_an_elastic_sampler_over_epochs():
 # -- one sample --------------------------------------------------------------------------------------
 
 
-def test_a_sample_is_loaded_again_with_its_random_numbers():
+def test_replay_uses_the_random_numbers_of_the_sample():
     loader = DataLoader(Noisy(), batch_size=1, num_workers=2, rng="sample", multiprocessing_context="fork")
     got = [{int(batch[0]): plain(batch) for batch in loader} for _ in range(2)]
     before = random_state.capture()
@@ -662,7 +662,7 @@ def test_a_sample_is_loaded_again_with_its_random_numbers():
     assert random_state.capture() == before
 
 
-def test_the_programs_own_generators_go_on_as_if_nothing_was_loaded():
+def test_loading_leaves_the_program_generators_unchanged():
     def numbers():
         return random.random(), float(np.random.randn()), torch.rand(()).item()
 
@@ -679,7 +679,7 @@ def test_the_programs_own_generators_go_on_as_if_nothing_was_loaded():
         assert numbers() == want
 
 
-def test_a_function_of_random_is_pickled_by_its_name():
+def test_functions_of_random_are_pickled_by_name():
     code = (
         "import pickle, random\n"
         "from unjam.loader.worker.sample_random import SampleRandom\n"
@@ -689,7 +689,7 @@ def test_a_function_of_random_is_pickled_by_its_name():
     assert python(["-c", code], warm=False).returncode == 0  # in a fork, `random` has forgotten its first functions
 
 
-def test_a_stream_that_only_fails_when_it_is_read_again():
+def test_a_stream_that_fails_when_reread():
     class Failing(Numbers):
         def __init__(self, fails):
             super().__init__()
@@ -710,7 +710,7 @@ def test_a_stream_that_only_fails_when_it_is_read_again():
         iter(other)
 
 
-def test_the_generator_of_python_is_seeded_when_it_is_used():
+def test_the_python_generator_is_seeded_on_first_use():
     before = random_state.capture()
     try:
         seeds = SampleRandom(1, 1)
@@ -749,7 +749,7 @@ def test_the_generator_of_python_is_seeded_when_it_is_used():
         lambda: torch.randn(()),
     ],
 )
-def test_the_use_of_a_generator_is_noticed(use):
+def test_use_of_a_generator_is_detected(use):
     changes = random_state.Changes()
     assert changes.names() == []
     for _ in range(3):  # the second normal number comes with the first
@@ -762,7 +762,7 @@ def test_the_use_of_a_generator_is_noticed(use):
 
 
 @pytest.mark.filterwarnings("ignore")  # of lightning itself
-def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path):
+def test_lightning_resumes_mid_epoch(tmp_path):
     import lightning
 
     seen, saved = [], tmp_path / "saved.ckpt"
@@ -799,7 +799,7 @@ def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of accelerate itself
-def test_accelerate_saves_a_loader_that_is_registered(tmp_path):
+def test_accelerate_saves_a_registered_loader(tmp_path):
     from accelerate import Accelerator
 
     make, whole = maker(Plain(), "shuffle", 2), []

@@ -71,7 +71,7 @@ def streams(dice):
 
 
 @pytest.mark.parametrize("number", range(EXAMPLES))
-def test_lives_together_are_one_run(number):
+def test_interrupted_runs_together_equal_one_run(number):
     dice = random.Random(number)
     made, words = dice.choice([maps, maps, streams])(dice)
     stops = [dice.randint(0, 25) for _ in range(dice.randint(1, 3))]

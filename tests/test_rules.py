@@ -58,7 +58,7 @@ def alarms(one: dict) -> list[dict]:
 
 @pytest.mark.timeout(300)
 @EACH
-def test_the_broken_program_yields_the_code(file, tmp_path):
+def test_the_broken_program_yields_its_code(file, tmp_path):
     code = file.RULE.code
     if not can_isolate():
         pytest.skip("judges a watched program: needs the right to mount (root, or a user namespace)")
@@ -84,7 +84,7 @@ def test_the_fixed_program_yields_nothing(file, tmp_path):
 
 
 @pytest.mark.static
-def test_pages_that_every_worker_copies_once_are_no_growth():
+def test_pages_copied_once_per_worker_are_not_growth():
     """A worker's first samples come with the pages that any process writes: 70 MB on Python 3.12."""
 
     def grown(*marks):
@@ -97,7 +97,7 @@ def test_pages_that_every_worker_copies_once_are_no_growth():
 
 
 @pytest.mark.static
-def test_a_stream_that_the_program_has_read_is_not_called_empty():
+def test_an_already_read_stream_is_not_called_empty():
     """The trials come after the program: a pipe that it has read to its end gives them nothing."""
     case = empty_case(iterable=True, length=None)
     case.trials = [Trial(Plan(0, tolerant=True), "finished", 0.1, epochs=(0.02,))]
@@ -107,7 +107,7 @@ def test_a_stream_that_the_program_has_read_is_not_called_empty():
 
 
 @pytest.mark.static
-def test_an_exception_about_the_number_of_the_process_is_not_blamed_on_the_sample():
+def test_an_exception_that_depends_on_the_pid_is_not_blamed_on_the_sample():
     """Every trial is another process than the program, so such a sample fails in all of them."""
     case = empty_case()
     there = Raised("KeyError", "4711", "", Place("data.py", 24), "0", 0, process=4711)
@@ -131,14 +131,14 @@ def test_an_exception_about_the_number_of_the_process_is_not_blamed_on_the_sampl
 
 @pytest.mark.static
 @pytest.mark.parametrize("message", ["4711", "no reader of process 4711", "/tmp/index_4711.bin"])
-def test_the_number_of_a_process_is_found_in_a_message(message):
+def test_a_pid_is_recognised_in_a_message(message):
     """Programs name files and keys by it, in whatever way."""
     assert Raised("KeyError", message, "", process=4711).names_process
     assert not Raised("KeyError", message, "", process=711).names_process
 
 
 @pytest.mark.static
-def test_the_catalogue_is_whole():
+def test_the_catalogue_is_complete():
     codes = [file.RULE.code for file in RULES]
     assert len(codes) == len(set(codes)) >= 30
     assert codes == sorted(codes)
@@ -153,6 +153,6 @@ def test_the_catalogue_is_whole():
 
 
 @pytest.mark.static
-def test_detectors_say_nothing_of_an_empty_case():
+def test_detectors_find_nothing_in_an_empty_case():
     for detect in IN_TRIALS:
         assert detect(empty_case()) is None, detect.__module__

@@ -66,7 +66,7 @@ FAITHFUL = SQUARES + (
 )
 
 
-def test_everything_is_as_without(tmp_path):
+def test_the_program_behaves_as_without_unjam(tmp_path):
     ours = run(tmp_path, FAITHFUL, "--lr", "0.1", "-m", "x", stdin="typed")
     plain = run(tmp_path, FAITHFUL, "--lr", "0.1", "-m", "x", stdin="typed", plain=True)
     assert ours.stdout == plain.stdout
@@ -80,7 +80,7 @@ RAISES = SQUARES + (
 )
 
 
-def test_tracebacks_and_exit_codes(tmp_path):
+def test_tracebacks_and_exit_codes_are_unchanged(tmp_path):
     ours = run(tmp_path, RAISES)
     plain = run(tmp_path, RAISES, plain=True)
     assert ours.returncode == plain.returncode == 1
@@ -105,7 +105,7 @@ WAITS = SQUARES + (
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals(tmp_path, number):
+def test_signals_end_the_program_as_without_unjam(tmp_path, number):
     (tmp_path / "train.py").write_text(WAITS)
     codes = []
     for number_of, before in enumerate(([], ["-m", "unjam", "run"])):
@@ -123,7 +123,7 @@ def test_signals(tmp_path, number):
     assert codes[0] == codes[1]
 
 
-def test_a_module_with_arguments(tmp_path):
+def test_a_module_runs_with_its_arguments(tmp_path):
     package = tmp_path / "project"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -137,7 +137,7 @@ def test_a_module_with_arguments(tmp_path):
     assert "over Squares" in done.stderr
 
 
-def test_clear_words_for_bad_input(tmp_path):
+def test_bad_input_has_clear_messages(tmp_path):
     for options, code, words in (
         (["--on-error", "sometimes"], "pass", "on_error should be one of"),
         (["--sample-timeout", "-1"], "pass", "sample_timeout should be"),
@@ -156,7 +156,7 @@ def test_clear_words_for_bad_input(tmp_path):
 # -- what it is for ----------------------------------------------------------------------------------------------------
 
 
-def test_bad_samples_are_survived_and_told(tmp_path):
+def test_bad_samples_are_skipped_and_reported(tmp_path):
     code = SQUARES + (
         "seen = [len(b) for _ in range(2) for b in DataLoader(Squares(bad=(3, 17)), batch_size=10, num_workers=2)]\n"
         "print(sum(seen))\n"
@@ -190,7 +190,7 @@ def test_a_slow_sample_is_named(tmp_path):
 
 @pytest.mark.static
 @pytest.mark.parametrize("late", [-1, 0, 50], ids=["before", "at once", "after"])
-def test_a_wait_is_blamed_on_the_batch_that_was_made_meanwhile(late):
+def test_a_wait_is_blamed_on_the_batch_being_loaded(late):
     """However late a busy worker notes that its batch is done."""
     ms = 10**6
     slow = TimedBatch(1, 100 * ms, 1100 * ms, (1100 + late) * ms, 4, 990 * ms, "21")
@@ -234,7 +234,7 @@ STYLES = HEAD + (
 )
 
 
-def test_streams_subclasses_and_several_loaders(tmp_path):
+def test_streams_subclasses_and_several_loaders_are_summarised(tmp_path):
     done, told = summary(tmp_path, STYLES)
     assert done.stdout == run(tmp_path, STYLES, plain=True).stdout, done.stderr
     by_name = {one["name"].split()[0]: one for one in told["loaders"]}
@@ -272,7 +272,7 @@ SPAWNED = SQUARES + (
 @pytest.mark.parametrize(
     ("method", "options"), [("spawn", []), ("forkserver", ["--observe"])], ids=["ours", "observed"]
 )
-def test_spawned_children(tmp_path, method, options):
+def test_loaders_in_spawned_children_are_covered(tmp_path, method, options):
     done, told = summary(tmp_path, SPAWNED, method, options=options)
     assert done.stdout == "[[0.0, 1.0, 4.0, 9.0], [16.0, 25.0, 36.0, 49.0]]\n", done.stderr
     assert told["loaders"][0]["samples"] == 8
@@ -302,7 +302,7 @@ RANKS = SQUARES + (
 TOTAL = float(sum(i * i for i in range(40)))
 
 
-def test_ranks_of_torchrun(tmp_path):
+def test_torchrun_ranks_are_covered(tmp_path):
     (tmp_path / "train.py").write_text(RANKS)
     out = tmp_path / "summary.json"
     done = run(
@@ -319,13 +319,13 @@ def test_ranks_of_torchrun(tmp_path):
         assert told["loaders"][0]["samples"] == 20
 
 
-def test_ranks_of_multiprocessing(tmp_path):
+def test_multiprocessing_ranks_are_covered(tmp_path):
     done = run(tmp_path, RANKS, timeout=120)
     assert sorted(done.stdout.splitlines()) == [f"rank 0 {TOTAL}", f"rank 1 {TOTAL}"], done.stderr
     assert done.stderr.count("20 samples in 4 batches") == 2
 
 
-def test_a_variable_instead_of_the_command(tmp_path):
+def test_unjam_can_be_enabled_by_a_variable(tmp_path):
     code = SQUARES + "print(sum(len(b) for b in DataLoader(Squares(bad=(5,)), batch_size=10)))\n"
     path = SITE + os.pathsep + os.environ.get("PYTHONPATH", "")
     known = {**os.environ, "PYTHONPATH": path, "UNJAM": "1", "UNJAM_OPTIONS": "--on-error skip"}
@@ -344,7 +344,7 @@ def test_a_variable_instead_of_the_command(tmp_path):
     assert parse(["--trace=x.json", "--retries", "2", "--observe"])["options"] == {"retries": 2}
 
 
-def test_the_machines_own_sitecustomize_has_its_turn(tmp_path):
+def test_an_existing_sitecustomize_still_runs(tmp_path):
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import builtins\nbuiltins.was_here = True\n")
@@ -354,7 +354,7 @@ def test_the_machines_own_sitecustomize_has_its_turn(tmp_path):
     assert done.stdout == f"True {folder / 'sitecustomize.py'}\n", done.stderr
 
 
-def test_nothing_is_left(tmp_path):
+def test_nothing_is_left_behind(tmp_path):
     code = WAITS.replace("time.sleep(60)", "os.kill(os.getpid(), signal.SIGKILL)").replace(
         "import sys", "import signal, sys"
     )
@@ -396,7 +396,7 @@ def check_trace(path: Path, samples: int) -> set[str]:
 
 
 @pytest.mark.parametrize("options", [[], ["--observe"]], ids=["ours", "observed"])
-def test_a_trace_and_a_page(tmp_path, options):
+def test_a_trace_and_a_page_are_written(tmp_path, options):
     trace, page = tmp_path / "trace.json", tmp_path / "run.html"
     code = SQUARES + "for batch in DataLoader(Squares(), batch_size=4, num_workers=2):\n    time.sleep(0.01)\n"
     done = run(tmp_path, code, options=["--trace", trace, "--html", page, *options])

@@ -100,14 +100,14 @@ def test_a_missing_field_is_named(states):
 @pytest.mark.parametrize(
     "saved", [5, "text", [1], {"epoch": 3}, {"unjam": None}, None, 0, "", [], torch.zeros(3), np.zeros(3)]
 )
-def test_what_is_no_state_at_all(saved):
+def test_non_states_are_refused(saved):
     with pytest.raises(CannotResumeError):
         make().load_state_dict(saved)
 
 
 @pytest.mark.parametrize("at", [625, 5_000, 10**6, (1 << 32) - 1])
 @pytest.mark.parametrize(("name", "place"), [("numpy", 0), ("python", 624)])
-def test_a_position_outside_of_a_generators_words(name, place, at):
+def test_a_position_beyond_the_generator_words_is_refused(name, place, at):
     """numpy reads there without a check of its own: 10**6 is a segmentation fault."""
     good = random_state.as_text(random_state.capture((name,))[name])
     random_state.check(name, random_state.from_text(with_position(good, 624, place)))
@@ -120,7 +120,7 @@ def test_a_position_outside_of_a_generators_words(name, place, at):
     [torch.Generator(), random.Random(1), np.random.RandomState(1), np.random.default_rng(1), np.random.Generator(np.random.MT19937(1)), np.random.Generator(np.random.Philox(1))],
     ids=lambda one: type(getattr(one, "bit_generator", one)).__name__,
 )  # fmt: skip
-def test_states_of_other_generators(generator):
+def test_states_of_other_generators_are_refused(generator):
     own = random_state.state_of(generator)
     random_state.check_for(generator, own)
     for other in (
@@ -137,7 +137,7 @@ def test_states_of_other_generators(generator):
             random_state.check_for(generator, other)
 
 
-def test_the_position_of_a_bit_generator():
+def test_a_bit_generator_position_out_of_range_is_refused():
     generator = np.random.Generator(np.random.MT19937(1))
     state = json.loads(random_state.state_of(generator))
     state["state"]["pos"] = 10**6
@@ -149,7 +149,7 @@ def test_the_position_of_a_bit_generator():
         random_state.check_for(generator, json.dumps(state).encode())
 
 
-def test_a_text_that_inflates(states):
+def test_a_decompression_bomb_is_refused(states):
     """A little text must not take much memory: the rest is never decompressed."""
     bomb = base64.b64encode(zlib.compress(bytes(1 << 26), 9)).decode()
     saved = copy.deepcopy(states["within"])
@@ -158,7 +158,7 @@ def test_a_text_that_inflates(states):
         make().load_state_dict(saved)
 
 
-def test_a_state_cannot_start_as_many_workers_as_it_likes(states):
+def test_a_state_cannot_start_arbitrarily_many_workers(states):
     saved = copy.deepcopy(states["stream"])
     saved["num_workers"] = 4000
     saved["workers"] = {}
@@ -169,7 +169,7 @@ def test_a_state_cannot_start_as_many_workers_as_it_likes(states):
         next(iter(loader))
 
 
-def test_an_epoch_that_ends_before_the_state(states):
+def test_an_epoch_shorter_than_the_state_is_refused(states):
     """Nothing would come, without a word."""
     saved = copy.deepcopy(states["within"])
     saved["position"] = saved["batches"] = saved["begun"] = 10**6
@@ -179,7 +179,7 @@ def test_an_epoch_that_ends_before_the_state(states):
         assert list(loader) == []
 
 
-def test_states_survive_torch_save_without_trust(states):
+def test_states_load_with_weights_only(states):
     for saved in states.values():
         file = io.BytesIO()
         torch.save(saved, file)
@@ -188,7 +188,7 @@ def test_states_survive_torch_save_without_trust(states):
 
 
 @pytest.mark.parametrize("field", ["ahead", "position", "drawn", "last_worker", "seed", "epoch"])
-def test_a_possible_value_that_was_not_saved(states, field):
+def test_a_plausible_but_wrong_value_is_refused(states, field):
     """It would leave samples out, repeat them or change their order, without a word."""
     saved = copy.deepcopy(states["within"])
     saved[field] = [saved["position"] + 4] if field == "ahead" else saved[field] + 1
@@ -212,7 +212,7 @@ class StatefulSampler(RandomSampler):
         pass
 
 
-def test_the_state_of_another_kind_of_loader(states):
+def test_the_state_of_another_kind_of_loader_is_refused(states):
     """It would begin anew, without a word."""
 
     def state_of(loader):
@@ -232,7 +232,7 @@ def test_the_state_of_another_kind_of_loader(states):
             other.load_state_dict(saved)
 
 
-def test_the_place_of_torchs_generator(states):
+def test_the_position_of_the_torch_generator_is_checked(states):
     """Torch checks its two numbers one by one, and reads beyond its words."""
     raw = bytearray(torch.Generator().get_state().numpy())
     struct.pack_into("=8xi4xQ", raw, 0, 624, 624)

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unjam
-import warm
+import warm_start
 from support import python, start_python, wait_until
 from unjam.shared import untrusted
 from unjam.system import leftovers
@@ -119,7 +119,7 @@ class Local:
         self.x = x
 
 
-def test_trusted_files_hold_objects(tmp_path):
+def test_trusted_files_may_hold_objects(tmp_path):
     unjam.SharedList([Local(1), Local(2)], path=tmp_path / "objects")
     unjam.SharedDict({"a": Local(3)}, path=tmp_path / "dict")
     assert unjam.SharedList.open(tmp_path / "objects", trusted=True)[1].x == 2
@@ -129,7 +129,7 @@ def test_trusted_files_hold_objects(tmp_path):
             kind.open(tmp_path / name)
 
 
-def test_plain_files_need_no_trust_and_stay_so_in_a_worker(tmp_path):
+def test_plain_files_need_no_trust(tmp_path):
     rows = [{"name": f"n{i}", "box": [i, i + 0.5], "big": 1 << 80, "none": None} for i in range(50)]
     unjam.SharedList(rows, path=tmp_path / "rows")
     shared = unjam.SharedList.open(tmp_path / "rows")
@@ -157,7 +157,7 @@ def test_the_careful_decoder_reads_what_marshal_writes(value):
     assert marshal.dumps(back, 2) == marshal.dumps(marshal.loads(marshal.dumps(value, 2)), 2), "types and signs too"
 
 
-def test_a_plain_file_that_takes_for_ever(tmp_path):
+def test_crafted_plain_files_are_refused_quickly(tmp_path):
     many = [k * ((1 << 61) - 1) for k in range(4_000)]
     for value in ({*many}, dict.fromkeys(many)):  # they all have the hash 0
         with pytest.raises(ValueError, match="keys"):
@@ -168,7 +168,7 @@ def test_a_plain_file_that_takes_for_ever(tmp_path):
         untrusted.loads(b"(\x01\0\0\0" * 1000 + b"N")
 
 
-def test_arrow_offsets_outside_of_the_file(tmp_path):
+def test_arrow_offsets_outside_the_file_are_refused(tmp_path):
     pa = pytest.importorskip("pyarrow")
     batch = pa.record_batch([pa.array(["a", "bcdefgh", "ijkl"])], names=["t"])
     with pa.OSFile(str(tmp_path / "x.arrow"), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
@@ -215,7 +215,7 @@ def _why(process, tmp_path):
     return captured.get() + html.render(diagnosis, "0") + machine.dumps(scene.as_dict(diagnosis.scene))
 
 
-def test_why_reads_no_source_that_the_program_could_not(as_nobody, open_folder):
+def test_why_reads_no_source_the_program_could_not_read(as_nobody, open_folder):
     hidden, shown = open_folder / "hidden.txt", open_folder / "shown.txt"
     hidden.write_text(f"one\ntwo\n{SECRET}\n")
     hidden.chmod(0o600)
@@ -228,7 +228,7 @@ def test_why_reads_no_source_that_the_program_could_not(as_nobody, open_folder):
 
 
 @pytest.mark.parametrize("kind", ["fifo", "/dev/zero", "/dev/tty", "directory", "huge", "/proc/self/environ"])
-def test_why_waits_for_no_file(as_nobody, open_folder, kind):
+def test_why_never_blocks_on_a_file(as_nobody, open_folder, kind):
     path = open_folder / "source"
     if kind == "fifo":
         os.mkfifo(path, 0o666)
@@ -245,7 +245,7 @@ def test_why_waits_for_no_file(as_nobody, open_folder, kind):
     assert "PATH=" not in said
 
 
-def test_names_without_end_are_still_not_read_by_root(as_nobody, open_folder, monkeypatch):
+def test_root_reads_no_hidden_file_beyond_the_file_limit(as_nobody, open_folder, monkeypatch):
     from unjam.system import foreign_files
 
     hidden = open_folder / "hidden.txt"
@@ -255,7 +255,7 @@ def test_names_without_end_are_still_not_read_by_root(as_nobody, open_folder, mo
     assert SECRET not in _why(as_nobody(CLAIMS, str(hidden)), open_folder)
 
 
-def test_sources_as_python_counts_their_lines(tmp_path):
+def test_source_lines_are_counted_as_python_does(tmp_path):
     import linecache
 
     from unjam.doctor.facts.source import tree_of
@@ -274,7 +274,7 @@ def test_sources_as_python_counts_their_lines(tmp_path):
     assert tree_of(str(deep)) is None, "the parser gives up"
 
 
-def test_why_follows_no_link_put_in_the_place_of_a_log(as_nobody, open_folder):
+def test_why_follows_no_link_in_place_of_a_log(as_nobody, open_folder):
     from unjam.system.foreign_files import read_their_output
 
     log, secret = open_folder / "log", open_folder / "secret"
@@ -295,7 +295,7 @@ def test_why_follows_no_link_put_in_the_place_of_a_log(as_nobody, open_folder):
     assert read_their_output(process.pid, 2, 1000) == b"RuntimeError: mine\n"
 
 
-def test_a_link_in_a_container_leads_nowhere_outside(as_nobody, open_folder):
+def test_container_links_do_not_lead_outside(as_nobody, open_folder):
     from unjam.system.foreign_files import read_their_file
 
     secret = open_folder / "secret"
@@ -369,7 +369,7 @@ elif kind == "closes":
 
 
 @pytest.mark.parametrize("kind", ["exits", "forks", "renames", "threads", "execs", "closes"])
-def test_a_program_that_changes_while_it_is_looked_at(kind, monkeypatch):
+def test_a_changing_program_can_be_examined(kind, monkeypatch):
     """`UNJAM_ROUNDS=1000` looks as often as that."""
     from unjam.doctor.report import machine, scene
     from unjam.doctor.report.terminal import console
@@ -399,7 +399,9 @@ def test_a_program_that_changes_while_it_is_looked_at(kind, monkeypatch):
             found = machine.as_json(diagnosis, "0") + machine.dumps(scene.as_dict(diagnosis.scene))
             assert_safe(found)
             # one that calls itself a worker is taken for a child of the tests' own process, whose helper waits for programs
-            serious = [one for one in diagnosis.serious if not (one.location and one.location.file == warm.__file__)]
+            serious = [
+                one for one in diagnosis.serious if not (one.location and one.location.file == warm_start.__file__)
+            ]
             assert not serious, serious
             terminal = console(with_markup=True)
             with terminal.capture() as shown:
@@ -429,7 +431,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("words", [("check", "--budget", "8"), ("tune", "--budget", "4")], ids=lambda words: words[0])
-def test_commands_run_nothing_of_the_current_folder(tmp_path, words):
+def test_commands_run_no_code_of_the_current_folder(tmp_path, words):
     planted, project = tmp_path / "planted", tmp_path / "project"
     planted.mkdir()
     project.mkdir()
@@ -464,7 +466,7 @@ def test_commands_run_nothing_of_the_current_folder(tmp_path, words):
     assert not (tmp_path / "ran").exists(), (tmp_path / "ran").read_text()
 
 
-def test_fresh_trials_find_the_modules_beside_the_program(tmp_path):
+def test_fresh_trials_find_modules_beside_the_program(tmp_path):
     from unjam.doctor.check.command.target_process import TargetProcess
     from unjam.doctor.check.command.trial_watch import Patience
     from unjam.doctor.facts.trial import Plan
@@ -526,7 +528,7 @@ def test_a_lock_follows_no_link(tmp_path, kind):
     assert not victim.exists() if kind == "dangling" else victim.read_text() == "precious"
 
 
-def test_a_lock_writes_into_nobodys_data(tmp_path):
+def test_a_lock_never_overwrites_data(tmp_path):
     data = tmp_path / "notes.lock"
     data.write_text("x" * 600)
     lock = unjam.interprocess_lock(tmp_path / "notes", timeout=1)
@@ -539,7 +541,7 @@ def test_a_lock_writes_into_nobodys_data(tmp_path):
             assert "test_security" in (tmp_path / "other.lock").read_text()
 
 
-def test_what_a_lock_file_says_is_shown_as_text(tmp_path):
+def test_lock_file_content_is_shown_as_text(tmp_path):
     lock = unjam.interprocess_lock(tmp_path / "x", timeout=0.2)
     code = (
         "import sys, os, time, unjam\n"
@@ -563,7 +565,7 @@ def test_what_a_lock_file_says_is_shown_as_text(tmp_path):
 # -- the temporary folder --------------------------------------------------------------------------------------------------
 
 
-def test_the_sweep_takes_ones_own_and_never_raises(tmp_path, monkeypatch):
+def test_the_cleanup_removes_only_own_files_and_never_raises(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -607,7 +609,7 @@ def test_absurd_names_do_not_stop_unjam_run(tmp_path):
     assert "runs without it" not in done.stderr
 
 
-def test_a_killed_owner_of_a_lock_leaves_nothing_for_ever(tmp_path):
+def test_lock_files_of_killed_owners_are_removed(tmp_path):
     code = "import unjam, os, signal; lock = unjam.interprocess_lock(); print(lock.path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     first = python(["-c", code], env=environment).stdout.strip()
@@ -652,7 +654,7 @@ def failing(tmp_path_factory):
     return folder, files, done
 
 
-def test_what_run_writes(failing):
+def test_run_output_is_sanitised(failing):
     _, files, done = failing
     assert done.returncode == 0, done.stderr
     assert "ValueError" in done.stderr
@@ -663,7 +665,7 @@ def test_what_run_writes(failing):
     assert "--api-key ***" in json.loads(files["--json"].read_text())["command"]
 
 
-def test_what_errors_prints(failing, tmp_path):
+def test_errors_output_is_sanitised(failing, tmp_path):
     _, files, _ = failing
     out = tmp_path / "errors.json"
     for done in (
@@ -678,7 +680,7 @@ def test_what_errors_prints(failing, tmp_path):
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
-def test_what_check_prints(failing, tmp_path):
+def test_check_output_is_sanitised(failing, tmp_path):
     folder, _, _ = failing
     files = {kind: tmp_path / f"report.{kind}" for kind in ("json", "html", "sarif")}
     options = [word for kind, path in files.items() for word in (f"--{kind}", path)]
@@ -692,7 +694,7 @@ def test_what_check_prints(failing, tmp_path):
     assert SECRET not in done.stdout
 
 
-def test_what_why_prints(tmp_path):
+def test_why_output_is_sanitised(tmp_path):
     name = tmp_path / f"odd {HOSTILE.replace('/', '')}.py"
     name.write_text(
         "import sys, time\n"
@@ -726,7 +728,7 @@ def test_what_why_prints(tmp_path):
     )
 
 
-def test_what_the_loader_logs(caplog):
+def test_loader_logs_are_sanitised(caplog):
     with caplog.at_level(logging.WARNING, "unjam"):
         list(unjam.DataLoader(Fails(), num_workers=1, on_error="skip"))
     assert "bad" in caplog.text
@@ -747,7 +749,7 @@ def test_a_log_line_never_raises(caplog):
     assert "it failed" in caplog.text
 
 
-def test_errors_of_commands_are_texts(tmp_path):
+def test_command_errors_are_sanitised(tmp_path):
     for words in (
         ("errors", f"no {HOSTILE}"),
         ("check", f"no {HOSTILE}.py"),
@@ -760,7 +762,7 @@ def test_errors_of_commands_are_texts(tmp_path):
         assert_safe(done.stderr.replace("\r\n", "\n"), done.stdout)
 
 
-def test_texts_from_elsewhere():
+def test_foreign_text_is_escaped():
     assert printable("plain text ä 語 🙂\n\t") == "plain text ä 語 🙂\n\t"
     assert printable("\x1b[31m\u202e\ud800") == "\\x1b[31m\\u202e\\ud800"
     assert json.loads(json_text({"a": HOSTILE + "\ud800"})) == {"a": HOSTILE + "\ud800"}
@@ -792,7 +794,7 @@ def test_secrets_are_masked(text):
         '{"token": "the"}', "for basic indexing; expected a key", "signal 9", "assigned=5", "design=flat",
     ],
 )  # fmt: skip
-def test_what_is_no_secret_stays(text):
+def test_harmless_text_is_not_masked(text):
     assert masked(text) == text
 
 
@@ -806,7 +808,7 @@ def test_what_is_no_secret_stays(text):
         "password=" * 3_000,
     ],
 )
-def test_masking_takes_no_longer_for_hostile_texts(text):
+def test_masking_hostile_text_takes_no_longer(text):
     began = time.process_time()
     masked(text)
     plain = time.process_time()
@@ -814,7 +816,7 @@ def test_masking_takes_no_longer_for_hostile_texts(text):
     assert plain - began < 20 * max(0.02, time.process_time() - plain)
 
 
-def test_words_and_values_are_masked():
+def test_arguments_and_values_are_masked():
     assert masked_words(["a.py", "--token", "x", "-v", "--key=8f3k2l1m9x0z7", "--sort-key=len", "API_TOKEN=z"]) == [
         "a.py",
         "--token",
@@ -832,7 +834,7 @@ def test_words_and_values_are_masked():
     assert without_secrets(whole) is whole
 
 
-def test_a_report_goes_into_nothing_of_somebody_else(open_folder):
+def test_reports_are_written_only_to_safe_targets(open_folder):
     from unjam.system.private_files import write_report
 
     victim, report = open_folder / "victim", open_folder / "report.json"
@@ -870,7 +872,7 @@ def test_a_report_goes_into_nothing_of_somebody_else(open_folder):
 # -- error logs of anybody's making ------------------------------------------------------------------------------------------
 
 
-def test_one_bad_line_does_not_end_errors(tmp_path):
+def test_one_bad_line_does_not_stop_errors(tmp_path):
     log = tmp_path / "log.jsonl"
     good = json.dumps(
         {"kind": "sample", "what": "it broke", "at": 1.7e9, "sample": 3, "exception": "ValueError", "message": "x"}
@@ -892,7 +894,7 @@ def test_one_bad_line_does_not_end_errors(tmp_path):
     assert command("errors", "/dev/zero").returncode == 2
 
 
-def test_a_log_without_end_takes_little_memory(tmp_path):
+def test_an_endless_log_takes_little_memory(tmp_path):
     log = tmp_path / "log.jsonl"
     with log.open("w") as file:
         for n in range(25_000):
@@ -920,7 +922,7 @@ def test_a_log_without_end_takes_little_memory(tmp_path):
     assert int(kilobytes) < 50_000
 
 
-def test_one_line_with_many_samples(tmp_path):
+def test_one_line_with_many_samples_is_read_quickly(tmp_path):
     from unjam.loader import error_log as errors
 
     log = tmp_path / "log.jsonl"
@@ -934,9 +936,9 @@ def test_one_line_with_many_samples(tmp_path):
     assert all(len(group.samples) == 1 for group in found.by("sample"))
 
 
-def test_readers_of_what_others_wrote_are_fuzzed():
-    """The same inputs each time; `python tests/hostile.py 600` takes others, for ten minutes."""
-    done = python([Path(__file__).parent / "hostile.py", "100", "0", "500"], timeout=110)
+def test_readers_survive_fuzzed_input():
+    """The same inputs each time; `python tests/fuzz_readers.py 600` takes others, for ten minutes."""
+    done = python([Path(__file__).parent / "fuzz_readers.py", "100", "0", "500"], timeout=110)
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-3000:]
     assert min(json.loads(done.stdout.splitlines()[-1]).values()) > 10
 
@@ -959,7 +961,7 @@ class Sees:
         return {"links": links, "pid": os.getpid(), "parent": os.getppid()}
 
 
-def test_nothing_listens_and_memory_has_no_name():
+def test_sockets_and_memory_are_anonymous():
     before = {name for name in os.listdir("/dev/shm") if "unjam" in name}
     loader = unjam.DataLoader(Sees(), batch_size=None, num_workers=2)
     found = list(loader)
@@ -978,7 +980,7 @@ def test_nothing_listens_and_memory_has_no_name():
     assert {name for name in os.listdir("/dev/shm") if "unjam" in name} == before
 
 
-def test_the_fork_server_goes_with_its_parent():
+def test_the_fork_server_ends_with_its_parent():
     code = (
         "import unjam, os, signal\n"
         "class Data:\n"
@@ -999,7 +1001,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def test_reports_hold_no_environment(tmp_path):
+def test_reports_contain_no_environment(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM.replace("import helper\n", "").replace("helper.square(i)", "i"))
     page, out = tmp_path / "page.html", tmp_path / "out.json"
     environment = {**os.environ, "UNTOLD_VARIABLE": "value-of-a-variable"}
@@ -1008,7 +1010,7 @@ def test_reports_hold_no_environment(tmp_path):
         assert "value-of-a-variable" not in path.read_text()
 
 
-def test_another_user_can_open_nothing_of_ours(as_nobody, tmp_path):
+def test_another_user_can_open_nothing(as_nobody, tmp_path):
     shared = unjam.SharedList(range(1000))
     lock = unjam.interprocess_lock()
     array = unjam.SharedArray(torch.arange(10))
@@ -1032,7 +1034,7 @@ def test_another_user_can_open_nothing_of_ours(as_nobody, tmp_path):
 # -- ending a worker -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_rescue_ends_the_process_it_was_shown(monkeypatch):
+def test_rescue_ends_only_the_process_it_was_shown(monkeypatch):
     from types import SimpleNamespace
 
     from unjam.doctor.why.rescue import Target

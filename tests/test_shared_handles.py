@@ -55,7 +55,7 @@ class Client:
 
 
 @pytest.mark.parametrize("method", [None, "fork"])
-def test_a_connection_is_told_before_the_first_batch(caplog, method):
+def test_shared_connections_are_logged_before_the_first_batch(caplog, method):
     one, other = socket.socketpair()
     reader, writer = multiprocessing.Pipe()
     read, write = os.pipe()
@@ -95,7 +95,7 @@ def collate(rows):
 @pytest.mark.parametrize(
     "how", ["both ways", "text", "private slot", "many attributes", "class", "global", "default", "map"]
 )
-def test_a_connection_that_is_hard_to_see(caplog, monkeypatch, how):
+def test_hidden_connections_are_found(caplog, monkeypatch, how):
     one, other = socket.socketpair()
     with one, other:
         dataset, options = Holds(), {}
@@ -120,7 +120,7 @@ def test_a_connection_that_is_hard_to_see(caplog, monkeypatch, how):
             dataset.stream.close()
 
 
-def test_a_position_in_a_file(caplog, tmp_path):
+def test_shared_file_positions_are_logged(caplog, tmp_path):
     (tmp_path / "data").write_bytes(bytes(100))
     with open(tmp_path / "data", "rb") as file:
         (told,) = warnings_of(caplog, Holds(file=file), multiprocessing_context="fork")
@@ -129,7 +129,7 @@ def test_a_position_in_a_file(caplog, tmp_path):
 
 
 @pytest.mark.parametrize("method", [None, "fork"])
-def test_a_handle_of_a_native_library(caplog, tmp_path, method):
+def test_native_handles_are_logged(caplog, tmp_path, method):
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     with h5py.File(tmp_path / "data.h5", "w") as file:
         file["rows"] = list(range(8))
@@ -146,7 +146,7 @@ def test_a_handle_of_a_native_library(caplog, tmp_path, method):
     connection.close()
 
 
-def test_what_is_made_for_several_processes_is_not_told(caplog, tmp_path):
+def test_objects_made_for_several_processes_are_not_logged(caplog, tmp_path):
     (tmp_path / "log").touch()
     with open(tmp_path / "log", "a") as log:
         queue = multiprocessing.Queue()
@@ -177,7 +177,7 @@ class Reconnects:
         return Reconnects, (None,)
 
 
-def test_a_connection_that_is_not_sent(caplog):
+def test_connections_that_are_not_sent_are_not_logged(caplog):
     one, other = socket.socketpair()
     with one, other:
         # the name of the connection itself would help nobody
@@ -241,7 +241,7 @@ def check(folder: Path, text: str, *options: str) -> tuple[dict, str]:
 
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(200)
-def test_a_shared_connection_is_found_by_the_samples(tmp_path):
+def test_a_shared_connection_is_proven_by_the_samples(tmp_path):
     text = FEATURES.replace("LOCKED", "return self.load(index)").replace("BUSY", "pass")
     said, shown = check(tmp_path, text, "--fix")
     (found,) = [one for one in said["findings"] if one["severity"] == "error"]
@@ -252,7 +252,7 @@ def test_a_shared_connection_is_found_by_the_samples(tmp_path):
 
 @pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
 @pytest.mark.timeout(200)
-def test_an_edit_that_cannot_be_tried_is_not_made(tmp_path):
+def test_an_edit_that_cannot_be_tried_is_not_written(tmp_path):
     text = FEATURES.replace("LOCKED", "return self.load(index)").replace("BUSY", "pass")
     (tmp_path / "train.py").write_text(text)
     words = [sys.executable, "-m", "unjam", "check", "--budget", "15", "--fix", "train.py"]
@@ -264,7 +264,7 @@ def test_an_edit_that_cannot_be_tried_is_not_made(tmp_path):
 
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(200)
-def test_a_lock_is_not_separated_from_its_connection(tmp_path):
+def test_an_edit_never_separates_a_lock_from_its_connection(tmp_path):
     """Each worker with a lock of its own would use the one connection at the same time: a hang became wrong data."""
     locked = "with self.lock:\n            return self.load(index)"
     text = FEATURES.replace("LOCKED", locked).replace("BUSY", "threading.Thread(target=busy, args=(data.lock,), daemon=True).start()")  # fmt: skip
@@ -326,7 +326,7 @@ if __name__ == "__main__":
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("text", "name"), [(CURED, "Locked"), (SURVIVED, "Rows")], ids=["locked", "killed"])
-def test_a_program_is_examined_on_the_loader_that_it_uses(tmp_path, text, name):
+def test_a_program_is_examined_with_the_loader_it_uses(tmp_path, text, name):
     """Torch's loader would freeze or fail here; unjam's does not, so nothing is wrong with the program."""
     said, shown = check(tmp_path, text)
     assert said["findings"] == [], shown

@@ -68,7 +68,7 @@ METHODS = [None, "fork"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_exhausted(method):
+def test_workers_stop_when_the_iterator_is_exhausted(method):
     iterator = iter(unjam.DataLoader(Squares(9), num_workers=3, multiprocessing_context=method))
     pids = pids_of(iterator)
     assert len(list(iterator)) == 9
@@ -77,7 +77,7 @@ def test_exhausted(method):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dataset", [Squares, Sleepy, Stubborn])
-def test_dropped(dataset, method):
+def test_workers_stop_when_the_iterator_is_dropped(dataset, method):
     iterator = iter(unjam.DataLoader(dataset(), num_workers=2, batch_size=2, multiprocessing_context=method))
     next(iterator)
     pids = pids_of(iterator)
@@ -86,7 +86,7 @@ def test_dropped(dataset, method):
     assert not alive(pids)
 
 
-def test_dropped_inside_a_cycle():
+def test_workers_stop_when_a_reference_cycle_is_collected():
     loop = [iter(unjam.DataLoader(Squares(), num_workers=1))]
     loop.append(loop)
     pids = pids_of(loop[0])
@@ -95,13 +95,13 @@ def test_dropped_inside_a_cycle():
     assert not alive(pids)
 
 
-def test_break_out_of_a_loop():
+def test_workers_stop_after_break():
     for batch in unjam.DataLoader(Squares(), num_workers=2):
         break
     del batch
 
 
-def test_an_exception_in_the_loop_body():
+def test_workers_stop_after_an_exception_in_the_loop():
     loader = unjam.DataLoader(Squares(), num_workers=2)
     with pytest.raises(ZeroDivisionError):
         for _ in loader:
@@ -109,7 +109,7 @@ def test_an_exception_in_the_loop_body():
     assert len(list(loader)) == 40
 
 
-def test_persistent_workers_live_until_their_loader_goes():
+def test_persistent_workers_live_as_long_as_their_loader():
     loader = unjam.DataLoader(Squares(), num_workers=2, persistent_workers=True)
     list(loader)
     pids = pids_of(loader._iterator)
@@ -120,7 +120,7 @@ def test_persistent_workers_live_until_their_loader_goes():
     assert not alive(pids)
 
 
-def test_shutting_down_twice_and_in_any_state():
+def test_shutdown_can_be_repeated():
     iterator = iter(unjam.DataLoader(Squares(), num_workers=2))
     iterator._shutdown_workers()
     iterator._shutdown_workers()
@@ -131,7 +131,7 @@ def test_shutting_down_twice_and_in_any_state():
     iterator._shutdown_workers()
 
 
-def test_dropped_by_another_thread():
+def test_workers_stop_when_another_thread_drops_the_iterator():
     holder = [iter(unjam.DataLoader(Squares(), num_workers=2))]
     pids = pids_of(holder[0])
     thread = threading.Thread(target=holder.clear)
@@ -140,7 +140,7 @@ def test_dropped_by_another_thread():
     assert not alive(pids)
 
 
-def test_iterated_by_a_thread_that_ends():
+def test_workers_outlive_the_thread_that_started_them():
     """The workers' lives are tied to the process, not to the thread that started them."""
     box = {}
 
@@ -220,18 +220,18 @@ def run_and_watch(tmp_path, *, busy, then, options="", kill=None, group=False, t
 
 @pytest.mark.parametrize("busy", BUSY)
 @pytest.mark.parametrize("options", ["", "multiprocessing_context='fork'"])
-def test_parent_killed(tmp_path, busy, options):
+def test_workers_stop_when_the_parent_is_killed(tmp_path, busy, options):
     code, _ = run_and_watch(tmp_path, busy=busy, then="time.sleep(3600)", options=options, kill=signal.SIGKILL)
     assert code == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("busy", BUSY)
-def test_interpreter_exit(tmp_path, busy):
+def test_workers_stop_at_interpreter_exit(tmp_path, busy):
     assert run_and_watch(tmp_path, busy=busy, then="sys.exit(3)") == (3, "")
 
 
 @pytest.mark.parametrize("options", ["", "persistent_workers=True", "multiprocessing_context='fork'"])
-def test_ctrl_c(tmp_path, options):
+def test_workers_stop_on_ctrl_c(tmp_path, options):
     """As the terminal sends it: to every process of the group."""
     code, err = run_and_watch(
         tmp_path,
@@ -246,7 +246,7 @@ def test_ctrl_c(tmp_path, options):
     assert err.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_ctrl_c_twice(tmp_path):
+def test_workers_are_killed_on_a_second_ctrl_c(tmp_path):
     """The second one arrives while the workers are being stopped: they are killed, and nobody is left."""
     code, _ = run_and_watch(
         tmp_path, busy="spinning", then="next(iterator); next(iterator)", kill=signal.SIGINT, group=True, twice=True
@@ -254,7 +254,7 @@ def test_ctrl_c_twice(tmp_path):
     assert code != 0
 
 
-def test_the_server_is_gone_with_the_process(tmp_path):
+def test_the_fork_server_ends_with_the_process(tmp_path):
     done = script(
         tmp_path,
         """
@@ -268,7 +268,7 @@ def test_the_server_is_gone_with_the_process(tmp_path):
     assert done.stderr == ""
 
 
-def test_a_forked_child_leaves_the_parents_workers_alone():
+def test_a_forked_child_does_not_stop_the_workers_of_its_parent():
     iterator = iter(unjam.DataLoader(Squares(), num_workers=2))
     next(iterator)
     pid = os.fork()
@@ -282,7 +282,7 @@ def test_a_forked_child_leaves_the_parents_workers_alone():
     assert len(list(iterator)) == 39
 
 
-def test_a_forked_child_has_a_loader_of_its_own():
+def test_a_forked_child_can_create_its_own_loader():
     list(unjam.DataLoader(Squares(4), num_workers=1))
     read, write = os.pipe()
     pid = os.fork()
@@ -338,7 +338,7 @@ def test_a_sample_that_kills_twice_is_an_error(how):
         list(unjam.DataLoader(Deadly(how), batch_size=2, num_workers=2))
 
 
-def test_killed_from_outside_at_any_time():
+def test_workers_killed_from_outside_are_replaced():
     import random
 
     loader = unjam.DataLoader(Squares(400), batch_size=2, num_workers=3)
@@ -352,7 +352,7 @@ def test_killed_from_outside_at_any_time():
     assert got == list(range(400))
 
 
-def test_the_server_is_killed(server):
+def test_a_killed_fork_server_is_replaced(server):
     from unjam.loader.pool import fork_server
 
     current = fork_server.shared()
@@ -360,7 +360,7 @@ def test_the_server_is_killed(server):
     assert len(list(unjam.DataLoader(Squares(8), num_workers=2))) == 8, "a new server takes over"
 
 
-def test_the_server_is_killed_in_the_middle():
+def test_a_fork_server_killed_mid_epoch_loses_nothing():
     from unjam.loader.pool import fork_server
 
     iterator = iter(unjam.DataLoader(Squares(200), num_workers=2))
@@ -370,7 +370,7 @@ def test_the_server_is_killed_in_the_middle():
     assert got == list(range(200))
 
 
-def test_timeout():
+def test_timeout_raises_the_same_error_as_torch():
     iterator = iter(unjam.DataLoader(Sleepy(), batch_size=4, num_workers=1, timeout=4))
     next(iterator)
     with pytest.raises(RuntimeError, match=r"DataLoader timed out after 4 seconds"):
@@ -383,7 +383,7 @@ class SlowToBegin(torch.utils.data.IterableDataset):
         return iter(range(8))
 
 
-def test_a_stream_that_is_slow_to_begin_is_not_taken_for_a_forgotten_one(monkeypatch):
+def test_a_stream_that_starts_slowly_is_not_restarted(monkeypatch):
     from unjam.loader.driver import stalls
 
     monkeypatch.setattr(stalls, "FORGOTTEN", 0.3)

@@ -72,7 +72,7 @@ def dicts():
 # -- what is there once ----------------------------------------------------------------------------------------------------
 
 
-def test_plain_containers_are_one_for_all_workers():
+def test_workers_share_one_copy_of_plain_containers():
     loader = loader_of(Plain(dicts()))
     found = load(loader)
     assert [one["item"]["path"] for one in found] == [f"{n}.jpg" for n in range(8)]
@@ -85,7 +85,7 @@ def test_plain_containers_are_one_for_all_workers():
     assert loader.statistics().rebuilt == ""
 
 
-def test_the_same_template_serves_every_epoch_and_small_changes():
+def test_the_template_is_reused_across_epochs_and_small_changes():
     loader = loader_of(Plain(dicts()))
     first = parents(load(loader))
     loader.dataset.label = 7
@@ -111,7 +111,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_the_program_changes_is_seen(change):
+def test_changes_of_the_program_are_seen_by_workers(change):
     loader = loader_of(Plain(dicts()))
     first = parents(load(loader))
     CHANGES[change](loader.dataset.items)
@@ -123,7 +123,7 @@ def test_what_the_program_changes_is_seen(change):
     assert parents(found) != first
 
 
-def test_nothing_has_changed_if_nothing_has_changed():
+def test_unchanged_containers_are_recognised():
     items = dicts()
     one, _ = large_containers.taken(items)
     gc.collect()
@@ -133,7 +133,7 @@ def test_nothing_has_changed_if_nothing_has_changed():
 
 
 @pytest.mark.parametrize("kind", [list, tuple, dict])
-def test_containers_of_every_kind(kind):
+def test_every_kind_of_container_is_shared(kind):
     names = [f"name {n}" for n in range(N)]
     items = dict(enumerate(names)) if kind is dict else kind(names)
     found = load(loader_of(Plain(items)))
@@ -157,13 +157,13 @@ class Tied(Plain):
         }
 
 
-def test_what_is_held_twice_stays_one_object():
+def test_an_object_referenced_twice_stays_one_object():
     found = load(loader_of(Tied(dicts())))
     assert all(one["tied"] for one in found)
     assert all(one["same"] for one in found)
 
 
-def test_what_is_held_twice_since_the_last_epoch_stays_one_object():
+def test_a_reference_added_between_epochs_stays_one_object():
     dataset = Tied(dicts())
     dataset.first = {}
     loader = loader_of(dataset)
@@ -179,7 +179,7 @@ class Writes(Plain):
         return {"before": before, "pid": os.getpid()}
 
 
-def test_a_worker_that_writes_has_its_own():
+def test_writes_of_a_worker_stay_private():
     dataset = Writes(dicts())
     for _ in range(2):
         for one in load(loader_of(dataset)):
@@ -187,7 +187,7 @@ def test_a_worker_that_writes_has_its_own():
     assert "label" not in dataset.items[0]
 
 
-def test_what_holds_objects_goes_with_the_rest():
+def test_containers_of_objects_are_pickled_with_the_dataset():
     items = [*dicts(), torch.ones(2), np.zeros(3)]
     dataset = Plain(items)
     assert large_containers.taken(items) is None
@@ -242,7 +242,7 @@ class Data:
 LARGE = 40_000
 
 
-def test_a_large_cargo_is_rebuilt_once(module):
+def test_a_large_dataset_is_rebuilt_once(module):
     users = module(HEAD)
     loader = loader_of(users.Data(LARGE))
     found = load(loader)
@@ -267,7 +267,7 @@ UNFIT = {
 
 @pytest.mark.parametrize("case", UNFIT)
 @pytest.mark.parametrize("count", [10, LARGE])
-def test_what_must_be_each_workers_own(module, case, count):
+def test_unsuitable_datasets_are_rebuilt_in_each_worker(module, case, count):
     code, reason = UNFIT[case]
     users = module(HEAD + code, f"users_{case.replace(' ', '_')}_{count}")
     loader = loader_of(users.Own(count))
@@ -294,7 +294,7 @@ AT_IMPORT = {
 
 
 @pytest.mark.parametrize("case", AT_IMPORT)
-def test_what_modules_do_when_they_are_imported(module, case, capfd):
+def test_modules_with_import_side_effects_are_handled(module, case, capfd):
     users = module(HEAD + AT_IMPORT[case] + "\n", f"users_at_import_{case.replace(' ', '_')}")
     loader = loader_of(users.Data(LARGE))
     found = load(loader)
@@ -314,7 +314,7 @@ def test_what_modules_do_when_they_are_imported(module, case, capfd):
         one.close()
 
 
-def test_large_containers_stay_where_modules_are_unfit(module):
+def test_large_containers_are_shared_even_if_modules_are_unsuitable(module):
     code = (
         HEAD
         + "kept = open(__file__)\nclass Crowd(Data):\n    def __init__(self, items):\n        self.items = items\n    def __getitem__(self, index):\n        return {'id': id(self.items), 'pid': os.getpid(), 'item': self.items[index], 'parent': os.getppid()}\n"
@@ -326,7 +326,7 @@ def test_large_containers_stay_where_modules_are_unfit(module):
     assert fork_server.server_pid() not in parents(found)
 
 
-def test_modules_are_imported_once_and_their_state_is_new(module):
+def test_modules_are_imported_once_and_their_state_is_current(module):
     users = module(
         HEAD
         + "import time\nMOMENT = [time.time()]\nVALUE = 1\nclass Says(Data):\n    def more(self):\n        return VALUE\n",
@@ -351,7 +351,7 @@ class World:
         return os.getcwd(), os.environ.get("UNJAM_TEST_WORLD"), len(logging.getLogger().handlers), self.items[index]
 
 
-def test_workers_have_the_programs_present_surroundings(tmp_path, monkeypatch):
+def test_workers_see_the_current_folder_and_environment(tmp_path, monkeypatch):
     dataset = World()
     dataset.items = [str(n) for n in range(N)]
     loader = loader_of(dataset, num_workers=1)
@@ -409,7 +409,7 @@ def test_a_template_ends_with_its_loader():
     assert gone()
 
 
-def test_a_template_that_is_killed_is_made_anew():
+def test_a_killed_template_is_recreated():
     loader = loader_of(Plain(dicts()))
     first = load(loader)
     (template,) = parents(first)
@@ -429,7 +429,7 @@ class Slow(Plain):
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_template_that_is_killed_in_the_middle_of_an_epoch(whole, module):
+def test_a_template_killed_mid_epoch_loses_nothing(whole, module):
     users = module(
         HEAD
         + "import time\nclass Slowly(Data):\n    def __len__(self):\n        return 60\n    def __getitem__(self, index):\n        time.sleep(0.01)\n        return {'index': index, 'parent': os.getppid()}\n",
@@ -446,7 +446,7 @@ def test_a_template_that_is_killed_in_the_middle_of_an_epoch(whole, module):
     assert loader.statistics().restarts >= 1
 
 
-def test_a_template_killed_while_it_forks():
+def test_a_template_killed_while_forking_loses_nothing():
     dataset = Plain(dicts())
     for _ in range(6):
         loader = loader_of(dataset, num_workers=4)
@@ -458,7 +458,7 @@ def test_a_template_killed_while_it_forks():
         assert len(list(iterator)) == 8
 
 
-def test_templates_are_limited_in_number():
+def test_the_number_of_templates_is_limited():
     loaders = [loader_of(Plain([f"{k} {n}" for n in range(N)]), num_workers=1) for k in range(templates.MOST + 3)]
     for loader in loaders:
         load(loader)
@@ -468,7 +468,7 @@ def test_templates_are_limited_in_number():
     assert len(mine()) <= templates.MOST
 
 
-def test_an_idle_forker_ends_by_itself():
+def test_an_idle_forker_exits():
     code = (
         "import os, socket, sys, time\n"
         "from unjam.loader.worker.forker import Forker\n"
@@ -483,7 +483,7 @@ def test_an_idle_forker_ends_by_itself():
     assert python(["-c", code], check=True).stdout == "0\n"
 
 
-def test_a_template_goes_with_the_program():
+def test_templates_end_with_the_program():
     code = (
         "import os, signal, unjam\n"
         "class Data:\n"
@@ -499,7 +499,7 @@ def test_a_template_goes_with_the_program():
     wait_until(lambda: template not in living())
 
 
-def test_a_forked_process_uses_its_own():
+def test_a_forked_process_creates_its_own_template():
     loader = loader_of(Plain(dicts()), num_workers=1)
     load(loader)
     read, write = os.pipe()
@@ -520,7 +520,7 @@ def test_a_forked_process_uses_its_own():
 # -- objects that are not counted ----------------------------------------------------------------------------------------------
 
 
-def test_nothing_breaks_where_objects_are_always_counted():
+def test_disabling_reference_counts_breaks_nothing():
     code = (
         "from unjam.loader.ship import uncounted\n"
         "import sys, gc\n"
@@ -561,14 +561,14 @@ class Reads(Plain):
 @pytest.mark.skipif(
     not uncounted.supported(), reason="objects are always counted before Python 3.12: run the suite there"
 )
-def test_reading_copies_nothing():
+def test_reading_copies_no_memory():
     items = [{"path": f"{n:020d}.jpg", "box": [n + 1000, n + 2000], "more": (str(n), n / 3)} for n in range(100_000)]
     loader = loader_of(Reads(items), batch_size=500, num_workers=1, collate_fn=None)
     own = [int(value) for _, batch in loader for value in batch.tolist() if value]
     assert own[-1] - own[0] < 12_000, own
 
 
-def test_the_server_starts_when_a_loader_is_made():
+def test_the_fork_server_starts_when_a_loader_is_created():
     code = (
         "import unjam, torch\n"
         "from unjam.loader.pool import fork_server\n"
@@ -586,7 +586,7 @@ def test_the_server_starts_when_a_loader_is_made():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_dataset_too_large_to_exist_twice_is_forked(monkeypatch):
+def test_a_dataset_too_large_for_two_copies_is_forked(monkeypatch):
     from unjam.loader.pool import start
 
     monkeypatch.setattr(start, "_room", lambda: 1 << 20)

@@ -54,7 +54,7 @@ SETTING = "as in the file"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_variable_that_cannot_be_rebuilt_breaks_nothing(tmp_path, workers):
+def test_an_unpicklable_module_variable_breaks_nothing(tmp_path, workers):
     """Of a package that is not in site-packages: PYTHONPATH, a checkout, a cluster's module."""
     package(tmp_path / "elsewhere", "vendored", BROKEN)
     (tmp_path / "mydata.py").write_text(
@@ -77,7 +77,7 @@ def test_a_variable_that_cannot_be_rebuilt_breaks_nothing(tmp_path, workers):
     assert not done.stderr
 
 
-def test_a_worker_imports_nothing_for_the_sake_of_its_state(tmp_path):
+def test_workers_import_no_module_only_to_restore_its_state(tmp_path):
     (tmp_path / "trainer.py").write_text(
         "import os\n"
         "with open('imports', 'a') as file: file.write(f'{os.getpid()}\\n')\n"
@@ -104,7 +104,7 @@ def test_a_worker_imports_nothing_for_the_sake_of_its_state(tmp_path):
 @pytest.mark.parametrize(
     "how", ["import late", "from . import late", "import importlib; late = importlib.import_module('pkg.late')"]
 )
-def test_the_state_of_a_module_that_a_sample_imports(tmp_path, how):
+def test_the_state_of_a_lazily_imported_module_is_restored(tmp_path, how):
     package(tmp_path, "pkg", "")
     how = how.replace("import late", "import pkg.late as late") if how == "import late" else how
     (tmp_path / "pkg" / "late.py").write_text("VALUE = 0\nTABLE = {}\nclass Kept:\n    level = 0\n")
@@ -127,7 +127,7 @@ def test_the_state_of_a_module_that_a_sample_imports(tmp_path, how):
     assert done.stdout.strip() == "[[111, 111]]"
 
 
-def test_a_lambda_of_a_module_writes_to_that_module(tmp_path):
+def test_a_module_lambda_writes_to_its_module(tmp_path):
     (tmp_path / "mydata.py").write_text(
         "SETTING = {}\n"
         "class Data:\n"
@@ -150,7 +150,7 @@ def test_a_lambda_of_a_module_writes_to_that_module(tmp_path):
     assert done.stdout.strip() == "[['worker 0', 'worker 0']]"
 
 
-def test_warning_filters_import_nothing(tmp_path):
+def test_restoring_warning_filters_imports_nothing(tmp_path):
     site = tmp_path / "site-packages"
     package(
         site, "heavy", "import os\nopen('imported', 'a').write(f'{os.getpid()}\\n')\nclass Old(UserWarning): pass\n"
@@ -177,7 +177,7 @@ def test_warning_filters_import_nothing(tmp_path):
     )
 
 
-def test_an_archive_of_numpy_and_what_answers_no_question(tmp_path):
+def test_npz_archives_are_sent(tmp_path):
     path = tmp_path / "data.npz"
     np.savez(path, x=np.arange(8.0))
 
@@ -216,7 +216,7 @@ class Arrays(torch.utils.data.Dataset):
         }
 
 
-def test_arrays_arrive_as_from_torchs_workers():
+def test_arrays_arrive_with_the_same_flags_as_from_torch():
     def flags(kind):
         (batch,) = kind(Arrays(), batch_size=None, num_workers=1, collate_fn=lambda x: x)
         return {k: (tear(a), a.dtype.str, a.flags.writeable, a.flags.fnc, a.strides) for k, a in batch.items()}
@@ -235,7 +235,7 @@ def test_arrays_arrive_as_from_torchs_workers():
     ],
     ids=["dtypes", "keys", "words", "narrow"],
 )
-def test_what_torch_puts_together_is_put_together_and_said(samples, workers, caplog):
+def test_what_torch_collates_is_collated_and_logged(samples, workers, caplog):
     def run(kind):
         try:
             return [tear(batch) for batch in kind(samples, batch_size=2, num_workers=workers)]
@@ -250,7 +250,7 @@ def test_what_torch_puts_together_is_put_together_and_said(samples, workers, cap
         assert "sample 1" in caplog.text
 
 
-def test_an_error_of_worker_init_fn_comes_in_its_place():
+def test_a_worker_init_fn_error_is_raised_at_its_position():
     def init(worker):
         if worker == 1:
             time.sleep(0.2 if os.getpid() % 2 else 0)
@@ -269,7 +269,7 @@ class Unmeasured(Squares):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_length_that_torch_does_not_ask_for(workers):
+def test_a_length_that_torch_never_reads_is_not_read(workers):
     sampler = [[0, 1], [2, 3]]
     got = [b[1].tolist() for b in unjam.DataLoader(Unmeasured(), batch_sampler=sampler, num_workers=workers)]
     assert got == sampler
@@ -277,7 +277,7 @@ def test_a_length_that_torch_does_not_ask_for(workers):
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("mode", ["inference", "function"])
-def test_the_mode_that_the_consumer_is_in(workers, mode):
+def test_torch_modes_of_the_consumer_do_not_break_the_loader(workers, mode):
     class Everything(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
             if function is torch.bincount:
@@ -335,7 +335,7 @@ LACKING = {
 }
 
 
-def test_a_torch_that_lacks_something(tmp_path):
+def test_torch_iterators_take_over_when_torch_lacks_a_needed_part(tmp_path):
     """torch's own iterator takes over, or (where torch itself lacks what it needs) fails as it would without us."""
     for name, (out, err, status) in zip(LACKING, loaders_after(LACKING.values(), tmp_path), strict=True):
         said = [line for line in err.splitlines() if "its own iterator is used" in line]
@@ -354,7 +354,7 @@ DISPENSABLE = [
 ]
 
 
-def test_a_torch_without_what_can_be_done_without(tmp_path):
+def test_dispensable_parts_of_torch_may_be_missing(tmp_path):
     for change, (out, err, _) in zip(DISPENSABLE, loaders_after(DISPENSABLE, tmp_path), strict=True):
         assert out == "[[0, 1], [2, 3], [4, 5]] unjam\n" * 2, (change, err)
         assert "its own iterator" not in err, change
@@ -363,7 +363,7 @@ def test_a_torch_without_what_can_be_done_without(tmp_path):
 # -- small things ------------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_that_was_interrupted_is_taken_up_by_its_thread():
+def test_an_interrupted_lock_is_recovered_by_its_thread():
     """A signal handler may raise right after the lock was taken; nobody may release what another thread holds."""
     lock = ConsumerLock()
     lock._lock.acquire()  # taken, and then an exception before anything else
@@ -380,7 +380,7 @@ def test_a_lock_that_was_interrupted_is_taken_up_by_its_thread():
     assert not waiting.is_alive()
 
 
-def test_a_descriptor_that_is_gone_is_no_reason_to_fail(monkeypatch):
+def test_a_vanished_descriptor_is_ignored(monkeypatch):
     monkeypatch.setattr(relations, "pipes_keep_time", lambda: True)
     read, write = os.pipe()
 
@@ -394,7 +394,7 @@ def test_a_descriptor_that_is_gone_is_no_reason_to_fail(monkeypatch):
     os.close(write)
 
 
-def test_peers_over_ipv6_are_readable():
+def test_ipv6_peers_are_formatted():
     def kernel(host):
         raw = socket.inet_pton(socket.AF_INET6, host)
         return "".join(f"{int.from_bytes(raw[at : at + 4], sys.byteorder):08X}" for at in range(0, 16, 4)) + ":01BB"
@@ -404,7 +404,7 @@ def test_peers_over_ipv6_are_readable():
     assert address_text("0100007F:1F90" if sys.byteorder == "little" else "7F000001:1F90", 4) == "127.0.0.1:8080"
 
 
-def test_the_heartbeat_of_another_process_is_only_read(monkeypatch):
+def test_the_heartbeat_of_another_process_is_opened_read_only(monkeypatch):
     fd = memory.create(PAGE_BYTES, "page")
     StatusPage(fd).heartbeat(Stage.GETITEM, 7, 3)
     opened = []
@@ -423,7 +423,7 @@ def test_the_heartbeat_of_another_process_is_only_read(monkeypatch):
     os.close(fd)
 
 
-def test_stored_files_name_nothing_that_may_move(tmp_path):
+def test_stored_files_contain_no_module_paths(tmp_path):
     path = tmp_path / "items.shared"
     made = unjam.SharedList([{"x": torch.ones(2), 1: ("a", 2j)}, {"y": Stage.IDLE}], path=path)
     assert made[0]["x"].tolist() == [1, 1]
@@ -438,7 +438,7 @@ def test_stored_files_name_nothing_that_may_move(tmp_path):
     assert unjam.mapped(path, trusted=True)[0]["x"].tolist() == [1, 1]
 
 
-def test_no_extra_is_recommended_that_does_not_exist():
+def test_recommended_extras_exist():
     import re
 
     root = Path(__file__).parents[1]
@@ -451,7 +451,7 @@ def test_no_extra_is_recommended_that_does_not_exist():
 # -- `unjam run` ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_server_of_a_run_starts_before_the_program_imports_anything(tmp_path):
+def test_the_fork_server_of_a_run_starts_before_the_program_imports(tmp_path):
     (tmp_path / "train.py").write_text(
         "import os, sys\n"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
@@ -468,7 +468,7 @@ def test_the_server_of_a_run_starts_before_the_program_imports_anything(tmp_path
     assert done.stdout.strip() == "0"
 
 
-def test_the_waiting_of_helper_threads_is_not_the_trainings(tmp_path):
+def test_waits_of_helper_threads_are_not_counted_as_training_waits(tmp_path):
     (tmp_path / "train.py").write_text(
         "import threading, time\n"
         "from torch.utils.data import DataLoader, Dataset\n"
@@ -485,7 +485,7 @@ def test_the_waiting_of_helper_threads_is_not_the_trainings(tmp_path):
     assert "what would help most" not in done.stderr
 
 
-def test_filters_in_their_order():
+def test_warning_filters_keep_their_order():
     from unjam.loader.ship import warning_filters
 
     with warnings.catch_warnings():

@@ -142,7 +142,7 @@ def same(got, original, name):
 
 
 @pytest.mark.parametrize("method", [None, "fork"])
-def test_everything_arrives_as_it_was(method):
+def test_every_type_arrives_unchanged(method):
     loader = unjam.DataLoader(
         Zoo(), batch_size=None, collate_fn=identity, num_workers=2, multiprocessing_context=method
     )
@@ -150,14 +150,14 @@ def test_everything_arrives_as_it_was(method):
         same(got, original, name)
 
 
-def test_everything_arrives_in_one_batch_too():
+def test_every_type_arrives_unchanged_in_one_batch():
     loader = unjam.DataLoader(Zoo(), batch_size=len(ZOO), collate_fn=identity, num_workers=1)
     (batch,) = loader
     for (name, original), got in zip(ZOO.items(), batch, strict=True):
         same(got, original, name)
 
 
-def test_without_memfd(monkeypatch):
+def test_every_type_arrives_unchanged_without_memfd(monkeypatch):
     monkeypatch.setenv(memory.PORTABLE_VARIABLE, "1")
     loader = unjam.DataLoader(Zoo(), batch_size=None, collate_fn=identity, num_workers=2)
     for (name, original), got in zip(ZOO.items(), loader, strict=True):
@@ -178,7 +178,7 @@ def test_strides_and_storages_are_as_a_user_expects():
     got["array"] += 1
 
 
-def test_pandas_and_pillow():
+def test_pandas_and_pillow_objects_arrive_unchanged():
     pandas = pytest.importorskip("pandas")
     image = pytest.importorskip("PIL.Image")
     frame = pandas.DataFrame({"a": range(500), "b": [f"row {n}" for n in range(500)], "c": np.random.rand(500)})
@@ -188,7 +188,7 @@ def test_pandas_and_pillow():
     assert [tear(v) for v in loader] == [tear(v) for v in values]
 
 
-def test_a_tensor_with_a_graph_is_an_error_that_says_so():
+def test_a_tensor_that_requires_grad_is_a_clear_error():
     class Graph(Dataset):
         def __len__(self):
             return 1
@@ -200,7 +200,7 @@ def test_a_tensor_with_a_graph_is_an_error_that_says_so():
         list(unjam.DataLoader(Graph(), batch_size=None, num_workers=1))
 
 
-def test_what_cannot_be_pickled_is_an_error_and_not_a_hang():
+def test_unpicklable_samples_raise_instead_of_hanging():
     class Generators(Dataset):
         def __len__(self):
             return 2
@@ -216,7 +216,7 @@ def test_what_cannot_be_pickled_is_an_error_and_not_a_hang():
             list(loader)
 
 
-def test_classes_that_travel_by_value_come_back_as_the_same_class():
+def test_classes_sent_by_value_come_back_as_the_same_class():
     class Local:
         def __init__(self, n):
             self.n = n
@@ -252,7 +252,7 @@ class Filled(Dataset):
 
 @pytest.mark.parametrize("keep", ["all", "every third", "views", "numpy", "inner"])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_batch_that_the_user_holds_never_changes(keep, workers, monkeypatch):
+def test_a_held_batch_never_changes(keep, workers, monkeypatch):
     monkeypatch.setenv(POISON_VARIABLE, "1")
     held = []
     loader = unjam.DataLoader(Filled(120), batch_size=2, num_workers=workers)
@@ -316,13 +316,13 @@ class Hoarder(Dataset):
         return batch, ok
 
 
-def test_a_collate_function_may_keep_what_it_made():
+def test_a_collate_function_may_keep_its_batches():
     dataset = Hoarder()
     for batch, ok in unjam.DataLoader(dataset, batch_size=1, num_workers=1, collate_fn=dataset.collate):
         assert ok
 
 
-def test_slots_are_used_again():
+def test_slots_are_reused():
     loader = unjam.DataLoader(Filled(400), batch_size=2, num_workers=2)
     iterator = iter(loader)
     spans = []
@@ -345,7 +345,7 @@ def test_descriptors_do_not_grow_with_batches_held():
     assert len(held) == 300
 
 
-def test_memory_is_given_back_when_the_batches_are_gone():
+def test_memory_is_freed_when_batches_are_gone():
     iterator = iter(unjam.DataLoader(Filled(40), batch_size=2, num_workers=1))
     kept = [next(iterator) for _ in range(3)]
     assert iterator._pool.held() == 3
@@ -354,7 +354,7 @@ def test_memory_is_given_back_when_the_batches_are_gone():
     assert iterator._pool.held() == 0
 
 
-def test_growing_and_shrinking_batches():
+def test_batches_may_grow_and_shrink():
     sizes = [10, 1 << 20, 5, 3 << 20, 1 << 10, 6 << 20, 1, 0, 2 << 20] * 3
 
     class Sized(Dataset):
@@ -442,7 +442,7 @@ def fill(arena, value, count=2000):
     return arena.finish()
 
 
-def test_a_leased_slot_is_not_filled_again():
+def test_a_leased_slot_is_not_reused():
     arena, _, leases = parts()
     first = fill(arena, 1)
     owner = leases.borrow(first.slot, first.generation)
@@ -452,7 +452,7 @@ def test_a_leased_slot_is_not_filled_again():
     assert fill(arena, 3).slot == first.slot
 
 
-def test_a_late_release_frees_its_own_generation_only():
+def test_a_late_release_frees_only_its_own_generation():
     arena, page, leases = parts()
     first = fill(arena, 1)
     leases.refuse(first.slot, first.generation)
@@ -462,7 +462,7 @@ def test_a_late_release_frees_its_own_generation_only():
     assert not page.is_free(second.slot)
 
 
-def test_nothing_is_lost_when_a_release_happens_at_any_time():
+def test_releases_may_happen_at_any_time():
     arena, page, leases = parts()
     import random
 
@@ -481,7 +481,7 @@ def test_nothing_is_lost_when_a_release_happens_at_any_time():
     assert len(leases._mappings) <= 5
 
 
-def test_the_owner_of_a_filling_is_weakly_known_only():
+def test_the_owner_of_a_slot_is_referenced_weakly():
     arena, _, leases = parts()
     filling = fill(arena, 1)
     owner = leases.borrow(filling.slot, filling.generation)
@@ -493,7 +493,7 @@ def test_the_owner_of_a_filling_is_weakly_known_only():
     assert probe() is None
 
 
-def test_budget_lowers_how_far_workers_run_ahead():
+def test_memory_budget_limits_prefetching():
     loader = unjam.DataLoader(Filled(60), batch_size=2, num_workers=2, prefetch_factor=8, memory_budget=600_000)
     iterator = iter(loader)
     for _ in range(12):
@@ -505,6 +505,6 @@ def test_budget_lowers_how_far_workers_run_ahead():
     assert sum(1 for _ in iterator) == 8
 
 
-def test_plain_lists_are_datasets():
+def test_plain_lists_can_be_datasets():
     assert [b.tolist() for b in unjam.DataLoader([1, 2, 3], batch_size=2, num_workers=1)] == [[1, 2], [3]]
     assert len(list(unjam.DataLoader(Squares(5), num_workers=2))) == 5

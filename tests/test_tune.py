@@ -53,7 +53,7 @@ def tune_result(rates, *, step=None, as_is=None, extra=(), **facts):
 # -- the recommendation ------------------------------------------------------------------------------------------------------
 
 
-def test_the_cheapest_of_those_that_are_nearly_the_fastest():
+def test_the_cheapest_nearly_fastest_setting_is_chosen():
     tuned = judge(tune_result({0: 100, 1: 95, 2: 190, 4: 370, 8: 380, 16: 375}))
     assert tuned.choice == TuneSetting("unjam", 4)
     assert tuned.fastest == TuneSetting("unjam", 8)
@@ -61,7 +61,7 @@ def test_the_cheapest_of_those_that_are_nearly_the_fastest():
     assert tuned.line == "num_workers=4"
 
 
-def test_not_the_fastest_but_enough_for_the_training():
+def test_a_setting_fast_enough_for_the_training_is_chosen():
     tuned = judge(tune_result({0: 100, 1: 95, 2: 190, 4: 370, 8: 700}, step=0.2))  # 160 samples/s
     assert tuned.choice == TuneSetting("unjam", 2)
     assert tuned.enough
@@ -69,14 +69,14 @@ def test_not_the_fastest_but_enough_for_the_training():
     assert any("does not need" in note for note in tuned.notes)
 
 
-def test_where_nothing_is_enough_it_says_so():
+def test_it_is_reported_when_no_setting_is_fast_enough():
     tuned = judge(tune_result({0: 100, 1: 95, 2: 190}, step=0.01))
     assert tuned.choice == TuneSetting("unjam", 2)
     assert tuned.enough is False
     assert "bottleneck" in report.verdict(tuned)
 
 
-def test_no_workers_only_where_the_training_would_not_notice():
+def test_no_workers_is_chosen_only_if_training_never_waits():
     tuned = judge(
         tune_result({0: 200, 1: 190, 2: 380}, step=0.2)
     )  # 160 are needed; without workers the training waits for each batch
@@ -90,7 +90,7 @@ def test_no_workers_only_where_the_training_would_not_notice():
     assert "from torch.utils.data" in tuned.code, "without workers there is nothing that unjam's would add in speed"
 
 
-def test_torchs_own_where_it_is_as_good():
+def test_torch_is_chosen_when_it_is_as_good():
     tuned = judge(tune_result({0: 100, 2: 200, 4: 400}, extra=(measured(TuneSetting("torch", 4), 398),)))
     assert tuned.choice == TuneSetting("torch", 4)
     assert tuned.code.startswith("from torch.utils.data")
@@ -99,7 +99,7 @@ def test_torchs_own_where_it_is_as_good():
     assert any("torch's loader with the same workers: 0.75" in note for note in tuned.notes)
 
 
-def test_a_setting_that_failed_is_not_recommended_and_named():
+def test_failed_settings_are_named_and_not_recommended():
     bad = Measured(TuneSetting("unjam", 8), "died", "the process ended (SIGKILL)")
     tuned = judge(tune_result({0: 100, 4: 390}, extra=(bad, measured(TuneSetting("unjam", 16), 1))))
     assert tuned.choice == TuneSetting("unjam", 4)
@@ -107,14 +107,14 @@ def test_a_setting_that_failed_is_not_recommended_and_named():
     assert judge(tune_result({}, extra=(bad,))).choice is None
 
 
-def test_workers_that_stay_where_epochs_are_short():
+def test_persistent_workers_are_recommended_for_short_epochs():
     facts = {"epochs": 10, "epoch_samples": 400}
     assert "persistent_workers=True" in judge(tune_result({2: 400}, **facts)).line
     assert "persistent_workers" not in judge(tune_result({2: 400}, epochs=1, epoch_samples=400)).line
     assert "persistent_workers" not in judge(tune_result({2: 400}, epochs=10, epoch_samples=400_000)).line
 
 
-def test_arguments_that_are_not_the_usual_ones():
+def test_unusual_arguments_are_printed():
     odd = TuneSetting("unjam", 4, prefetch=8, threads=2)
     tuned = judge(tune_result({4: 100}, extra=(measured(odd, 200),)))
     assert tuned.line == "num_workers=4, prefetch_factor=8, worker_threads=2"
@@ -129,7 +129,7 @@ def reasons(**facts):
     return [reason.words for reason in judge(tune_result(**facts)).stops]
 
 
-def test_all_processors_in_use():
+def test_saturated_processors_are_reported():
     each = {n: {"workers_cpu": min(n, 8) * 0.98, "waits": {"nothing": 90, "pipe": 3}} for n in (2, 4, 8, 16)}
     assert reasons(rates={2: 200, 4: 400, 8: 800, 16: 805}, each=each) == ["all 8 processors are in use"]
 
@@ -137,14 +137,14 @@ def test_all_processors_in_use():
 @pytest.mark.parametrize(
     ("kind", "words"), [("lock", "a lock that the workers share"), ("disk", "the disk"), ("socket", "a server")]
 )
-def test_samples_wait_for_something_shared(kind, words):
+def test_waits_for_a_shared_resource_are_reported(kind, words):
     each = {
         n: {"workers_cpu": 0.3, "waits": {kind: 80, "nothing": 10}, "stages": {"getitem": n * 0.01}} for n in (1, 2, 4)
     }
     assert reasons(rates={1: 100, 2: 101, 4: 99}, each=each) == [f"samples wait for {words}"]
 
 
-def test_a_few_slow_samples():
+def test_slow_samples_are_reported():
     each = {
         n: {"workers_cpu": 0.5, "stalled": 0.4, "slowest": (("17", 2.0),), "stages": {"getitem": 0.01}} for n in (2, 4)
     }
@@ -153,17 +153,17 @@ def test_a_few_slow_samples():
     assert "17 (2.00 s)" in tuned.stops[0].evidence[1]
 
 
-def test_the_memorys_speed():
+def test_memory_bandwidth_is_reported():
     each = {n: {"workers_cpu": n * 0.4, "stages": {"getitem": 0.01}} for n in (2, 4)}
     assert reasons(rates={2: 200, 4: 205}, each=each) == ["the memory's speed, or processors that share a core"]
 
 
-def test_the_main_process_is_full():
+def test_a_saturated_main_process_is_reported():
     each = {n: {"main_cpu": 0.97, "workers_cpu": 0.5, "stages": {"getitem": 0.001}} for n in (2, 4)}
     assert "the main process is busy receiving batches" in reasons(rates={2: 2000, 4: 2050}, each=each)
 
 
-def test_what_cannot_be_seen_is_not_claimed():
+def test_unknown_causes_are_not_claimed():
     each = {n: {"workers_cpu": 0.5, "stages": {"getitem": 0.01}} for n in (2, 4)}
     assert reasons(rates={2: 200, 4: 205}, each=each) == ["no cause could be seen"]
     assert reasons(rates={1: 100, 2: 200, 4: 400}) == []
@@ -176,7 +176,7 @@ def shown(tuned):
     return console.export_text()
 
 
-def test_the_words_of_a_terminal():
+def test_terminal_and_json_reports_show_the_result():
     tuned = judge(
         tune_result(
             {0: 100, 2: 200, 4: 400}, step=0.1, extra=(Measured(TuneSetting("torch", 2), "raised", "ValueError: [x]"),)
@@ -249,7 +249,7 @@ def climb(monkeypatch):
     return run
 
 
-def test_samples_that_wait_get_workers(climb):
+def test_waiting_samples_get_more_workers(climb):
     tuned, target, _ = climb(lambda setting: 300 * max(1, min(setting.workers, 8)))
     assert tuned.choice.workers == 8
     assert [setting.workers for setting in target.tried[:7]] == [1, 0, 1, 2, 4, 8, 16], "as it is, then the climb"
@@ -257,13 +257,13 @@ def test_samples_that_wait_get_workers(climb):
     assert {setting.driver for setting in target.tried} == {"torch", "unjam"}
 
 
-def test_the_climb_ends_where_more_workers_bring_nothing(climb):
+def test_the_search_stops_when_more_workers_do_not_help(climb):
     tuned, target, _ = climb(lambda setting: 300 + setting.workers % 2)
     assert max(setting.workers for setting in target.tried if setting.driver == "unjam") <= 2
     assert tuned.choice.workers <= 1
 
 
-def test_a_setting_that_dies(climb):
+def test_the_search_survives_a_setting_that_dies(climb):
     def rate(setting):
         if setting.driver == "unjam" and setting.workers >= 2:
             return Measured(setting, "died", "the process ended (exit code 3)")
@@ -276,20 +276,20 @@ def test_a_setting_that_dies(climb):
     assert target.tried.count(TuneSetting("unjam", 2)) == 1, "not measured again"
 
 
-def test_an_iterable_that_does_not_divide_itself(climb):
+def test_unsharded_iterables_get_no_second_worker(climb):
     note = "the iterable does not ask which worker it is in: every worker would give every sample"
     tuned, _, _ = climb(lambda setting: Measured(setting, "refused", note) if setting.workers > 1 else 300)
     assert tuned.choice.workers <= 1
     assert any("every worker would give every sample" in note for note in tuned.notes)
 
 
-def test_a_budget_is_kept_and_a_cut_ladder_is_told(climb):
+def test_a_budget_is_respected_and_skipped_settings_are_reported(climb):
     tuned, _, clock = climb(lambda setting: 5 * max(1, setting.workers), budget=4.0)
     assert clock.now <= 1004.0
     assert any("--budget" in note for note in tuned.notes), tuned.notes
 
 
-def test_a_training_that_is_fed_ends_the_climb(climb):
+def test_the_search_stops_when_the_training_no_longer_waits(climb):
     tuned, target, _ = climb(lambda setting: 10_000 * max(1, setting.workers), step=0.2)
     assert tuned.enough
     assert max(setting.workers for setting in target.tried) == 1
@@ -383,7 +383,7 @@ def measure(folder, name, driver, workers):
     return json.loads(python([folder / "measure.py", name, driver, workers], cwd=folder, check=True).stdout)
 
 
-def test_short_epochs_are_measured_whole(folder):
+def test_short_epochs_are_measured_in_full(folder):
     """64 samples of 3 ms: two workers make no more than 667 a second, however many batches lie ready at the beginning."""
     found = measure(folder, "short", "unjam", 2)
     assert found["outcome"] == "fine"
@@ -391,20 +391,20 @@ def test_short_epochs_are_measured_whole(folder):
     assert set(found["stages"]) >= {"getitem", "collate"}
 
 
-def test_things_that_are_no_batches(folder):
+def test_unbatched_loaders_are_measured_in_samples(folder):
     found = measure(folder, "single", "unjam", 0)
     assert found["samples"] == found["batches"], "a tensor of four numbers is one sample"
 
 
-def test_a_loader_of_unjams_own_keeps_its_policies(folder):
+def test_unjam_loaders_keep_their_policies(folder):
     assert measure(folder, "skips", "unjam", 2)["outcome"] == "fine", "its bad samples are skipped"
 
 
-def test_an_iterable_is_not_given_to_several_workers(folder):
+def test_an_unsharded_iterable_is_refused_for_several_workers(folder):
     assert measure(folder, "stream", "unjam", 2)["outcome"] == "refused"
 
 
-def test_a_lock_that_all_share_is_seen(folder):
+def test_a_shared_lock_is_detected(folder):
     assert measure(folder, "locked", "unjam", 2)["waits"].get("lock")
 
 
@@ -412,7 +412,7 @@ def test_a_lock_that_all_share_is_seen(folder):
 
 
 @pytest.mark.alone  # it measures: what else runs would be measured too
-def test_the_step_is_learnt_from_the_program(folder):
+def test_the_step_time_is_learnt_from_the_program(folder):
     page = folder / "tune.html"
     done = python(
         ["-m", "unjam", "tune", "--steps", "15", "--budget", "4", "--json", "steps.json", "--html", page, "program.py"],
@@ -437,7 +437,7 @@ def _left(folder):
     return found
 
 
-def test_nothing_to_measure(folder):
+def test_an_empty_loader_cannot_be_measured(folder):
     done = python(["-m", "unjam", "tune", "--budget", "3", "program.py:empty"], cwd=folder, warm=False)
     assert done.returncode == 2
     assert "no setting came through" in done.stdout + done.stderr
@@ -457,7 +457,7 @@ def test_nothing_to_measure(folder):
         ([], "name a script"),
     ],
 )
-def test_what_cannot_be_done(folder, arguments, words, monkeypatch):
+def test_bad_arguments_exit_with_2(folder, arguments, words, monkeypatch):
     monkeypatch.chdir(folder)
     done = CliRunner().invoke(app, ["tune", *arguments])
     assert done.exit_code == 2, done.output

@@ -64,13 +64,13 @@ def lines(word: str) -> list[int]:
     return [number for number, line in enumerate(CALLS.splitlines(), 1) if line.endswith(f"# {word}")]
 
 
-def test_the_typed_keywords_are_the_options():
+def test_typed_keywords_match_the_options():
     assert OptionKeywords.__annotations__.keys() == options.DEFAULTS.keys()
     for name, hint in OptionKeywords.__annotations__.items():
         assert hint.__forward_arg__ == options.LoaderOptions.__annotations__[name], name
 
 
-def test_mypy_accepts_right_calls_and_rejects_wrong_ones(tmp_path):
+def test_mypy_accepts_valid_calls_and_rejects_invalid_ones(tmp_path):
     calls = tmp_path / "calls.py"
     calls.write_text(CALLS)
     done = python(
@@ -86,7 +86,7 @@ def test_mypy_accepts_right_calls_and_rejects_wrong_ones(tmp_path):
     assert 'did you mean "on_error"' in done.stdout
 
 
-def test_pyright_accepts_right_calls_and_rejects_wrong_ones(tmp_path):
+def test_pyright_accepts_valid_calls_and_rejects_invalid_ones(tmp_path):
     (tmp_path / "calls.py").write_text(CALLS)
     (tmp_path / "pyrightconfig.json").write_text(
         json.dumps({"typeCheckingMode": "standard", "extraPaths": [str(SOURCE)], "pythonPlatform": "Linux"})

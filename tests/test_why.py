@@ -47,7 +47,7 @@ def each(names):
 
 
 @each(STUCK)
-def test_a_stuck_program(program):
+def test_a_stuck_program_is_explained(program):
     name, process = program
     one = look_until_found(f"{name}.py", process.pid)
     assert one.right, (TRUTH[f"{name}.py"], one.serious, one.said)
@@ -67,14 +67,14 @@ def test_a_stuck_program(program):
     ],
     ids=["library", "library of the standard library", "interpreter", "semaphore", "semaphore over remains of a call"],
 )
-def test_who_waits_in_the_c_library(monkeypatch, on_stack, waits):
+def test_waits_in_the_c_library_are_not_blamed_on_libraries(monkeypatch, on_stack, waits):
     """A stack holds remains of earlier calls: a wait for a semaphore must not be called one of a library."""
     monkeypatch.setattr(native_stacks, "_on_stack", lambda pid, tid: [f"/usr/{path}" for path in on_stack])
     assert native_stacks.waits_in_library(1) is waits
 
 
 @each(WELL)
-def test_a_program_that_is_well(program):
+def test_a_healthy_program_has_no_findings(program):
     name, process = program
     one = look(f"{name}.py", process.pid)
     assert one.right, (one.serious, one.said)
@@ -83,7 +83,7 @@ def test_a_program_that_is_well(program):
 
 @may_refuse
 @each(BLIND_STUCK)
-def test_stuck_and_nothing_may_be_read(program):
+def test_a_stuck_program_is_explained_without_ptrace(program):
     name, process = program
     # without stacks only time tells that nothing moves
     one = look_until_found(f"{name}.py", process.pid, WITHOUT_PTRACE)
@@ -95,7 +95,7 @@ def test_stuck_and_nothing_may_be_read(program):
 
 @may_refuse
 @each(BLIND_WELL)
-def test_well_and_nothing_may_be_read(program):
+def test_a_healthy_program_has_no_findings_without_ptrace(program):
     name, process = program
     assert look(f"{name}.py", process.pid, WITHOUT_PTRACE).serious == []
 
@@ -141,7 +141,7 @@ def ours(tmp_path):
     process.stdout.close()
 
 
-def test_a_worker_of_ours_is_named_and_rescued(ours, tmp_path):
+def test_a_stuck_unjam_worker_is_named_and_rescued(ours, tmp_path):
     dump, page = tmp_path / "dump.json", tmp_path / "why.html"
     done = why(ours.pid, "--dump", dump, "--html", page)
     assert done.returncode == 1, done.stderr
@@ -164,7 +164,7 @@ def test_a_worker_of_ours_is_named_and_rescued(ours, tmp_path):
     assert ours.returncode == 0
 
 
-def test_a_worker_of_ours_speaks_for_itself(ours):
+def test_unjam_workers_report_their_sample_without_py_spy(ours):
     # without stacks: what /proc tells of the wait, and the heartbeat of the sample
     code = "import sys; from unjam.system import python_stacks; python_stacks.program = lambda: None; from unjam.cli import app; app(sys.argv[1:])"
     done = python(["-c", code, "why", str(ours.pid)])
@@ -173,7 +173,7 @@ def test_a_worker_of_ours_speaks_for_itself(ours):
     assert "it sleeps" in done.stdout
 
 
-def test_only_our_own_workers_are_ended():
+def test_only_unjam_workers_are_rescued():
     process = start("sleep_a_day.py")
     try:
         settle(process)
@@ -188,7 +188,7 @@ def test_only_our_own_workers_are_ended():
         stop(process)
 
 
-def test_nothing_to_look_at():
+def test_missing_processes_exit_with_2():
     assert "there is no process" in why(2**22 - 1).stderr
     assert why(2**22 - 1).returncode == 2
     child = subprocess.Popen(["true"])
@@ -200,7 +200,7 @@ def test_nothing_to_look_at():
     assert why("--seconds", "x").returncode == 2
 
 
-def test_a_process_that_is_no_training():
+def test_a_process_without_training_has_no_findings():
     child = subprocess.Popen(["sleep", "60"])
     try:
         done = why(child.pid)
@@ -211,7 +211,7 @@ def test_a_process_that_is_no_training():
         child.wait()
 
 
-def test_limits_of_waits_are_read():
+def test_timeouts_of_waits_are_read():
     from unjam.system import waiting
 
     child = start_python(["-c", "import time; time.sleep(500)"])

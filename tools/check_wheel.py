@@ -1,11 +1,10 @@
-"""Builds the sdist and, from that, the wheel; then tries the wheel in an environment without the source tree.
+"""Builds the sdist and, from it, the wheel; then tests the wheel in an environment without the source tree.
 
     python tools/check_wheel.py --build-with PYTHON
 
-PYTHON is an interpreter that has `build` and setuptools. The environment for the trial is empty but for the wheel. What the
-wheel depends on (torch above all) is not downloaded a second time: a .pth file names the folder with the packages of the
-interpreter that runs this file. Python reads no .pth files inside of such a folder, so an editable unjam that is installed
-there does not exist for the trial.
+PYTHON is an interpreter that has `build` and setuptools. The test environment contains only the wheel. Its dependencies (torch above
+all) are not downloaded again: a .pth file names the package folder of the interpreter that runs this file. Python does not read .pth
+files inside such a folder, so an editable unjam installed there is invisible to the test.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "unjam"
 DIST = ROOT / "build" / "dist"
-# what is no module of a package, and would be missed late
+# files that are not modules, whose absence would be noticed late
 DATA = ("py.typed", "doctor/report/page.css", "doctor/report/page.js", "doctor/run/site/sitecustomize.py")
 PROGRAM = """\
 from torch.utils.data import DataLoader
@@ -37,9 +36,9 @@ WHERE = "import os, unjam; print(unjam.DataLoader.__module__, os.path.abspath(un
 
 
 def build(python: str) -> tuple[Path, Path]:
-    """The sdist, and the wheel that is made from it and not from the source tree."""
+    """Build the sdist, and the wheel from it rather than from the source tree."""
     shutil.rmtree(DIST, ignore_errors=True)
-    # the date of the files in the wheel: it then has the same bytes each time
+    # a fixed date for the files in the wheel makes builds reproducible
     environment = {"SOURCE_DATE_EPOCH": "1704067200", **os.environ}
     command = [python, "-m", "build", "--no-isolation", "--outdir", str(DIST), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -50,7 +49,7 @@ def build(python: str) -> tuple[Path, Path]:
 
 
 def check_contents(sdist: Path, wheel: Path) -> None:
-    """Both hold every module, the files that are none, and the license."""
+    """Check that both contain every module, the data files and the license."""
     modules = [file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py")]
     wanted = {f"unjam/{name}" for name in (*modules, *DATA)}
     with zipfile.ZipFile(wheel) as archive:
@@ -71,7 +70,7 @@ def check_contents(sdist: Path, wheel: Path) -> None:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """A new environment with the wheel, and a line that says where its dependencies are; its folder of programs."""
+    """Create an environment with the wheel and a .pth file for its dependencies; return its bin folder."""
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "--quiet"]
@@ -83,7 +82,7 @@ def install(wheel: Path, folder: Path) -> Path:
 
 
 def run(command: list[str], folder: Path, *expected: str) -> None:
-    """Run a command away from the source tree. It must exit with 0 and print these words."""
+    """Run a command outside the source tree; it must exit with 0 and print the expected words."""
     begun = time.monotonic()
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "UNJAM", "VIRTUAL"))}
     done = subprocess.run(
@@ -98,7 +97,7 @@ def run(command: list[str], folder: Path, *expected: str) -> None:
 
 
 def main() -> None:
-    """Build, look inside, install, try."""
+    """Build, check the contents, install and test."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build-with", required=True, help="an interpreter that has build and setuptools")
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the small programs share: which loader to use, and how they report."""
+"""Helpers of the small programs: which loader to use, and how to report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def report(**facts) -> None:
-    """Say what was seen, for the table."""
+    """Print the result for the table."""
     print(json.dumps(facts), flush=True)
 
 

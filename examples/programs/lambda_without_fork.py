@@ -1,4 +1,4 @@
-"""A lambda in the dataset, workers that are not forked from the training process."""
+"""A lambda in the dataset, with workers that are not forked from the training process."""
 
 from common import loader_class, report
 from torch.utils.data import Dataset
@@ -17,7 +17,7 @@ class Scaled(Dataset):
 
 if __name__ == "__main__":
     DataLoader = loader_class()
-    # unjam's workers come from its fork server by default; torch's need to be told not to fork
+    # unjam uses its fork server by default; torch must be told not to fork
     options = {} if DataLoader.__module__.startswith("unjam") else {"multiprocessing_context": "spawn"}
     total = sum(int(batch.sum()) for batch in DataLoader(Scaled(), batch_size=10, num_workers=2, **options))
     report(ok=total == 9900, text="100 samples")

@@ -1,4 +1,4 @@
-"""A storage client that makes its exception classes at run time, as some cloud SDKs do: nothing can pickle them by name."""
+"""A storage client that creates its exception classes at run time, as some cloud SDKs do: they cannot be pickled by name."""
 
 from common import loader_class, report
 

@@ -1,4 +1,4 @@
-"""One sample never returns: it waits for an answer that does not come."""
+"""One sample never returns: it waits for a reply that never arrives."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""How fast batches of 64 images (150 KB each) cross the process border."""
+"""How fast batches of 64 images (150 KB each) are transferred between processes."""
 
 import torch
 from common import clock, loader_class, report

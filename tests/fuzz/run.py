@@ -33,10 +33,10 @@ def main() -> int:
         "--leave-out", nargs="*", default=(), metavar="PLACE", help="no failures there: init, collate, ..."
     )
     options = parser.parse_args()
-    from fuzz import sides
+    from fuzz import processes
     from fuzz.search import Search, report
 
-    sides.prepare_here()
+    processes.prepare_here()
     if options.replay:
         return replay(options.replay)
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
@@ -76,9 +76,9 @@ def save(folder: str, findings) -> None:
 def replay(path: str) -> int:
     """Run the program of a file, and print both sides and what differs."""
     from fuzz.compare import differences
-    from fuzz.on_purpose import explain
+    from fuzz.intended_differences import explain
+    from fuzz.processes import Sides
     from fuzz.program import Program
-    from fuzz.sides import Sides
 
     with open(path) as file:
         program = Program.from_json(file.read())

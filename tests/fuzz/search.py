@@ -15,9 +15,9 @@ from hypothesis.errors import HypothesisException
 from fuzz.compare import Difference, differences
 from fuzz.coverage import Coverage
 from fuzz.generate import programs
-from fuzz.on_purpose import explain
+from fuzz.intended_differences import explain
+from fuzz.processes import Sides
 from fuzz.program import Loader, Program
-from fuzz.sides import Sides
 
 SHRINK_SECONDS = 60
 

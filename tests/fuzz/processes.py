@@ -23,7 +23,7 @@ from multiprocessing import forkserver, resource_tracker
 
 import torch
 
-from fuzz import act
+from fuzz import execute
 from fuzz.build import HAS_DATAPIPES
 from fuzz.program import Program
 
@@ -105,7 +105,7 @@ def _serve(side: str, down: int, up: int, log: int) -> None:
         _prepare(side)
         with open(down) as programs:
             for line in iter(programs.readline, ""):
-                seen = act.run(side, Program.from_json(line))
+                seen = execute.run(side, Program.from_json(line))
                 answer = memoryview(json.dumps(seen).encode() + b"\n")
                 while answer:
                     answer = answer[os.write(up, answer) :]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuzz.compare import Difference, is_error
+from fuzz.processes import hangs_torch
 from fuzz.program import Loader, Program
-from fuzz.sides import hangs_torch
 
 Predicate = Callable[[Program, Difference, dict, dict], bool]
 

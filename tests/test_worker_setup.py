@@ -38,7 +38,7 @@ def pools():
 
 
 @pytest.mark.parametrize("method", [None, "fork", "spawn"])
-def test_one_compute_thread(method):
+def test_workers_have_one_compute_thread(method):
     torch.ones(300, 300) @ torch.ones(300, 300)
 
     def threads():
@@ -47,7 +47,7 @@ def test_one_compute_thread(method):
     assert ask(threads, multiprocessing_context=method) == (1, {1}, "1")
 
 
-def test_threads_as_asked_for():
+def test_worker_threads_sets_the_number_of_threads():
     assert ask(torch.get_num_threads, worker_threads=2) == 2
     assert ask(lambda: os.environ.get("OMP_NUM_THREADS"), worker_threads=2) == "2"
     untouched = ask(lambda: os.environ.get("OMP_NUM_THREADS"), worker_threads=None)
@@ -56,7 +56,7 @@ def test_threads_as_asked_for():
 
 @pytest.mark.parametrize("options", ["", "multiprocessing_context='fork'"])
 @pytest.mark.parametrize("where", ["in the parent", "in the worker", "from a submodule"])
-def test_opencv_by_api_also_when_imported_late(tmp_path, where, options):
+def test_opencv_is_limited_when_it_is_imported_late(tmp_path, where, options):
     """With a stand-in: what matters is that its API is called right after its import, wherever that happens."""
     package = tmp_path / "site-packages" / "cv2"
     package.mkdir(parents=True)
@@ -86,7 +86,7 @@ def test_opencv_by_api_also_when_imported_late(tmp_path, where, options):
 
 
 @pytest.mark.parametrize("context", [None, "fork", "spawn"])
-def test_opencv_used_in_the_training_process(tmp_path, context):
+def test_opencv_in_the_training_process_does_not_block_workers(tmp_path, context):
     done = script(
         tmp_path,
         f"""
@@ -105,7 +105,7 @@ def test_opencv_used_in_the_training_process(tmp_path, context):
     assert done.stdout.strip() == "[[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]]"
 
 
-def test_real_opencv():
+def test_real_opencv_is_limited():
     import cv2
 
     assert cv2.getNumThreads() > 1 or os.cpu_count() == 1
@@ -118,7 +118,7 @@ def test_real_opencv():
     assert ask(threads) == 1
 
 
-def test_a_library_that_starts_threads_on_import_is_left_to_the_workers(tmp_path):
+def test_a_library_that_starts_threads_is_imported_in_the_workers(tmp_path):
     """Forking a server that has threads would bring the old trouble back."""
     site = tmp_path / "site-packages"
     site.mkdir()
@@ -154,7 +154,7 @@ def test_a_library_that_starts_threads_on_import_is_left_to_the_workers(tmp_path
 
 
 @pytest.mark.parametrize("at_the_top", ["", "import heavylib.inner as short"])
-def test_what_workers_have_to_import_is_imported_once(tmp_path, at_the_top):
+def test_modules_needed_by_workers_are_imported_once(tmp_path, at_the_top):
     """Submodules too: to import `heavylib` alone would leave the seconds to every worker in every epoch."""
     site = tmp_path / "site-packages" / "heavylib"
     site.mkdir(parents=True)
@@ -182,7 +182,7 @@ def test_what_workers_have_to_import_is_imported_once(tmp_path, at_the_top):
     )
 
 
-def test_get_worker_info_and_seeds():
+def test_get_worker_info_and_seeds_match_torch():
     def look():
         info = get_worker_info()
         return info.id, info.num_workers, info.seed == torch.initial_seed(), type(info.dataset).__name__
@@ -191,7 +191,7 @@ def test_get_worker_info_and_seeds():
     assert get_worker_info() is None
 
 
-def test_no_segment_in_dev_shm():
+def test_no_segment_is_created_in_dev_shm():
     class Many(Dataset):
         def __len__(self):
             return 8
@@ -229,7 +229,7 @@ class Stuck(Dataset):
 
 
 @pytest.mark.parametrize("how", ["python", "C with the interpreter locked"])
-def test_the_parent_knows_which_sample_a_worker_is_on_and_can_read_its_stack(how):
+def test_the_parent_can_read_the_sample_and_stack_of_a_worker(how):
     iterator = iter(unjam.DataLoader(Stuck(how), batch_size=5, num_workers=1))
     next(iterator), next(iterator)
 
@@ -245,7 +245,7 @@ def test_the_parent_knows_which_sample_a_worker_is_on_and_can_read_its_stack(how
         text = bytes(handle.stacks.view()[:4000])
         return b"in __getitem__" in text and text
 
-    assert b"test_thread_limits.py" in wait_until(stack)
+    assert b"test_worker_setup.py" in wait_until(stack)
     del stack, on_index_13, iterator  # the worker is stuck for an hour; stopping it does not wait for that
 
 
@@ -270,7 +270,7 @@ def test_the_stack_of_a_fatal_signal_is_kept():
     del handle
 
 
-def test_the_stack_of_a_fatal_signal_is_kept_where_a_library_took_the_signal(tmp_path):
+def test_the_stack_of_a_fatal_signal_is_kept_if_a_library_handles_it(tmp_path):
     """The training process had enabled faulthandler, and a library replaced its handlers; a forked worker inherits both."""
     done = script(
         tmp_path,
@@ -299,7 +299,7 @@ def test_ctrl_c_does_not_reach_user_code_in_workers():
     assert ask(send) == "still here"
 
 
-def test_nested_loaders():
+def test_loaders_can_be_nested():
     def inner():
         return [batch.tolist() for batch in unjam.DataLoader(range(4), batch_size=2, num_workers=1)]
 

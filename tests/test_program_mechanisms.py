@@ -35,7 +35,7 @@ def case_of(loader: WatchedLoader, **changes):
 
 
 @pytest.mark.parametrize(("users", "found"), [((21, 22), ["UJ501"]), ((21,), [])])
-def test_a_connection_that_samples_of_several_workers_use(users, found):
+def test_a_connection_used_by_several_workers_is_found(users, found):
     watched, loader = program()
     loader.worker_pids = [21, 22]
     watched.processes[0].asked = {"socket:[7]": list(users)}
@@ -44,7 +44,7 @@ def test_a_connection_that_samples_of_several_workers_use(users, found):
     assert codes(watched, case) == found
 
 
-def test_a_connection_at_which_looks_found_several_workers():
+def test_a_connection_several_workers_were_seen_waiting_on_is_found():
     watched, loader = program()
     loader.worker_pids = [21, 22]
     watched.looks = tuple(Looks(pid, 50, {"socket": 20}, {"socket:[7]": 20}) for pid in (21, 22))
@@ -55,7 +55,7 @@ def test_a_connection_at_which_looks_found_several_workers():
 
 
 @pytest.mark.parametrize(("second", "found"), [("socket:[7]", ["UJ501"]), ("socket:[8]", [])])
-def test_one_connection_that_no_attribute_leads_to(second, found):
+def test_a_connection_without_an_attribute_is_only_possible(second, found):
     watched, loader = program()
     lock = Part("dataset.lock", "lock", "Lock", HERE, ObjectState(between_processes=True))
     loader.worker_pids = [21, 22]
@@ -71,13 +71,13 @@ def test_one_connection_that_no_attribute_leads_to(second, found):
 @pytest.mark.parametrize(
     ("pids", "locks", "word"), [((21, 22), False, "likely"), ((21, 22), True, ""), ((21,), False, "")]
 )
-def test_one_path_that_samples_of_several_workers_write_and_read(pids, locks, word):
+def test_a_path_written_and_read_by_several_workers_is_found(pids, locks, word):
     written = [RewrittenFile("/tmp/decoded.wav", pid, pid - 21, HERE, locks) for pid in pids]
     watched, _ = program(rewritten=written)
     assert [one.confidence.value for one in said(watched)] == ([word] if word else [])
 
 
-def test_a_file_that_one_worker_writes_while_another_one_reads_it():
+def test_a_file_read_while_another_worker_writes_it_is_found():
     written = [RewrittenFile("/cache/a.npz", 21, 0, HERE, locks=False, read=False)]
     reads = failure(type_name="EOFError", files=("/cache/a.npz",), pid=22, worker=1)
     assert codes(program("failed", rewritten=written, failures=[reads])[0]) == ["UJ537"]
@@ -85,7 +85,7 @@ def test_a_file_that_one_worker_writes_while_another_one_reads_it():
     assert codes(program("failed", rewritten=written, failures=[other])[0]) == []
 
 
-def test_a_mapped_file_that_was_cut():
+def test_a_truncated_mapped_file_is_found():
     cut = Deed("cut", "/data/bank.npy", HERE, at=1.0)
     shrunk = ShrunkFile("/data/bank.npy", 8 << 20, 1 << 20, None, was_whole=True)
     (found,) = said(program("failed", shrunk=[shrunk], deeds=[cut])[0])
@@ -116,7 +116,7 @@ SLEEP = Waiting("sleep", "time to pass", limit=0.1)
 LINE = Frame(HERE.file, 5, "wait")
 
 
-def test_a_lock_file_whose_owner_is_gone():
+def test_a_stale_lock_file_is_found():
     left = LockFile("/data/index.lock", 99, HERE)
     watched, _ = program("frozen", exclusive=[left])
     watched.scene = Scene((process(10, "main", SLEEP, LINE),), 3.0)
@@ -126,7 +126,7 @@ def test_a_lock_file_whose_owner_is_gone():
     assert "UJ202" not in codes(watched)
 
 
-def test_a_server_that_serves_one_connection_at_a_time():
+def test_a_single_connection_server_is_found():
     asks = Waiting("socket", "data from a socket to 127.0.0.1:80", fds=(5,))
     serves = Thread(
         11, "Thread-1", Waiting("socket", "data from a socket to 127.0.0.1:9", fds=(6,)), 60.0, peer_pids=(21,)
@@ -142,7 +142,7 @@ def test_a_server_that_serves_one_connection_at_a_time():
     assert "UJ205" not in codes(watched)
 
 
-def test_a_program_that_cannot_leave_names_the_worker_that_ignores_the_signal():
+def test_a_worker_that_ignores_sigterm_is_named():
     leaving = Frame("/usr/lib/python3.11/multiprocessing/util.py", 360, "_exit_function")
     main = process(10, "main", Waiting("child", "a child process to end"), leaving)
     worker = process(21, "worker", SLEEP, parent=10, deaf=True, doing=Doing("torch", "idle", number=0))
@@ -157,7 +157,7 @@ def test_a_program_that_cannot_leave_names_the_worker_that_ignores_the_signal():
 JOINS = Waiting("child", "a child process to end", target="pid 31")
 
 
-def test_a_child_whose_input_never_ends():
+def test_a_child_whose_stdin_stays_open_is_found():
     main = process(10, "main", JOINS, LINE)
     reads = process(
         31, "child", Waiting("pipe", "data from a pipe", fds=(0,)), parent=10, peers=(21,), command="gzip -c"
@@ -175,7 +175,7 @@ def test_a_child_whose_input_never_ends():
     assert "UJ214" not in codes(watched)
 
 
-def test_a_signal_to_end_that_the_child_catches(tmp_path):
+def test_a_child_that_catches_sigterm_is_found(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         "import signal\nsignal.signal(signal.SIGTERM, stop)\ndef finish(child):\n    child.terminate()\n    child.join()\n"
@@ -190,7 +190,7 @@ def test_a_signal_to_end_that_the_child_catches(tmp_path):
     assert "UJ211" not in codes(watched)
 
 
-def test_a_pool_that_takes_its_input_whole():
+def test_a_pool_that_consumes_its_whole_input_is_found():
     takes = (Frame("/usr/lib/python3.11/concurrent/futures/_base.py", 600, "map"), LINE)
     main = process(10, "main", Waiting("nothing", "nothing: it computes"), *takes)
     busy = dataclasses.replace(main, threads=(dataclasses.replace(main.thread, busy=0.9),))
@@ -201,7 +201,7 @@ def test_a_pool_that_takes_its_input_whole():
     assert "UJ208" not in codes(watched)
 
 
-def test_a_freeze_that_nothing_explains_says_where_it_stands():
+def test_an_unexplained_freeze_names_its_line():
     watched, _ = program("frozen")
     watched.scene = Scene((process(10, "main", Waiting("signal", "a signal"), LINE),), 3.0)
     (found,) = said(watched)
@@ -223,13 +223,13 @@ def samples(count: int, **fields) -> list[WatchedSample]:
         ({}, ("random",), []),  # nothing is drawn
     ],
 )
-def test_a_seed_of_a_generator_that_samples_do_not_draw_from(drew, seeded, found):
+def test_seeding_a_generator_samples_do_not_use_is_found(drew, seeded, found):
     watched, loader = program()
     loader.epochs[0].samples = samples(20, drew=drew, seeded=seeded, idle={"random": HERE})
     assert codes(watched) == found
 
 
-def test_a_member_that_was_counted_before_it_was_filtered():
+def test_a_concatenated_dataset_that_changed_length_is_found():
     watched, loader = program("failed", failures=[failure(type_name="IndexError")])
     loader.facts = dataclasses.replace(loader.facts, stale=[("dataset.datasets[1]", 220, 181)])
     (found,) = said(watched)
@@ -247,14 +247,14 @@ def ranks(mine: list[int], its: list[int], drawn: int):
     return watched
 
 
-def test_ranks_that_hold_the_same_items_in_different_orders():
+def test_ranks_with_the_same_items_in_different_order_are_found():
     assert codes(ranks([1, 2, 3, 4], [4, 3, 2, 1], drawn=2)) == ["UJ521"]
     assert codes(ranks([1, 2, 3, 4], [1, 2, 3, 4], drawn=2)) == []
     assert codes(ranks([1, 2, 3, 4], [5, 6, 7, 8], drawn=2)) == []  # shares of their own
     assert codes(ranks([1, 2, 3, 4], [4, 3, 2, 1], drawn=4)) == []  # each draws all of them
 
 
-def test_what_the_program_sets_after_the_workers_of_a_pass_have_started():
+def test_settings_changed_after_workers_started_are_found():
     watched, loader = program()
     loader.facts = dataclasses.replace(loader.facts, reads=["dataset.epoch"], plain=["dataset.epoch"])
     loader.epochs[:] = [
@@ -282,7 +282,7 @@ def labelled(*labels: str, sequential: bool = True):
     return codes(watched)
 
 
-def test_a_training_that_takes_one_class_after_the_other():
+def test_training_sorted_by_class_is_found():
     assert labelled(*"a" * 12, *"b" * 12) == ["UJ539"]
     assert labelled(*"ab" * 12) == []
     assert labelled(*"a" * 24) == []
@@ -297,7 +297,7 @@ def test_a_training_that_takes_one_class_after_the_other():
         ([*range(20)] * 2, [*range(20)] * 2, []),  # the data itself has everything twice
     ],
 )
-def test_shares_of_workers_that_overlap(first, second, found):
+def test_overlapping_worker_shares_are_found(first, second, found):
     watched, loader = program()
     loader.facts = dataclasses.replace(loader.facts, iterable=True)
     loader.epochs = [WatchedEpoch(0, done=True, loaded=80, signatures={0: list(first), 1: list(second)})]
@@ -307,7 +307,7 @@ def test_shares_of_workers_that_overlap(first, second, found):
 # -- what cannot cross ----------------------------------------------------------------------------------------------------
 
 
-def test_a_dataset_that_cannot_be_rebuilt_is_named_with_the_line():
+def test_a_dataset_that_cannot_be_unpickled_is_named_with_its_line():
     watched, loader = program("failed")
     case = case_of(loader, start_method="spawn")
     case.crossings = (Crossing("dataset", back="RecursionError: maximum recursion depth exceeded", back_place=HERE),)
@@ -318,19 +318,19 @@ def test_a_dataset_that_cannot_be_rebuilt_is_named_with_the_line():
     assert codes(watched, case) == []
 
 
-def test_a_batch_that_the_queue_could_not_pickle():
+def test_a_batch_that_the_queue_could_not_pickle_is_found():
     lost = LostBatch(0, "batch['images'][7]", "JpegImageFile", "OSError", "image file is truncated", None)
     (found,) = said(program("frozen", lost=[lost])[0])
     assert (found.rule.code, found.culprit) == ("UJ103", "batch['images'][7] (JpegImageFile)")
 
 
-def test_a_recursion_error_is_explained_by_what_was_caught_first():
+def test_a_recursion_error_is_explained_by_the_first_caught_error():
     caught = failure(type_name="RecursionError", root="ValueError: too long", root_at=HERE)
     (found,) = said(program("failed", failures=[caught])[0])
     assert (found.rule.code, found.location) == ("UJ508", HERE)
 
 
-def test_a_worker_that_fails_while_it_unpickles():
+def test_a_worker_that_fails_while_unpickling_is_explained():
     trace = 'File "/usr/lib/python3.12/multiprocessing/spawn.py", line 132, in _main\n  self = reduction.pickle.load(from_parent)'
     ended = failure(stage="end", type_name="RecursionError", worker=-1, index="", trace=trace)
     (found,) = said(program("failed", failures=[ended])[0])
@@ -342,7 +342,7 @@ def test_a_worker_that_fails_while_it_unpickles():
     ("length", "batches", "done", "found"),
     [(33, 5, False, ["UJ540"]), (32, 4, False, []), (33, 3, False, []), (33, 5, True, [])],
 )
-def test_a_step_that_fails_with_the_last_batch(length, batches, done, found):
+def test_a_step_that_fails_on_the_last_batch_is_explained(length, batches, done, found):
     ended = failure(stage="end", worker=-1, index="", loader=0)
     watched, loader = program("failed", failures=[ended])
     loader.facts = dataclasses.replace(loader.facts, length=length, batch_size=8)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from test_mechanisms import HERE, program
-from test_mechanisms_of_programs import case_of, codes
+from test_program_mechanisms import case_of, codes
 from unjam.doctor.facts.case import Part
 from unjam.doctor.facts.object_state import ObjectState
 from unjam.doctor.facts.trial import Place, Plan, Sample, Trial
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.static
 
 
 @pytest.mark.parametrize(("waits", "found"), [("lock", ["UJ602", "UJ612"]), ("nothing", ["UJ612"])])
-def test_workers_that_wait_for_one_lock(waits, found):
+def test_workers_waiting_for_one_lock_are_found(waits, found):
     watched, loader = program()
     loader.worker_pids = [21, 22]
     loader.epochs[0] = WatchedEpoch(0, seconds=25, waited=20, loaded=100, loading=20)
@@ -46,19 +46,19 @@ def made(workers: tuple[int, ...], used: float) -> tuple[Sample, ...]:
     return tuple(Sample(f"#{at}", worker, 0, used, "", used=used) for at in range(20) for worker in workers)
 
 
-def test_a_stream_that_every_worker_makes_whole():
+def test_a_stream_every_worker_produces_in_full_is_found():
     assert "UJ613" in stream(each=0.02)
     assert "UJ613" not in stream(each=0.011)
     assert "UJ613" not in stream(each=0.0002, alone=0.0001)
 
 
-def test_a_stream_whose_samples_come_from_one_worker():
+def test_a_stream_with_only_one_productive_worker_is_found():
     assert "UJ615" in stream(each=0.01, workers=(0,))
     assert "UJ615" not in stream(each=0.01)
 
 
 @pytest.mark.parametrize(("sampling", "found"), [(4.0, ["UJ614"]), (0.5, [])])
-def test_a_sampler_that_takes_time(sampling, found):
+def test_a_slow_sampler_is_found(sampling, found):
     watched, loader = program()
     loader.facts = dataclasses.replace(loader.facts, sampler="ByLength")
     loader.epochs[0] = WatchedEpoch(0, seconds=10.0, waited=0.1, sampling=sampling)
@@ -66,7 +66,7 @@ def test_a_sampler_that_takes_time(sampling, found):
 
 
 @pytest.mark.parametrize(("proxies", "found"), [(["dataset.replace"], ["UJ608", "UJ612"]), ([], ["UJ612"])])
-def test_a_line_that_asks_a_manager(proxies, found, tmp_path):
+def test_reads_through_a_manager_are_found(proxies, found, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("value = self.replace[index]\n")
     watched, loader = program()
@@ -78,7 +78,7 @@ def test_a_line_that_asks_a_manager(proxies, found, tmp_path):
 
 
 @pytest.mark.parametrize(("stage", "found"), [("waits", ["UJ612", "UJ616"]), ("elsewhere", ["UJ612"])])
-def test_a_training_that_computes_while_it_waits_for_a_batch(stage, found):
+def test_training_that_computes_while_waiting_is_found(stage, found):
     watched, loader = program()
     loader.epochs[0] = WatchedEpoch(0, seconds=10, waited=6, loaded=100, loading=2)
     watched.looks = (

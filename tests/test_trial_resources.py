@@ -34,7 +34,7 @@ def run_trial(folder, servers, connect) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "tcp6", "unix", "abstract"])
-def test_a_server_that_has_ended(tmp_path, kind):
+def test_a_trial_that_needs_an_ended_server_is_not_possible(tmp_path, kind):
     family = {"tcp": socket.AF_INET, "tcp6": socket.AF_INET6}.get(kind, socket.AF_UNIX)
     name = {"tcp": ("127.0.0.1", 0), "tcp6": ("::1", 0), "unix": str(tmp_path / "s"), "abstract": f"\0unjam{tmp_path}"}[kind]  # fmt: skip
     server = socket.socket(family)
@@ -63,7 +63,7 @@ def test_a_server_that_has_ended(tmp_path, kind):
     assert missing(str(tmp_path)) == f"it needs the program's own server at {shown}, which has ended"
 
 
-def test_a_server_that_takes_no_connection_any_more(tmp_path):
+def test_a_server_that_stopped_accepting_counts_as_ended(tmp_path):
     """http.server keeps its socket after shutdown()."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
@@ -74,7 +74,7 @@ def test_a_server_that_takes_no_connection_any_more(tmp_path):
         assert missing(str(tmp_path)) == ""
 
 
-def test_a_server_that_the_trial_does_not_use(tmp_path):
+def test_servers_the_trial_does_not_use_are_ignored(tmp_path):
     """Metrics, a debugger: that they end says nothing about a trial."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         servers = (own(f"127.0.0.1:{server.getsockname()[1]}"),)
@@ -82,7 +82,7 @@ def test_a_server_that_the_trial_does_not_use(tmp_path):
     assert missing(str(tmp_path)) == ""
 
 
-def test_a_connection_from_before_to_a_child(tmp_path):
+def test_an_earlier_connection_to_a_child_is_recognised(tmp_path):
     with multiprocessing.Manager() as manager:
         numbers = manager.dict({1: 2})
         assert numbers[1] == 2
@@ -92,14 +92,14 @@ def test_a_connection_from_before_to_a_child(tmp_path):
     assert server.address in missing(str(tmp_path))
 
 
-def test_a_number_that_is_used_again(tmp_path):
+def test_a_reused_pid_is_not_the_same_server(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = own(f"127.0.0.1:{server.getsockname()[1]}")
         assert program_world._is_served(found)
         assert not program_world._is_served(program_world.Server(found.address, found.inode, found.pid, found.born - 1))
 
 
-def test_an_accelerator_in_a_fork(tmp_path):
+def test_an_accelerator_error_in_a_forked_trial_is_recognised(tmp_path):
     import torch
 
     code = compile("def _lazy_init():\n    raise RuntimeError('not in a fork')\n", f"{os.path.dirname(torch.__file__)}/cuda/__init__.py", "exec")  # fmt: skip
@@ -140,7 +140,7 @@ if __name__ == "__main__":
 
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(120)
-def test_a_healthy_program_whose_server_ends_with_it(tmp_path):
+def test_a_healthy_program_with_its_own_server_has_no_findings(tmp_path):
     (tmp_path / "train.py").write_text(MANAGED)
     report = tmp_path / "report.json"
     done = python(["-m", "unjam", "check", "--budget", "15", "--json", report, "train.py"], cwd=tmp_path, timeout=100)
@@ -175,7 +175,7 @@ if __name__ == "__main__":
 @pytest.mark.usefixtures("isolation")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("reacts", ["raise", "__import__('threading').Event().wait()"])
-def test_a_program_that_writes_more_than_its_view_holds(tmp_path, reacts):
+def test_a_program_that_fills_its_view_cannot_be_examined(tmp_path, reacts):
     (tmp_path / "train.py").write_text(FULL.replace("REACTS", reacts))
     report = tmp_path / "report.json"
     site = tmp_path / "site"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from recorded import FOLDER, facts_of
+from recorded_facts import FOLDER, facts_of
 from run_corpus import HERE, judge
 from unjam.doctor.facts.recording import record, replay
 from unjam.doctor.judge import judged
@@ -16,14 +16,14 @@ TRUTH = {entry["program"].rpartition(".")[0]: entry for entry in json.loads((HER
 RECORDED = sorted(FOLDER.glob("*.json"))
 
 
-def test_there_are_recordings_of_faults_and_of_healthy_programs():
+def test_recordings_cover_broken_and_healthy_programs():
     kinds = [TRUTH[path.stem]["healthy"] for path in RECORDED]
     assert kinds.count(False) >= 25
     assert kinds.count(True) >= 10
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_the_verdict(path):
+def test_recorded_facts_yield_the_same_verdict(path):
     entry = TRUTH[path.stem]
     said, verdict, alarm = judge(entry, [one.as_dict() for one in judged(*facts_of(path))])
     assert not alarm, said
@@ -31,7 +31,7 @@ def test_the_verdict(path):
 
 
 @pytest.mark.parametrize("path", RECORDED[::8], ids=lambda path: path.stem)
-def test_facts_survive_being_written_and_read(path):
+def test_facts_round_trip_through_text(path):
     watched, cases = facts_of(path)
     again = replay(json.loads(json.dumps(record(watched, cases))))
     assert again == (watched, cases)

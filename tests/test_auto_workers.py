@@ -65,7 +65,7 @@ def make(dataset, **options):
 
 
 @pytest.mark.parametrize("sizes", [[1], [3, 1, 4, 2, 1, 5], [2, 1]], ids=str)
-def test_what_is_delivered_does_not_depend_on_the_size(sizes):
+def test_batches_do_not_depend_on_the_number_of_workers(sizes):
     loader = make(Noisy())
     iterator = iter(loader)
     expected = [[part.tolist() for part in batch] for batch in resize(loader, iterator, *[2] * 50)]
@@ -79,7 +79,7 @@ def test_what_is_delivered_does_not_depend_on_the_size(sizes):
     assert sorted(i for batch in got for i in batch[0]) == list(range(200))
 
 
-def test_the_trainings_isolated_random_state_are_left_alone():
+def test_the_random_state_of_the_training_process_is_unchanged():
     loader = make(Noisy())
     torch.manual_seed(1)
     random.seed(1)
@@ -93,7 +93,7 @@ def test_the_trainings_isolated_random_state_are_left_alone():
     assert [torch.rand(1).item(), random.random()] == alone
 
 
-def test_epochs_differ_and_repeat():
+def test_epochs_differ_from_each_other_but_are_reproducible():
     loader = make(Noisy(40), persistent_workers=True)
     first, second = batches(loader), batches(loader)
     assert [b[1] for b in first] != [b[1] for b in second], "an epoch repeats the random numbers of the one before"
@@ -101,7 +101,7 @@ def test_epochs_differ_and_repeat():
     assert [batches(again), batches(again)] == [first, second]
 
 
-def test_a_worker_that_dies_while_the_size_changes():
+def test_worker_death_during_a_resize_loses_nothing():
     expected = batches(make(Noisy(200, 0.001)))
     loader = make(Noisy(200, 0.001))
     iterator = iter(loader)
@@ -116,7 +116,7 @@ def test_a_worker_that_dies_while_the_size_changes():
     assert got == expected
 
 
-def test_policies_hold_while_the_size_changes():
+def test_on_error_policies_apply_during_a_resize():
     kept = [i for i in range(200) if i not in (3, 90, 151)]
     loader = make(Noisy(bad=(3, 90, 151)), on_error="skip")
     iterator = iter(loader)
@@ -126,7 +126,7 @@ def test_policies_hold_while_the_size_changes():
     assert loader.statistics().skipped == 3
 
 
-def test_a_failure_is_raised_in_its_place():
+def test_a_failure_is_raised_at_its_position():
     loader = unjam.DataLoader(Noisy(bad=(37,)), batch_size=4, num_workers="auto")
     seen = []
     with pytest.raises(ValueError, match="bad 37"):
@@ -135,7 +135,7 @@ def test_a_failure_is_raised_in_its_place():
     assert seen == list(range(36))
 
 
-def test_workers_leave_when_they_are_not_needed():
+def test_unneeded_workers_are_stopped():
     loader = make(Noisy(400))
     iterator = iter(loader)
     for _ in resize(loader, iterator, 4, 4, 4, 4):
@@ -174,7 +174,7 @@ class Wrapped(Stream):
 
 
 @pytest.mark.parametrize("dataset", [Stream, Divided, Wrapped], ids=lambda kind: kind.__name__)
-def test_an_iterable_gives_every_sample_once(dataset):
+def test_an_iterable_dataset_yields_every_sample_once(dataset):
     loader = unjam.DataLoader(dataset(), batch_size=4, num_workers="auto")
     for _ in range(2):
         assert sorted(i for batch in loader for i in batch.tolist()) == list(range(64))
@@ -190,7 +190,7 @@ class Slowly(Stream):
             yield number
 
 
-def test_an_iterable_that_does_not_divide_never_has_a_second_worker():
+def test_an_unsharded_iterable_never_gets_a_second_worker():
     loader = unjam.DataLoader(Slowly(), batch_size=2, num_workers="auto")
     for _ in range(4):
         assert [i for batch in loader for i in batch.tolist()] == list(range(160))
@@ -200,7 +200,7 @@ def test_an_iterable_that_does_not_divide_never_has_a_second_worker():
 # -- as an object --------------------------------------------------------------------------------------------------------
 
 
-def test_it_stays_auto_where_a_framework_makes_the_loader_anew():
+def test_auto_survives_a_framework_rebuilding_the_loader():
     loader = make(Noisy(), persistent_workers=True)
     assert loader.num_workers >= 1
     anew = unjam.DataLoader(loader.dataset, batch_size=2, num_workers=loader.num_workers)
@@ -211,12 +211,12 @@ def test_it_stays_auto_where_a_framework_makes_the_loader_anew():
         assert one.statistics().auto is not None
 
 
-def test_what_cannot_be_meant():
+def test_invalid_auto_options_are_rejected():
     with pytest.raises((ValueError, TypeError)):
         unjam.DataLoader(Noisy(), num_workers="automatic")
 
 
-def test_a_prefetch_factor_of_the_users_is_kept():
+def test_an_explicit_prefetch_factor_is_kept():
     loader = make(Noisy(4000), prefetch_factor=3)
     for _ in loader:
         pass
@@ -224,7 +224,7 @@ def test_a_prefetch_factor_of_the_users_is_kept():
     assert loader.statistics().auto.prefetch == 3
 
 
-def test_it_grows_where_samples_wait():
+def test_workers_are_added_when_samples_wait():
     loader = unjam.DataLoader(Noisy(3000, 0.004), batch_size=4, num_workers="auto")
     for number, _ in enumerate(loader):
         if any(step.verdict == "kept" for step in loader.statistics().auto.steps):
@@ -254,18 +254,18 @@ def window(rate, *, busy, waited=1.0, usual=0.001, uneven=False):
 LIMITS = Limits(64, 16, 8)
 
 
-def test_pace_grows_to_where_it_stops_helping():
+def test_the_search_grows_until_growth_stops_helping():
     pace = run(SizeSearch(Setting(2, 2), LIMITS), lambda s: window(min(s.workers, 16) * 100, busy=1.0))
     assert pace.setting == Setting(16, 2)
     assert "32 workers were 1.00 times as fast" in pace.why
 
 
-def test_pace_goes_back_to_fewer_where_more_never_helped():
+def test_the_search_shrinks_when_more_workers_never_helped():
     pace = run(SizeSearch(Setting(8, 2), LIMITS), lambda s: window(100, busy=1.0))
     assert pace.setting.workers == 1
 
 
-def test_pace_does_not_pay_for_what_a_training_does_not_need():
+def test_the_search_adds_no_workers_the_training_does_not_need():
     need = 2.5
 
     def world(setting):
@@ -278,7 +278,7 @@ def test_pace_does_not_pay_for_what_a_training_does_not_need():
     assert pace.setting.workers == 4
 
 
-def test_pace_runs_further_ahead_where_workers_idle():
+def test_the_search_prefetches_more_when_workers_idle():
     def world(setting):
         share = min(1.0, setting.depth / 8)
         return window(share * setting.workers * 50, busy=share)
@@ -288,7 +288,7 @@ def test_pace_runs_further_ahead_where_workers_idle():
     assert run(SizeSearch(Setting(2, 2), Limits(2, 16, 8), adapts_depth=False), world).setting == Setting(2, 2)
 
 
-def test_pace_stays_where_it_is_in_noise():
+def test_the_search_ignores_noise():
     dice = random.Random(3)
     pace = run(
         SizeSearch(Setting(4, 2), LIMITS),
@@ -302,7 +302,7 @@ def test_pace_stays_where_it_is_in_noise():
     assert pace.setting.workers in (2, 4, 8)
 
 
-def test_pace_opens_again_when_the_world_changes():
+def test_the_search_restarts_when_conditions_change():
     pace = run(SizeSearch(Setting(2, 2), LIMITS), lambda s: window(200, busy=0.9, waited=0.0))
     assert pace.setting.workers == 2
     for _ in range(3):
@@ -312,7 +312,7 @@ def test_pace_opens_again_when_the_world_changes():
     assert pace.setting.workers == 8
 
 
-def test_pace_compares_work_where_a_few_samples_take_the_time():
+def test_the_search_compares_work_when_few_samples_dominate():
     lucky, unlucky = window(900, busy=0.5, uneven=True), window(300, busy=0.5, uneven=True)
     assert lucky.gain(unlucky, 4, 4) == pytest.approx(1.0)
     assert window(300, busy=0.5, uneven=True).gain(lucky, 8, 4) == pytest.approx(2.0)
@@ -323,7 +323,7 @@ def test_pace_compares_work_where_a_few_samples_take_the_time():
 # -- what the machine allows -----------------------------------------------------------------------------------------------
 
 
-def test_ranks_share_the_machine(monkeypatch):
+def test_ranks_divide_the_processors_between_them(monkeypatch):
     monkeypatch.setattr(allowance, "processors", lambda: 16)
     monkeypatch.setattr(allowance, "_affinity", lambda: 16)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
@@ -340,7 +340,7 @@ def test_ranks_share_the_machine(monkeypatch):
 @pytest.mark.parametrize(
     ("memory", "files", "because"), [(1 << 30, 10_000, "memory"), (1 << 40, 300, "the limit of open files")]
 )
-def test_the_limit_is_named(monkeypatch, memory, files, because):
+def test_the_limiting_resource_is_named(monkeypatch, memory, files, because):
     monkeypatch.setattr(auto_size, "available_memory", lambda: memory)
     monkeypatch.setattr(allowance, "descriptors", lambda: (files, 100))
     limits = auto_size._limits()
@@ -363,7 +363,7 @@ class Seldom(torch.utils.data.Dataset):
         return index, float(np.random.rand()) if index == 150 else 0.0
 
 
-def test_a_late_draw_has_its_own_number_too():
+def test_late_numpy_draws_are_reproducible_per_batch():
     import numpy as np
 
     def run(size):
@@ -396,7 +396,7 @@ class Remembers(torch.utils.data.Dataset):
         return index, self.epoch
 
 
-def test_loading_does_not_change_the_dataset_and_the_program_may(tmp_path):
+def test_workers_never_modify_the_dataset_but_the_program_can(tmp_path):
     (tmp_path / "bytes").write_bytes(b"some")
     dataset = Remembers(tmp_path / "bytes")
     loader = unjam.DataLoader(dataset, batch_size=4, num_workers="auto")
@@ -411,7 +411,7 @@ def test_loading_does_not_change_the_dataset_and_the_program_may(tmp_path):
         assert (dataset.epoch, dataset.note) == (epoch, 20), "what the program did stays"
 
 
-def test_there_is_always_a_worker():
+def test_samples_are_never_loaded_in_the_training_process():
     class Asks(Noisy):
         def __getitem__(self, index):
             return torch.utils.data.get_worker_info().id
@@ -420,7 +420,7 @@ def test_there_is_always_a_worker():
     assert max(int(batch) for batch in loader) >= 0
 
 
-def test_replacements_do_not_depend_on_the_size():
+def test_replacement_samples_do_not_depend_on_the_number_of_workers():
     def run(*sizes):
         loader = make(Noisy(bad=tuple(range(40, 60))), on_error="replace")
         iterator = iter(loader)
@@ -430,7 +430,7 @@ def test_replacements_do_not_depend_on_the_size():
     assert run(2) == run(1) == run(1, 2, 3, 1)
 
 
-def test_too_many_errors_in_every_epoch():
+def test_max_errors_applies_to_every_epoch():
     loader = make(Noisy(bad=range(60, 90)), on_error="skip", max_errors=5, persistent_workers=True)
     for _ in range(2):
         iterator = iter(loader)
@@ -440,7 +440,7 @@ def test_too_many_errors_in_every_epoch():
     iterator = None
 
 
-def test_it_goes_on_after_exceptions_from_a_signal_handler():
+def test_iteration_continues_after_a_signal_handler_raises():
     def ring(*_):
         raise KeyboardInterrupt
 
@@ -470,7 +470,7 @@ def test_it_goes_on_after_exceptions_from_a_signal_handler():
     iterator = None
 
 
-def test_a_request_that_ended_without_leaving():
+def test_a_lock_left_by_an_interrupted_request_is_released():
     lock = ConsumerLock()
 
     def interrupted():
@@ -487,7 +487,7 @@ def test_a_request_that_ended_without_leaving():
     lock.leave()
 
 
-def test_a_dataset_that_knows_its_loader_can_go():
+def test_a_dataset_that_references_its_loader_is_collected():
     dataset = Noisy(4000)
     loader = unjam.DataLoader(dataset, batch_size=4, num_workers="auto", persistent_workers=True)
     dataset.loader = type("Box", (), {"__reduce__": lambda self: (object, ())})()

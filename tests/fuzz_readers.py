@@ -1,6 +1,6 @@
 """Every reader of what another process or person wrote, fed with damaged and made-up input.
 
-    python tests/hostile.py [SECONDS] [SEED]
+    python tests/fuzz_readers.py [SECONDS] [SEED]
 
 Runs in a process with a bound on memory. A reader may refuse with ValueError or OSError; any other exception, a crash, a hang or an answer that
 takes more memory than its input warrants is a fault. Prints how many inputs each reader got.

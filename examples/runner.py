@@ -1,4 +1,4 @@
-"""Runs a small program on one of the loaders and says in a few words what came of it."""
+"""Runs a small program on one of the loaders and summarises the outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 @dataclass
 class Outcome:
-    """What came of a program: whether it worked, a few words, and the numbers it measured."""
+    """The outcome of a program: whether it worked, a short text, and the numbers it measured."""
 
     ok: bool
     text: str
@@ -41,7 +41,7 @@ def run(program: str, loader: str, *arguments: str, small_shm: bool = False, lim
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=10)
-        return Outcome(ok=False, text=f"hangs (ended after {limit:.0f} s)")
+        return Outcome(ok=False, text=f"hangs (killed after {limit:.0f} s)")
     if process.returncode == 0 and out.strip():
         facts = json.loads(out.strip().splitlines()[-1])
         return Outcome(facts.pop("ok"), facts.pop("text"), facts)
@@ -57,7 +57,7 @@ def last_words(err: str, code: int) -> str:
 
 @functools.cache
 def private_mounts() -> list[str] | None:
-    """How to get a mount namespace of one's own here, or None."""
+    """The command prefix for a private mount namespace, or None."""
     if shutil.which("unshare") is None:
         return None
     for options in (["-m"], ["-r", "-m"]):

@@ -30,7 +30,7 @@ def edit(path) -> list[str]:
     return write_back([Edited(str(path), BEFORE, AFTER)])
 
 
-def test_the_original_is_kept_beside_it(program):
+def test_the_original_is_kept_beside_the_file(program):
     assert edit(program) == [f"{program}.orig"]
     assert program.read_bytes() == AFTER
     assert (program.parent / "program.py.orig").read_bytes() == BEFORE
@@ -38,7 +38,7 @@ def test_the_original_is_kept_beside_it(program):
     assert edit(program) == [f"{program}.orig.1"], "an older backup stays"
 
 
-def test_work_that_was_saved_meanwhile_is_kept(program):
+def test_changes_saved_meanwhile_are_kept(program):
     program.write_bytes(b"x = 1\ny = 'saved in the editor'\n")
     with pytest.raises(CannotWrite, match="has changed"):
         edit(program)
@@ -46,7 +46,7 @@ def test_work_that_was_saved_meanwhile_is_kept(program):
     assert os.listdir(program.parent) == ["program.py"]
 
 
-def test_work_that_is_saved_at_the_last_moment(program, monkeypatch):
+def test_changes_saved_at_the_last_moment_are_kept(program, monkeypatch):
     listxattr = os.listxattr
 
     def save(path):
@@ -59,7 +59,7 @@ def test_work_that_is_saved_at_the_last_moment(program, monkeypatch):
     assert program.read_bytes() == b"saved in the last moment"
 
 
-def test_all_files_or_none(program, tmp_path):
+def test_all_files_are_written_or_none(program, tmp_path):
     other = tmp_path / "other.py"
     other.write_bytes(b"changed meanwhile")
     with pytest.raises(CannotWrite, match=r"other\.py"):
@@ -67,7 +67,7 @@ def test_all_files_or_none(program, tmp_path):
     assert program.read_bytes() == BEFORE
 
 
-def test_work_that_is_saved_after_another_file_was_written(program, tmp_path, monkeypatch):
+def test_a_conflict_rolls_back_files_already_written(program, tmp_path, monkeypatch):
     other = tmp_path / "other.py"
     other.write_bytes(BEFORE)
     replace = os.replace
@@ -104,7 +104,7 @@ def test_an_immutable_file_is_refused(program):
     assert os.listdir(program.parent) == ["program.py"]
 
 
-def test_mode_links_and_attributes_stay(program, tmp_path):
+def test_mode_links_and_attributes_are_kept(program, tmp_path):
     program.chmod(0o764)
     os.setxattr(program, "user.note", b"mine")
     edit(program)
@@ -121,14 +121,14 @@ def test_mode_links_and_attributes_stay(program, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a file to another user needs root")
-def test_the_owner_stays(program):
+def test_the_owner_is_kept(program):
     os.chown(program, 65534, 65534)
     edit(program)
     assert (program.stat().st_uid, program.stat().st_gid) == (65534, 65534)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_git_is_backup_enough(program):
+def test_no_backup_is_written_for_committed_files(program):
     def git(*words):
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=program.parent, check=True, capture_output=True)  # fmt: skip
 
@@ -147,7 +147,7 @@ def test_git_is_backup_enough(program):
 @pytest.mark.parametrize(
     "how", ["another file by a pattern", "assume-unchanged", "skip-worktree", "a filter", "another repository"]
 )
-def test_work_that_git_does_not_show(tmp_path, monkeypatch, how):
+def test_work_hidden_from_git_is_backed_up(tmp_path, monkeypatch, how):
     def git(*words):
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=b", *words], cwd=tmp_path, check=True, capture_output=True)  # fmt: skip
 
@@ -178,7 +178,7 @@ def inserted(text: str, line: int) -> str:
     return edit.edited_text()
 
 
-def test_line_endings():
+def test_line_endings_are_kept():
     assert inserted("a\r\nc\r\n", 2) == "a\r\nimport b\r\nc\r\n"
     assert inserted("a\r\nc\nd\r\n", 3) == "a\r\nc\nimport b\r\nd\r\n"
     assert inserted("a\nc\n", 2) == "a\nimport b\nc\n"
@@ -195,7 +195,7 @@ def test_line_endings():
     ],
 )
 @pytest.mark.parametrize("between_processes", [False, True])
-def test_what_a_lock_may_protect(lock, others, expected, between_processes):
+def test_objects_that_a_lock_may_protect_are_found(lock, others, expected, between_processes):
     """Wherever the lock lies: what all workers share is not left without it."""
     part = Part(lock, "lock", "Lock", state=ObjectState(between_processes=between_processes))
     case = SimpleNamespace(parts=[part, *(Part(path, "handle", "socket") for path in others)])

@@ -19,7 +19,7 @@ def keep(x):
     return x
 
 
-def test_a_forked_child_that_drops_a_batch_does_not_free_the_parents_memory():
+def test_a_forked_child_does_not_free_batches_of_its_parent():
     class Filled(Dataset):
         def __len__(self):
             return 40
@@ -39,7 +39,7 @@ def test_a_forked_child_that_drops_a_batch_does_not_free_the_parents_memory():
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_what_would_end_the_training_silently_is_an_error(error):
+def test_exceptions_that_would_end_training_silently_are_errors(error):
     class Leaves(Squares):
         def __getitem__(self, index):
             if index == 2:
@@ -52,7 +52,7 @@ def test_what_would_end_the_training_silently_is_an_error(error):
         next(iterator)
 
 
-def test_classes_of_main_are_not_rewritten_by_what_comes_back(tmp_path):
+def test_classes_of_main_are_not_overwritten_by_returned_objects(tmp_path):
     script(
         tmp_path,
         """
@@ -100,7 +100,7 @@ class ReusedList:
         return 12
 
 
-def test_a_reused_index_list_survives_the_death_of_a_worker(tmp_path):
+def test_a_reused_index_list_survives_worker_death(tmp_path):
     marker = tmp_path / "died"
 
     class Dies(Squares):
@@ -130,7 +130,7 @@ def test_persistent_workers_work_again_after_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["small", "strided", "tensor"])
-def test_shared_memory_of_any_shape_stays_shared(kind):
+def test_shared_memory_of_any_kind_stays_shared(kind):
     import multiprocessing
 
     raw = multiprocessing.get_context("fork").RawArray("i", 400)
@@ -152,7 +152,7 @@ def test_shared_memory_of_any_shape_stays_shared(kind):
     assert thing[:4].tolist() == [1, 1, 1, 1]
 
 
-def test_files_that_are_not_what_their_name_says_any_more(tmp_path):
+def test_replaced_and_privately_mapped_files_keep_their_content(tmp_path):
     path = tmp_path / "data.bin"
     np.arange(1000, dtype=np.int32).tofile(path)
     private = np.memmap(path, np.int32, mode="c")
@@ -171,7 +171,7 @@ def test_files_that_are_not_what_their_name_says_any_more(tmp_path):
     assert seen == (-1, 5, "a,b\r\n")
 
 
-def test_overlapping_windows_travel_as_the_memory_they_look_at():
+def test_overlapping_windows_are_sent_as_one_buffer():
     from unjam.loader.ship import shipping
 
     windows = np.lib.stride_tricks.sliding_window_view(np.arange(20_000.0), 1000)
@@ -181,7 +181,7 @@ def test_overlapping_windows_travel_as_the_memory_they_look_at():
     assert (again[::500] == windows[::500]).all()
 
 
-def test_many_views_of_one_tensor_cost_its_memory_once_or_twice():
+def test_many_views_of_one_tensor_are_not_copied_each():
     class Views(Dataset):
         def __len__(self):
             return 2
@@ -197,7 +197,7 @@ def test_many_views_of_one_tensor_cost_its_memory_once_or_twice():
     del views
 
 
-def test_more_shared_tensors_than_one_message_can_carry():
+def test_hundreds_of_shared_tensors_are_sent():
     # one message carries 253; each is open twice in this process, which may have no more than 1,024
     shared = [torch.full((2,), float(n)).share_memory_() for n in range(300)]
 
@@ -213,7 +213,7 @@ def test_more_shared_tensors_than_one_message_can_carry():
     assert shared[0].tolist() == [1, 1]
 
 
-def test_large_index_lists_and_a_worker_that_is_killed():
+def test_large_index_lists_survive_worker_death():
     class Killed(Dataset):
         def __len__(self):
             return 10
@@ -229,7 +229,7 @@ def test_large_index_lists_and_a_worker_that_is_killed():
     assert [batch.item() for batch in iterator] == [400_000] * 5
 
 
-def test_configuration_objects_registries_and_flags(tmp_path):
+def test_configuration_objects_registries_and_flags_reach_workers(tmp_path):
     site = tmp_path / "site-packages"
     site.mkdir()
     (site / "imaging.py").write_text("LENIENT = False\n")
@@ -268,7 +268,7 @@ def test_configuration_objects_registries_and_flags(tmp_path):
     )
 
 
-def test_a_library_is_imported_with_the_environment_of_now(tmp_path):
+def test_libraries_are_imported_with_the_current_environment(tmp_path):
     site = tmp_path / "site-packages"
     site.mkdir()
     (site / "reads_env.py").write_text("import os\nFLAG = os.environ.get('LIB_FLAG')\nclass Thing: pass\n")
@@ -291,7 +291,7 @@ def test_a_library_is_imported_with_the_environment_of_now(tmp_path):
     )
 
 
-def test_functions_under_lru_cache_and_their_like(tmp_path):
+def test_lru_cached_functions_are_sent(tmp_path):
     done = script(
         tmp_path,
         """
@@ -308,7 +308,7 @@ def test_functions_under_lru_cache_and_their_like(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["constructor", "hidden module"])
-def test_what_cannot_be_rebuilt_over_there_is_forked(tmp_path, what):
+def test_objects_that_cannot_be_unpickled_in_a_worker_are_forked(tmp_path, what):
     """It can be pickled, and only the worker finds out that it cannot be unpickled."""
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "secret.py").write_text("class Thing:\n    value = 5\n")
@@ -337,7 +337,7 @@ def test_what_cannot_be_rebuilt_over_there_is_forked(tmp_path, what):
     assert ("dataset.thing" in done.stderr) == (what == "constructor")
 
 
-def test_odd_logging_and_warning_settings_do_not_stop_a_worker(tmp_path):
+def test_unusual_logging_and_warning_settings_do_not_stop_a_worker(tmp_path):
     (tmp_path / "late").mkdir()
     (tmp_path / "late" / "oddities.py").write_text("class OddWarning(UserWarning): pass\n")
     script(
@@ -356,7 +356,7 @@ def test_odd_logging_and_warning_settings_do_not_stop_a_worker(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["send", "wait", "start"])
-def test_an_exception_in_the_wrong_place_loses_nothing(where, monkeypatch):
+def test_an_asynchronous_exception_loses_nothing(where, monkeypatch):
     """As a signal handler raises it inside next(): caught, and the iteration goes on."""
     iterator = iter(unjam.DataLoader(Squares(60), num_workers=2, timeout=20))
     got = [next(iterator)[1].item()]
@@ -382,7 +382,7 @@ def test_an_exception_in_the_wrong_place_loses_nothing(where, monkeypatch):
     assert got == list(range(60))
 
 
-def test_too_few_descriptors_to_start_is_said():
+def test_too_few_descriptors_to_start_is_reported():
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -407,7 +407,7 @@ def test_too_few_descriptors_to_start_is_said():
     assert len(list(unjam.DataLoader(Squares(4), num_workers=2))) == 4
 
 
-def test_frozen_exceptions(tmp_path):
+def test_frozen_dataclass_exceptions_are_raised(tmp_path):
     script(
         tmp_path,
         """

@@ -32,7 +32,7 @@ def seen(code: str, kind: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("code", LIVE)
-def test_the_broken_program_yields_the_code(code):
+def test_the_broken_program_yields_its_code(code):
     assert code in [finding["code"] for finding in seen(code, "broken")]
 
 

@@ -71,7 +71,7 @@ ITEMS = {
 
 @pytest.mark.parametrize("name", ITEMS)
 @pytest.mark.parametrize("source", [list, iter, tuple])
-def test_what_goes_in_comes_back(name, source):
+def test_items_come_back_equal(name, source):
     items, layout = ITEMS[name]
     shared = unjam.SharedList(source(items))
     assert type(shared) is layout
@@ -109,7 +109,7 @@ def exactly(a, b):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(PLAIN, max_size=8), st.booleans())
-def test_any_plain_items(items, once):
+def test_any_plain_items_come_back_equal(items, once):
     shared = unjam.SharedList(iter(items) if once else items)
     assert exactly(list(shared), items)
     assert exactly([shared[i] for i in range(len(items))], items)
@@ -122,7 +122,7 @@ def test_any_plain_items(items, once):
         PLAIN, max_size=12,
     )
 )  # fmt: skip
-def test_any_plain_mapping(known):
+def test_any_plain_mapping_comes_back_equal(known):
     shared = unjam.SharedDict(known)
     assert shared == known
     assert list(shared) == list(known)
@@ -132,13 +132,13 @@ def test_any_plain_mapping(known):
     assert shared.get("not a key of it", 7) == 7
 
 
-def test_nan_is_not_lost():
+def test_nan_is_kept():
     (one,) = unjam.SharedList([{"a": math.nan, "b": [math.nan]}])
     assert math.isnan(one["a"])
     assert math.isnan(one["b"][0])
 
 
-def test_as_a_sequence():
+def test_a_shared_list_behaves_like_a_sequence():
     items = [f"{i:04d}" for i in range(1000)]
     shared = unjam.SharedList(items)
     part = shared[10:900:7]
@@ -165,7 +165,7 @@ def test_as_a_sequence():
     assert np.asarray(unjam.SharedList([(1, 2), (3, 4)])).shape == (2, 2)
 
 
-def test_an_iterators_items_are_not_held_twice():
+def test_iterator_items_are_not_held_twice():
     """Of a stream of large items, only some are alive at a time."""
     alive, most = 0, 0
 
@@ -184,7 +184,7 @@ def test_an_iterators_items_are_not_held_twice():
     assert most < 400
 
 
-def test_a_generator_that_raises_leaves_nothing(tmp_path):
+def test_a_raising_generator_leaves_nothing_behind(tmp_path):
     def items():
         yield "a"
         raise RuntimeError("half-way")
@@ -199,7 +199,7 @@ def test_a_generator_that_raises_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_nothing_is_left():
+def test_nothing_is_left_behind():
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
@@ -222,7 +222,7 @@ def answer(shared, key, answers):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_to_another_process(method):
+def test_containers_can_be_sent_to_another_process(method):
     context = multiprocessing.get_context(method)
     answers = context.Queue()
     shared = unjam.SharedList([Sample(str(i), (i,)) for i in range(100)])
@@ -234,7 +234,7 @@ def test_to_another_process(method):
     assert (item, count) == (Sample("7", (7,)), 100)
 
 
-def test_through_a_pool_and_a_queue():
+def test_containers_can_be_sent_through_pools_and_queues():
     array = unjam.SharedArray(np.arange(1000.0))
     known = unjam.SharedDict({f"k{i}": i for i in range(100)})
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -242,7 +242,7 @@ def test_through_a_pool_and_a_queue():
         assert pool.submit(look, array, 7).result(timeout=60)[1:] == (7.0, 1000)
 
 
-def test_a_program_that_is_no_child_opens_it_while_its_owner_lives(tmp_path):
+def test_an_unrelated_process_can_open_it_while_its_owner_lives(tmp_path):
     shared = unjam.SharedList([f"{i}" for i in range(1000)])
     (tmp_path / "reference").write_bytes(pickle.dumps(shared))
     read = "import pickle, sys; shared = pickle.load(open(sys.argv[1], 'rb')); print(shared[7], len(shared))"
@@ -259,7 +259,7 @@ def make_one(count):
     return unjam.SharedList(str(i) for i in range(count))
 
 
-def test_what_nobody_holds_any_more_while_it_is_on_its_way(monkeypatch):
+def test_a_container_survives_while_it_is_in_transit(monkeypatch):
     monkeypatch.setattr(buffer, "LENT_SECONDS", 30.0)
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(look, (make_one(10), 7)).get(timeout=30)[1:] == ("7", 10)
@@ -271,7 +271,7 @@ def test_what_nobody_holds_any_more_while_it_is_on_its_way(monkeypatch):
     assert buffer._end_loans not in gc.callbacks
 
 
-def test_in_one_process_it_is_mapped_once():
+def test_a_buffer_is_mapped_once_per_process():
     shared = unjam.SharedList(["a"])
     again = pickle.loads(pickle.dumps(shared))
     assert again._buffer is shared._buffer
@@ -280,7 +280,7 @@ def test_in_one_process_it_is_mapped_once():
 # -- files -------------------------------------------------------------------------------------------------------------------
 
 
-def test_files(tmp_path):
+def test_containers_can_be_stored_in_files(tmp_path):
     names = unjam.SharedList((f"{i}" for i in range(3000)), path=tmp_path / "names")
     known = unjam.SharedDict({"a": {"name": "x"}}, path=tmp_path / "known")
     array = unjam.SharedArray(np.arange(6, dtype=">i4").reshape(2, 3).T, path=tmp_path / "array")
@@ -298,7 +298,7 @@ def test_files(tmp_path):
         unjam.SharedDict.open(tmp_path / "names")
 
 
-def test_files_that_are_not_whole(tmp_path):
+def test_damaged_files_are_refused(tmp_path):
     unjam.SharedList(["a"] * 100, path=tmp_path / "x")
     whole = (tmp_path / "x").read_bytes()
     (tmp_path / "cut").write_bytes(whole[:-3])
@@ -318,7 +318,7 @@ def test_files_that_are_not_whole(tmp_path):
 # -- mappings and arrays -----------------------------------------------------------------------------------------------------
 
 
-def test_equal_keys_of_other_types():
+def test_equal_keys_of_different_types_match():
     shared = unjam.SharedDict({1: "a", "1": "b", (1, 2): "c", b"1": "d", None: "e", 2.5: "f"})
     assert shared[1.0] == shared[True] == shared[np.int64(1)] == "a"
     assert (shared["1"], shared[1.0, 2], shared[b"1"], shared[None], shared[2.5]) == ("b", "c", "d", "e", "f")
@@ -336,7 +336,7 @@ def test_the_hash_is_the_same_in_every_process():
     assert there.stdout == f"{here}\n"
 
 
-def test_pairs_of_an_iterator_and_twice_the_same_key():
+def test_a_dict_is_built_from_pairs_and_rejects_duplicate_keys():
     shared = unjam.SharedDict((str(i), [i]) for i in range(5000))
     assert shared["4999"] == [4999]
     assert list(shared.items())[:2] == [("0", [0]), ("1", [1])]
@@ -355,7 +355,7 @@ def arrays():
 
 
 @pytest.mark.parametrize("name", arrays())
-def test_arrays(name):
+def test_arrays_come_back_equal(name):
     array = arrays()[name]
     shared = unjam.SharedArray(array)
     assert shared.dtype == array.dtype
@@ -367,14 +367,14 @@ def test_arrays(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.float8_e4m3fn])
-def test_tensors(dtype):
+def test_tensors_come_back_equal(dtype):
     tensor = torch.arange(12).reshape(3, 4).to(dtype)
     shared = unjam.SharedArray(tensor[:, 1:])
     assert shared.tensor().dtype == dtype
     assert torch.equal(shared.tensor().float(), tensor[:, 1:].float())
 
 
-def test_arithmetic_is_numpys():
+def test_arithmetic_matches_numpy():
     shared = unjam.SharedArray(np.arange(4.0))
     assert (2 * shared + shared).tolist() == [0, 3, 6, 9]
     assert (shared == shared).all()
@@ -383,7 +383,7 @@ def test_arithmetic_is_numpys():
     assert 3.0 in shared
 
 
-def test_a_write_to_a_tensor_stays_in_its_process():
+def test_writes_to_a_tensor_stay_in_their_process():
     shared = unjam.SharedArray(np.zeros(10))
     shared.tensor()[0] = 5
     reference = pickle.dumps(shared)
@@ -392,7 +392,7 @@ def test_a_write_to_a_tensor_stays_in_its_process():
     assert done.stdout == "0.0\n"
 
 
-def test_filled_in_pieces(monkeypatch):
+def test_arrays_can_be_filled_in_pieces(monkeypatch):
     monkeypatch.setattr("unjam.shared.arrays.PIECE", 1000)
     shared = unjam.SharedArray.filled(
         (100, 10), "f8", lambda piece, first: piece.__iadd__(np.arange(first, first + len(piece))[:, None])
@@ -400,7 +400,7 @@ def test_filled_in_pieces(monkeypatch):
     assert shared[:, 3].tolist() == list(range(100))
 
 
-def test_too_much_is_an_error_and_not_a_signal(monkeypatch):
+def test_running_out_of_memory_raises_memory_error(monkeypatch):
     monkeypatch.setattr("unjam.shared.buffer.available_memory", lambda: 1 << 20)
     monkeypatch.setattr("unjam.shared.buffer.LOOK_EVERY", 1 << 16)
     with pytest.raises(MemoryError, match="give path="):
@@ -414,7 +414,7 @@ class Holder:
     pass
 
 
-def test_share_walks_an_object(monkeypatch, caplog):
+def test_share_replaces_large_containers_of_an_object(monkeypatch, caplog):
     it = Holder()
     it.names = [f"name {i}" * 5 for i in range(20_000)]
     it.same = it.names
@@ -439,7 +439,7 @@ def test_share_walks_an_object(monkeypatch, caplog):
     assert unjam.share([1]) == [1]
 
 
-def test_an_estimate_is_not_far_off():
+def test_size_estimates_are_within_a_factor_of_two():
     import tracemalloc
 
     tracemalloc.start()
@@ -449,7 +449,7 @@ def test_an_estimate_is_not_far_off():
     assert 0.5 < share.estimate(items) / real < 2
 
 
-def test_what_is_plain():
+def test_plain_values_are_recognised():
     assert plain.is_plain([{"a": (1, 2.5, None, b"x", {1}, frozenset())}]) is None
     recursive = []
     recursive.append(recursive)

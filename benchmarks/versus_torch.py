@@ -1,8 +1,8 @@
-"""Every way in which a replacement could be worse than torch's loader, row by row: torch and unjam interleaved, ratios of medians.
+"""Every respect in which a replacement could be worse than torch's loader: torch and unjam interleaved, ratios of medians.
 
-    python benchmarks/never_worse.py [--rounds 3] [--only WORD] [--scale 1.0]
+    python benchmarks/versus_torch.py [--rounds 3] [--only WORD] [--scale 1.0]
 
-A ratio above 1 is in unjam's favour, whatever the row measures. Each measurement runs in a process of its own. `--scale 0.1` makes the large
+A ratio above 1 is in unjam's favour, whatever the row measures. Each measurement runs in its own process. `--scale 0.1` makes the large
 datasets ten times smaller.
 """
 
@@ -68,7 +68,7 @@ class Stream(IterableDataset):
 
 
 class Large(Dataset):
-    """One large thing, and samples that read a little of it."""
+    """One large object, and samples that read a little of it."""
 
     def __init__(self, kind, scale):
         self.kind = kind
@@ -127,11 +127,11 @@ def summed_pss():
     return total / 1024
 
 
-# -- what is measured: each gets a class of loader and returns numbers, smaller is better --------------------------------------
+# -- measurements: each takes a loader class and returns numbers; smaller is better --------------------------------------
 
 
 def start(which, dataset, workers, *, between=0.0, epochs=3, persistent=False):
-    """Seconds to the first batch of the first epoch, and the median of the next ones."""
+    """Seconds to the first batch of the first epoch, and the median for later epochs."""
     loader = loader_class(which)(dataset, batch_size=64, num_workers=workers, persistent_workers=persistent)
     time.sleep(between)
     seen = []
@@ -150,7 +150,7 @@ def start(which, dataset, workers, *, between=0.0, epochs=3, persistent=False):
 
 
 def epoch(which, dataset, **options):
-    """Seconds of an epoch, after one to warm up; processor seconds for each batch, in the parent and in all processes."""
+    """Seconds per epoch after a warm-up epoch; processor seconds per batch, in the parent and in all processes."""
     loader = loader_class(which)(dataset, persistent_workers=bool(options.get("num_workers")), **options)
     for _ in loader:
         pass
@@ -179,11 +179,11 @@ def all_time():
 
 
 def memory(which, dataset, workers=4):
-    """Megabytes of all processes at the first batch and at the end of two shuffled epochs."""
+    """Megabytes of all processes at the first batch and after two shuffled epochs."""
     if which == "unjam":
         list(
             loader_class(which)(range(8), num_workers=1)
-        )  # a server that is there already, as in any program's second loader
+        )  # start the fork server first, as if this were the second loader of a program
     loader = loader_class(which)(dataset, batch_size=256, num_workers=workers, shuffle=True)
     iterator = iter(loader)
     next(iterator)

@@ -1,4 +1,4 @@
-"""Runs code as a program whose files are protected: `python isolated.py WAY FOLDER CODE`, and prints what was refused.
+"""Runs code as a program whose files are protected: `python run_isolated.py WAY FOLDER CODE`, and prints what was refused.
 
 WAY is what must have been chosen; FOLDER is where the doctor's own files lie.
 """

@@ -53,7 +53,7 @@ def round_trip(thing):
 # -- by value ----------------------------------------------------------------------------------------------------------
 
 
-def test_lambdas_closures_and_local_classes():
+def test_lambdas_closures_and_local_classes_are_sent():
     factor = 3
 
     class Local:
@@ -88,7 +88,7 @@ def test_views_of_one_storage_stay_views():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_every_kind_of_tensor_in_a_dataset():
+def test_every_kind_of_tensor_is_sent():
     from test_transport import ZOO
 
     for name, thing in ZOO.items():
@@ -96,7 +96,7 @@ def test_every_kind_of_tensor_in_a_dataset():
             assert tear(round_trip(thing)) == tear(thing), name
 
 
-def test_the_payload_is_used_again_while_it_is_the_same():
+def test_an_unchanged_payload_is_reused():
     dataset = Holds(np.zeros(100_000), lambda a, i: float(a[i]))
     loader = unjam.DataLoader(dataset, batch_size=None, num_workers=1)
     assert list(loader) == [0, 0, 0, 0]
@@ -108,7 +108,7 @@ def test_the_payload_is_used_again_while_it_is_the_same():
     assert loader._state.payloads.payload is not first
 
 
-def test_one_copy_however_many_workers():
+def test_workers_share_one_copy_of_the_array():
     """Summed over the workers, the array's memory is there once."""
     import psutil
 
@@ -145,7 +145,7 @@ def test_shared_tensors_stay_shared():
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing_objects_of_any_context(method, caplog):
+def test_multiprocessing_objects_of_any_context_are_sent(method, caplog):
     context = multiprocessing.get_context(method)
     value, lock, queue = context.Value("i", 0), context.Lock(), context.SimpleQueue()
 
@@ -169,7 +169,7 @@ def test_multiprocessing_objects_of_any_context(method, caplog):
     queue.close()
 
 
-def test_manager_proxies():
+def test_manager_proxies_are_sent():
     with multiprocessing.get_context("fork").Manager() as manager:
         cache = manager.dict()
 
@@ -230,7 +230,7 @@ def _part_of_array():
 
 
 @pytest.mark.parametrize("make", [_array_of_value, _tensor_of_array, _part_of_array], ids=lambda f: f.__name__)
-def test_memory_of_multiprocessing_stays_shared(make, caplog):
+def test_multiprocessing_memory_stays_shared(make, caplog):
     shared = make()
 
     def write(array, index):
@@ -262,7 +262,7 @@ def test_shared_memory_without_a_descriptor_is_not_silently_copied(caplog):
     assert "per_worker" not in caplog.text
 
 
-def test_locks_events_and_thread_locals_are_made_anew():
+def test_locks_events_and_thread_locals_are_recreated():
     local = threading.local()
     local.name = "parent"
     things = {"lock": threading.Lock(), "rlock": threading.RLock(), "event": threading.Event(), "local": local}
@@ -290,7 +290,7 @@ def test_a_lock_that_a_thread_holds_arrives_unlocked():
         assert lock.locked(), "the program's own stays as it was"
 
 
-def test_files_get_an_offset_of_their_own(tmp_path):
+def test_files_get_their_own_offset(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("".join(f"line {n:04}\n" for n in range(400)))
     binary, text = path.open("rb"), path.open(encoding="utf-8")
@@ -310,7 +310,7 @@ def test_files_get_an_offset_of_their_own(tmp_path):
         assert binary.tell() == 20
 
 
-def test_archives_opened_in_init(tmp_path):
+def test_archives_opened_in_init_are_sent(tmp_path):
     path = tmp_path / "data.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for n in range(50):
@@ -338,7 +338,7 @@ def no_fork(monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
 
 
-def test_the_attribute_is_named(no_fork):
+def test_an_unsendable_attribute_is_named(no_fork):
     dataset = Squares()
     dataset.transform = Compose([Step(None), Step(len), Step(sqlite3.connect(":memory:"))])
     with pytest.raises(CannotShipError) as caught:
@@ -351,7 +351,7 @@ def test_the_attribute_is_named(no_fork):
     dataset.transform.steps[2].fn.close()
 
 
-def test_what_is_shared_is_not_to_be_made_in_each_worker(no_fork):
+def test_per_worker_is_not_suggested_for_shared_objects(no_fork):
     dataset = Squares()
     dataset.count = multiprocessing.get_context("fork").Value("i")
     with pytest.raises(CannotShipError) as caught:
@@ -360,7 +360,7 @@ def test_what_is_shared_is_not_to_be_made_in_each_worker(no_fork):
     assert "multiprocessing.get_context('spawn')" in str(caught.value)
 
 
-def test_looking_for_the_culprit_leaves_the_programs_classes_alone(tmp_path):
+def test_the_search_for_the_culprit_does_not_change_classes_of_main(tmp_path):
     """To rebuild a class of `__main__` lays copies of its methods over it, which read copies of the program's variables."""
     done = script(
         tmp_path,
@@ -381,7 +381,7 @@ def test_looking_for_the_culprit_leaves_the_programs_classes_alone(tmp_path):
     assert done.stdout.split("\n")[:2] == ["[[0, 0]]", "[[1, 1]]"]
 
 
-def test_paths_into_every_kind_of_container(tmp_path):
+def test_culprits_are_found_in_every_kind_of_container(tmp_path):
     file = (tmp_path / "log.txt").open("w")
     closure = file
 
@@ -411,7 +411,7 @@ def test_paths_into_every_kind_of_container(tmp_path):
     assert find_culprit("x", {"fine": [1]}, starting._attempt) is None
 
 
-def test_falling_back_to_fork_is_said_once(caplog):
+def test_falling_back_to_fork_is_logged_once(caplog):
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     connection.execute("create table t (n integer)")
     connection.executemany("insert into t values (?)", [(n,) for n in range(10, 14)])
@@ -429,7 +429,7 @@ def test_falling_back_to_fork_is_said_once(caplog):
     connection.close()
 
 
-def test_a_dataset_that_would_not_fit_twice_is_not_copied(monkeypatch, caplog):
+def test_a_dataset_too_large_for_a_second_copy_is_forked(monkeypatch, caplog):
     monkeypatch.setattr(starting, "_room", lambda: 100_000)
     starting._told.clear()
     loader = unjam.DataLoader(Holds(np.ones(200_000), lambda a, i: float(a[i])), batch_size=None, num_workers=1)
@@ -442,7 +442,7 @@ def test_a_dataset_that_would_not_fit_twice_is_not_copied(monkeypatch, caplog):
     assert loader._state.payloads.payload is not None
 
 
-def test_another_thread_is_a_risk_and_no_reason_to_refuse(caplog):
+def test_other_threads_are_logged_as_a_risk_of_fork(caplog):
     """torch would fork: a progress bar's thread must not end a training that runs on torch."""
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait, args=(30,), name="background")
@@ -465,7 +465,7 @@ def test_another_thread_is_a_risk_and_no_reason_to_refuse(caplog):
 
 
 @pytest.mark.parametrize("kind", ["Value", "Lock", "Queue", "Event", "Barrier"])
-def test_objects_of_the_fork_context_with_a_thread_beside(tmp_path, kind):
+def test_fork_context_objects_work_with_other_threads(tmp_path, kind):
     """As tqdm's monitor, a queue's feeder or a logger's thread is, in most programs."""
     made = {"Value": "Value('i', 0)", "Barrier": "Barrier(1)"}.get(kind, f"{kind}()")
     use = {
@@ -523,7 +523,7 @@ def test_explicit_spawn_never_forks():
         (ForkFacts((), 0, (), "CUDA"), False),
     ],
 )
-def test_the_audit(facts, safe):
+def test_fork_safety_is_judged_from_facts(facts, safe):
     verdict = fork_safety.judge(facts)
     assert verdict.safe is safe
     assert bool(verdict.reasons) is not safe
@@ -532,7 +532,7 @@ def test_the_audit(facts, safe):
 # -- scripts, notebooks, modules ---------------------------------------------------------------------------------------
 
 
-def test_a_script_without_a_main_guard(tmp_path):
+def test_a_script_without_a_main_guard_works(tmp_path):
     done = script(
         tmp_path,
         """
@@ -553,7 +553,7 @@ def test_a_script_without_a_main_guard(tmp_path):
     assert done.stdout.split() == ["0", "4", "8", "12", "16"]
 
 
-def test_a_program_from_standard_input(tmp_path):
+def test_a_program_from_standard_input_works(tmp_path):
 
     program = (
         "import torch, unjam\n"
@@ -568,7 +568,7 @@ def test_a_program_from_standard_input(tmp_path):
         assert "[0, 1, 2]" in done.stdout, done.stderr
 
 
-def test_settings_of_the_users_modules_reach_the_workers(tmp_path):
+def test_module_settings_reach_the_workers(tmp_path):
     (tmp_path / "config.py").write_text(
         "import random\nROOT = 'default'\nOPTIONS = {'size': 1}\nSPLIT = random.sample(range(10**6), 100)\n"
         "client = None\nready = False\n"
@@ -598,7 +598,7 @@ def test_settings_of_the_users_modules_reach_the_workers(tmp_path):
     assert done.stderr == ""
 
 
-def test_the_parents_present_world(tmp_path):
+def test_workers_see_the_current_environment_of_the_parent(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "late_module.py").write_text("NAME = 'found'\n")
     done = script(
@@ -678,7 +678,7 @@ def test_prints_and_logs_of_workers_go_where_the_parents_go(tmp_path):
     assert done.stderr == ""
 
 
-def test_other_users_of_multiprocessings_fork_server_are_not_disturbed():
+def test_the_multiprocessing_fork_server_is_not_disturbed():
     from multiprocessing import forkserver
 
     before = forkserver._forkserver._forkserver_pid
@@ -687,13 +687,13 @@ def test_other_users_of_multiprocessings_fork_server_are_not_disturbed():
     assert not forkserver._forkserver._preload_modules or "unjam" not in str(forkserver._forkserver._preload_modules)
 
 
-def test_string_io_and_big_lists_ship():
+def test_string_io_and_big_lists_are_sent():
     assert round_trip(io.BytesIO(b"abc")).read() == b"abc"
     many = [f"string {n}" for n in range(100_000)]
     assert round_trip(many) == many
 
 
-def test_a_rank_that_spawn_started_ships_its_own_classes(tmp_path):
+def test_a_spawned_rank_can_send_its_own_classes(tmp_path):
     # there the program's module is called __mp_main__, and no worker can import that either
     program = tmp_path / "ranks.py"
     program.write_text(
