@@ -20,7 +20,7 @@ import torch
 from harness import table
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.cluster_pool import ClusterPool
-from unjam.loader.cluster.node_agent import boot
+from unjam.loader.cluster.node_agent import boot_id
 from unjam.loader.cluster.node_link import NodeLink
 from unjam.loader.driver.driver import Driver
 from unjam.loader.driver.recorder import Recorder
@@ -62,7 +62,7 @@ class ReadyAgent:
             elif isinstance(order, msg.SendRequest):
                 made = dataclasses.replace(self._made, batch=order.request.batch)
                 events.append(msg.FromWorker(order.worker, made, memoryview(self._data)))
-        return msg.Reply(time.monotonic_ns(), boot(), tuple(events))
+        return msg.Reply(time.monotonic_ns(), boot_id(), tuple(events))
 
     def ask(self, question: str, argument: Any, within: float) -> Any:
         del question, argument, within

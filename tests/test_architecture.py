@@ -28,7 +28,6 @@ FLOORS = {
     "errors": 0,
     "statistics": 0,
     "stored": 0,
-    "moved_modules": 0,
     "loader.engine": 0,
     "system": 1,
     "shared": 2,

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 import unjam
 from support import python
-from unjam import moved_modules
 from unjam.cli import app
 from unjam.loader.iterator import InlineIterator, WorkersIterator
 from unjam.loader.options import DEFAULTS, IN_WORDS, LoaderOptions
@@ -205,31 +204,6 @@ def test_loader_options_have_one_definition():
     assert LoaderOptions().as_dict() == DEFAULTS
 
 
-def test_old_module_names_resolve_to_the_new_ones():
-    import importlib
-
-    for old, new in moved_modules.MOVED.items():
-        here, there = importlib.import_module(old), importlib.import_module(new)
-        names = [name for name, one in vars(there).items() if getattr(one, "__module__", "") == new]
-        assert names, new
-        assert all(getattr(here, name) is getattr(there, name) for name in names)
-    assert (
-        importlib.import_module("unjam.drive.pacing").Pacer
-        is importlib.import_module("unjam.loader.driver.auto_size").AutoSizer
-    )
-    with pytest.raises(AttributeError):
-        importlib.import_module("unjam.sharing.lists").NoSuchName
-
-
-def test_loaders_pickled_before_modules_moved_can_be_loaded():
-    old = unjam.DataLoader.__new__(unjam.DataLoader)
-    new = unjam.DataLoader(list(range(8)), batch_size=2, on_error="skip")
-    state = {name: value for name, value in vars(new).items() if name != "_state"}
-    old.__setstate__({**state, "_recorder": new._state.recorder, "_pacer": None, "_ship_cache": object()})
-    assert [batch.tolist() for batch in old] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert old.statistics().batches == 4
-
-
 def test_file_names_in_the_source_exist():
     """`unjam why` knows our own calls by their files."""
     for path in SOURCE.rglob("*.py"):
@@ -372,3 +346,21 @@ def test_a_late_fork_server_reply_is_not_taken_for_the_next_one(tmp_path):
     )
     done = python([str(program)], timeout=110)
     assert done.stdout.splitlines() == ["interrupted", *["True 0"] * 3], done.stderr
+
+
+def test_repr_shows_the_dataset_and_what_differs_from_the_defaults():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(range(3))
+
+    rows = torch.utils.data.TensorDataset(torch.zeros(5000, 1))
+    loader = unjam.DataLoader(rows, 64, shuffle=True, num_workers=1, drop_last=True, on_error="skip")
+    words = "<TensorDataset of 5,000>, batch_size=64, shuffle=True, num_workers=1, drop_last=True, on_error='skip'"
+    assert repr(loader) == f"DataLoader({words})"
+    assert (
+        repr(unjam.DataLoader(Stream(), num_workers="auto")) == "DataLoader(<Stream>, batch_size=1, num_workers='auto')"
+    )
+    batches = torch.utils.data.BatchSampler(range(10), 5, drop_last=False)
+    assert repr(unjam.DataLoader(rows, batch_sampler=batches)).startswith(
+        "DataLoader(<TensorDataset of 5,000>, batch_sampler=<BatchSampler of 2>, num_workers=0"
+    )

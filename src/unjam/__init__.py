@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unjam import moved_modules
-
 if TYPE_CHECKING:
     from unjam.doctor.run.install import install, uninstall
     from unjam.errors import (
@@ -126,8 +124,6 @@ __all__ = [
     "share",
     "uninstall",
 ]
-
-moved_modules.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch.utils.data
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from unjam.errors import CannotResumeError, SampleError
 from unjam.loader import options as own_options
@@ -43,13 +43,13 @@ _TORCHS_OPTIONS = tuple(inspect.signature(torch.utils.data.DataLoader.__init__).
 class DataLoader(torch.utils.data.DataLoader[T_co]):
     """`torch.utils.data.DataLoader` with another iterator: the same arguments, the same batches.
 
-    Workers come from a fork server unless `multiprocessing_context` says otherwise. Batches are
-    sent in recycled memory. These options are unjam's own:
+    Workers come from a fork server unless `multiprocessing_context` says otherwise. Batches travel
+    in recycled shared memory. These options are unjam's own:
 
-    num_workers: as torch's, or "auto": as many workers, running as far ahead, as the training needs
-        and the machine allows, measured and changed while it runs. Random numbers then belong to
-        the batch, so the batches do not depend on the number of workers. For an iterable the number
-        changes only between epochs, and stays one unless its code calls `get_worker_info()`.
+    num_workers: as torch's, or "auto": as many workers and as deep a prefetch queue as the training
+        needs and the machine allows, measured and adjusted while it runs. Random numbers then belong
+        to the batch, so the batches do not depend on the number of workers. For an iterable the number
+        changes only between epochs, and stays 1 unless its code calls `get_worker_info()`.
         `statistics().auto` shows what was chosen and why.
     """
 
@@ -114,6 +114,23 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             # the server imports torch while the program builds its model
             fork_server.start_early()
 
+    def __repr__(self) -> str:
+        """Return the dataset and the arguments that are not the defaults."""
+        parts = [_described(self.dataset)]
+        if self.batch_size is None and self.batch_sampler is not None:
+            parts.append(f"batch_sampler={_described(self.batch_sampler)}")
+        else:
+            parts.append(f"batch_size={self.batch_size}")
+            if isinstance(self.sampler, RandomSampler):
+                parts.append("shuffle=True")
+            elif not isinstance(self.sampler, SequentialSampler) and not isinstance(self.dataset, IterableDataset):
+                parts.append(f"sampler={_described(self.sampler)}")
+        parts.append(f"num_workers={self.num_workers if self._state.sizer is None else 'auto'!r}")
+        parts += [f"{name}=True" for name in ("pin_memory", "drop_last", "persistent_workers") if getattr(self, name)]
+        own = LoaderOptions.of(self).as_dict()
+        parts += [f"{name}={value!r}" for name, value in own.items() if value != own_options.DEFAULTS[name]]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
     def check_worker_number_rationality(self) -> None:
         """Warn if there are more workers than processors; only those on this machine count."""
         if pool_spec(vars(self).get("pool")).count(self.num_workers)[0]:
@@ -140,18 +157,18 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this loader stands, to go on exactly there in another run; see `load_state_dict`.
+        """Return this loader's position, so that another run can resume exactly there with `load_state_dict`.
 
-        What counts is what the program has got, not what was prefetched. Plain data, some kilobytes.
+        Only batches that the program has received count, not prefetched ones. Plain data, some kilobytes.
         """
         if not can_open(self):
-            raise CannotResumeError("torch's own iterator is used here, and nobody knows what it has delivered")
+            raise CannotResumeError("torch's own iterator is used here, and what it has delivered is not known")
         return resume.state_dict(self, self._state)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state of `state_dict()`: the next `iter()` gives the batches that were not delivered yet.
+        """Resume from a state that `state_dict()` returned: the next `iter()` yields the batches that were not delivered yet.
 
-        A map-style dataset may have another number of workers now. An iterable must have the same number.
+        For a map-style dataset the number of workers may differ now; for an iterable it must be the same.
         """
         resume.load_state_dict(self, self._state, state_dict)
         iterator, self._iterator = self._iterator, None
@@ -159,9 +176,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             getattr(iterator, "_shutdown_workers", lambda: None)()
 
     def replay(self, index: Any, epoch: int | None = None) -> Any:
-        """Load one sample again, in this process, without `collate_fn`; the failing one under a debugger, for example.
+        """Load one sample again in this process, without `collate_fn`; for example, a failing one under a debugger.
 
-        With `rng="sample"` it gets the random numbers that it had in that epoch (from 1; the present one if None).
+        With `rng="sample"` it gets the random numbers of that epoch (counted from 1; None: the current one).
         """
         seed = self._state.sample_seed if own_of(self)[0].rng == "sample" else None
         return replay_sample(self.dataset, index, seed, self._state.epoch if epoch is None else epoch)
@@ -174,6 +191,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def __getstate__(self) -> dict[str, Any]:
         # an iterator belongs to this process; a copy of the loader has its own iterator and record
         return {**vars(self), "_iterator": None, "_state": copy.deepcopy(self._state)}
+
+
+def _described(one: Any) -> str:
+    """Return an object's class and, if it has one, its length."""
+    try:
+        return f"<{type(one).__name__} of {len(one):,}>"
+    except Exception:  # noqa: BLE001 - user code; it may have no length
+        return f"<{type(one).__name__}>"
 
 
 def _complete(kind: type[DataLoader[Any]]) -> None:
@@ -218,7 +243,7 @@ def open_iterator(loader: torch.utils.data.DataLoader[Any]) -> Any:
     return iterator.WorkersIterator(loader, begun)
 
 
-def take_over(
+def attach_unjam(
     loader: torch.utils.data.DataLoader[Any],
     options: LoaderOptions,
     *,

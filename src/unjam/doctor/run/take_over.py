@@ -113,5 +113,5 @@ def _unjam_iterator(loader: Any, settings: Settings, record: Record) -> Any:
 
     if not attached(loader):
         options = LoaderOptions(**settings.options)
-        record.sizer = dataloader.take_over(loader, options, auto=settings.auto, sizer=record.sizer).sizer
+        record.sizer = dataloader.attach_unjam(loader, options, auto=settings.auto, sizer=record.sizer).sizer
     return dataloader.open_iterator(loader)

@@ -130,7 +130,7 @@ class ClusterPool(Pool):
         self.collect()
 
     def collect(self, seconds: float = 0.0) -> float:
-        """Read what has come, without waiting; return how many of the `seconds` may pass before the next call."""
+        """Read what has arrived, without waiting; return how many of the `seconds` may pass before the next call."""
         self._waker.rest()
         self._read()
         self._place()
@@ -142,7 +142,7 @@ class ClusterPool(Pool):
 
     @property
     def wake_fd(self) -> int:
-        """A descriptor that is readable when something has come."""
+        """A descriptor that is readable when something has arrived."""
         return self._waker.fd
 
     @override
@@ -284,12 +284,12 @@ class ClusterPool(Pool):
         """In the placer's thread: start agents."""
         try:
             found: list[NodeLink] | str = self._cluster.grow(workers, links, self._specs, self._waker.wake)
-        except Exception as error:  # noqa: BLE001 - told when patience is over
+        except Exception as error:  # noqa: BLE001 - reported when patience is over
             found = f"{type(error).__name__}: {error}"
         self._placed.append(found)
         self._placing.release()
         self._waker.wake()
-        if self.closed and not isinstance(found, str):  # nobody will take them
+        if self.closed and not isinstance(found, str):  # the pool does not take them any more
             for link in found:
                 link.close()
 

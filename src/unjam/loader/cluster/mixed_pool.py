@@ -72,7 +72,7 @@ class MixedPool(Pool):
         return self._local.held() + self._remote.held()
 
     def close(self) -> None:
-        """Close both, also after Ctrl-C in between. The agents are told first, since that takes longer."""
+        """Close both, also after Ctrl-C in between. The agents come first: they take longer."""
         try:
             self._remote.close_links()
             self._local.close()

@@ -54,7 +54,7 @@ def version() -> tuple[str, str]:
     return unjam.__version__, ".".join(map(str, sys.version_info[:2]))
 
 
-def boot() -> str:
+def boot_id() -> str:
     """A name for the machine since it was started: processes with the same one have the same clock."""
     with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
@@ -92,7 +92,7 @@ class NodeAgent:
 
     def __init__(self, shipment: msg.Shipment, content: Callable[[], Any], specs: list[WorkerSpec]) -> None:
         self._shipment, self._content, self._specs = shipment, content, specs
-        self._boot = boot()
+        self._boot_id = boot_id()
         self._pool: RelayPool | None = None
         self._orders: deque[msg.Order] = deque()
         self._outbox: deque[Any] = deque()
@@ -128,7 +128,7 @@ class NodeAgent:
                 one = self._relay(one)
             events.append(one)
         self._replied = time.monotonic()
-        return msg.Reply(time.monotonic_ns(), self._boot, tuple(events), self._states(), self._problem)
+        return msg.Reply(time.monotonic_ns(), self._boot_id, tuple(events), self._states(), self._problem)
 
     def _large(self) -> bool:
         return sum(one.nbytes for one in self._outbox if isinstance(one, Result)) >= LARGE

@@ -4,7 +4,7 @@ The copy is anonymous memory whose name contains a digest of its content. Anothe
 user finds it by that name among the open descriptors of that user's processes, so nothing is left
 behind when the last of them ends. Anybody can make memory with that name, and the content is going to
 be unpickled. So a copy counts only if it belongs to this user, if it is sealed, which means that
-nobody can change it any more, and if its content has the digest.
+it cannot be changed any more, and if its content has the digest.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _other_is_done(name: str, until: float) -> bool:
                     if _takes(name, attempt):
                         return True  # it has ended
                 if time.monotonic() > patience:
-                    return False  # nobody listens, as our processes do
+                    return False  # our processes would be listening
             except BlockingIOError:
                 if time.monotonic() > patience:
                     return False

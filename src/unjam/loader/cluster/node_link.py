@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from unjam.deadlines import ASK_NODE, CLOSE_NODE, LOOK_AGAIN, NODE_PULSE, NODE_SILENT, NODE_START
 from unjam.loader.cluster import node_messages as msg
-from unjam.loader.cluster.node_agent import BUSY, LINGER, boot
+from unjam.loader.cluster.node_agent import BUSY, LINGER, boot_id
 from unjam.loader.transport.status_page import Heartbeat, Stage
 from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import messages
@@ -152,7 +152,7 @@ class NodeLink:
                 self.lost = self.lost or str(error)
                 break
             if self._shift is None:
-                same = reply.boot and reply.boot == boot()
+                same = reply.boot_id and reply.boot_id == boot_id()
                 self._shift = 0 if same else (asked + time.monotonic_ns()) // 2 - reply.now
             within = NODE_SILENT.seconds
             self.answered = self.answered or reply.states is not None

@@ -121,7 +121,7 @@ class Reply:
     """
 
     now: int
-    boot: str
+    boot_id: str
     events: tuple[FromWorker | WorkerGone, ...] = ()
     states: Mapping[int, WorkerState] | None = None
     problem: str = ""

@@ -188,7 +188,7 @@ class RayCluster(Cluster):
         nodes = sorted((node for node in self.nodes() if node.key not in used), key=lambda node: self._failed[node.key])
         best = [node for node in nodes if self._failed[node.key] == self._failed[nodes[0].key]] if nodes else []
         found: list[NodeLink] = []
-        for node, share in shares(best, min(workers, self._fair()), spread=self._settings.placement != "pack"):
+        for node, share in shares(best, min(workers, self._share_of_rank()), spread=self._settings.placement != "pack"):
             try:
                 agent = self._agent(node, share, specs)
             except Exception:
@@ -241,7 +241,7 @@ class RayCluster(Cluster):
         """The resources of one worker."""
         return {"CPU": float(self._settings.cpus), **self._settings.resources}
 
-    def _fair(self) -> int:
+    def _share_of_rank(self) -> int:
         """The most workers for this rank: its part of the cluster, if there are several."""
         ranks = int(os.environ.get("WORLD_SIZE", "1") or 1)
         total: float = self._ray.cluster_resources().get("CPU", 0.0) / self._settings.cpus

@@ -9,7 +9,7 @@ from unjam.system.memory import OwnedFd
 
 
 class Waker:
-    """A pipe to oneself. It is closed when nobody can wake any more: another file could get a number that was closed too early."""
+    """A pipe to oneself. It stays open as long as another thread may wake us: a descriptor closed too early could be reused for another file."""
 
     def __init__(self) -> None:
         read, write = os.pipe()

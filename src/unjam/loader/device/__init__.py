@@ -3,7 +3,7 @@
 NOTE [ From a slot to the device ]
 
 A batch arrives in a slot, which is memory of the worker's and ours. We register each slot with the
-driver of the device once; then the device reads it directly, and nobody copies the batch on the host.
+driver of the device once; then the device reads it directly, and the host does not copy the batch.
 Copies run on a stream of our own, for a few batches ahead of the consumer. When the consumer asks for a
 batch, its current stream waits for the event after the copy; the consumer's thread does not.
 

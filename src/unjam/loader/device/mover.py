@@ -147,7 +147,7 @@ class Mover(Transfer):
         return data
 
     def forget(self, number: int) -> None:
-        """A batch was asked for, or nobody wants it."""
+        """Forget a batch that was opened or will not be."""
         self._ahead.pop(number, None)
 
     def close(self) -> None:
@@ -230,11 +230,11 @@ class DeviceBatch(BatchResult):
 
     @property
     def begun(self) -> bool:
-        """Whether nothing more is to be begun before the consumer asks for it."""
+        """Whether its copy has begun, or failed and waits for the consumer to ask for it."""
         return self._moving is not None or self._failed
 
     def begin(self) -> None:
-        """Begin to copy, unless it still waits for pinned memory."""
+        """Begin the copy, unless it still waits for pinned memory."""
         if self._result.ready:
             try:
                 self._begin()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from unjam.loader.engine import actions as act
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.events import Reported
-from unjam.loader.engine.ledger import InFlight, Where
+from unjam.loader.engine.ledger import InFlight
 from unjam.loader.engine.machine import Machine
 from unjam.loader.pool.batch_result import BatchResult
 from unjam.loader.pool.protocol import PoolEvent
@@ -16,7 +16,7 @@ from unjam.loader.worker.messages import BatchRequest
 
 
 class BatchTable:
-    """The only owner of results that are not opened yet. `inbox`: what the pool has received."""
+    """The only owner of results that are not opened yet. `inbox`: the events that the pool has received."""
 
     def __init__(self, inbox: deque[PoolEvent]) -> None:
         self.inbox = inbox
@@ -84,9 +84,9 @@ def restore(
                 lost = act.Deliver(batch)  # at most one
         elif entry is None and batch not in drawing:
             decide(ev.Drew(batch))
-        elif entry is not None and batch in results and entry.where is Where.AT_WORKER:
+        elif entry is not None and batch in results and not entry.arrived:
             decide(ev.Result(entry.worker, batch))
-        elif entry is not None and entry.where is Where.AT_WORKER and requests[batch].sent_to is None:
+        elif entry is not None and not entry.arrived and requests[batch].sent_to is None:
             todo.append(act.Send(entry.worker, batch))  # sending twice is harmless
     if machine.drawing and not any(isinstance(action, act.Draw) for action in todo) and machine.drawn not in requests:
         todo.append(act.Draw(machine.drawn))

@@ -1,7 +1,7 @@
-"""What the consumer has got of an epoch: enough to go on exactly there.
+"""What the consumer has received of an epoch: enough to resume exactly there.
 
-Batches that were only prefetched do not count. Plain data: it has no reference to the iterator, so it
-outlives one that the program drops in the middle of an epoch.
+Batches that were only prefetched do not count. Plain data without a reference to the iterator, so it
+outlives an iterator that the program drops in the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from unjam.loader.worker.progress import WorkerPosition
 
 @dataclass(slots=True)
 class Delivered:
-    """Where an epoch stands.
+    """The position in an epoch.
 
-    epoch: its number, from 1. batches: how many the consumer got. position: how many of the sampler's batches are
-    done with, delivered or not. ahead: numbers beyond `position` that are done with too, without `in_order`.
-    drawn: checksum of the indices up to `position`. worker_positions: of each worker, after its last batch that was delivered.
+    epoch: its number, from 1. batches: how many the consumer received. position: how many of the sampler's batches are
+    finished, delivered or not. ahead: numbers beyond `position` that are finished too, without `in_order`.
+    drawn: checksum of the indices up to `position`. worker_positions: each worker's, after its last delivered batch.
     seed: torch's base seed of the workers; `seeded`: it was drawn in this epoch.
     drew: the sampler was asked for indices. begin: states of the generators when the epoch began. begun: how often the
-    sampler was asked for an iterator then.
-    keeps_workers: they go on in the next epoch.
+    sampler had been asked for an iterator by then. keeps_workers: the workers stay for the next epoch.
     """
 
     epoch: int = 0
@@ -46,7 +45,7 @@ class Delivered:
     finished: bool = False
 
     def done(self, request: BatchRequest, *, delivered: bool) -> None:
-        """A batch is done with; `delivered`: the consumer got it. A second call for a batch does nothing."""
+        """Note that a batch is finished; `delivered`: the consumer received it. A second call for a batch does nothing."""
         if request.number < self.position or request.number in self.ahead:
             return
         self.batches += delivered
@@ -55,15 +54,65 @@ class Delivered:
             self.drawn, self.sampler_state = self.ahead.pop(self.position)
             self.position += 1
 
-    def made_by(self, worker: int, position_there: WorkerPosition) -> None:
-        """The batch that is done with came from this worker, which stood here after it."""
+    def made_by(self, worker: int, position: WorkerPosition) -> None:
+        """Note which worker made the finished batch, and its position after it."""
         self.last_worker = worker
-        self.worker_positions[worker] = position_there
+        self.worker_positions[worker] = position
 
     def end(self, worker_positions: dict[int, WorkerPosition]) -> None:
-        """The epoch is over; `worker_positions`: where its workers stand, if they stay."""
+        """End the epoch; `worker_positions`: of the workers that stay."""
         self.finished = True
         self.worker_positions = worker_positions
+
+
+class WorkerPositions:
+    """The positions of an epoch's workers: after their last batch that arrived, and after each batch that waits for the consumer.
+
+    `arrived`: where a replacement of each worker starts.
+    """
+
+    def __init__(self) -> None:
+        self.progress = Delivered()
+        self.arrived: dict[int, WorkerPosition] = {}
+        self._waiting: dict[int, tuple[int, WorkerPosition]] = {}
+
+    def begin(self, progress: Delivered, *, first: bool) -> None:
+        """Begin an epoch; unless it is the first one, the workers have stayed."""
+        if first:
+            self.arrived = dict(progress.worker_positions)
+        else:
+            self.arrived = {worker: position.in_next_epoch() for worker, position in self.arrived.items()}
+            progress.worker_positions = dict(self.arrived)
+        self.progress = progress
+        self._waiting.clear()
+
+    def came(self, worker: int, batch: int, update: bytes) -> None:
+        """Note that a batch has arrived."""
+        position = self.arrived.get(worker, WorkerPosition()).after(update)
+        self.arrived[worker] = position
+        self._waiting[batch] = (worker, position)
+
+    def ended(self, worker: int, update: bytes) -> None:
+        """Note that a worker's stream has ended."""
+        self.arrived[worker] = self.arrived.get(worker, WorkerPosition()).after(update)
+        self._pass_on_end(worker)
+
+    def delivered(self, batch: int) -> None:
+        """Note that the consumer received a batch."""
+        worker, position = self._waiting.pop(batch, (-1, None))
+        if position is not None:
+            self.progress.made_by(worker, position)
+            self._pass_on_end(worker)
+
+    def drop(self, batch: int) -> None:
+        """Forget a batch that will not be delivered."""
+        self._waiting.pop(batch, None)
+
+    def _pass_on_end(self, worker: int) -> None:
+        """A stream has ended for the consumer when all of its batches were delivered."""
+        position = self.arrived[worker]
+        if position.ended and all(one != worker for one, _ in self._waiting.values()):
+            self.progress.worker_positions[worker] = position
 
 
 class CannotLoad(Exception):

@@ -23,14 +23,13 @@ from unjam.loader.device.transfer import Transfer
 from unjam.loader.driver.auto_size import AutoSizer
 from unjam.loader.driver.batch_table import BatchTable, restore
 from unjam.loader.driver.consumer_lock import ConsumerLock
-from unjam.loader.driver.delivered import CannotLoad, Delivered
+from unjam.loader.driver.delivered import CannotLoad, Delivered, WorkerPositions
 from unjam.loader.driver.incidents import Incidents
 from unjam.loader.driver.index_source import IndexSource
 from unjam.loader.driver.on_error import OnErrorPolicy
 from unjam.loader.driver.recorder import Recorder
 from unjam.loader.driver.settings import DriverSettings
 from unjam.loader.driver.stalls import StallDetector
-from unjam.loader.driver.worker_positions import WorkerPositions
 from unjam.loader.engine import actions as act
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.elastic_machine import ElasticMachine
@@ -41,8 +40,10 @@ from unjam.loader.worker.messages import BatchRequest
 
 # The consumer may hold this many batches in recycled memory; we copy later ones to ordinary memory.
 MOST_HELD = 4
-LATE = 0.05  # seconds; past the user's `timeout` we wait once more: what came while a copy began is not late
-# returned in place of a batch whose samples were all skipped
+LATE = (
+    0.05  # seconds; after the user's `timeout` we look once more: a batch that arrives while a copy starts is not late
+)
+# in place of a batch whose samples were all skipped
 _NO_BATCH = object()
 
 
@@ -88,7 +89,7 @@ class Driver:
     def begin(self, draw: Callable[[], Any], shared_seed: int | None = None, progress: Delivered | None = None) -> None:
         """Begin an epoch; `draw` returns the next indices or raises StopIteration.
 
-        `progress`: counts what is delivered; not at its beginning if the epoch goes on where another run stopped.
+        `progress`: counts what is delivered; already part-way if the epoch resumes another run's.
         """
         self.lock.check_idle()
         self._interrupted, self._opened = False, None
@@ -261,7 +262,7 @@ class Driver:
             except Exception as error:  # noqa: BLE001 - the batch cannot be rebuilt; raised below
                 problem = error
         request = self._table.remove(batch)
-        assert request is not None, "a batch that nobody asked for"
+        assert request is not None, "a delivered batch without a request"
         self._positions.progress.done(request, delivered=problem is None and not result.empty)
         self._positions.delivered(batch)
         self._outcome = None

@@ -16,15 +16,15 @@ MOST_SPARES = 8
 
 
 class IndexSource:
-    """The sampler, as the driver sees it. `spares`: a recent index may replace a failed sample."""
+    """The sampler, as the driver sees it. `spares`: recent indices may replace failed samples."""
 
     def __init__(self, settings: DriverSettings, *, spares: bool) -> None:
         self._batched, self._seed = settings.batched, settings.seed
         self._keeps_spares = spares
         self._recent: deque[Any] = deque(maxlen=MOST_SPARES)
-        # of the epoch: its number, the number of the next batch in it, those that are left out, and the checksum so far
+        # of the epoch: its number, the number of the next batch in it, those that are skipped, and the checksum so far
         self._epoch = self._number = self._drawn = 0
-        self._left_out: frozenset[int] = frozenset()
+        self._skipped: frozenset[int] = frozenset()
         self._delivered = Delivered()
         # a signal handler raised while the sampler was running
         self._interrupted = False
@@ -35,10 +35,10 @@ class IndexSource:
         self.undelivered: list[Any] | None = []
 
     def begin(self, delivered: Delivered) -> None:
-        """Begin an epoch, or go on in one: the sampler has given `delivered.position` batches."""
+        """Begin an epoch, or resume one: the sampler has already given `delivered.position` batches."""
         self._delivered = delivered
         self._epoch, self._number, self._drawn = delivered.epoch, delivered.position, delivered.drawn
-        self._left_out = frozenset(delivered.ahead)
+        self._skipped = frozenset(delivered.ahead)
         self._recent.clear()
         if self.undelivered is not None:
             self.undelivered = []
@@ -47,10 +47,10 @@ class IndexSource:
         """Draw the indices of a batch; raise StopIteration or whatever the sampler raises."""
         was_interrupted, self._interrupted = self._interrupted, True
         self._delivered.drew = True
-        assert self.draw is not None, "nobody asks for a batch"
+        assert self.draw is not None, "called outside next()"
         try:
             request = self._request(batch, self.draw())
-            while request.number in self._left_out:
+            while request.number in self._skipped:
                 request = self._request(batch, self.draw())
         except StopIteration:
             self._interrupted = False
@@ -58,7 +58,7 @@ class IndexSource:
                 # An exception ends a generator. Without this error the epoch would end early,
                 # silently.
                 raise RuntimeError(
-                    "the sampler was interrupted by an exception from a signal handler and cannot go on: begin a new epoch"
+                    "a signal handler interrupted the sampler, which cannot continue: begin a new epoch"
                 ) from None
             raise
         except Exception:

@@ -82,11 +82,9 @@ class InlineDriver:
         self._progress = Delivered(1) if progress is None else progress
         self._indices.begin(self._progress)
         self._note()  # the dataset is the program's own object, and may be at its end
-        # drawn but not made yet; kept so that Ctrl-C does not lose it
+        # drawn but not made yet: Ctrl-C must not lose it
         self._drawn: BatchRequest | None = None
-        self._made: tuple[BatchJob, Any, bool, bool] | None = (
-            None  # the same of a batch that was made and not delivered
-        )
+        self._made: tuple[BatchJob, Any, bool, bool] | None = None  # made but not delivered, for the same reason
         self._number = 0
         self.lock = ConsumerLock()
         self.closed = False
@@ -101,7 +99,7 @@ class InlineDriver:
 
     @property
     def skipped(self) -> tuple[int, float] | None:
-        """How many samples of a stream were read again to go on where it was, and the seconds that took."""
+        """How many samples of a stream were read again to resume, and the seconds that took."""
         fetcher = self._fetcher
         return (fetcher.skipped, fetcher.skipping) if isinstance(fetcher, IterableFetcher) and fetcher.skipped else None
 

@@ -249,7 +249,7 @@ class Recorder:
                 os.close(fd)
         except OSError as error:
             if self._log_works:
-                log.warning("the error log %s cannot be written: %s; the training goes on", self._error_log, error)
+                log.warning("the error log %s cannot be written: %s; training continues", self._error_log, error)
             self._log_works = False
 
 

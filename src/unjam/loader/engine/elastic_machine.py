@@ -3,7 +3,7 @@
 NOTE [ Elastic ]
 
 `num_workers="auto"`: there are `config.workers` places, of which the first `size` are in use. When
-a place is given up, its worker gets no more batches, makes those that it owes, and is then told to
+a place is given up, its worker gets no more batches, makes those that it owes, and is then asked to
 leave. If the place is needed again while the worker is leaving, a new one starts when the old one
 is gone. So no batch is made twice or lost, whenever the size changes.
 
@@ -25,7 +25,6 @@ from typing_extensions import override
 from unjam.loader.engine import actions as act
 from unjam.loader.engine import events as ev
 from unjam.loader.engine.actions import Action, Reason
-from unjam.loader.engine.ledger import Where
 from unjam.loader.engine.machine import Machine
 
 
@@ -126,7 +125,7 @@ class ElasticMachine(Machine):
         if not owed:
             return None
         for entry in self.ledger.entries.values():
-            if entry.where is Where.AT_WORKER and entry.worker in owed:
+            if not entry.arrived and entry.worker in owed:
                 owed[entry.worker] += 1
         count, turn = len(self.workers), self.turn
         chosen = min(owed, key=lambda n: (owed[n], (n - turn) % count))

@@ -21,8 +21,8 @@ class Cause(enum.Enum):
 class Began:
     """An epoch begins: the first one, or a new one on workers that stayed alive.
 
-    `turn`: the worker that gets the first batch. `ended`: workers whose stream has already ended, where an
-    earlier run's epoch goes on.
+    `turn`: the worker that gets the first batch. `ended`: workers whose stream has already ended, when an earlier
+    run's epoch is resumed.
     """
 
     turn: int = 0
@@ -114,7 +114,7 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """Something suspended a worker's process (SIGSTOP): it is not dead, but does not work."""
+    """A worker's process was suspended (SIGSTOP) from outside: it is alive, but does not run."""
 
     worker: int
 
@@ -128,7 +128,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """A worker announced that it leaves because it was told to."""
+    """A worker announced that it exits as requested."""
 
     worker: int
 

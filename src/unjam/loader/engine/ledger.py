@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
-
-
-class Where(enum.Enum):
-    """Where a batch is between the sampler and the consumer."""
-
-    AT_WORKER = "at a worker"
-    ARRIVED = "arrived"
 
 
 @dataclass(slots=True)
@@ -18,7 +10,7 @@ class InFlight:
     """One batch between sampler and consumer."""
 
     worker: int
-    where: Where = Where.AT_WORKER
+    arrived: bool = False
     # by position in the batch: how many workers died on that sample
     deaths: dict[int, int] = field(default_factory=dict)
     # the positions that the policy has been asked about
@@ -39,8 +31,6 @@ class WorkerRecord:
     dismissed: bool = False
     retired: bool = False
     undelivered: int = 0
-    # how many batches, failures or ends of its iterable came from it in this epoch
-    answers: int = 0
     # both in a row: deaths before the first sample, suspensions from outside
     failed_starts: int = 0
     was_ready: bool = False
@@ -55,17 +45,17 @@ class Ledger:
 
     def held_by(self, worker: int) -> list[int]:
         """The batches that `worker` still owes, oldest first."""
-        return sorted(b for b, e in self.entries.items() if e.worker == worker and e.where is Where.AT_WORKER)
+        return sorted(b for b, e in self.entries.items() if e.worker == worker and not e.arrived)
 
     def next_from(self, workers: set[int], *, in_order: bool) -> int | None:
         """Which of these workers has the batch that is delivered next, if one of them has it."""
         for batch in sorted(self.entries)[: 1 if in_order else None]:
             entry = self.entries[batch]
-            if entry.where is Where.AT_WORKER and entry.worker in workers:
+            if not entry.arrived and entry.worker in workers:
                 return entry.worker
         return None
 
     def owes(self, worker: int, batch: int) -> bool:
         """Whether `worker` still owes `batch`; if not, its result is stale."""
         entry = self.entries.get(batch)
-        return entry is not None and entry.worker == worker and entry.where is Where.AT_WORKER
+        return entry is not None and entry.worker == worker and not entry.arrived

@@ -11,9 +11,9 @@ At most `depth` batches per worker are in flight, as with torch's `prefetch_fact
 bytes can lower that, but not below one, and never changes which worker gets which batch.
 
 A dead worker is replaced by one with the same number, which gets the batches that the dead one
-owed, oldest first. A worker of an iterable goes on where the dead one stood after its last batch that
-came. A second death on the same batch ends the epoch, because no sample of a stream can be left out.
-For which sample is blamed, and when, see NOTE [ Which sample is to blame ].
+owed, oldest first. A worker of an iterable resumes at the dead one's position after its last batch that
+arrived. A second death on the same batch ends the epoch, because no sample of a stream can be skipped.
+NOTE [ Which sample is to blame ] says which sample is blamed, and when.
 
 We ignore results that no worker owes (a second answer, an answer of an earlier epoch); the driver
 gives their memory back.
@@ -31,7 +31,7 @@ from unjam.loader.engine.actions import Action, Reason
 from unjam.loader.engine.blame import Blame
 from unjam.loader.engine.config import Config
 from unjam.loader.engine.events import Cause
-from unjam.loader.engine.ledger import InFlight, Ledger, Where, WorkerRecord
+from unjam.loader.engine.ledger import InFlight, Ledger, WorkerRecord
 
 
 @dataclass(slots=True)
@@ -42,7 +42,6 @@ class Machine:
     workers: list[WorkerRecord] = field(init=False)
     ledger: Ledger = field(default_factory=Ledger)
     drawn: int = 0
-    due: int = 0
     owed_draws: int = 0
     drawing: bool = False
     sampler_ended: bool = False
@@ -77,11 +76,10 @@ class Machine:
         todo: list[Action] = [act.Drop(batch) for batch in sorted(self.ledger.entries)]
         self.ledger.entries.clear()
         self.unready.clear()
-        self.due = self.drawn
         self.turn, self.restarts = event.turn % len(self.workers), 0
         self.sampler_ended = self.over = self.wanting = self.drawing = False
         for number, worker in enumerate(self.workers):
-            worker.undelivered = worker.answers = 0
+            worker.undelivered = 0
             if number in event.ended:
                 worker.active = False
             if worker.retired or number in event.ended or not self._wants(number):
@@ -144,10 +142,9 @@ class Machine:
         worker, batch = event.worker, event.batch
         if not self.ledger.owes(worker, batch):
             return []
-        self.workers[worker].answers += 1
         # reinsert the entry: among arrived batches, the dict's order is the order of arrival
         entry = self.ledger.entries.pop(batch)
-        entry.where = Where.ARRIVED
+        entry.arrived = True
         self.ledger.entries[batch] = entry
         return self._advance()
 
@@ -194,16 +191,15 @@ class Machine:
         entries = self.ledger.entries
         if self.config.in_order:
             first = min(entries, default=None)
-            if first is not None and entries[first].where is Where.ARRIVED:
+            if first is not None and entries[first].arrived:
                 return first
             return None
-        return next((batch for batch, entry in entries.items() if entry.where is Where.ARRIVED), None)
+        return next((batch for batch, entry in entries.items() if entry.arrived), None)
 
     def _deliver(self, batch: int) -> list[Action]:
         entry = self.ledger.entries.pop(batch)
         self.workers[entry.worker].undelivered -= 1
         self.wanting = False
-        self.due = max(self.due, batch + 1)
         self.owed_draws += 1
         # draw the next indices before the consumer gets its batch, as torch does
         return [*self._draw(), act.Deliver(batch)]
@@ -260,7 +256,7 @@ class Machine:
         if not self.config.restarts and event.cause is not Cause.SILENT:
             return self._give_up(Reason.DIED, worker, owed[0] if owed else None)
         entry = self.ledger.entries.get(event.batch) if event.batch in owed else None
-        # a stream goes on after the last batch that came; but the sample that kills its worker cannot be left out
+        # a stream resumes after its last batch that arrived, but the sample that kills its worker cannot be skipped
         if self.config.iterable and record.active and (event.cause is Cause.SILENT or (entry and entry.deaths)):
             return self._give_up(Reason.CANNOT_REPLAY, worker, owed[0] if owed else None)
         record.failed_starts = 0 if event.prepared else record.failed_starts + 1
@@ -307,7 +303,7 @@ class Machine:
 
     def _make_again(self, event: ev.MakeAgain) -> list[Action]:
         entry = self.ledger.entries.get(event.batch)
-        if entry is None or entry.where is not Where.AT_WORKER:
+        if entry is None or entry.arrived:
             return []
         return [act.Send(entry.worker, event.batch)]
 

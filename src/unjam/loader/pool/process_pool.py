@@ -339,7 +339,7 @@ class ProcessPool(Pool):
             if frame.event is None:
                 frame.event = self._event_of(handle, frame)
                 self._ready_at = self._ready_at or handle.ready_at
-            if frame.event is not None and not any(frame.event is one for one in self.arrivals):
+            if frame.event is not None and id(frame.event) not in map(id, self.arrivals):
                 self.arrivals.append(frame.event)
             channel.arrived.popleft().close()
         self._listen(handle)

@@ -28,7 +28,7 @@ class PackedBatch:
     """A batch on its way from the worker to the training process.
 
     The packer writes the first four fields: the pickle stream, or where it lies in the slot; the buffers that
-    it refers to; and the slot, if the batch lies in one. Otherwise `data` has its bytes, which are sent beside the
+    it refers to; and the slot, if the batch lies in one. Otherwise `data` has its bytes, which follow the
     message. The worker adds the rest: `times` (the job's timestamps), `failures`, `profile` and `position_update` are
     bytes that are decoded only on demand. retired: slots that the worker does not use any more.
     """

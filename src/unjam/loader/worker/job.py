@@ -18,7 +18,7 @@ SINGLY = "singly"
 
 
 class Interrupted(Exception):
-    """The parent told this worker to leave while it was making a batch."""
+    """The parent asked this worker to exit while it was making a batch."""
 
 
 class IterableEnded(Exception):

@@ -1,4 +1,4 @@
-"""The worker's main loop: set up, load the dataset, make batches until told to leave.
+"""The worker's main loop: set up, load the dataset, make batches until asked to exit.
 
     starting -> loading -> init -> idle <-> (getitem -> collate -> pickle -> send) -> leaving
 
@@ -195,7 +195,7 @@ class Worker(RecoveryContext):
     # -- serving -----------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Make batches until told to leave."""
+        """Make batches until asked to exit."""
         while not self._page.stop_asked:
             self._page.heartbeat(Stage.IDLE, -1)
             frame = self._backlog.popleft() if self._backlog else _await(self._channel)

@@ -196,7 +196,7 @@ class WarnOnce:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The worker exits because it was told to."""
+    """The worker exits as requested."""
 
 
 # every message between a parent and its worker

@@ -114,14 +114,14 @@ class _MeasuredStretch:
         self._loader, self._setting = loader, setting
         self._recorder: Any = None
         if setting.driver == "unjam":
-            from unjam.loader.dataloader import DataLoader, take_over  # noqa: PLC0415 - imports torch
+            from unjam.loader.dataloader import DataLoader, attach_unjam  # noqa: PLC0415 - imports torch
             from unjam.loader.options import LoaderOptions  # noqa: PLC0415 - as above
 
             # an unjam loader keeps its options
             given = LoaderOptions.of(loader) if isinstance(loader, DataLoader) else LoaderOptions()
             threads = setting.threads or None
             given = dataclasses.replace(given, worker_threads=threads, profile=profile, warn_after=None, error_log=None)
-            self._recorder = take_over(loader, given).recorder
+            self._recorder = attach_unjam(loader, given).recorder
             self._recorder.tap = self._record_bar
         self._iterator: Any = None
         self._times = array("d")
