@@ -82,7 +82,7 @@ bench: $(STAMP)  ## torch and unjam interleaved; prints ratios
 	$(BIN)/python benchmarks/timing.py
 	$(BIN)/python benchmarks/tune.py
 	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/versus_torch.py
+	$(BIN)/python benchmarks/never_worse.py
 	$(BIN)/python benchmarks/resume.py
 
 simulate: $(STAMP)  ## 100,000 simulated schedules of the engine

@@ -1,6 +1,6 @@
 """Every respect in which a replacement could be worse than torch's loader: torch and unjam interleaved, ratios of medians.
 
-    python benchmarks/versus_torch.py [--rounds 3] [--only WORD] [--scale 1.0]
+    python benchmarks/never_worse.py [--rounds 3] [--only WORD] [--scale 1.0]
 
 A ratio above 1 is in unjam's favour, whatever the row measures. Each measurement runs in its own process. `--scale 0.1` makes the large
 datasets ten times smaller.
