@@ -156,7 +156,7 @@ def test_multiprocessing_objects_of_any_context_are_sent(method, caplog):
             queue.put(index)
         return index
 
-    starting._told.clear()
+    starting._warned.clear()
     with caplog.at_level(logging.WARNING, "unjam"):
         assert seen((value, lock, queue), use) == [0, 1, 2, 3]
     said = [record.getMessage() for record in caplog.records]
@@ -255,7 +255,7 @@ def test_shared_memory_without_a_descriptor_is_not_silently_copied(caplog):
         array[index] = index + 1
         return index
 
-    starting._told.clear()
+    starting._warned.clear()
     with caplog.at_level(logging.WARNING, "unjam"):
         seen(array, write)
     assert array[:4].tolist() == [1, 2, 3, 4], "forked instead, so that the memory stays shared"
@@ -415,7 +415,7 @@ def test_falling_back_to_fork_is_logged_once(caplog):
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     connection.execute("create table t (n integer)")
     connection.executemany("insert into t values (?)", [(n,) for n in range(10, 14)])
-    starting._told.clear()
+    starting._warned.clear()
     with caplog.at_level(logging.WARNING, "unjam"):
         for _ in range(2):
             got = seen(connection, lambda db, i: db.execute("select n from t limit 1 offset ?", (i,)).fetchone()[0])
@@ -431,7 +431,7 @@ def test_falling_back_to_fork_is_logged_once(caplog):
 
 def test_a_dataset_too_large_for_a_second_copy_is_forked(monkeypatch, caplog):
     monkeypatch.setattr(starting, "_room", lambda: 100_000)
-    starting._told.clear()
+    starting._warned.clear()
     loader = unjam.DataLoader(Holds(np.ones(200_000), lambda a, i: float(a[i])), batch_size=None, num_workers=1)
     with caplog.at_level(logging.WARNING, "unjam"):
         assert list(loader) == [1.0] * 4
@@ -448,7 +448,7 @@ def test_other_threads_are_logged_as_a_risk_of_fork(caplog):
     thread = threading.Thread(target=stop.wait, args=(30,), name="background")
     thread.start()
     connection = sqlite3.connect(":memory:")
-    starting._told.clear()
+    starting._warned.clear()
     try:
         with caplog.at_level(logging.WARNING, "unjam"):
             for _ in range(2):

@@ -38,7 +38,7 @@ class Holds(Dataset):
 
 
 def warnings_of(caplog, dataset, **options) -> list[str]:
-    starting._told.clear()
+    starting._warned.clear()
     with caplog.at_level(logging.WARNING, "unjam"):
         iterator = iter(unjam.DataLoader(dataset, batch_size=4, num_workers=2, **options))
         told = [record.getMessage() for record in caplog.records]  # before the first batch
