@@ -1,19 +1,20 @@
-"""Files that are mapped into memory and have become shorter since: touching what is gone ends the process with SIGBUS."""
+"""Files that became shorter after they were mapped into memory: reading past their new end kills the process with SIGBUS."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from unjam.doctor.check.target import openers
+from unjam.doctor.check.target import file_events
 from unjam.doctor.check.target.observer import Observer
+from unjam.doctor.facts.faults import ShrunkFile
 from unjam.system.file_owner import is_installed
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def mapped() -> dict[str, int]:
-    """The data files that this process has mapped, and how far."""
+def _mapped_bytes() -> dict[str, int]:
+    """The data files that this process has mapped, and up to which byte."""
     ends: dict[str, int] = {}
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
@@ -32,10 +33,11 @@ def mapped() -> dict[str, int]:
     return {path: end for path, end in ends.items() if path != interpreter and not is_installed(path)}
 
 
-def shrunk(ends: dict[str, int]) -> list[tuple[str, int, int]]:
+def _shrunk(ends: dict[str, int]) -> list[tuple[str, int, int]]:
     """Each mapped file that is shorter than its mapping: path, mapped bytes, bytes that it has.
 
-    Some libraries map more than a file has, for it to grow into: what was seen to be longer is told apart by `tell`.
+    Some libraries map more than the size of a file, so that it can grow. So `_full_size` keeps the files that once had the
+    size of their mapping.
     """
     found = []
     for path, end in ends.items():
@@ -46,27 +48,25 @@ def shrunk(ends: dict[str, int]) -> list[tuple[str, int, int]]:
         if end > -(-size // _PAGE) * _PAGE:
             found.append((path, end, size))
         else:
-            _whole.add(path)
+            _full_size.add(path)
     return found
 
 
 MOST = 50
 _known: set[str] = set()
-_told: set[str] = set()
-_whole: set[str] = set()  # files that were seen to be as long as their mappings
+_recorded: set[str] = set()
+_full_size: set[str] = set()  # files that were once as long as their mappings
 
 
-def tell(observer: Observer) -> bool:
-    """Write down what is mapped, and the files that are shorter than their mappings now, each once; whether there are any."""
-    ends = mapped()
+def record_mapped_files(observer: Observer) -> bool:
+    """Record what is mapped, and the files that are shorter than their mappings, each once; whether there are any."""
+    ends = _mapped_bytes()
     if new := [path for path in ends if path not in _known][:MOST]:
         _known.update(new)
         observer.write("mapped", paths=new)
-    found = shrunk(ends)
+    found = _shrunk(ends)
     for path, end, size in found:
-        if path not in _told:
-            _told.add(path)
-            place = openers.line_of(path)
-            at = {"file": place.file, "line": place.line} if place is not None else {}
-            observer.write("shrunk", path=path, mapped=end, size=size, whole=path in _whole, **at)
+        if path not in _recorded:
+            _recorded.add(path)
+            observer.record(ShrunkFile(path, end, size, file_events.line_of(path), path in _full_size))
     return bool(found)
