@@ -29,6 +29,7 @@ from unjam.shared.plain import is_plain
 from unjam.system import object_graph
 from unjam.system.file_owner import is_users
 from unjam.system.object_graph import Held
+from unjam.system.waiting import read_text
 
 DEEPEST = 7
 MOST_OBJECTS = 20_000
@@ -381,8 +382,5 @@ def open_files() -> dict[int, str]:
 
 def flags_of(fd: int) -> int:
     """The flags that a descriptor was opened with."""
-    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("flags:"):
-                return int(line.split()[1], 8)
-    return os.O_RDONLY
+    lines = read_text(f"/proc/self/fdinfo/{fd}").splitlines()
+    return next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), os.O_RDONLY)

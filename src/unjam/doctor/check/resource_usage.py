@@ -29,8 +29,7 @@ def resources() -> dict[str, int]:
         found["files"] = found["descriptors"] - _shared_memory()
         found["threads"] = len(os.listdir("/proc/self/task"))
         found["memory"] = resident_memory()
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            found["children"] = len(file.read().split())
+        found["children"] = len(read_text(f"/proc/self/task/{os.getpid()}/children").split())
     return found
 
 

@@ -63,7 +63,7 @@ class CapturedProgram:
         self._trials = 0
         self._unchanged = True  # nothing has used the program's shared memory since the capture
         self._tried: set[int] = set()
-        self._gone = False
+        self.gone = False  # whether the program has ended
 
     def protection(self) -> str:
         """What the protection of the user's files did not cover, as a message; "" if it covered everything."""
@@ -89,7 +89,7 @@ class CapturedProgram:
         raise NotImplementedError
 
     def gather(self, number: int) -> tuple[Case, HidingHandlers]:
-        """GatherFacts the facts of one loader."""
+        """Return the facts of one loader, and the handlers in its code that hide errors."""
         folder = self._new_folder()
         leader = self._start(GatherFacts(number, folder))
         code = reap(leader, GATHER.seconds)
@@ -120,7 +120,7 @@ class CapturedProgram:
             trial = replace(trial, outcome="refused", note=lacks)
         shutil.rmtree(folder, ignore_errors=True)
         if plan.in_place:
-            self._gone = True
+            self.gone = True
         if seen.interrupted:
             raise CheckInterrupted(trial)
         return trial
@@ -132,7 +132,7 @@ class CapturedProgram:
         return MeasuringProcess(self._start(StartMeasuring(number, folder)), folder)
 
     def _has_started_fresh(self, leader: int, folder: str) -> bool:
-        """Wait until a new interpreter has rebuilt the loader; whether the loader could be sent to it."""
+        """Wait until a new interpreter has rebuilt the loader. Returns whether the loader could be sent to it."""
         until = time.monotonic() + START_FRESH.seconds
         while not os.path.exists(f"{folder}/begun") and time.monotonic() < until:
             if not os.path.exists(f"/proc/{leader}") or is_zombie(leader):
@@ -148,7 +148,7 @@ class CapturedProgram:
                 raise CannotExamine("the program no longer responds")
             answer = pickle.loads(channel.recv_bytes())
         except (OSError, EOFError) as error:
-            self._gone = True
+            self.gone = True
             raise CannotExamine("the program has ended") from error
         if isinstance(answer, SandboxNotStarted):
             raise CannotExamine(f"cannot start a process for a trial: {answer.reason}")
@@ -162,11 +162,6 @@ class CapturedProgram:
         folder = f"{self.folder}/{self._trials}"
         os.mkdir(folder, 0o700)
         return folder
-
-    @property
-    def gone(self) -> bool:
-        """Whether the program has ended."""
-        return self._gone
 
     def output(self) -> str:
         """The end of the program's output."""

@@ -58,14 +58,14 @@ class CheckOptions:
     tick: Callable[[], None] = lambda: None
     timeout_factor: float = 1.0  # for the times after which a program or trial counts as frozen
     profile: bool = False
-    watch: bool | None = None  # True: even if that changes the user's files
+    watch: bool | None = None  # False: only trials; True: watch even if the user's files cannot be protected
     watch_to_end: bool = False
     edits: dict[str, str] = field(default_factory=dict)  # path -> edited text of one of the program's files
 
 
 @dataclass
 class _Results:
-    """What is known so far."""
+    """The results so far."""
 
     began: float = field(default_factory=time.monotonic)
     examinations: list[Examination] = field(default_factory=list)

@@ -72,14 +72,14 @@ class TargetProcess(CapturedProgram):
             tick()
             code = reap(self.pid, 0)
             if code is not None and not self._control.poll(0):
-                self._gone = True
+                self.gone = True
                 raise CannotExamine(
                     f"the program ended (exit code {code}) before it iterated a DataLoader\n{self.output()}{self._about_files()}"
                 )
         try:
             answer = pickle.loads(self._control.recv_bytes())
         except (EOFError, OSError) as error:
-            self._gone = True
+            self.gone = True
             code = reap(self.pid, LET_GO.seconds)
             how = decode(code).signal or f"exit code {code}" if code is not None else "it closed its connection"
             raise CannotExamine(
@@ -105,7 +105,7 @@ class TargetProcess(CapturedProgram):
             with contextlib.suppress(OSError):
                 channel.send(Shutdown())
             channel.close()
-        if not self._gone and self._reached_iter:  # before that it reads no requests
+        if not self.gone and self._reached_iter:  # before that it reads no requests
             reap(self.pid, LET_GO.seconds)
         kill_session(self.pid)
         self._remove_files()

@@ -29,10 +29,10 @@ from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.event_log import progress
 from unjam.system import stacks, waiting
 from unjam.system.children import reap
-from unjam.system.memory_limits import Kills, available_memory, oom_kills
+from unjam.system.memory_limits import available_memory, oom_kills
 from unjam.system.native_stacks import libraries_on_stack
 
-# an interrupted trial counts as hung after so many seconds without progress
+# an interrupted trial counts as hung after this many seconds without progress
 QUIET = 2.0
 # a pause between two events that is normal, and the share of a processor above which a trial counts as computing
 PAUSE, COMPUTES = 0.5, 0.3
@@ -70,7 +70,7 @@ def watch(leader: int, folder: str, timeouts: TrialTimeouts, reserve: int) -> Tr
     """Watch a trial until it ends or must be ended, then clean up after it."""
     seen = TrialObservation()
     began = time.monotonic()
-    kills = oom_kills()
+    kills_before = oom_kills()
     progressed = _Progress(folder)
     iteration = 0
     try:
@@ -104,7 +104,8 @@ def watch(leader: int, folder: str, timeouts: TrialTimeouts, reserve: int) -> Tr
     finally:
         end_session(leader, folder)
         sweep_shared_memory(seen.pids)
-    seen.killed = _kills_since(kills)
+    if kills_before is not None and (kills_now := oom_kills()) is not None:
+        seen.killed = kills_now.count - kills_before.count
     seen.seconds = time.monotonic() - began
     return seen
 
@@ -147,11 +148,6 @@ def timeout_factor(alive: list[Usage], quiet: float, waits: float) -> float:
     if len(alive) > 1:
         kinds.discard("child")  # the child itself is in `alive`
     return 4.0 if kinds & {"sleep", "child"} else 2.0 if kinds & {"socket", "disk"} else 1.0
-
-
-def _kills_since(before: Kills | None) -> int:
-    now = oom_kills()
-    return now.count - before.count if now is not None and before is not None else 0
 
 
 def _sample_waits(seen: TrialObservation, alive: list[Usage], leader: int, iteration: int) -> None:

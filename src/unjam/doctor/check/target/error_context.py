@@ -78,7 +78,7 @@ def size_of(path: str) -> int:
 
 
 def context_of(error: BaseException) -> dict[str, Any]:
-    """What an exception and its frames tell about the process that raised it, as fields of WatchedFailure."""
+    """What an exception and its frames reveal about the process, as fields of WatchedFailure."""
     found: dict[str, Any] = {}
     number = getattr(error, "errno", None)
     if isinstance(number, int):

@@ -8,10 +8,12 @@ import os
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from unjam.doctor.check.target.observer import Observer, users_line, worker_number
+from unjam.doctor.check.target.observer import Observer, users_line
+from unjam.doctor.check.trial.event_log import worker_number
 from unjam.doctor.facts.faults import Deed, LimitSet, LockFile
 from unjam.doctor.facts.trial import Place
 from unjam.system.import_hook import after_import
@@ -20,55 +22,47 @@ _CHANGES = {"os.remove": "removed", "os.rmdir": "removed", "shutil.rmtree": "rem
             "os.truncate": "cut"}  # fmt: skip
 MOST_EVENTS = 400
 MOST_PATHS = 2000
-MOST_READ = 20
+MOST_OPENED, MOST_READ = 8, 20
 MAPPABLE = 4096  # bytes; smaller files are hardly ever mapped into memory
 _IGNORED = (".py", ".pyc", ".pyi", ".so", ".dist-info")
 
 opened: dict[str, Place] = {}  # absolute path -> the line that opened it last
 counts: Counter[Place] = Counter()  # how often each line opened a file
 exclusive: dict[str, Place | None] = {}  # files that were created with O_EXCL, which only one process can do
-_collected: list[list[str]] = []  # where the paths that are opened now go
-
-# -- what one sample does with files -----------------------------------------------------------------------------------
-
 locks = False  # whether this process has locked a file
-# of the current sample: the paths that it wrote, by which line, and whether it has read them since; those that it only read
-_sample: list[dict[str, tuple[Place | None, bool]]] = []
-_read: list[str] = []
 
 
-def begin_sample() -> None:
-    """Forget the files of the last sample: another one begins."""
-    _sample[:] = [{}]
-    _read.clear()
+@dataclass
+class SampleFiles:
+    """What one sample does with files."""
+
+    collects: bool  # whether `opened` is wanted
+    opened: list[str] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)  # without those that it wrote first
+    written: dict[str, tuple[Place | None, bool]] = field(
+        default_factory=dict
+    )  # line, whether it read the file afterwards
 
 
-def files_read() -> list[str]:
-    """The files that the current sample has read and not written."""
-    return list(_read)
+_sample: SampleFiles | None = None  # the one that is being loaded
 
 
-def end_sample() -> list[tuple[str, Place | None, bool]]:
-    """The files that the sample wrote: path, line, and whether the sample read the file afterwards."""
-    written = [(path, place, is_read) for path, (place, is_read) in _sample[0].items()] if _sample else []
-    _sample.clear()
-    return written
+def begin_sample(*, collects: bool) -> SampleFiles:
+    """Start to record what a sample does with files."""
+    global _sample  # noqa: PLW0603 - one for each process
+    _sample = SampleFiles(collects)
+    return _sample
+
+
+def end_sample() -> None:
+    """End what `begin_sample` began."""
+    global _sample  # noqa: PLW0603 - as above
+    _sample = None
 
 
 def line_of(target: str) -> Place | None:
     """The line that opened a file, by its path."""
     return opened.get(target.removesuffix(" (deleted)"))
-
-
-def start_collecting() -> list[str]:
-    """Return a list that receives the paths opened from now on."""
-    _collected[:] = [[]]
-    return _collected[0]
-
-
-def stop_collecting() -> None:
-    """End what `start_collecting` began."""
-    _collected.clear()
 
 
 def busiest_line() -> Place | None:
@@ -100,7 +94,7 @@ def record_file_events(observer: Observer) -> None:
 
 
 def _facts_of(event: str, arguments: tuple[Any, ...]) -> list[Deed | LockFile | LimitSet]:
-    """Note what an audit event says, and return what is to be recorded of it."""
+    """Note an audit event, and return the facts that are to be recorded."""
     if event == "open":
         _note_open(arguments)
         path, _, flags = arguments
@@ -147,12 +141,12 @@ def _note_open(arguments: tuple[Any, ...]) -> None:
         return
     text = os.fsdecode(path)
     full = os.path.abspath(text)
-    if _sample and isinstance(flags, int):
-        _note_use(full, flags)
+    if _sample is not None and isinstance(flags, int):
+        _note_use(_sample, full, flags)
     if text.endswith(_IGNORED) or text.startswith(("/proc/", "/dev/", "/sys/")):
         return
-    if _collected and len(_collected[0]) < 50 and not os.path.isdir(text):
-        _collected[0].append(text)
+    if _sample is not None and _sample.collects and len(_sample.opened) < MOST_OPENED and not os.path.isdir(text):
+        _sample.opened.append(text)
     if len(opened) > MOST_PATHS and len(counts) > MOST_PATHS:
         return
     place = users_line()
@@ -163,9 +157,9 @@ def _note_open(arguments: tuple[Any, ...]) -> None:
         counts[place] += 1
 
 
-def _note_use(path: str, flags: int) -> None:
-    """Note that the current sample reads or writes a file."""
-    known = _sample[0]
+def _note_use(sample: SampleFiles, path: str, flags: int) -> None:
+    """Note that a sample reads or writes a file."""
+    known = sample.written
     if flags & (os.O_WRONLY | os.O_RDWR):
         if (
             not flags & os.O_APPEND
@@ -176,16 +170,16 @@ def _note_use(path: str, flags: int) -> None:
             known[path] = (users_line(), False)
     elif path in known:
         known[path] = (known[path][0], True)
-    elif len(_read) < MOST_READ:
-        _read.append(path)
+    elif len(sample.read) < MOST_READ:
+        sample.read.append(path)
 
 
 def _note_command(words: Any) -> None:
     """Note that a sample starts another program, which may write the files that its arguments name."""
-    if _sample and isinstance(words, (list, tuple)):
+    if _sample is not None and isinstance(words, (list, tuple)):
         for word in words[1:40]:
             if isinstance(word, (str, bytes, os.PathLike)) and (text := os.fsdecode(word)).startswith("/"):
-                _sample[0].setdefault(text, (users_line(), False))
+                _sample.written.setdefault(text, (users_line(), False))
 
 
 def _is_exclusive(flags: Any) -> bool:

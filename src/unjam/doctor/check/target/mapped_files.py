@@ -9,6 +9,7 @@ from unjam.doctor.check.target import file_events
 from unjam.doctor.check.target.observer import Observer
 from unjam.doctor.facts.faults import ShrunkFile
 from unjam.system.file_owner import is_installed
+from unjam.system.waiting import read_text
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -16,19 +17,15 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 def _mapped_bytes() -> dict[str, int]:
     """The data files that this process has mapped, and up to which byte."""
     ends: dict[str, int] = {}
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                words = line.split(maxsplit=5)
-                if len(words) < 6 or not words[5].startswith("/") or words[4] == "0" or "x" in words[1]:
-                    continue
-                path = words[5].rstrip("\n")
-                if path.endswith(" (deleted)") or path.startswith(("/dev/", "/memfd:", "/SYSV")) or ".so" in path:
-                    continue
-                first, _, last = words[0].partition("-")
-                ends[path] = max(ends.get(path, 0), int(words[2], 16) + int(last, 16) - int(first, 16))
-    except OSError:
-        return {}
+    for line in read_text("/proc/self/maps").splitlines():
+        words = line.split(maxsplit=5)
+        if len(words) < 6 or not words[5].startswith("/") or words[4] == "0" or "x" in words[1]:
+            continue
+        path = words[5]
+        if path.endswith(" (deleted)") or path.startswith(("/dev/", "/memfd:", "/SYSV")) or ".so" in path:
+            continue
+        first, _, last = words[0].partition("-")
+        ends[path] = max(ends.get(path, 0), int(words[2], 16) + int(last, 16) - int(first, 16))
     interpreter = os.path.realpath(sys.executable)
     return {path: end for path, end in ends.items() if path != interpreter and not is_installed(path)}
 

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from unjam.doctor.check.randomness import Randomness
-from unjam.doctor.check.target.observer import Observer, place_fields, worker_number
-from unjam.doctor.check.trial.event_log import exception_fields
+from unjam.doctor.check.target.observer import Observer, place_fields
+from unjam.doctor.check.trial.event_log import exception_fields, worker_number
 from unjam.doctor.facts.faults import Ended, LostBatch, Seeded
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.file_owner import is_users

@@ -77,12 +77,12 @@ class LoaderObserver:
         self._records: ByIdentity[LoaderRecord] = ByIdentity()
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
         self._tokens: ByIdentity[int] = ByIdentity()
-        self._generators: list[Any] = []  # kept, so that no other object gets the number of one
+        self._generators: list[Any] = []  # kept alive, because they are numbered by identity
         self._count = self._last_token = 0
         self._pid = os.getpid()
         self.device = DeviceObserver(observer)
 
-    # -- what the program does ---------------------------------------------------------------------
+    # -- called by the patches ---------------------------------------------------------------------
 
     def made(self, loader: Any, frame: FrameType | None) -> None:
         """The program created a loader."""
@@ -133,15 +133,15 @@ class LoaderObserver:
         self.device.patch()
 
     def seeded(self, iterator: Any) -> None:
-        """The iterator is made: its seed names its workers' logs."""
-        epoch = getattr(iterator, "unjam_epoch", None)
+        """Record the seed of a new iterator: it links the logs of its workers to it."""
+        epoch = _epoch_of(iterator)
         if epoch is not None:
             seed = getattr(iterator, "_base_seed", 0)
             self._observer.write("seed", loader=epoch.loader.number, e=epoch.number, seed=int(seed or 0))
 
     def drew(self, iterator: Any, index: Any, seconds: float) -> None:
-        """The sampler gave the next index or batch of indices."""
-        epoch = getattr(iterator, "unjam_epoch", None)
+        """The sampler returned the next index or batch of indices."""
+        epoch = _epoch_of(iterator)
         if epoch is None:
             return
         epoch.sampling += seconds
@@ -153,7 +153,7 @@ class LoaderObserver:
 
     def got(self, iterator: Any, waited: float) -> None:
         """The program got a batch."""
-        epoch = getattr(iterator, "unjam_epoch", None)
+        epoch = _epoch_of(iterator)
         if epoch is None:
             return
         epoch.batches += 1
@@ -164,7 +164,7 @@ class LoaderObserver:
             epoch.unused = epoch.batches - 1
         if epoch.batches == 1:
             epoch.first = waited
-            epoch.grad = _grad_enabled()
+            epoch.grad = bool(sys.modules["torch"].is_grad_enabled())
         else:
             epoch.waited += waited
         now = time.monotonic()
@@ -183,7 +183,7 @@ class LoaderObserver:
 
     def finished(self, iterator: Any) -> None:
         """The pass is over: all batches were delivered."""
-        epoch = getattr(iterator, "unjam_epoch", None)
+        epoch = _epoch_of(iterator)
         if epoch is not None:
             if getattr(iterator, "_num_workers", 0):
                 now = fingerprint(iterator._dataset)  # noqa: SLF001 - torch's name
@@ -192,13 +192,13 @@ class LoaderObserver:
 
     def raised(self, iterator: Any, stage: str, error: BaseException) -> None:
         """The program gets an exception instead of a batch."""
-        epoch = getattr(iterator, "unjam_epoch", None)
+        epoch = _epoch_of(iterator)
         where = {"loader": epoch.loader.number, "epoch": epoch.number} if epoch is not None else {}
         self._observer.failed(stage, error, **where)
 
     def open_passes(self) -> list[tuple[int, int, int, int]]:
         """The unfinished passes: loader, pass, batches of it, batches of all passes of the loader."""
-        open_now = [getattr(one, "unjam_epoch", None) for one in list(self._open)]
+        open_now = map(_epoch_of, list(self._open))
         return [
             (one.loader.number, one.number, one.batches, one.loader.batches + one.batches)
             for one in open_now
@@ -209,14 +209,14 @@ class LoaderObserver:
         """Record the unfinished passes: the process ends."""
         if os.getpid() == self._pid:
             for iterator in list(self._open):
-                self._close(getattr(iterator, "unjam_epoch", None))
+                self._close(_epoch_of(iterator))
 
     def _dropped(self, epoch: Epoch, pid: int) -> None:
         if os.getpid() == pid:
             with self._observer.safely():
                 self._close(epoch)
 
-    # -- what is written ---------------------------------------------------------------------------
+    # -- recording ---------------------------------------------------------------------------------
 
     def _close(self, epoch: Epoch | None, *, done: bool = False) -> None:
         if epoch is None or epoch.over:
@@ -273,10 +273,9 @@ class LoaderObserver:
             self._open.clear()
 
 
-def _grad_enabled() -> bool:
-    import torch  # noqa: PLC0415 - the program has imported it
-
-    return bool(torch.is_grad_enabled())
+def _epoch_of(iterator: Any) -> Epoch | None:
+    epoch: Epoch | None = getattr(iterator, "unjam_epoch", None)
+    return epoch
 
 
 def patch_datasets(module: ModuleType) -> None:

@@ -24,13 +24,17 @@ from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.resource_usage import resources
 from unjam.doctor.check.target import error_context, file_events, observed_faults
 from unjam.doctor.check.target.describe_loader import fingerprint, plain_index
+from unjam.doctor.check.target.file_events import SampleFiles
 from unjam.doctor.check.target.held_resources import HeldResources
 from unjam.doctor.check.target.mapped_files import record_mapped_files
-from unjam.doctor.check.target.observer import Observer, worker_number
+from unjam.doctor.check.target.observer import Observer
 from unjam.doctor.check.target.outside_state import OutsideState
+from unjam.doctor.check.trial.event_log import worker_number
+from unjam.doctor.check.trial.recorded_dataset import RecordedBatches, RecordedDataset, RecordedStream
 from unjam.doctor.facts.digest import digest, signature, weigh
 from unjam.doctor.facts.faults import LeftHeld, RewrittenFile, WrittenFile
 from unjam.doctor.facts.watched import Moment, WatchedSample
+from unjam.system.waiting import read_text
 
 SHARE = 0.03  # of the loading time that examining samples may take
 MOST_EXAMINED = 3000
@@ -50,7 +54,7 @@ class _Before:
     read: int = 0  # bytes
     held: dict[str, int] = field(default_factory=dict)
     traffic: dict[int, int] = field(default_factory=dict)  # of each connection, in bytes
-    files: list[str] = field(default_factory=list)  # opened for the sample
+    files: SampleFiles | None = None
 
 
 class SampleObserver:
@@ -60,7 +64,6 @@ class SampleObserver:
         self.observer = observer
         self.pid = os.getpid()
         self.fetchers = 0
-        self.position = 0
         self._level = self._examined = 0
         self._examining = 0.0  # seconds
         self._began = time.perf_counter()
@@ -81,7 +84,6 @@ class SampleObserver:
         began = time.perf_counter()
         self._write_counts()  # what is left of the epoch before
         self.fetchers += 1
-        self.position = 0
         self._first_of_epoch = True
         self._always, self._signed = ALWAYS_EXAMINED, 0
         number = worker_number()
@@ -134,7 +136,7 @@ class SampleObserver:
         except BaseException as error:
             raised = type(error).__qualname__
             if isinstance(error, (Exception, SystemExit)):
-                files = tuple(file_events.files_read())
+                files = tuple(before.files.read) if before.files is not None else ()
                 self.observer.failed("sample", error, index=str(index)[:200], worker=worker_number(), files=files)
             raise
         finally:
@@ -156,14 +158,13 @@ class SampleObserver:
             self._last_mapped = now
             record_mapped_files(self.observer)
         observed_faults.latest_seeds.clear()
-        file_events.begin_sample()
         before.traffic = {fd: error_context.traffic(fd) for fd in self._connections}
-        before.files = file_events.start_collecting() if before.is_examined else []
+        before.files = file_events.begin_sample(collects=before.is_examined)
 
     def _record_effects(self, before: _Before, index: Any, raised: str) -> None:
         """Record what loading the sample wrote, which connections it used, and what it did not release."""
-        file_events.stop_collecting()
-        self._record_written()
+        file_events.end_sample()
+        self._record_written(before)
         for fd in [fd for fd, sent in before.traffic.items() if error_context.traffic(fd) > sent]:
             self.observer.write("used_connection", target=self._connections.pop(fd))
         if self._held is not None and self._loads < 2:
@@ -233,14 +234,16 @@ class SampleObserver:
         drew = {n: state for n, state in before.states.items() if after.get(n) != state and n not in idle}
         shown = str(index) if str(index).startswith("#") else plain_index(index)
         size = weigh(sample)[0] or len(repr(sample)[:10_000])
+        files = tuple(before.files.opened) if before.files is not None else ()
         fact = WatchedSample(
-            shown, worker_number(), whole, leaves, drew, took, read, size, tuple(before.files[:8]), tuple(sorted(seeds)), idle
-        )  # fmt: skip
+            shown, worker_number(), whole, leaves, drew, took, read, size, files, tuple(sorted(seeds)), idle
+        )
         self.observer.record(fact, e=self.fetchers - 1, worker=fact.worker)
 
-    def _record_written(self) -> None:
+    def _record_written(self, before: _Before) -> None:
         """Record the files that this sample wrote, and whether it read them again."""
-        for path, place, is_read in file_events.end_sample():
+        written = before.files.written if before.files is not None else {}
+        for path, (place, is_read) in written.items():
             key = path, is_read
             if worker_number() >= 0 and key not in self._written and len(self._written) < MOST_LEFT:
                 self._written.add(key)
@@ -279,32 +282,30 @@ class SampleObserver:
 
 def _bytes_read() -> int:
     """The number of bytes that this process has read from files, pipes and sockets."""
-    try:
-        with open("/proc/self/io", "rb") as file:
-            return int(file.readline().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+    words = read_text("/proc/self/io").split()
+    return int(words[1]) if words else 0
 
 
 def patch_fetchers(module: ModuleType, observer: Observer) -> None:
     """Patch torch's two fetchers."""
-    here: list[SampleObserver] = []
+    in_worker: SampleObserver | None = None
 
-    def state(fetcher: Any) -> SampleObserver:
-        """The samples of this fetcher; a process without workers may use several in turns."""
-        known = getattr(fetcher, "unjam_samples", None)
+    def observer_of(fetcher: Any) -> SampleObserver:
+        """The observer of a fetcher: a worker has one for all its epochs, other processes one for each fetcher."""
+        nonlocal in_worker
+        known: SampleObserver | None = getattr(fetcher, "unjam_samples", None)
         if known is None or known.pid != os.getpid():
-            own = worker_number() >= 0
-            known = here[-1] if own and here and here[-1].pid == os.getpid() else SampleObserver(observer)
-            here[:] = [known] if own else here
-            fetcher.unjam_samples = known
+            is_worker = worker_number() >= 0
+            reused = in_worker if is_worker and in_worker is not None and in_worker.pid == os.getpid() else None
+            known = fetcher.unjam_samples = reused or SampleObserver(observer)
+            in_worker = known if is_worker else in_worker
         return known
 
     for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):  # noqa: SLF001 - torch's names
-        _patch_init(kind, state)
+        _patch_init(kind, observer, observer_of)
 
 
-def _patch_init(kind: Any, state: Callable[[Any], SampleObserver]) -> None:
+def _patch_init(kind: Any, observer: Observer, observer_of: Callable[[Any], SampleObserver]) -> None:
     make = kind.__init__
 
     @functools.wraps(make)
@@ -312,53 +313,19 @@ def _patch_init(kind: Any, state: Callable[[Any], SampleObserver]) -> None:
         try:
             make(this, *args, **kwargs)
         except Exception as error:
-            state(this).observer.failed("made", error, worker=worker_number())
+            observer.failed("made", error, worker=worker_number())
             raise
-        here = state(this)
-        with here.observer.safely():
-            if not here.observer.active:
+        here = observer_of(this)
+        with observer.safely():
+            if not observer.active:
                 return
             here.begins(this)
             this.collate_fn = functools.partial(here.collate, this.collate_fn)
             if hasattr(this, "dataset_iter"):
-                this.dataset_iter = _Stream(this.dataset_iter, here)
+                this.dataset_iter = RecordedStream(this.dataset_iter, here.sample)
             elif not getattr(this.dataset, "__getitems__", None) or type(this.dataset).__module__.startswith("torch."):
-                this.dataset = _Samples(this.dataset, here)
+                this.dataset = RecordedDataset(this.dataset, here.sample)
             else:
-                this.dataset = _Batches(this.dataset, here)
+                this.dataset = RecordedBatches(this.dataset, here.sample)
 
     kind.__init__ = made
-
-
-class _Samples:
-    """Stands for a dataset in torch's fetcher."""
-
-    def __init__(self, dataset: Any, here: SampleObserver) -> None:
-        self._dataset, self._here = dataset, here
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._here.sample(index, functools.partial(self._dataset.__getitem__, index))
-
-
-class _Batches(_Samples):
-    """The same, for a dataset that loads whole batches."""
-
-    def __getitems__(self, wanted: Any) -> Any:
-        name = ",".join(str(one) for one in list(wanted)[:8])
-        return self._here.sample(name, functools.partial(self._dataset.__getitems__, wanted))
-
-
-class _Stream:
-    """Stands for the iterator of a stream."""
-
-    def __init__(self, inner: Any, here: SampleObserver) -> None:
-        self._inner, self._here = inner, here
-
-    def __iter__(self) -> _Stream:
-        return self
-
-    def __next__(self) -> Any:
-        here = self._here
-        sample = here.sample(f"#{here.position}", functools.partial(next, self._inner))
-        here.position += 1
-        return sample

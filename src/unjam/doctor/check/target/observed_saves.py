@@ -1,4 +1,4 @@
-"""Records what the program writes with `torch.save`: whether it is a training's state, and what it says about the loaders."""
+"""Records calls of `torch.save`: whether they save an optimizer, and which numbers, such as the epoch or the step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Observes the loaders of an unmodified program while it runs, in each of its processes.
 
 `begin` runs at the start of every interpreter of the program. Forked processes inherit the patches.
-Nothing here may raise into the program or change what it does.
+Nothing here may raise an exception into the program or change its behaviour.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from unjam.deadlines import HOLD_END, WATCH_TRIAL
 from unjam.doctor.check.cleanup_process import WATCH_VARIABLE
 from unjam.doctor.check.processes import pause
-from unjam.doctor.check.trial.event_log import EventLog, exception_fields
+from unjam.doctor.check.trial.event_log import EventLog, exception_fields, worker_number
 from unjam.doctor.facts.faults import WatchedFailure
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.by_identity import ByIdentity
@@ -28,6 +28,7 @@ from unjam.system.isolation import redirect
 from unjam.system.isolation.program_files import ProgramFiles
 from unjam.system.isolation.redirect import SITE
 from unjam.system.private_files import own_folder
+from unjam.system.waiting import read_text
 
 # files in the folder of the program: its first process; this process waits at its end; it may end; see `Observer.stops_early`
 LEADER, WAITS_AT_END, MAY_END, STOP_EARLY = "leader", "waits-at-end", "may-end", "stop-early"
@@ -131,11 +132,9 @@ class Observer:
 
     def _is_leader(self) -> bool:
         """Whether this is the program's first process, which waits for the others, such as ranks."""
-        try:
-            with own_folder(self.folder) as at, open(f"{at}/{LEADER}", encoding="ascii") as file:
-                return file.read() == str(os.getpid())
-        except OSError:
-            return False
+        with contextlib.suppress(OSError), own_folder(self.folder) as at:
+            return read_text(f"{at}/{LEADER}") == str(os.getpid())
+        return False
 
 
 def observed_environment(variables: dict[str, str]) -> dict[str, str]:
@@ -154,13 +153,6 @@ def users_line() -> Place | None:
 def place_fields(place: Place | None) -> dict[str, Any]:
     """A line as fields of an event."""
     return {"file": place.file, "line": place.line} if place is not None else {}
-
-
-def worker_number() -> int:
-    """The number of this loader worker; -1 in any other process."""
-    module = sys.modules.get("torch.utils.data._utils.worker")
-    info = module.get_worker_info() if module is not None else None
-    return info.id if info is not None else -1
 
 
 def rank() -> int | None:

@@ -69,7 +69,7 @@ def hiding_handlers(functions: list[types.FunctionType]) -> list[tuple[str, int,
 
 
 def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
-    """What the source code tells about one loader. calls: the frames at its iter(), innermost first."""
+    """Facts about one loader from the source code. calls: the frames at its iter(), innermost first."""
     frames = [one for one in calls if is_users(one.f_code.co_filename)]
     functions = loading_functions(roots)
     excepts = tuple((Place(file, at), caught, done) for file, _, _, at, caught, done in hiding_handlers(functions))

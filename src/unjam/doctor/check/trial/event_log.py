@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import sys
 import time
 import traceback
 from typing import Any
@@ -72,6 +73,13 @@ def progress(folder: str) -> int:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         return sum(entry.stat().st_size for entry in entries if entry.name.endswith(SUFFIX))
     return 0
+
+
+def worker_number() -> int:
+    """The number of this loader worker; -1 in any other process."""
+    module = sys.modules.get("torch.utils.data._utils.worker")
+    info = module.get_worker_info() if module is not None else None
+    return info.id if info is not None else -1
 
 
 def exception_fields(error: BaseException) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -22,8 +22,9 @@ from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import apply_in_worker
-from unjam.doctor.check.trial.event_log import EventLog
+from unjam.doctor.check.trial.event_log import EventLog, worker_number
 from unjam.doctor.check.trial.line_sampler import LineSampler
+from unjam.doctor.check.trial.recorded_dataset import Record, RecordedBatches, RecordedStream, batch_name
 from unjam.doctor.check.trial.tracking import (
     LEFT_OUT,
     TWICE,
@@ -31,7 +32,6 @@ from unjam.doctor.check.trial.tracking import (
     TrialSetup,
     collate,
     epoch_of,
-    listed,
     load_twice,
     record_changed_samples,
     sample_of,
@@ -92,49 +92,23 @@ def _record_unjams_workers(setup: TrialSetup) -> None:
 
     def map_made(self: Any, dataset: Any, collate: Any, **options: Any) -> None:
         init_map(self, dataset, collate, **options)
-        self._dataset = _RecordedSamples(self._dataset, _begin_recording(dataset, collate))
+        self._dataset = RecordedBatches(self._dataset, _begin_recording(dataset, collate))
 
     def stream_made(self: Any, dataset: Any, collate: Any, **options: Any) -> None:
         init_stream(self, dataset, collate, **options)
-        self._iterator = _RecordedStream(self._iterator, _begin_recording(dataset, collate))
+        self._iterator = RecordedStream(self._iterator, _begin_recording(dataset, collate))
 
     init_map, init_stream = fetching.MapFetcher.__init__, fetching.IterableFetcher.__init__
     fetching.MapFetcher.__init__, fetching.IterableFetcher.__init__ = map_made, stream_made
     setattr(fetching.MapFetcher, "_unjam", True)  # noqa: B010 - it is not declared
 
 
-def _begin_recording(dataset: Any, collate_fn: Any) -> ProcessState:
-    process = _process_state(_worker(), SimpleNamespace(dataset=dataset, collate_fn=collate_fn))
+def _begin_recording(dataset: Any, collate_fn: Any) -> Record:
+    process = _process_state(worker_number(), SimpleNamespace(dataset=dataset, collate_fn=collate_fn))
     apply_in_worker(process.setup.plan, process.inventory)
     process.fetchers += 1
     process.samples = 0
-    return process
-
-
-class _RecordedSamples:
-    """A dataset whose samples are recorded."""
-
-    def __init__(self, dataset: Any, process: ProcessState) -> None:
-        self._dataset, self._process = dataset, process
-
-    def __getitem__(self, index: Any) -> Any:
-        return sample_of(self._process, str(index), lambda: self._dataset[index])
-
-    def __getitems__(self, indices: Any) -> Any:
-        return sample_of(self._process, listed(indices), lambda: self._dataset.__getitems__(indices))
-
-
-class _RecordedStream:
-    """An iterator whose samples are recorded."""
-
-    def __init__(self, samples: Iterator[Any], process: ProcessState) -> None:
-        self._samples, self._process = samples, process
-
-    def __iter__(self) -> _RecordedStream:
-        return self
-
-    def __next__(self) -> Any:
-        return sample_of(self._process, f"#{self._process.samples}", lambda: next(self._samples))
+    return lambda index, load: sample_of(process, str(index), load)
 
 
 def _process_state(worker: int, fetcher: Any) -> ProcessState:
@@ -167,7 +141,7 @@ def arm(folder: str) -> None:
 
 def _init_fetcher(self: Any, original_init: Callable[..., None], *args: Any) -> None:
     """Patched __init__ of a fetcher: once per worker and epoch; an iterable's iter() runs in it."""
-    worker = _worker()
+    worker = worker_number()
     _process_state(worker, None).recorder.write("made")
     original_init(self, *args)
     process = _process_state(worker, self)
@@ -199,15 +173,8 @@ def _keep_initial_seed() -> None:
     torch.initial_seed = torch.random.initial_seed = lambda: given
 
 
-def _worker() -> int:
-    from torch.utils.data import get_worker_info  # noqa: PLC0415 - as above
-
-    info = get_worker_info()
-    return info.id if info is not None else -1
-
-
 def _fetch_map(self: Any, wanted: Any) -> Any:
-    process = _process_state(_worker(), None)
+    process = _process_state(worker_number(), None)
     process.fresh = []
     if not self.auto_collation:
         return collate(process, self.collate_fn, sample_of(process, str(wanted), lambda: self.dataset[wanted]))
@@ -217,7 +184,7 @@ def _fetch_map(self: Any, wanted: Any) -> Any:
             return []
     whole = getattr(self.dataset, "__getitems__", None)
     if whole and not type(self.dataset).__module__.startswith("torch.utils.data"):
-        samples = list(sample_of(process, listed(wanted), lambda: whole(wanted)))
+        samples = list(sample_of(process, batch_name(wanted), lambda: whole(wanted)))
     else:
         samples = []
         for index in wanted:
@@ -230,7 +197,7 @@ def _fetch_map(self: Any, wanted: Any) -> Any:
 
 
 def _fetch_iterable(self: Any, wanted: Any) -> Any:
-    process = _process_state(_worker(), None)
+    process = _process_state(worker_number(), None)
     process.fresh = []
     if self.ended:
         raise StopIteration

@@ -32,7 +32,7 @@ from unjam.loader.driver.auto_size import divides_itself
 from unjam.loader.transport.status_page import Stage
 from unjam.system import limits, waiting
 
-# the measured time is divided into so many parts, to see how much their rates differ
+# the measured time is divided into this many parts, to see how much their rates differ
 PARTS = 5
 # average seconds between two samples of the workers' state; the interval is random, because a fixed one could match the
 # rhythm of the batches
@@ -323,27 +323,10 @@ class _MeasuredStretch:
             spent = sum(times.total for times in done.stages.values()) * (self.samples / made)
             busy = min(1.0, spent / max(1e-6, self._elapsed() * max(1, self._setting.workers)))
             profile = asdict(done.profile) if done.profile is not None else None
+        per_second = 1 / max(1e-6, self._used[2])
         return Measured(
-            self._setting,
-            "fine" if self.batches else "refused",
-            "" if self.batches else "the epoch has no batch",
-            self._elapsed(),
-            self.batches,
-            self.samples,
-            (int(self._counted[0]), self._counted[1]),
-            tuple(self._rates),
-            self.first,
-            self.turn,
-            self._used[0] / max(1e-6, self._used[2]),
-            self._used[1] / max(1e-6, self._used[2]),
-            self._memory,
-            self.bytes,
-            busy,
-            stalled,
-            failed,
-            stages,
-            dict(self._waits),
-            slowest,
-            profile,
-            tuple(self._bars),
-        )
+            self._setting, "fine" if self.batches else "refused", "" if self.batches else "the epoch has no batch",
+            self._elapsed(), self.batches, self.samples, (int(self._counted[0]), self._counted[1]), tuple(self._rates),
+            self.first, self.turn, self._used[0] * per_second, self._used[1] * per_second, self._memory, self.bytes,
+            busy, stalled, failed, stages, dict(self._waits), slowest, profile, tuple(self._bars),
+        )  # fmt: skip

@@ -22,6 +22,7 @@ from unjam.doctor.check.trial.trial_requirements import Server, note_error
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.trial import Memory, Plan
 from unjam.loader.outlier import read as read_shape
+from unjam.system.waiting import read_text
 
 MEMORY_EVERY = 0.2  # most seconds between two readings of a worker's memory
 # the numbers of samples after which it is read in any case: fast samples may fill it within that time
@@ -150,11 +151,6 @@ def _after_first(process: ProcessState) -> None:
 def seed_number(index: str) -> int:
     """A seed made from a name."""
     return zlib.crc32(index.encode())
-
-
-def listed(wanted: Any) -> str:
-    """The name of a batch that is loaded by one call: its first indices."""
-    return ",".join(str(index) for index in list(wanted)[:8])
 
 
 def _shape(sample: Any) -> str:
@@ -303,14 +299,9 @@ def _record_memory(process: ProcessState) -> None:
     ):
         return
     process.memory_read_at = now
-    found = {}
-    try:
-        with open("/proc/self/smaps_rollup", encoding="ascii") as file:
-            for line in file:
-                name, _, rest = line.partition(":")
-                if name in ("Rss", "Pss", "Private_Dirty"):
-                    found[name] = int(rest.split()[0]) * 1024
-    except (OSError, ValueError, IndexError):
-        return
-    private, pss, rss = (found.get(name, 0) for name in ("Private_Dirty", "Pss", "Rss"))
-    process.recorder.record(Memory(process.recorder.worker, process.samples, private, pss, rss, now))
+    lines = [line.partition(":") for line in read_text("/proc/self/smaps_rollup").splitlines()]
+    sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in lines if name in ("Private_Dirty", "Pss", "Rss")}
+    if len(sizes) == 3:
+        process.recorder.record(
+            Memory(process.recorder.worker, process.samples, sizes["Private_Dirty"], sizes["Pss"], sizes["Rss"], now)
+        )
