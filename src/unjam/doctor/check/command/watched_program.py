@@ -76,7 +76,8 @@ class WatchedProgram(CapturedProgram):
         if edits and self.files.way != VIEW:
             self._remove_files()
             reap(self._cleanup.dismiss(), LET_GO.seconds)
-            raise CannotExamine(f"cannot try an edit without isolating the program's files ({self.files.reason})")
+            reason = self.files.reason
+            raise CannotExamine(f"an edit can only be tried where the program's file writes are isolated ({reason})")
         if stop_early:
             _create(f"{self.folder}/{STOP_EARLY}")
         if edits:
