@@ -18,7 +18,7 @@ from unjam.system.isolation.view import SHARED
 
 SESSIONS = "sessions"
 WATCH_VARIABLE = "UNJAM_WATCH"  # names the folder in every process of a watched program
-GOODBYE = b"goodbye"
+DISMISSED = b"dismissed"
 
 
 class CleanupProcess:
@@ -44,7 +44,7 @@ class CleanupProcess:
     def dismiss(self) -> int:
         """Tell the process that nothing is left to clean up. Returns its pid, which the caller must reap."""
         with contextlib.suppress(OSError):
-            os.write(self._write, GOODBYE)
+            os.write(self._write, DISMISSED)
         os.close(self._write)
         return self._pid
 
@@ -64,7 +64,7 @@ def _wait_for_doctor(read: int, base: str, folder: str) -> None:
         os.dup2(null, fd)
     os.closerange(3, read)
     os.closerange(read + 1, 4096)
-    if os.read(read, len(GOODBYE)) == GOODBYE:
+    if os.read(read, len(DISMISSED)) == DISMISSED:
         return
     try:
         with open(f"{folder}/{SESSIONS}", encoding="ascii") as file:

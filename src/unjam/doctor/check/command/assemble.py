@@ -57,7 +57,7 @@ class _TrialBuilder:
         self._dropped: list[int] = []
         self._workers: dict[int, int] = {}
         self._open: dict[int, tuple[str, str]] = {}  # pid -> its last (stage, sample)
-        self._left: set[int] = set()
+        self._completed: set[int] = set()
         self._last: Raised | None = None
         self._end = ""
         self._note = ""
@@ -104,8 +104,8 @@ class _TrialBuilder:
                         self._epochs.append(event["s"])
                 case "cut" | "finished":
                     self._end = "cut" if self._end == "cut" else event["k"]
-                case "goodbye":
-                    self._left.add(pid)
+                case "completed":
+                    self._completed.add(pid)
                 case "codes":
                     self._codes = {int(worker): code for worker, code in event["codes"].items()}
                 case "refused":
@@ -153,7 +153,7 @@ class _TrialBuilder:
         if outcome != "refused":
             if self._last is not None:
                 outcome = "died" if ends and any(e.worker >= 0 for e in ends) else "raised"
-            if seen.outcome in ("hung", "memory") and not any(self._workers.get(pid) == -1 for pid in self._left):
+            if seen.outcome in ("hung", "memory") and not any(self._workers.get(pid) == -1 for pid in self._completed):
                 outcome = seen.outcome
             elif seen.outcome == "late" and not self._last:
                 outcome = "cut" if self._batches or self._samples else "hung"
@@ -176,7 +176,7 @@ class _TrialBuilder:
         found = []
         code = self._seen.code
         main = next((pid for pid, worker in self._workers.items() if worker == -1), 0)
-        if not self._seen.outcome and code is not None and main not in self._left and main:
+        if not self._seen.outcome and code is not None and main not in self._completed and main:
             found.append(self._end_of(main, code))
         found += [self._end_of(pid, code) for pid, code in self._codes.items() if pid in self._workers]
         return tuple(found)

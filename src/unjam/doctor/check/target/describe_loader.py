@@ -50,7 +50,7 @@ def _attributes(obj: Any, most: int = MOST_ATTRIBUTES) -> list[tuple[str, Any]]:
     return list(itertools.islice(list(getattr(obj, "__dict__", {}).items()), most))
 
 
-def layers(dataset: Any) -> Iterator[tuple[str, Any]]:
+def nested_datasets(dataset: Any) -> Iterator[tuple[str, Any]]:
     """A dataset and the datasets inside it, each with its path."""
     waiting = [("dataset", dataset, 0)]
     seen: set[int] = set()
@@ -79,7 +79,7 @@ def fingerprint(dataset: Any) -> dict[str, str]:
     """A hash of each attribute that a dataset and its transforms hold."""
     found: dict[str, str] = {}
     with contextlib.suppress(Exception):
-        for path, one in layers(dataset):
+        for path, one in nested_datasets(dataset):
             for name, value in _attributes(one):
                 if _is_dataset(value):
                     continue
@@ -141,7 +141,7 @@ def describe(loader: Any, token: Callable[[Any], int]) -> LoaderDescription:
         persistent=bool(loader.persistent_workers),
         iterable=iterable,
         sampler=type(inner).__name__,
-        random=not iterable and _draws(inner, sampler),
+        random=not iterable and _is_random(inner, sampler),
         replacement=bool(getattr(inner, "replacement", False)),
         draws=length_of(inner) if not iterable else None,
         batch_sampler=type(sampler).__name__ if sampler is not inner and is_users(file_of(type(sampler))) else "",
@@ -156,31 +156,31 @@ def describe(loader: Any, token: Callable[[Any], int]) -> LoaderDescription:
         subset=mapped,
         items=_items(base, _identifies),
         records=_items(base, _is_record),
-        maps=_maps(base),
+        maps=_label_maps(base),
         rows=[
             f"dataset.{name}" if base is dataset else name
             for name, value in _attributes(base)
             if length_of(base) and length_of(value) == length_of(base)
         ],
-        per_sample=[path for path, one in layers(dataset) for path in _stored(path, one)],
+        per_sample=[path for path, one in nested_datasets(dataset) for path in _per_sample_arrays(path, one)],
         proxies=[
             f"{path}.{name}"
-            for path, one in layers(dataset)
+            for path, one in nested_datasets(dataset)
             for name, value in _attributes(one)
             if type(value).__module__ == "multiprocessing.managers"
         ],
-        plain=_plain(dataset),
-        stale=_stale(dataset),
-        composed={path: place for path, one in layers(dataset) if (place := composed_at.get(one)) is not None},
+        plain=_scalars(dataset),
+        stale=_changed_lengths(dataset),
+        composed={path: place for path, one in nested_datasets(dataset) if (place := composed_at.get(one)) is not None},
         transforms={path: name for path, name, _ in transforms(dataset)},
         reads=sorted(_attributes_read(dataset)),
     )
 
 
-def _plain(dataset: Any) -> list[str]:
+def _scalars(dataset: Any) -> list[str]:
     """The attributes that hold a single value: a number, a text, a tensor of one element."""
     found = []
-    for path, one in layers(dataset):
+    for path, one in nested_datasets(dataset):
         for name, value in _attributes(one):
             with contextlib.suppress(Exception):
                 single = value.numel() == 1 if hasattr(value, "numel") else getattr(value, "size", 0) == 1
@@ -189,10 +189,10 @@ def _plain(dataset: Any) -> list[str]:
     return found
 
 
-def _stale(dataset: Any) -> list[tuple[str, int, int]]:
+def _changed_lengths(dataset: Any) -> list[tuple[str, int, int]]:
     """The parts of concatenations and subsets whose length has changed since these were made: path, then, now."""
     found = []
-    for path, one in layers(dataset):
+    for path, one in nested_datasets(dataset):
         with contextlib.suppress(Exception):
             members, ends = getattr(one, "datasets", None), getattr(one, "cumulative_sizes", None)
             if members and ends and len(members) == len(ends):
@@ -266,7 +266,7 @@ def generators(loader: Any) -> list[Any]:
 
 def transforms(dataset: Any) -> Iterator[tuple[str, str, Any]]:
     """The callables that a dataset and its wrappers hold: path, name of the class or function, object."""
-    for path, one in layers(dataset):
+    for path, one in nested_datasets(dataset):
         for name, value in _attributes(one):
             if callable(value) and not isinstance(value, type) and not _is_dataset(value):
                 shown = getattr(value, "__qualname__", None) or type(value).__qualname__
@@ -302,7 +302,7 @@ def _attributes_and_columns(base: Any) -> Iterator[tuple[str, Any]]:
 MOST_COLUMNS = 8
 
 
-def _stored(path: str, one: Any) -> list[str]:
+def _per_sample_arrays(path: str, one: Any) -> list[str]:
     """The arrays of a dataset that have one entry for each sample."""
     length = length_of(one)
     return [
@@ -334,7 +334,7 @@ def _identifies(item: Any) -> bool:
     return bool(getattr(item, "ndim", None)) and "float" in str(getattr(item, "dtype", ""))
 
 
-def _maps(base: Any) -> dict[str, dict[str, int]]:
+def _label_maps(base: Any) -> dict[str, dict[str, int]]:
     """Tables that map names to numbers: dictionaries, and lists of distinct names."""
     found = {}
     for name, value in _attributes(base):
@@ -358,7 +358,7 @@ def _item(item: Any) -> int:
     return int(digest(item)[0][:8], 16)
 
 
-def _draws(*samplers: Any) -> bool:
+def _is_random(*samplers: Any) -> bool:
     """Whether a sampler's code draws random numbers."""
     for sampler in samplers:
         if type(sampler).__name__ in ("RandomSampler", "WeightedRandomSampler", "SubsetRandomSampler"):
@@ -396,7 +396,7 @@ def _names_of_class(kind: Any) -> frozenset[str]:
 
 def _attributes_read(dataset: Any) -> set[str]:
     """Attributes of a dataset and its transforms that methods other than __init__ use."""
-    objects = [*layers(dataset), *((path, value) for path, _, value in transforms(dataset))]
+    objects = [*nested_datasets(dataset), *((path, value) for path, _, value in transforms(dataset))]
     return {
         f"{path}.{name}"
         for path, one in objects

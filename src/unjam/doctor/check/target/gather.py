@@ -236,12 +236,12 @@ def process_facts(snapshot: ProcessSnapshot, environment: Mapping[str, str]) -> 
         opened={
             target: place for target in open_files().values() if (place := file_events.line_of(target)) is not None
         },
-        idle_variables=thread_variables.read_by_nobody(_suspects(environment)),
+        idle_variables=thread_variables.read_by_nobody(_possibly_unread(environment)),
         late_variables=_late_variables(environment, snapshot.pools),
     )
 
 
-def _suspects(environment: Mapping[str, str]) -> dict[str, str]:
+def _possibly_unread(environment: Mapping[str, str]) -> dict[str, str]:
     found = thread_variables.set_by_program(environment)
     for name, value in environment.items():
         head = name.partition("_")[0]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from unjam.doctor.check.inventory import names_in
-from unjam.doctor.check.target.describe_loader import hashed, layers, transforms
+from unjam.doctor.check.target.describe_loader import hashed, nested_datasets, transforms
 from unjam.doctor.check.target.source_reading import loading_functions
 from unjam.doctor.facts.source import file_of, where_set
 from unjam.doctor.facts.trial import Place
@@ -76,7 +76,7 @@ class OutsideState:
         with contextlib.suppress(Exception):
             for path, _, _ in transforms(dataset):
                 name = path.rpartition(".")[2]
-                owner = next((one for at, one in layers(dataset) if f"{at}.{name}" == path), None)
+                owner = next((one for at, one in nested_datasets(dataset) if f"{at}.{name}" == path), None)
                 if owner is None or name in self._names or not is_users(file_of(type(owner))):
                     continue
                 found[path] = where_set(owner, name)

@@ -215,7 +215,7 @@ class Twin:
             self._captured.enter_files(os.path.basename(folder))
             sandbox.confine(folder)
             action()
-            code = sandbox.GOODBYE
+            code = sandbox.EXIT_OK
         except BaseException:  # noqa: BLE001 - printed into the folder's output
             traceback.print_exc()
         finally:

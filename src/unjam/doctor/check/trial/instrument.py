@@ -175,7 +175,7 @@ def _keep_initial_seed() -> None:
 
 def _fetch_map(self: Any, wanted: Any) -> Any:
     process = _process_state(worker_number(), None)
-    process.fresh = []
+    process.batch_samples = []
     if not self.auto_collation:
         return collate(process, self.collate_fn, sample_of(process, str(wanted), lambda: self.dataset[wanted]))
     if left_out := process.setup.plan.without:
@@ -192,13 +192,13 @@ def _fetch_map(self: Any, wanted: Any) -> Any:
             if sample is not LEFT_OUT:
                 samples.append(sample)
         record_changed_samples(process, samples)
-        process.firsts += list(wanted)[: max(0, min(2, TWICE - len(process.firsts)))]
+        process.first_indices += list(wanted)[: max(0, min(2, TWICE - len(process.first_indices)))]
     return collate(process, self.collate_fn, samples)
 
 
 def _fetch_iterable(self: Any, wanted: Any) -> Any:
     process = _process_state(worker_number(), None)
-    process.fresh = []
+    process.batch_samples = []
     if self.ended:
         raise StopIteration
     if not self.auto_collation:

@@ -28,7 +28,7 @@ from unjam.doctor.check.trial.tracking import TrialSetup
 from unjam.doctor.facts.digest import digest, weigh
 from unjam.doctor.facts.trial import Batch, LeftBehind, Plan, Unsent
 
-GOODBYE = 0
+EXIT_OK = 0
 UNJAM = "unjam"  # stands for the start method of unjam's loader, if the program does not choose another
 captured_offsets: dict[int, int] = {}  # offsets of the program's open files at the capture
 captured_memory: list[shared_memory.SharedRegion] = []  # contents of its shared memory at the capture
@@ -129,7 +129,7 @@ def run_trial(loader: Any, setup: TrialSetup, roots: dict[str, Any]) -> None:
         )
     )
     shut_down_workers(getattr(loader, "_iterator", None))
-    recorder.write("goodbye")
+    recorder.write("completed")
 
 
 def is_unjams(loader: Any) -> bool:

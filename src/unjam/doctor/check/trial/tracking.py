@@ -55,16 +55,16 @@ class ProcessState:
     inventory: Inventory
     fetchers: int = 0
     samples: int = 0
-    firsts: list[Any] = field(default_factory=list)  # indices to load twice
+    first_indices: list[Any] = field(default_factory=list)  # indices to load twice
     collated: int = 0  # batches
     slowest: list[tuple[float, str]] = field(default_factory=list)  # also loaded twice: is only the first time slow?
     memory_read_at: float = 0.0
     shapes: set[str] = field(default_factory=set)
-    good: Any = None
+    good_sample: Any = None
     batches: int = 0
     last_batch: tuple[Any, str] | None = None  # the previous batch and its hash
     roots: dict[str, Any] = field(default_factory=dict)
-    fresh: list[tuple[str, Any, str]] = field(default_factory=list)  # samples of the current batch
+    batch_samples: list[tuple[str, Any, str]] = field(default_factory=list)  # samples of the current batch
     line_sampler: LineSampler | None = None
 
 
@@ -102,7 +102,7 @@ def sample_of(process: ProcessState, index: str, load: Callable[[], Any]) -> Any
         recorder.raised(error, "sample", index)
         if plan.tolerant and isinstance(error, (Exception, SystemExit)):
             # use a good sample instead, so that the batch keeps its size
-            return process.good if process.good is not None else LEFT_OUT
+            return process.good_sample if process.good_sample is not None else LEFT_OUT
         raise
     seconds, used = time.perf_counter() - began, time.process_time() - used
     process.samples += 1
@@ -110,7 +110,7 @@ def sample_of(process: ProcessState, index: str, load: Callable[[], Any]) -> Any
     fields: dict[str, Any] = {"i": index, "s": round(seconds, 6), "u": round(used, 6), "e": epoch_of(process)}
     if not plan.measured:
         fields["d"], fields["l"] = digest(sample)
-        process.fresh.append((index, sample, fields["d"]))
+        process.batch_samples.append((index, sample, fields["d"]))
         if before:
             after = process.randomness.states()
             fields["drew"] = [name for name in after if after[name] != before.get(name)]
@@ -129,7 +129,7 @@ def sample_of(process: ProcessState, index: str, load: Callable[[], Any]) -> Any
     _after_first(process)
     release_own_locks(plan, process.inventory)
     if sample is not None and plan.tolerant:
-        process.good = sample
+        process.good_sample = sample
     return sample
 
 
@@ -160,7 +160,7 @@ def _shape(sample: Any) -> str:
 
 def record_changed_samples(process: ProcessState, samples: list[Any]) -> None:
     """Record samples that changed after they were returned: later samples reused their buffer."""
-    fresh, process.fresh = process.fresh, []
+    fresh, process.batch_samples = process.batch_samples, []
     if process.setup.plan.measured or len(samples) < 2 or process.samples > 400:
         return
     changed = [index for index, sample, name in fresh if digest(sample)[0] != name]
@@ -199,8 +199,8 @@ def load_twice(process: ProcessState, dataset: Any) -> None:
 
     This runs last because it advances a dataset that reads sequentially.
     """
-    slow = [int(index) for _, index in process.slowest if index.isdecimal() and int(index) not in process.firsts]
-    for index in [*slow, *reversed(process.firsts)]:
+    slow = [int(index) for _, index in process.slowest if index.isdecimal() and int(index) not in process.first_indices]
+    for index in [*slow, *reversed(process.first_indices)]:
         process.recorder.write("start", i=str(index))
         process.randomness.seed(seed_number(str(index)))
         began = time.perf_counter()
@@ -220,7 +220,7 @@ def collate(process: ProcessState, function: Callable[[Any], Any], samples: Any)
     process.recorder.write("collate")
     began = time.perf_counter()
     if process.setup.plan.tolerant and isinstance(samples, list) and any(s is None for s in samples):
-        kept = [s for s in samples if s is not None] or [process.good]
+        kept = [s for s in samples if s is not None] or [process.good_sample]
         samples = [s if s is not None else kept[0] for s in samples]
     looked = process.collated < COLLATE_CHECKS and not process.setup.plan.measured
     process.collated += 1
