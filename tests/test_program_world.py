@@ -12,8 +12,8 @@ import types
 import pytest
 
 from support import python
-from unjam.doctor.check.trial import trial_requirements
-from unjam.doctor.check.trial.trial_requirements import missing, note_connections, note_error, own_servers
+from unjam.doctor.check.trial import trial_resources
+from unjam.doctor.check.trial.trial_resources import missing, note_connections, note_error, own_servers
 
 
 def own(address: str):
@@ -95,8 +95,8 @@ def test_a_connection_from_before_to_a_child(tmp_path):
 def test_a_number_that_is_used_again(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = own(f"127.0.0.1:{server.getsockname()[1]}")
-        assert trial_requirements._is_served(found)
-        assert not trial_requirements._is_served(trial_requirements.Server(found.address, found.inode, found.pid, found.born - 1))
+        assert trial_resources._is_served(found)
+        assert not trial_resources._is_served(trial_resources.Server(found.address, found.inode, found.pid, found.born - 1))
 
 
 def test_an_accelerator_in_a_fork(tmp_path):

@@ -20,7 +20,7 @@ from unjam.doctor.check.command.trial_watch import TrialTimeouts, watch
 from unjam.doctor.check.processes import adopt_orphans, end_session, is_zombie, pause
 from unjam.doctor.check.target.twin import GatherFacts, RunTrial, SandboxNotStarted, SandboxStarted, StartMeasuring
 from unjam.doctor.check.trial.tracking import TrialSetup
-from unjam.doctor.check.trial.trial_requirements import missing
+from unjam.doctor.check.trial.trial_resources import missing
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
 from unjam.system.children import reap

@@ -29,7 +29,7 @@ from unjam.doctor.check.target import source_reading
 from unjam.doctor.check.target.observer import current_folder
 from unjam.doctor.check.trial import sandbox, self_inspection, shared_memory
 from unjam.doctor.check.trial.tracking import TrialSetup
-from unjam.doctor.check.trial.trial_requirements import Server, own_servers
+from unjam.doctor.check.trial.trial_resources import Server, own_servers
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.children import reap

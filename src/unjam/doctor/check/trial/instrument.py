@@ -37,7 +37,7 @@ from unjam.doctor.check.trial.tracking import (
     sample_of,
     seed_number,
 )
-from unjam.doctor.check.trial.trial_requirements import note_connections
+from unjam.doctor.check.trial.trial_resources import note_connections
 
 _setup: TrialSetup | None = None
 _process: ProcessState | None = None

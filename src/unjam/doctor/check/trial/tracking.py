@@ -18,7 +18,7 @@ from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.changes import release_own_locks
 from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.line_sampler import LineSampler
-from unjam.doctor.check.trial.trial_requirements import Server, note_error
+from unjam.doctor.check.trial.trial_resources import Server, note_error
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.trial import Memory, Plan
 from unjam.loader.outlier import read as read_shape
