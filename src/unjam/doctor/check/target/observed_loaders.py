@@ -89,19 +89,20 @@ class LoaderObserver:
         if not self._observer.active or is_probe(loader):
             return
         self._in_this_process()
+        self._add(loader, users_place(frame))
+
+    def _add(self, loader: Any, made: Place | None) -> LoaderRecord:
         self._count += 1
-        self._records.put(loader, LoaderRecord(self._count, users_place(frame)))
+        record = LoaderRecord(self._count, made)
+        self._records.put(loader, record)
+        return record
 
     def begins(self, iterator: Any, loader: Any, frame: FrameType | None) -> None:
         """The program begins a pass: a new iterator, or a persistent one for another epoch."""
         if not self._observer.active or is_probe(loader):
             return
         self._in_this_process()
-        record = self._records.get(loader)
-        if record is None:
-            self._count += 1
-            record = LoaderRecord(self._count, None)
-            self._records.put(loader, record)
+        record = self._records.get(loader) or self._add(loader, None)
         observer = self._observer
         # files that became shorter than their mappings must not be read
         unreadable[:] = [True] if record_mapped_files(observer) else []

@@ -173,11 +173,8 @@ class SampleObserver:
         if self._held is not None and self._left < MOST_LEFT:
             for path, kind, place in self._held.not_released(before.held):
                 self._left += 1
-                self.observer.record(
-                    LeftHeld(
-                        path, kind, str(index)[:200], worker_number(), os.getpid(), place, raised, time.monotonic()
-                    )
-                )
+                at, name = time.monotonic(), str(index)[:200]
+                self.observer.record(LeftHeld(path, kind, name, worker_number(), os.getpid(), place, raised, at))
 
     def _count(self, before: _Before, index: Any, sample: Any, took: float) -> None:
         """Count a sample that was loaded, and perhaps examine it."""

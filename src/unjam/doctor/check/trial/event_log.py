@@ -12,7 +12,6 @@ import time
 import traceback
 from typing import Any
 
-from unjam.doctor.facts.recording import encode
 from unjam.doctor.facts.trial import Place, Raised
 from unjam.system.file_owner import is_users
 
@@ -41,6 +40,8 @@ class EventLog:
 
     def record(self, fact: Any, /, **fields: Any) -> None:
         """Append a fact: an instance of one of the dataclasses of `doctor.facts`."""
+        from unjam.doctor.facts.recording import encode  # noqa: PLC0415 - every interpreter of a program imports this module
+
         self.write("fact", type=type(fact).__name__, fact=encode(fact), **fields)
 
     def raised(self, error: BaseException, stage: str, index: str = "") -> None:
