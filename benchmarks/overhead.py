@@ -118,7 +118,7 @@ def _watched(program: Path) -> str:
     """Run a program watched as by `unjam check`, without the replay."""
     watched = WatchedProgram([sys.executable, str(program)], view=False)
     try:
-        return watched.follow(LONGEST, lambda: None).output
+        return watched.watch(LONGEST, lambda: None).output
     finally:
         watched.end()
 

@@ -60,9 +60,9 @@ def diagnose(program: Path, folder: Path, budget: float = BUDGET) -> dict:
         path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": code}]}))
     if code.startswith("# shm="):
         return _with_small_shm(path, code.splitlines()[0].partition("=")[2])
-    from unjam.doctor.check.command.check import Wishes, check_program
+    from unjam.doctor.check.command.check import CheckOptions, check_program
 
-    return json.loads(as_json(check_program(str(path), [], Wishes(budget, hurry=HURRY)), ""))
+    return json.loads(as_json(check_program(str(path), [], CheckOptions(budget, timeout_factor=HURRY)), ""))
 
 
 def _with_small_shm(program: Path, size: str) -> dict:

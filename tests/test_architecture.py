@@ -63,7 +63,7 @@ FLOORS = {
     "doctor.report": 7,
     "doctor.check": 1,
     "doctor.check.randomness": 7,
-    "doctor.check.growing": 7,
+    "doctor.check.resource_usage": 8.5,
     "doctor.check.inventory": 8,
     "doctor.check.processes": 8,
     "doctor.check.cleanup_process": 9,

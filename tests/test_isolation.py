@@ -469,7 +469,7 @@ assert open(work + b"/single").read() == "originalchanged"
 @pytest.mark.usefixtures("isolation")
 def test_processes_are_found_by_their_view(work):
     """Also one in a session of its own; and no other, although the number of a namespace is used again."""
-    from unjam.doctor.check.processes import in_view, of_program
+    from unjam.doctor.check.processes import program_processes, view_processes
 
     base = work / "base"
     base.mkdir()
@@ -478,13 +478,13 @@ def test_processes_are_found_by_their_view(work):
         [ISOLATED, "view", base, code], stdout=subprocess.PIPE, text=True, cwd=work, warm=False
     ) as process:
         assert process.stdout.readline() == "ready\n"
-        (found,) = in_view(str(base), "program")
-        assert found.pid in [one.pid for one in of_program(str(base))]
-        assert in_view(str(base), "trial-1") == []
-        assert of_program(str(work / "other")) == []
+        (found,) = view_processes(str(base), "program")
+        assert found.pid in [one.pid for one in program_processes(str(base))]
+        assert view_processes(str(base), "trial-1") == []
+        assert program_processes(str(work / "other")) == []
         os.kill(found.pid, 9)
         process.stdout.read()
-    wait_until(lambda: not of_program(str(base)))
+    wait_until(lambda: not program_processes(str(base)))
 
 
 # -- redirected files ----------------------------------------------------------------------------------------------------

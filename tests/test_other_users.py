@@ -157,9 +157,10 @@ def test_a_folder_of_another_user_is_not_trusted(as_nobody, place):  # noqa: F81
     reply = pickle.dumps(Runs(ran))
     process = as_nobody(ANSWERS, folder, reply.hex())
     assert process.stdout.readline() == "ready\n"
-    from unjam.doctor.check.target.observer import SITE, VARIABLE
+    from unjam.doctor.check.cleanup_process import WATCH_VARIABLE
+    from unjam.system.isolation.redirect import SITE
 
-    environment = {**os.environ, VARIABLE: folder, "PYTHONPATH": SITE}
+    environment = {**os.environ, WATCH_VARIABLE: folder, "PYTHONPATH": SITE}
     done = python(["-c", LOADS], env=environment, timeout=60, warm=False)
     assert done.stdout == "done\n", done.stderr
     assert not os.path.exists(ran)

@@ -468,7 +468,7 @@ def test_commands_run_no_code_of_the_current_folder(tmp_path, words):
 
 def test_fresh_trials_find_modules_beside_the_program(tmp_path):
     from unjam.doctor.check.command.target_process import TargetProcess
-    from unjam.doctor.check.command.trial_watch import Patience
+    from unjam.doctor.check.command.trial_watch import TrialTimeouts
     from unjam.doctor.facts.trial import Plan
 
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -477,7 +477,7 @@ def test_fresh_trials_find_modules_beside_the_program(tmp_path):
     try:
         target.wait(lambda: None)
         _, tries = target.gather(0)
-        trial = target.attempt(0, Plan(fresh=True, workers=1), tries, Patience(20, 20, 60), 1)
+        trial = target.run_trial(0, Plan(fresh=True, workers=1), tries, TrialTimeouts(20, 20, 60), 1)
     finally:
         target.end()
     assert trial.fine, (trial.outcome, trial.output)

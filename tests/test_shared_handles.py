@@ -258,7 +258,7 @@ def test_an_edit_that_cannot_be_tried_is_not_written(tmp_path):
     words = [sys.executable, "-m", "unjam", "check", "--budget", "15", "--fix", "train.py"]
     done = subprocess.run(confine.command(words, mounts=False), cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "an edit can only be tried in an isolated view" in done.stdout
+    assert "an edit can only be tried where the program's file writes are isolated" in done.stdout
     assert (tmp_path / "train.py").read_text() == text
 
 

@@ -12,8 +12,8 @@ import types
 import pytest
 
 from support import python
-from unjam.doctor.check.trial import program_world
-from unjam.doctor.check.trial.program_world import missing, note_connections, note_error, own_servers
+from unjam.doctor.check.trial import trial_resources
+from unjam.doctor.check.trial.trial_resources import missing, note_connections, note_error, own_servers
 
 
 def own(address: str):
@@ -95,8 +95,8 @@ def test_an_earlier_connection_to_a_child_is_recognised(tmp_path):
 def test_a_reused_pid_is_not_the_same_server(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = own(f"127.0.0.1:{server.getsockname()[1]}")
-        assert program_world._is_served(found)
-        assert not program_world._is_served(program_world.Server(found.address, found.inode, found.pid, found.born - 1))
+        assert trial_resources._is_served(found)
+        assert not trial_resources._is_served(trial_resources.Server(found.address, found.inode, found.pid, found.born - 1))
 
 
 def test_an_accelerator_error_in_a_forked_trial_is_recognised(tmp_path):

@@ -175,7 +175,7 @@ def check(
                 said.print(words, soft_wrap=True)
 
         try:
-            wishes = doctor.Wishes(budget, say, profile=profile, watch=watch, whole=whole)
+            wishes = doctor.CheckOptions(budget, say, profile=profile, watch=watch, watch_to_end=whole)
             diagnosis = doctor.check_program(target, arguments, wishes, module=bool(module))
         except CannotExamine as error:
             _write(json, machine.not_examined(target, masked(str(error)), __version__))

@@ -1,8 +1,8 @@
-"""A small process that outlives the doctor and cleans up if the doctor is killed.
+"""A small process that cleans up if the doctor is killed.
 
-It waits on a pipe whose other end only the doctor holds. The doctor records each session that it
-starts. If the pipe closes without a goodbye, the cleanup process kills those sessions and removes
-the folder of the program.
+It waits on a pipe whose other end only the doctor holds. The doctor records each session that it starts.
+If the pipe closes without the final message, the cleanup process kills those sessions and removes the
+program's folder.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from unjam.system.isolation.view import SHARED
 
 SESSIONS = "sessions"
 WATCH_VARIABLE = "UNJAM_WATCH"  # names the folder in every process of a watched program
-GOODBYE = b"goodbye"
+DISMISSED = b"dismissed"
 
 
 class CleanupProcess:
     """The doctor's side of the cleanup process."""
 
     def __init__(self, base: str, folder: str) -> None:
-        """base: to be removed at the end. folder: in it, where the sessions are recorded."""
+        """base: the folder to remove at the end. folder: the one in it where sessions are recorded."""
         self._folder = folder
         read, self._write = os.pipe()
         self._pid = os.fork()
@@ -37,19 +37,19 @@ class CleanupProcess:
                 os._exit(0)
         os.close(read)
 
-    def note(self, leader: int) -> None:
+    def record_session(self, leader: int) -> None:
         """Record a session that was started."""
-        note(self._folder, leader)
+        record_session(self._folder, leader)
 
     def dismiss(self) -> int:
-        """Tell the process that nothing is left to clean up. Returns its pid, to be reaped."""
+        """Tell the process that nothing is left to clean up. Returns its pid, which the caller must reap."""
         with contextlib.suppress(OSError):
-            os.write(self._write, GOODBYE)
+            os.write(self._write, DISMISSED)
         os.close(self._write)
         return self._pid
 
 
-def note(folder: str, leader: int) -> None:
+def record_session(folder: str, leader: int) -> None:
     """Record a session that must be killed if the doctor is killed."""
     with open(f"{folder}/{SESSIONS}", "a", encoding="ascii") as file:
         file.write(f"{leader}\n")
@@ -64,7 +64,7 @@ def _wait_for_doctor(read: int, base: str, folder: str) -> None:
         os.dup2(null, fd)
     os.closerange(3, read)
     os.closerange(read + 1, 4096)
-    if os.read(read, len(GOODBYE)) == GOODBYE:
+    if os.read(read, len(DISMISSED)) == DISMISSED:
         return
     try:
         with open(f"{folder}/{SESSIONS}", encoding="ascii") as file:
@@ -77,7 +77,7 @@ def _wait_for_doctor(read: int, base: str, folder: str) -> None:
 
 
 def remove_program(base: str) -> None:
-    """Kill the processes of a program, wherever they are, and remove what it left behind."""
+    """Kill all processes of a program, and remove what it left behind."""
     kill_program(base)
     remove_made(f"{base}/{SHARED}")
     shutil.rmtree(base, ignore_errors=True)

@@ -1,8 +1,8 @@
 """What a dataset holds: locks, handles, generators, threads, queues, arrays, large containers.
 
-We walk from the dataset, the collate function and the other arguments of a worker through
-attributes, containers, closures and the globals that their code uses. An object is classified by
-its methods, never by its name.
+We search from the dataset, the collate function and the other arguments of a worker through attributes,
+containers, closures and the globals that their code uses. An object is classified by its methods, never
+by its name.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from unjam.shared.plain import is_plain
 from unjam.system import object_graph
 from unjam.system.file_owner import is_users
 from unjam.system.object_graph import Held
+from unjam.system.waiting import read_text
 
 DEEPEST = 7
 MOST_OBJECTS = 20_000
@@ -40,11 +41,8 @@ _PLAIN = (str, bytes, int, float, bool, complex, type(None), types.ModuleType, t
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """An object that the walk found.
-
-    `replace` puts another object in its place; None where the owner cannot be changed.
-    """
+class FoundObject:
+    """An object that the search found. replace: stores another object in its place; None if the owner cannot be changed."""
 
     path: str
     obj: Any
@@ -53,7 +51,7 @@ class Found:
     replace: Callable[[Any], None] | None
 
 
-def walk(roots: Mapping[str, Any]) -> Iterator[Found]:
+def walk(roots: Mapping[str, Any]) -> Iterator[FoundObject]:
     """Every reachable object, once, nearest first."""
 
     def of_roots(above: Held) -> Iterator[Held]:
@@ -66,7 +64,12 @@ def walk(roots: Mapping[str, Any]) -> Iterator[Found]:
     top = Held("", roots)
     for part, fresh in object_graph.walk(top, of_roots, deepest=DEEPEST + 1, most=MOST_OBJECTS):
         if fresh and not isinstance(part.value, _PLAIN):
-            yield Found(part.step, part.value, part.holder, part.name, part.put)
+            yield FoundObject(part.step, part.value, part.holder, part.name, part.put)
+
+
+def module_file(kind: type) -> str:
+    """The file of a class's module; "<ipynb>" for a class of a notebook or prompt."""
+    return getattr(sys.modules.get(kind.__module__), "__file__", None) or "<ipynb>"
 
 
 def _is_torch_object(obj: Any) -> bool:
@@ -97,8 +100,7 @@ def _parts(above: Held) -> Iterator[Held]:
 def _class_parts(kind: type, path: str) -> Iterator[Held]:
     """Attributes of the user's classes, and the globals that their methods use."""
     for base in kind.__mro__:
-        module = sys.modules.get(base.__module__)
-        if base is object or not is_users(getattr(module, "__file__", None) or "<ipynb>"):
+        if base is object or not is_users(module_file(base)):
             continue
         for name, value in list(vars(base).items()):
             function = getattr(value, "__func__", getattr(value, "fget", value))
@@ -133,7 +135,7 @@ def names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
-    """The lengths of the reachable containers, to see which ones grow while samples are loaded."""
+    """The lengths of the reachable containers, to find those that grow while samples are loaded."""
     return {
         found.path: len(found.obj)
         for found in walk(roots)
@@ -142,7 +144,7 @@ def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
 
 
 def contents(roots: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """The lengths of the reachable containers, and a number for which objects they hold."""
+    """The lengths of the reachable containers, and a hash of the identities of their items."""
     return {
         found.path: (len(found.obj), hash(tuple(map(id, itertools.islice(found.obj, MOST_IDENTIFIED)))))
         for found in walk(roots)
@@ -165,15 +167,15 @@ def kind_of(obj: Any) -> str:
             return "generator"
         if isinstance(obj, threading.Thread):
             return "thread"
-        if can(obj, "wait", "abort", "reset"):
+        if has_methods(obj, "wait", "abort", "reset"):
             return "barrier"
-        if can(obj, "acquire", "release"):
+        if has_methods(obj, "acquire", "release"):
             return "lock"
-        if can(obj, "submit", "shutdown"):
+        if has_methods(obj, "submit", "shutdown"):
             return "executor"
-        if can(obj, "run_forever", "is_running"):
+        if has_methods(obj, "run_forever", "is_running"):
             return "loop"
-        if can(obj, "get", "put", "empty"):
+        if has_methods(obj, "get", "put", "empty"):
             return "queue"
         if descriptor(obj) is not None:
             return "handle"
@@ -181,15 +183,15 @@ def kind_of(obj: Any) -> str:
             if str(obj.dtype) == "object" and obj.size >= MANY_OBJECTS:
                 return "objects"
             return "array" if int(obj.nbytes) >= LARGE_ARRAY else ""
-    except Exception:  # noqa: BLE001 - an object that fails when asked is no part
+    except Exception:  # noqa: BLE001 - the object's own code failed
         return ""
     return ""
 
 
-def can(obj: Any, *methods: str) -> bool:
+def has_methods(obj: Any, *methods: str) -> bool:
     """Whether an object has all these methods.
 
-    We look at its class and its __dict__, and never use getattr on the object: an object that makes
+    We look them up in its class and its __dict__, and never use getattr on the object: an object that creates
     attributes on demand (a C library, a remote proxy) would seem to have them all.
     """
     kind, own = type(obj), getattr(type(obj), "__dictoffset__", 0) and vars(obj)
@@ -204,8 +206,8 @@ def _holds_objects(container: Any) -> bool:
 
 
 def descriptor(obj: Any) -> int | None:
-    """The file descriptor of an object, or None. Standard streams don't count."""
-    if not can(obj, "fileno"):
+    """The file descriptor of an object, or None; also None for a standard stream."""
+    if not has_methods(obj, "fileno"):
         return None
     try:
         fd = obj.fileno()
@@ -214,7 +216,7 @@ def descriptor(obj: Any) -> int | None:
     return fd if isinstance(fd, int) and fd > 2 else None
 
 
-def weight(container: Any) -> int:
+def estimated_bytes(container: Any) -> int:
     """About how many bytes a container keeps alive, estimated from its first items."""
     if hasattr(container, "dtype"):
         return int(container.size) * 64
@@ -235,7 +237,7 @@ def _deep_size(obj: Any, depth: int = 0) -> int:
     return size
 
 
-def left_alone(container: Any) -> str:
+def why_not_shared(container: Any) -> str:
     """Why unjam's workers would copy a container when they read it; "" if they would share it.
 
     Only the first items are checked.
@@ -251,13 +253,13 @@ def left_alone(container: Any) -> str:
 
 
 class Inventory:
-    """The parts of one loader, and the objects themselves."""
+    """The parts of one loader, with the objects themselves."""
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
-        self.found: dict[str, Found] = {}
+        self.found: dict[str, FoundObject] = {}
         self.names: dict[int, str] = {}
-        self._holders: dict[str, Found] = {}
-        self._numbers: dict[str, tuple[Found, int]] = {}
+        self._holders: dict[str, FoundObject] = {}
+        self._numbers: dict[str, tuple[FoundObject, int]] = {}
         opened = open_files()
         for found in walk(roots):
             self._find_numbers(found, opened)
@@ -273,12 +275,12 @@ class Inventory:
             ):
                 self._holders[found.path] = found
 
-    def _find_numbers(self, found: Found, opened: dict[int, str]) -> None:
-        """Find descriptors that are stored as plain ints under a telling name, such as `fd`."""
+    def _find_numbers(self, found: FoundObject, opened: dict[int, str]) -> None:
+        """Find descriptors that are stored as plain ints under a name such as `fd`."""
         for name, value in list(getattr(found.obj, "__dict__", {}).items())[:200] if opened else ():
             if type(value) is int and value in opened and any(hint in str(name).lower() for hint in NUMBER_NAMES):
                 path = f"{found.path}.{name}"
-                self._numbers[path] = (Found(path, value, found.obj, name, None), value)
+                self._numbers[path] = (FoundObject(path, value, found.obj, name, None), value)
 
     def _shown(self, path: str) -> str:
         """The path of the standard-library object around a path, if there is one.
@@ -297,7 +299,13 @@ class Inventory:
     def parts(self) -> tuple[Part, ...]:
         """The parts as facts, without the objects."""
         numbers = [
-            Part(path, "handle", "int", where_set(found.owner, found.name), ObjectState(fd=fd, target=_target(fd)))
+            Part(
+                path,
+                "handle",
+                "int",
+                where_set(found.owner, found.name),
+                ObjectState(fd=fd, target=descriptor_target(fd)),
+            )
             for path, (found, fd) in self._numbers.items()
         ]
         return (*(_part(path, found, self._holders.get(path, found)) for path, found in self.found.items()), *numbers)
@@ -307,17 +315,17 @@ def _is_from_standard_library(obj: Any) -> bool:
     return type(obj).__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
 
 
-def _part(path: str, found: Found, shown: Found) -> Part:
+def _part(path: str, found: FoundObject, shown: FoundObject) -> Part:
     obj, kind = found.obj, kind_of(found.obj)
     type_name = f"{type(obj).__module__}.{type(obj).__qualname__}".removeprefix("builtins.")
     state = ObjectState()
     if kind == "handle":
         fd = descriptor(obj)
-        state = ObjectState(fd=fd, target=_target(fd), mode=str(getattr(obj, "mode", "")))
+        state = ObjectState(fd=fd, target=descriptor_target(fd), mode=str(getattr(obj, "mode", "")))
     elif kind == "lock":
         state = lock_state(obj)
     elif kind == "objects":
-        state = ObjectState(count=len(obj), nbytes=weight(obj), left_alone=left_alone(obj))
+        state = ObjectState(count=len(obj), nbytes=estimated_bytes(obj), left_alone=why_not_shared(obj))
     elif kind == "array":
         state = ObjectState(nbytes=int(obj.nbytes), mapped=type(obj).__name__ == "memmap")
     elif kind == "queue":
@@ -327,7 +335,7 @@ def _part(path: str, found: Found, shown: Found) -> Part:
 
 
 def lock_state(lock: Any) -> ObjectState:
-    """Whether a lock is held, its owner if it tells, and whether processes share it."""
+    """Whether a lock is held, its owner if known, and whether processes share it."""
     sem = getattr(lock, "_semlock", None)
     inner = getattr(lock, "_lock", None)
     if sem is None and inner is not None and hasattr(inner, "_semlock"):
@@ -335,7 +343,7 @@ def lock_state(lock: Any) -> ObjectState:
     text, locked, mine = repr(lock), None, True
     if sem is not None:
         locked, mine = sem._is_zero(), bool(sem._is_mine())  # noqa: SLF001
-    elif can(lock, "locked"):
+    elif has_methods(lock, "locked"):
         with contextlib.suppress(Exception):  # user code
             locked = bool(lock.locked())
     value = getattr(lock, "__dict__", {}).get("_value")
@@ -348,9 +356,10 @@ def lock_state(lock: Any) -> ObjectState:
     return ObjectState("lock", between_processes=sem is not None, locked=locked, mine=mine, owner=owner)
 
 
-def _target(fd: int | None) -> str:
+def descriptor_target(fd: int | None, pid: int | str = "self") -> str:
+    """The file, pipe or socket behind a descriptor; empty if unknown."""
     try:
-        return os.readlink(f"/proc/self/fd/{fd}")
+        return os.readlink(f"/proc/{pid}/fd/{fd}")
     except OSError:
         return ""
 
@@ -373,8 +382,5 @@ def open_files() -> dict[int, str]:
 
 def flags_of(fd: int) -> int:
     """The flags that a descriptor was opened with."""
-    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("flags:"):
-                return int(line.split()[1], 8)
-    return os.O_RDONLY
+    lines = read_text(f"/proc/self/fdinfo/{fd}").splitlines()
+    return next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), os.O_RDONLY)

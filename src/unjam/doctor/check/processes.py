@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from unjam.system.children import reap
 from unjam.system.file_owner import HERE
 from unjam.system.isolation import view
+from unjam.system.process_table import queueing_time
+from unjam.system.waiting import read_text
 
 _SUBREAPER = 36
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -35,7 +37,7 @@ def child_command(module: str, *arguments: str) -> list[str]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of processes that a child leaves behind, to be able to wait for them."""
+    """Become the parent of orphaned descendants, to be able to wait for them."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
@@ -55,50 +57,33 @@ class Usage:
 def _all() -> Iterator[tuple[int, list[str]]]:
     """Every process, with its stat fields after the name: state, parent, group, session, ..."""
     for name in os.listdir("/proc"):
-        if not name.isdecimal():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                yield int(name), file.read().rpartition(")")[2].split()
-        except OSError:
-            continue
+        if name.isdecimal() and (text := read_text(f"/proc/{name}/stat")):
+            yield int(name), text.rpartition(")")[2].split()
 
 
-def session(leader: int) -> list[Usage]:
+def session_processes(leader: int) -> list[Usage]:
     """Every living process of a session."""
-    found = []
-    for pid, fields in _all():
-        # user and system time are at 11 and 12, resident pages at 21
-        if int(fields[3]) == leader and fields[0] != "Z":
-            found.append(_usage(pid, fields))
-    return found
+    return [_usage(pid, fields) for pid, fields in _all() if int(fields[3]) == leader and fields[0] != "Z"]
 
 
 def _usage(pid: int, fields: list[str]) -> Usage:
+    # user and system time are at 11 and 12, resident pages at 21
     cpu = (int(fields[11]) + int(fields[12])) / _TICK
     return Usage(pid, int(fields[1]), fields[0], cpu, int(fields[21]) * _PAGE, int(fields[3]))
 
 
-def queued(processes: list[Usage]) -> float:
-    """The seconds in which the main threads of these processes could have run, and waited for a processor."""
-    found = 0
-    for one in processes:
-        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{one.pid}/schedstat", "rb") as file:
-            found += int(file.read().split()[1])
-    return found / 1e9
+def seconds_queued(processes: list[Usage]) -> float:
+    """The seconds for which the main threads of these processes were ready to run but waited for a processor."""
+    return sum(queueing_time(one.pid, one.pid) for one in processes)
 
 
 def is_zombie(pid: int) -> bool:
     """Whether a process has ended and waits to be reaped."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return False
+    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] == ["Z"]
 
 
-def of_program(base: str) -> list[Usage]:
-    """Every living process of the program whose files are in this folder, whatever session it is in.
+def program_processes(base: str) -> list[Usage]:
+    """Every living process of the program whose files are in this folder, in any session.
 
     Such a process was started with the folder's name in its environment, or is in one of its views.
     """
@@ -116,24 +101,24 @@ def of_program(base: str) -> list[Usage]:
     return found
 
 
-def in_view(base: str, name: str) -> list[Usage]:
+def view_processes(base: str, name: str) -> list[Usage]:
     """Every living process in one view of the files."""
     return [_usage(pid, fields) for pid, fields in _all() if fields[0] != "Z" and view.is_in(pid, base, name)]
 
 
 def kill_program(base: str) -> None:
     """Kill every process of the program whose files are in this folder."""
-    _kill_until_gone(lambda: of_program(base))
+    _kill_until_gone(lambda: program_processes(base))
 
 
 def kill_session(leader: int) -> None:
-    """Kill and reap every process of a session, also those that start meanwhile."""
-    _kill_until_gone(lambda: session(leader))
+    """Kill and reap every process of a session, including those that start meanwhile."""
+    _kill_until_gone(lambda: session_processes(leader))
     _reap(leader)
 
 
 def _kill_until_gone(find: Callable[[], list[Usage]]) -> None:
-    """Kill processes, and those that remove what a program left last: each does so when the program is gone, then ends."""
+    """Kill processes. Helpers that clean up after the program are killed last: they end by themselves when it is gone."""
     until = time.monotonic() + 2
     while time.monotonic() < until:
         alive = find()
@@ -153,19 +138,15 @@ def _kill_until_gone(find: Callable[[], list[Usage]]) -> None:
 
 def _cleans_up(pid: int) -> bool:
     """Whether a process is multiprocessing's resource tracker, or torch's manager of shared memory."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read()
-            return b"multiprocessing.resource_tracker" in words or b"torch_shm_manager" in words
-    except OSError:
-        return False
+    command = read_text(f"/proc/{pid}/cmdline")
+    return "multiprocessing.resource_tracker" in command or "torch_shm_manager" in command
 
 
 def end_session(leader: int, folder: str) -> None:
     """Kill a trial's processes, and remove the folder of their sockets."""
     kill_session(leader)
     base, name = os.path.dirname(os.path.dirname(folder)), os.path.basename(folder)
-    _kill_until_gone(lambda: in_view(base, name))
+    _kill_until_gone(lambda: view_processes(base, name))
     with contextlib.suppress(OSError), open(f"{folder}/temporary", encoding="utf-8") as file:
         shutil.rmtree(file.read(), ignore_errors=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unjam.doctor.check.command.check import Wishes, check_program
+from unjam.doctor.check.command.check import CheckOptions, check_program
 from unjam.doctor.fix.mend import repair
 from unjam.doctor.fix.write_back import CannotWrite
 from unjam.doctor.report.diagnosis import Diagnosis
@@ -17,7 +17,7 @@ class CannotFix(Exception):
 
 
 def fix_and_show(
-    diagnosis: Diagnosis, arguments: list[str], wishes: Wishes, *, module: bool, write: bool, quiet: bool
+    diagnosis: Diagnosis, arguments: list[str], wishes: CheckOptions, *, module: bool, write: bool, quiet: bool
 ) -> None:
     """Try edits for each finding, print the result, and write the files if wanted."""
     if diagnosis.watched is None or diagnosis.watched.files_kept:

@@ -1,4 +1,4 @@
-"""Builds a Trial from the event logs of its processes and from what was seen from outside."""
+"""Builds a Trial from the event logs of its processes and from what was observed from outside."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from unjam.doctor.check.command.trial_watch import Seen
+from unjam.doctor.check.command.trial_watch import TrialObservation
 from unjam.doctor.check.trial.event_log import read
-from unjam.doctor.check.trial.looks import hottest
-from unjam.doctor.facts.object_state import ObjectState
+from unjam.doctor.check.trial.line_sampler import hottest
 from unjam.doctor.facts.recording import decode
 from unjam.doctor.facts.trial import (
     Batch,
     LeftBehind,
     Memory,
-    Place,
     Plan,
     ProcessEnd,
     Raised,
@@ -28,22 +26,22 @@ from unjam.doctor.facts.trial import (
 from unjam.system import stacks
 from unjam.system.exits import decode as exit_of
 from unjam.system.stacks import Frame
-from unjam.system.waiting import tail
+from unjam.system.waiting import read_text, tail
 
 MOST_OUTPUT = 6000
+_FACTS: dict[str, Any] = {kind.__name__: kind for kind in (Batch, LeftBehind, Memory, Raised, Unsent)}
 
 
-def assemble(plan: Plan, folder: str, seen: Seen) -> Trial:
+def assemble(plan: Plan, folder: str, seen: TrialObservation) -> Trial:
     """The Trial that the files in a folder describe."""
-    records = read(folder)
     builder = _TrialBuilder(plan, folder, seen)
-    for pid, events in records.items():
+    for pid, events in read(folder).items():
         builder.add_events(pid, events)
     return builder.trial()
 
 
 class _TrialBuilder:
-    def __init__(self, plan: Plan, folder: str, seen: Seen) -> None:
+    def __init__(self, plan: Plan, folder: str, seen: TrialObservation) -> None:
         self._plan, self._folder, self._seen = plan, folder, seen
         self._samples: list[Sample] = []
         self._bad: list[Raised] = []
@@ -59,7 +57,7 @@ class _TrialBuilder:
         self._dropped: list[int] = []
         self._workers: dict[int, int] = {}
         self._open: dict[int, tuple[str, str]] = {}  # pid -> its last (stage, sample)
-        self._left: set[int] = set()
+        self._completed: set[int] = set()
         self._last: Raised | None = None
         self._end = ""
         self._note = ""
@@ -67,7 +65,7 @@ class _TrialBuilder:
 
     def add_events(self, pid: int, events: list[dict[str, Any]]) -> None:  # noqa: PLR0915 - a match over every event
         """Add the events of one process, in order."""
-        worker, epoch, index = -1, 0, ""
+        worker, index = -1, ""
         self._open[pid] = ("start", "")
         changed: set[str] = set()
         for event in events:
@@ -91,65 +89,36 @@ class _TrialBuilder:
                 case "collated":
                     self._open[pid] = ("sent", index)
                     self._collate_drew |= set(event.get("drew", ()))
-                case "raised":
-                    raised = self._raised(event, worker, index, pid)
-                    if event["stage"] == "consumer":
-                        self._last = raised
-                    else:
-                        self._bad.append(raised)
-                        self._open[pid] = ("sent", index)
+                case "fact":
+                    self._add_fact(event, pid, index)
                 case "states":
                     for name, state in event["states"].items():
                         self._states[worker, event["epoch"], name] = state
-                case "memory":
-                    self._memory.append(
-                        Memory(worker, event["n"], event["private"], event["pss"], event["rss"], event["t"])
-                    )
                 case "epoch":
-                    epoch = event["e"]
                     self._open[pid] = ("start", "")
                 case "started":
                     self._starts.append(event["s"])
                     self._open[pid] = ("wait", "")
-                case "got":
-                    self._batches.append(
-                        Batch(
-                            epoch,
-                            event["n"],
-                            event["wait"],
-                            event["t"],
-                            event["bytes"],
-                            event["tensors"],
-                            event["storage"],
-                        )
-                    )
                 case "over":
                     if "batches" in event:
                         self._epochs.append(event["s"])
                 case "cut" | "finished":
                     self._end = "cut" if self._end == "cut" else event["k"]
-                case "goodbye":
-                    self._left.add(pid)
+                case "completed":
+                    self._completed.add(pid)
                 case "codes":
                     self._codes = {int(worker): code for worker, code in event["codes"].items()}
                 case "refused":
                     self._end, self._note = "refused", event["note"]
                 case "overwritten":
                     self._more["overwritten"] = event["alias"]
-                case "unsent":
-                    self._more.setdefault("unsent", Unsent(event["path"], event["type"], event["reason"]))
                 case "moved":
                     self._more["moved"] = tuple((fd, file) for fd, file in event["files"])
                 case "dropped":
                     self._dropped.append(event["count"])
-                case "state":
-                    kept = {name: (one[0], one[1], one[2]) for name, one in event["kept"].items()}
-                    self._more["left"] = LeftBehind(
-                        tuple(event["changed"]), tuple(event["grown"]), tuple(event["bounded"]), kept
-                    )
         if changed:
             self._samples = [
-                _marked_changed(s) if s.worker == worker and s.index in changed else s for s in self._samples
+                replace(s, changed=True) if s.worker == worker and s.index in changed else s for s in self._samples
             ]
 
     def _sample(self, event: dict[str, Any], worker: int) -> Sample:
@@ -159,24 +128,32 @@ class _TrialBuilder:
             natural=event.get("n", False), used=event.get("u", 0.0),
         )  # fmt: skip
 
-    @staticmethod
-    def _raised(event: dict[str, Any], worker: int, index: str, pid: int) -> Raised:
-        place = Place(event["file"], event["line"]) if event.get("file") else None
-        return Raised(
-            event["type"], event["message"], event["trace"], place, event.get("i", index if event["stage"] == "sample" else ""),
-            worker, event["stage"], event.get("crosses", ""), pid,
-        )  # fmt: skip
+    def _add_fact(self, event: dict[str, Any], pid: int, index: str) -> None:
+        match decode(event["fact"], _FACTS[event["type"]]):
+            case Raised(stage="consumer") as raised:
+                self._last = raised
+            case Raised() as raised:
+                self._bad.append(raised)
+                self._open[pid] = ("sent", index)
+            case Batch() as batch:
+                self._batches.append(batch)
+            case Memory() as memory:
+                self._memory.append(memory)
+            case Unsent() as unsent:
+                self._more.setdefault("unsent", unsent)
+            case LeftBehind() as left:
+                self._more["left"] = left
 
     def trial(self) -> Trial:
         """The result, after all events were added."""
         seen = self._seen
         ends = self._ends()
-        stuck = tuple(self._stuck(look) for look in seen.looks)
+        stuck = tuple(map(self._stuck, seen.reports))
         outcome = self._end
         if outcome != "refused":
             if self._last is not None:
                 outcome = "died" if ends and any(e.worker >= 0 for e in ends) else "raised"
-            if seen.outcome in ("hung", "memory") and not self._said_goodbye():
+            if seen.outcome in ("hung", "memory") and not any(self._workers.get(pid) == -1 for pid in self._completed):
                 outcome = seen.outcome
             elif seen.outcome == "late" and not self._last:
                 outcome = "cut" if self._batches or self._samples else "hung"
@@ -190,25 +167,22 @@ class _TrialBuilder:
             waited_on={target: len(pids) for target, pids in seen.waited_on.items()},
             peak={self._workers.get(pid, -2): size for pid, size in seen.peak.items()},
             threads=seen.native_threads, oom_kills=seen.killed,
-            output=self._output(), note=self._note, lines=hottest(self._folder),
-            lock_waits=seen.lock_looks / seen.busy_looks if seen.busy_looks else 0.0, **self._more,
+            output=tail(f"{self._folder}/output", MOST_OUTPUT), note=self._note, lines=hottest(self._folder),
+            lock_waits=seen.lock_waits / seen.worker_samples if seen.worker_samples else 0.0, **self._more,
         )  # fmt: skip
 
-    def _said_goodbye(self) -> bool:
-        return any(self._workers.get(pid) == -1 for pid in self._left)
-
     def _ends(self) -> tuple[ProcessEnd, ...]:
-        """The trial's process if it ended without a goodbye, and workers with a bad exit code."""
+        """The trial's main process if it ended before the trial, and workers with a bad exit code."""
         found = []
         code = self._seen.code
         main = next((pid for pid, worker in self._workers.items() if worker == -1), 0)
-        if not self._seen.outcome and code is not None and main not in self._left and main:
+        if not self._seen.outcome and code is not None and main not in self._completed and main:
             found.append(self._end_of(main, code))
         found += [self._end_of(pid, code) for pid, code in self._codes.items() if pid in self._workers]
         return tuple(found)
 
     def _end_of(self, pid: int, code: int) -> ProcessEnd:
-        stack = stacks.main_stack(self._file(f"{pid}.stack"))
+        stack = stacks.main_stack(read_text(f"{self._folder}/{pid}.stack"))
         decoded = exit_of(code)
         stage, index = self._open.get(pid, ("", ""))
         killed = decoded.signal == "SIGKILL" and self._seen.killed > 0
@@ -217,38 +191,24 @@ class _TrialBuilder:
             _inside(stack.frames) if stack else (), killed,
         )  # fmt: skip
 
-    def _stuck(self, look: dict[str, Any]) -> Stuck:
-        pid, own = look["pid"], look["own"]
+    def _stuck(self, report: dict[str, Any]) -> Stuck:
+        pid, own = report["pid"], report["own"]
         stage, index = self._open.get(pid, ("", ""))
-        frames = _inside(tuple(Frame(*frame) for frame in own.get("frames", ())) or tuple(look["frames"]))
-        syncs = tuple(Sync(s["path"], s["type"], decode(s["state"], ObjectState)) for s in own.get("syncs", ()))
+        frames = _inside(tuple(Frame(*frame) for frame in own.get("frames", ())) or tuple(report["frames"]))
+        syncs = decode(own.get("syncs", []), tuple[Sync, ...])
         return Stuck(
-            pid, self._workers.get(pid, -1), index if stage == "sample" else "", stage, look["waits"], look["words"], frames,
-            look["native"], syncs, tuple(own.get("threads", ())), tuple(look["libraries"]), self._seen.seconds, look["busy"],
+            pid, self._workers.get(pid, -1), index if stage == "sample" else "", stage, report["waits"], report["words"], frames,
+            report["native"], syncs, tuple(own.get("threads", ())), tuple(report["libraries"]), self._seen.seconds, report["busy"],
         )  # fmt: skip
-
-    def _output(self) -> str:
-        return tail(f"{self._folder}/output", MOST_OUTPUT)
-
-    def _file(self, name: str) -> str:
-        path = f"{self._folder}/{name}"
-        if not os.path.exists(path):
-            return ""
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
 
 
 _CHECK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_TRIALS_OWN = (os.path.join(_CHECK, "trial", ""), os.path.join(_CHECK, "target", ""))
+_DOCTORS = (os.path.join(_CHECK, "trial", ""), os.path.join(_CHECK, "target", ""))
 
 
 def _inside(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The frames inside of the trial, without the doctor's frames and those that called them."""
+    """The program's own frames: those inside of the doctor's."""
     for place, frame in enumerate(frames):
-        if frame.file.startswith(_TRIALS_OWN):
+        if frame.file.startswith(_DOCTORS):
             return frames[:place]
     return frames
-
-
-def _marked_changed(sample: Sample) -> Sample:
-    return replace(sample, changed=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
-from unjam.doctor.check.command.examination import Examination, table
+from unjam.doctor.check.command.examination import Examination, trial_rows
 from unjam.doctor.check.command.target_process import TargetProcess
 from unjam.doctor.check.command.watched_program import WatchedProgram, program_command
 from unjam.doctor.facts.case import Case
@@ -28,13 +28,13 @@ from unjam.system.masking import without_secrets
 BUDGET = 60.0
 # seconds of loading that are watched: usually, and with --all
 WATCH, WHOLE = 30.0, 24 * 3600.0
-AGAIN = 60.0  # the most seconds for a second run up to the first loader
+SECOND_RUN = 60.0  # the most seconds for a second run up to the first loader
 MOST_LOADERS = 4
 PROFILE_SECONDS = 4.0
 
 
 def open_target(target: str, arguments: list[str], *, module: bool = False) -> TargetProcess:
-    """Start the process for a target as written on the command line."""
+    """Start the process for a target of the command line."""
     if module:
         return TargetProcess.from_command(["module", target, *arguments])
     if target.endswith(".ipynb"):
@@ -50,38 +50,40 @@ def open_target(target: str, arguments: list[str], *, module: bool = False) -> T
 
 
 @dataclass
-class Wishes:
-    """What the user asked for, and how progress is told."""
+class CheckOptions:
+    """What the user asked for, and the callbacks that report progress."""
 
     budget: float = BUDGET
     say: Callable[[str], None] = lambda _: None
     tick: Callable[[], None] = lambda: None
-    hurry: float = 1.0
+    timeout_factor: float = 1.0  # for the times after which a program or trial counts as frozen
     profile: bool = False
-    watch: bool | None = None  # True: even if that changes the user's files
-    whole: bool = False  # watch the program to its end
-    edits: dict[str, str] = field(default_factory=dict)  # other texts of the program's files
+    watch: bool | None = None  # False: only trials; True: watch even if the user's files cannot be protected
+    watch_to_end: bool = False
+    edits: dict[str, str] = field(default_factory=dict)  # path -> edited text of one of the program's files
 
 
 @dataclass
 class _Results:
-    """What is known so far."""
+    """The results so far."""
 
     began: float = field(default_factory=time.monotonic)
     examinations: list[Examination] = field(default_factory=list)
     measured: list[Measured] = field(default_factory=list)
     watched: Watched | None = None
     files: str = ""  # what the protection of the user's files did not cover
-    stopped: bool = False
+    stopped: bool = False  # by Ctrl-C
 
     @property
     def cases(self) -> list[Case]:
-        """The loaders that were examined."""
+        """The facts of the examined loaders."""
         return [one.case for one in self.examinations]
 
     def diagnosis(self, target: str) -> Diagnosis:
-        rows = [TrialRow(place, *row) for place, one in enumerate(self.examinations) for row in table(one.case)]
-        environment = _environment()
+        rows = [TrialRow(place, *row) for place, one in enumerate(self.examinations) for row in trial_rows(one.case)]
+        environment = {
+            "python": platform.python_version(), "machine": platform.machine(), "system": platform.platform()
+        }  # fmt: skip
         if self.files:
             environment["files"] = self.files
         diagnosis = Diagnosis(
@@ -99,56 +101,56 @@ class _Results:
         return without_secrets(diagnosis)
 
 
-def check_program(target: str, arguments: list[str], wishes: Wishes, *, module: bool = False) -> Diagnosis:
-    """Examine a program as written on the command line: watch it, then replay its loaders."""
+def check_program(target: str, arguments: list[str], options: CheckOptions, *, module: bool = False) -> Diagnosis:
+    """Examine a program of the command line: watch it, then run trials of its loaders."""
     if target.endswith(".ipynb"):
-        with contextlib.suppress(OSError, ValueError):  # the program says what is wrong with it
+        with contextlib.suppress(OSError, ValueError):  # running the program reports what is wrong with it
             remember(target)
     is_object = ":" in target and not os.path.exists(target)
-    if wishes.watch is False or (is_object and not module):
-        return check(open_target(target, arguments, module=module), target, wishes)
+    if options.watch is False or (is_object and not module):
+        return check(open_target(target, arguments, module=module), target, options)
     command = program_command(target, arguments, module=module)
     stdin = sys.stdin.buffer.read() if target == "-" else None
-    program = WatchedProgram(command, may_be_real=bool(wishes.watch), stdin=stdin, edits=wishes.edits)
-    again = functools.partial(_first_loaders, command, stdin, wishes) if program.files.way != REAL else None
-    return _watch(program, target, wishes, again)
+    program = WatchedProgram(command, may_be_real=bool(options.watch), stdin=stdin, edits=options.edits)
+    again = functools.partial(_first_loaders, command, stdin, options) if program.files.way != REAL else None
+    return _watch(program, target, options, again)
 
 
-def _first_loaders(command: list[str], stdin: bytes | None, wishes: Wishes) -> list[WatchedProcess]:
-    """Run the program a second time up to its first loader: a run that goes on from a checkpoint begins like this."""
-    wishes.say("running it again until its first iter(loader): would it go on with the same data?")
-    program = WatchedProgram(command, stdin=stdin, edits=wishes.edits, brief=True)
+def _first_loaders(command: list[str], stdin: bytes | None, options: CheckOptions) -> list[WatchedProcess]:
+    """Run the program a second time until it uses its first loader, as a run that resumes from a checkpoint would."""
+    options.say("running it again until its first iter(loader): would a resumed run get the same data?")
+    program = WatchedProgram(command, stdin=stdin, edits=options.edits, stop_early=True)
     try:
-        return program.first_loaders(AGAIN, wishes.tick)
+        return program.first_loaders(SECOND_RUN, options.tick)
     finally:
         program.end()
 
 
 def _watch(
-    program: WatchedProgram, target: str, wishes: Wishes, again: Callable[[], list[WatchedProcess]] | None
+    program: WatchedProgram, target: str, options: CheckOptions, again: Callable[[], list[WatchedProcess]] | None
 ) -> Diagnosis:
-    """Watch a program and replay its loaders."""
+    """Watch a program and run trials of its loaders."""
     results = _Results()
     try:
-        seconds = WHOLE if wishes.whole else min(WATCH, wishes.budget / 2)
-        wishes.say(f"watching {target}" + ("" if wishes.whole else f" (up to {seconds:.0f} s of loading)"))
-        watched = program.follow(seconds, wishes.tick, wishes.hurry)
+        seconds = WHOLE if options.watch_to_end else min(WATCH, options.budget / 2)
+        options.say(f"watching {target}" + ("" if options.watch_to_end else f" (up to {seconds:.0f} s of loading)"))
+        watched = program.watch(seconds, options.tick, options.timeout_factor)
         results.watched = watched
         results.stopped = program.interrupted
         if watched.outcome != "ended" and not results.stopped and (room := program.files.full()):
-            what = {"failed": "and failed, which may be the reason", "frozen": "and froze, which may be the reason"}
+            what = {"failed": "and failed, perhaps for this reason", "frozen": "and froze, perhaps for this reason"}
             advice = "let it write less, or examine it where more memory is free"
             raise CannotExamine(
-                f"the program {full_words(room)}, {what.get(watched.outcome, 'and could not go on as usual')}; {advice}"
+                f"the program {full_words(room)}, {what.get(watched.outcome, 'and could not continue as usual')}; {advice}"
             )
         if watched.outcome == "failed" and (refused := program.refused_changes()):
             raise CannotExamine(
-                "the program failed, and the kernel had refused what native code wrote, which may be the reason: "
-                f"{', '.join(refused[:4])}; examine it where its files can be isolated in a view, or pass --watch"
+                "the program failed, perhaps because the kernel refused writes of its native code: "
+                f"{', '.join(refused[:4])}; examine it where its files can be isolated, or pass --watch"
             )
         if not results.stopped:
-            _examine(program, range(min(len(program.captured), MOST_LOADERS)), wishes, results)
-            program.finish(watched)
+            _examine(program, range(min(len(program.captured), MOST_LOADERS)), options, results)
+            program.let_end(watched)
     except KeyboardInterrupt:
         results.stopped = True
     finally:
@@ -164,23 +166,23 @@ def _watch(
 
 def _before_loading(watched: Watched) -> str:
     if watched.outcome == "frozen":
-        return f"the program does not go on, and has not iterated a DataLoader\n{watched.output}"
+        return f"the program froze before it iterated a DataLoader\n{watched.output}"
     failed = f"failed ({decode(watched.code).signal or f'exit code {watched.code}'})" if watched.code else "failed"
-    what = failed if watched.outcome == "failed" else "ended" if watched.outcome == "ended" else "went on for long"
+    what = failed if watched.outcome == "failed" else "ended" if watched.outcome == "ended" else "ran out of time"
     return f"the program {what} before it iterated a DataLoader\n{watched.output}"
 
 
-def check(process: TargetProcess, target: str, wishes: Wishes | None = None) -> Diagnosis:
+def check(process: TargetProcess, target: str, options: CheckOptions | None = None) -> Diagnosis:
     """Examine a program that stops at its first iter().
 
-    After a KeyboardInterrupt, the Diagnosis has what is known by then.
+    After a KeyboardInterrupt, the Diagnosis contains what is known so far.
     """
-    wishes = wishes or Wishes()
+    options = options or CheckOptions()
     results = _Results()
     try:
-        wishes.say(f"running {target} until its first iter(loader)")
-        loaders = process.wait(wishes.tick)
-        _examine(process, range(loaders), wishes, results)
+        options.say(f"running {target} until its first iter(loader)")
+        loaders = process.wait(options.tick)
+        _examine(process, range(loaders), options, results)
     except KeyboardInterrupt:
         results.stopped = True
     finally:
@@ -189,15 +191,15 @@ def check(process: TargetProcess, target: str, wishes: Wishes | None = None) -> 
     return results.diagnosis(target)
 
 
-def _examine(process: CapturedProgram, numbers: range, wishes: Wishes, results: _Results) -> None:
-    until = time.monotonic() + wishes.budget
+def _examine(process: CapturedProgram, numbers: range, options: CheckOptions, results: _Results) -> None:
+    until = time.monotonic() + options.budget
     for number in numbers:
         left = until - time.monotonic()
         if left < 3 or process.gone:
             break
-        wishes.say("looking at the loader")
+        options.say("examining the loader")
         try:
-            case, tries = process.gather(number)
+            case, handlers = process.gather(number)
         except CannotExamine:
             if results.watched is None:
                 raise
@@ -209,15 +211,17 @@ def _examine(process: CapturedProgram, numbers: range, wishes: Wishes, results: 
                 (one for one in results.watched.loaders if (one.pid, one.number) == (known.parent, known.loader)), None
             )
         share, last = left / (len(numbers) - number), number == numbers[-1]
-        examination = Examination(process, number, case, tries, share, wishes.say, wishes.hurry, last=last)
+        examination = Examination(
+            process, number, case, handlers, share, options.say, options.timeout_factor, last=last
+        )
         results.examinations.append(examination)
         try:
             examination.run()
         except KeyboardInterrupt:
             results.stopped = True
             break
-        if wishes.profile and not case.drains:
-            wishes.say("looking where the time goes")
+        if options.profile and not case.drains:
+            options.say("profiling the loader")
             results.measured += _profiled(process, number)
 
 
@@ -230,7 +234,3 @@ def _profiled(process: CapturedProgram, number: int) -> list[Measured]:
         return [measuring.measure(TuneSetting("unjam", 1), PROFILE_SECONDS, lambda: None, profile=True)]
     finally:
         measuring.end()
-
-
-def _environment() -> dict[str, str]:
-    return {"python": platform.python_version(), "machine": platform.machine(), "system": platform.platform()}

@@ -1,9 +1,9 @@
 """The examination of one loader: which trials to run, in which order, and when to stop.
 
-First the loader runs as the program made it, then inline, without workers. The rules form their
-suspicions from these two trials, and name the change that would remove each cause; we run those
-trials (NOTE [ How a cause is proven ] in `doctor/proof`). All trials share one time budget. The first
-two trials use it first, then the changes, worst harm first. The report lists what was left out.
+First the loader runs as the program created it, then inline, without workers. From these two trials the
+rules derive possible causes, and name the change that would remove each; we run those trials (NOTE [ How a
+cause is proven ] in `doctor/proof`). All trials share one time budget: the first two trials come first,
+then the changes, the most severe finding first. The report lists the trials for which no time was left.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram, CheckInterrupted, Tries
-from unjam.doctor.check.command.trial_watch import Patience
+from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram, CheckInterrupted, HidingHandlers
+from unjam.doctor.check.command.trial_watch import TrialTimeouts
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
 from unjam.doctor.judge import explained, of_case, proved
@@ -24,32 +24,32 @@ SPARE = 512 << 20
 
 
 class Examination:
-    """Runs the trials of one loader, and asks the rules."""
+    """Runs the trials of one loader that the rules ask for."""
 
     def __init__(
         self,
         process: CapturedProgram,
         number: int,
         case: Case,
-        tries: Tries,
+        handlers: HidingHandlers,
         budget: float,
         say: Callable[[str], None],
-        hurry: float = 1.0,
+        timeout_factor: float = 1.0,
         *,
         last: bool = True,
     ) -> None:
         self.case = case
-        self._program, self._number, self._tries, self._say = process, number, tries, say
+        self._program, self._number, self._handlers, self._say = process, number, handlers, say
         self._until = time.monotonic() + budget
         self._budget = budget
-        self._hurry = hurry  # factor for the usual patience
-        self._last = last  # no other loader needs the program later
+        self._timeout_factor = timeout_factor
+        self._last = last  # no other loader needs the program afterwards
         self.untried: list[Plan] = []
 
     def run(self) -> None:
-        """Run the first two trials, then those that the rules want."""
+        """Run the first two trials, then those that the rules ask for."""
         try:
-            self._first()
+            self._run_first_trials()
             self._prove()
             if self._look_past_freeze():
                 self._prove()
@@ -58,7 +58,7 @@ class Examination:
             self._say(f"stopped: {error}")
 
     def _prove(self) -> None:
-        """Run the trials that the rules want, worst findings first, while there is time."""
+        """Run the trials that the rules ask for, the most severe findings first, while there is time."""
         for _ in range(MOST_ROUNDS):
             wanted = self._wanted()
             for plan in wanted:
@@ -72,7 +72,7 @@ class Examination:
     def _look_past_freeze(self) -> bool:
         """Look for problems that a freeze hides; returns whether there are new trials.
 
-        Needs a trial whose change lets the frozen loader go on.
+        This needs a trial whose change unblocks the frozen loader.
         """
         case, as_is = self.case, self.case.as_is
         if as_is is None or as_is.outcome != "hung" or self._left() < 4 or self._program.gone:
@@ -90,17 +90,17 @@ class Examination:
 
     # -- trials ------------------------------------------------------------------------------------
 
-    def _first(self) -> None:
+    def _run_first_trials(self) -> None:
         loader, share = self.case.loader, self._budget
         without_workers = Plan(0, epochs=2 if loader.iterable else 1, seconds=min(8.0, share * 0.13), tolerant=True)
         if not loader.num_workers:
             trial = self._attempt(without_workers)
-            # the loader itself never forks, so a freeze caused by our fork must not count
+            # the loader itself never forks, so a freeze that our fork causes must not count
             if trial.outcome == "hung" and self._last and self._left() > 5:
                 own = self._attempt(replace(without_workers, in_place=True))
                 trial = trial if own.outcome == "refused" else own
             if trial.outcome == "hung" and not trial.plan.in_place:
-                lacks = "it freezes in a fork, which lacks the program's threads"
+                lacks = "it freezes in a fork, which does not have the program's threads"
                 trial = replace(trial, outcome="refused", note=lacks)
             self.case.trials.append(replace(trial, plan=without_workers))
             return
@@ -112,13 +112,12 @@ class Examination:
         trial = self._try(as_is)
         drained = self.case.drains and trial.samples
         if (drained and not self.case.connections) or self._left() < 2:
-            return  # the trial has emptied the queue or pipe; another would find no data
+            return  # the trial has emptied the queue or pipe: another would get no data
         alone = self._attempt(without_workers)
         if drained and (not alone.fine or alone.bad):
-            # a server that is asked answers again, but one that only sends may have sent all
-            alone = replace(
-                alone, outcome="refused", note="the trial before may have used up what the connection gives"
-            )
+            # a server that answers requests answers again, but one that only sends may have sent everything
+            note = "an earlier trial may have read all the data of the connection"
+            alone = replace(alone, outcome="refused", note=note)
         self.case.trials.append(alone)
         if trial.outcome == "raised" and trial.bad and self._left() > 5:
             self._try(replace(as_is, tolerant=True))
@@ -136,7 +135,7 @@ class Examination:
         return sorted((p for p in found if self._last or not p.in_place), key=lambda plan: plan.in_place)
 
     def _repeat(self) -> None:
-        """Check that failures that a change removed return without it."""
+        """Repeat the failing trials: a failure that a change removed must return without the change."""
         serious = [one for one in [*of_case(self.case), *explained(self.case)] if one.weight is not Severity.NOTE]
         for plan in dict.fromkeys(plan for one in serious if one.proof is not None for plan in one.proof.repeats):
             if self._left() > 4 and not self._program.gone:
@@ -149,19 +148,19 @@ class Examination:
 
     def _attempt(self, plan: Plan) -> Trial:
         if self._program.gone:
-            return Trial(plan, "refused", 0.0, note="the program is gone")
+            return Trial(plan, "refused", 0.0, note="the program has ended")
         seconds = plan.seconds * min(1.0, max(0.4, self._budget / 60)) if plan.measured else plan.seconds
         plan_now = replace(plan, seconds=min(seconds, max(1.0, self._left() - 1)))
-        self._say(f"trying {plan} (up to {self._patience(plan_now).whole:.0f} s)")
+        self._say(f"trying {plan} (up to {self._timeouts(plan_now).whole:.0f} s)")
         reserve = min(SPARE, (self.case.process_facts.memory or SPARE * 10) // 10)
         try:
-            trial = self._program.attempt(self._number, plan_now, self._tries, self._patience(plan_now), reserve)
+            trial = self._program.run_trial(self._number, plan_now, self._handlers, self._timeouts(plan_now), reserve)
         except CheckInterrupted as stop:
             self.case.trials.append(replace(stop.trial, plan=plan))
             raise
         return replace(trial, plan=plan)
 
-    def _patience(self, plan: Plan) -> Patience:
+    def _timeouts(self, plan: Plan) -> TrialTimeouts:
         known = [sample.seconds for trial in self.case.trials for sample in trial.samples]
         slow = max(known, default=0.0)
         if plan.workers and plan.start in ("spawn", "forkserver"):
@@ -172,23 +171,23 @@ class Examination:
             waiting, computing = max(3.0, 3 * slow + 2), max(8.0, 10 * slow + 4)
         left = max(2.0, self._left())
         if plan.start not in ("spawn", "forkserver"):
-            waiting, computing = waiting * self._hurry, computing * self._hurry
+            waiting, computing = waiting * self._timeout_factor, computing * self._timeout_factor
         waiting, computing = min(waiting, left), min(computing, left)
-        return Patience(waiting, computing, min(plan.seconds + computing + 5, left + 1))
+        return TrialTimeouts(waiting, computing, min(plan.seconds + computing + 5, left + 1))
 
     def _left(self) -> float:
         return self._until - time.monotonic()
 
 
-def table(case: Case) -> list[tuple[str, str, float]]:
-    """Each trial: its plan, its outcome and its seconds."""
+def trial_rows(case: Case) -> list[tuple[str, str, float]]:
+    """The plan, outcome and seconds of each trial."""
     rows = [(str(trial.plan), outcome_words(trial), trial.seconds) for trial in case.trials]
-    rows += [(f"{trial.plan}, once more", outcome_words(trial), trial.seconds) for trial in case.repeats]
+    rows += [(f"{trial.plan}, repeated", outcome_words(trial), trial.seconds) for trial in case.repeats]
     return rows
 
 
 def outcome_words(trial: Trial) -> str:
-    """The outcome of a trial, in a few words."""
+    """The outcome of a trial in a few words."""
     done = len(trial.samples)
     match trial.outcome:
         case "finished" | "cut":

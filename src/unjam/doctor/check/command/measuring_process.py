@@ -1,4 +1,4 @@
-"""The doctor's side of the process that measures settings: sends orders, watches it, ends it."""
+"""The doctor's side of the process that measures settings: sends it orders, watches it, ends it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from unjam.deadlines import WATCH_TRIAL
-from unjam.doctor.check.processes import end_session, session, sweep_shared_memory
+from unjam.doctor.check.processes import end_session, session_processes, sweep_shared_memory
 from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
 from unjam.system.children import reap
 from unjam.system.exits import decode
@@ -26,10 +26,7 @@ GRACE = 3.0
 
 
 class MeasuringProcess:
-    """A process that measures one setting after another.
-
-    `gone`: it died, hung or was ended; the next setting needs another process.
-    """
+    """A process that measures one setting after another. gone: it has ended; the next setting needs another process."""
 
     def __init__(self, leader: int, folder: str) -> None:
         self._leader, self._folder = leader, folder
@@ -67,7 +64,7 @@ class MeasuringProcess:
                         setting, "died", f"the process ended ({decode(code).signal or f'exit code {code}'})"
                     )
                 if time.monotonic() > until:
-                    return self._ended(setting, "hung", f"no end within {allowed + GRACE:.0f} s")
+                    return self._ended(setting, "hung", f"did not finish within {allowed + GRACE:.0f} s")
                 left = available_memory()
                 if left is not None and left < self._free_at_start * RESERVE:
                     return self._ended(setting, "memory", f"only {left / 1e9:.1f} GB of memory were left")
@@ -96,7 +93,7 @@ class MeasuringProcess:
             return
         self.gone = True
         os.close(self._orders)
-        pids = {one.pid for one in session(self._leader)}
+        pids = {one.pid for one in session_processes(self._leader)}
         end_session(self._leader, self._folder)
         sweep_shared_memory(pids)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Starts the program under examination, and sends requests to it."""
+"""Starts the examined program, and sends requests to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unjam.deadlines import ASK_AGAIN, LET_GO
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
 from unjam.doctor.check.processes import child_command, kill_session
 from unjam.doctor.check.target.observer import observed_environment
-from unjam.doctor.check.target.twin import Caught, Done, Ended, Gather, Measure, Try
+from unjam.doctor.check.target.twin import GatherFacts, ProgramEnded, ReachedIter, RunTrial, Shutdown, StartMeasuring
 from unjam.system.children import reap
 from unjam.system.exits import decode
 from unjam.system.isolation.program_files import ProgramFiles
@@ -25,18 +25,18 @@ class TargetProcess(CapturedProgram):
         super().__init__()
         self._control, agents_end = Pipe()
         self._twin, twins_end = Pipe()
-        self._caught = False
+        self._reached_iter = False
         try:
             self.pid = begin(agents_end, twins_end, self.files)
         finally:
             agents_end.close()
             twins_end.close()
-        self._cleanup.note(self.pid)
+        self._cleanup.record_session(self.pid)
 
     # -- starting ----------------------------------------------------------------------------------
 
     def _about_files(self) -> str:
-        return f"\n{told}" if (told := self.protection()) else ""
+        return f"\n{text}" if (text := self.protection()) else ""
 
     @classmethod
     def from_command(cls, arguments: list[str]) -> TargetProcess:
@@ -72,40 +72,40 @@ class TargetProcess(CapturedProgram):
             tick()
             code = reap(self.pid, 0)
             if code is not None and not self._control.poll(0):
-                self._gone = True
+                self.gone = True
                 raise CannotExamine(
                     f"the program ended (exit code {code}) before it iterated a DataLoader\n{self.output()}{self._about_files()}"
                 )
         try:
             answer = pickle.loads(self._control.recv_bytes())
         except (EOFError, OSError) as error:
-            self._gone = True
+            self.gone = True
             code = reap(self.pid, LET_GO.seconds)
             how = decode(code).signal or f"exit code {code}" if code is not None else "it closed its connection"
             raise CannotExamine(
                 f"the program ended ({how}) before it iterated a DataLoader\n{self.output()}{self._about_files()}"
             ) from error
         match answer:
-            case Caught(loaders):
-                self._caught = True
+            case ReachedIter(loaders):
+                self._reached_iter = True
                 return loaders
-            case Ended(code, trace):
+            case ProgramEnded(code, trace):
                 what = "failed" if code else "ended"
                 raise CannotExamine(f"the program {what} before it iterated a DataLoader\n{trace or self.output()}")
             case other:
-                raise CannotExamine(f"the program said something strange: {other!r}")
+                raise CannotExamine(f"unexpected answer from the program: {other!r}")
 
-    def _channel(self, request: Gather | Try | Measure) -> Connection:
-        in_place = isinstance(request, Try) and request.setup.plan.in_place
+    def _channel(self, request: GatherFacts | RunTrial | StartMeasuring) -> Connection:
+        in_place = isinstance(request, RunTrial) and request.setup.plan.in_place
         return self._control if in_place else self._twin
 
     def end(self) -> None:
         """Ask the program to exit, then kill what is left and remove its files."""
         for channel in (self._twin, self._control):
             with contextlib.suppress(OSError):
-                channel.send(Done())
+                channel.send(Shutdown())
             channel.close()
-        if not self._gone and self._caught:  # before that it reads no requests
+        if not self.gone and self._reached_iter:  # before that it reads no requests
             reap(self.pid, LET_GO.seconds)
         kill_session(self.pid)
         self._remove_files()

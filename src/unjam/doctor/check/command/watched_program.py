@@ -1,4 +1,4 @@
-"""Runs a program as it is, and watches it from outside until it ends, fails, freezes or the time is up."""
+"""Runs an unmodified program, and watches it from outside until it ends, fails, freezes or runs out of time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,23 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from unjam.deadlines import ASK_AGAIN, EXIT, FOLLOW, GATHER, LET_GO
+from unjam.doctor.check.cleanup_process import WATCH_VARIABLE
 from unjam.doctor.check.command.assemble_watched import assemble_watched
-from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
-from unjam.doctor.check.command.program_looks import ProgramLooks
-from unjam.doctor.check.command.trial_watch import patience_factor
-from unjam.doctor.check.processes import Usage, child_command, kill_program, kill_session, of_program, pause, queued
+from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram, HidingHandlers
+from unjam.doctor.check.command.program_sampler import ProgramSampler
+from unjam.doctor.check.command.trial_watch import TrialTimeouts, timeout_factor
+from unjam.doctor.check.processes import (
+    Usage,
+    child_command,
+    kill_program,
+    kill_session,
+    pause,
+    program_processes,
+    seconds_queued,
+)
 from unjam.doctor.check.target.launch_watched import EDITS, REFUSED
-from unjam.doctor.check.target.observer import BRIEF, GO, HELD, VARIABLE, observed_environment
-from unjam.doctor.check.target.twin import Captured, Done, Gather, Measure, Release, Try
+from unjam.doctor.check.target.observer import MAY_END, STOP_EARLY, WAITS_AT_END, observed_environment
+from unjam.doctor.check.target.twin import ClosePipes, GatherFacts, RunTrial, Shutdown, StartMeasuring, TwinReady
 from unjam.doctor.check.target.twin_fork import SOCKET
 from unjam.doctor.check.trial.event_log import SUFFIX, progress
 from unjam.doctor.facts.scene import Scene
@@ -36,21 +45,22 @@ from unjam.system.children import reap
 from unjam.system.isolation.program_files import REAL, VIEW
 from unjam.system.memory_limits import available_memory
 from unjam.system.private_files import is_own_peer, own_folder
+from unjam.system.waiting import read_text
 
-# seconds without an event in which any program may do something else
+# a normal time without an event, in seconds
 QUIET = 1.0
-# seconds without an event after which waiting, or computing, processes are looked at
+# seconds without an event after which a program that waits, or computes, may be frozen
 WAITING, COMPUTING = 6.0, 20.0
-# the same before the first loader is used: the program prepares its data
+# the same before the first loader is used: the program may be preparing its data
 EARLY = 60.0
 LONGEST_START = 300.0
-# a program that uses more than this share of a processor computes
+# a program that uses more than this share of a processor counts as computing
 COMPUTES = 0.3
 RESERVE = 256 << 20
 
 
 class WatchedProgram(CapturedProgram):
-    """A program that runs as it is, and the twins of it that were forked on the way."""
+    """An unmodified program, and the twins that were forked from it while it ran."""
 
     def __init__(
         self,
@@ -59,44 +69,45 @@ class WatchedProgram(CapturedProgram):
         may_be_real: bool = False,
         stdin: bytes | None = None,
         edits: dict[str, str] | None = None,
-        brief: bool = False,
+        stop_early: bool = False,
     ) -> None:
+        """stop_early: each process of the program ends when it first uses a loader."""
         super().__init__(may_be_real=may_be_real)
         if edits and self.files.way != VIEW:
             self._remove_files()
             reap(self._cleanup.dismiss(), LET_GO.seconds)
-            raise CannotExamine(f"an edit can only be tried in an isolated view of the files ({self.files.reason})")
-        if brief:
-            with open(f"{self.folder}/{BRIEF}", "w", encoding="ascii"):
-                pass
+            reason = self.files.reason
+            raise CannotExamine(f"an edit can only be tried where the program's file writes are isolated ({reason})")
+        if stop_early:
+            _create(f"{self.folder}/{STOP_EARLY}")
         if edits:
             with open(f"{self.folder}/{EDITS}", "w", encoding="utf-8") as file:
                 json.dump(edits, file)
         self._unchanged = False
-        self._looks = ProgramLooks()
+        self._sampler = ProgramSampler()
         self._twins: list[Connection] = []
-        self._known: list[Captured] = []
+        self._known: list[TwinReady] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with own_folder(self.folder) as at:  # a long path does not fit into an address
+        with own_folder(self.folder) as at:  # the address of a socket must be short
             self._listener.bind(f"{at}/{SOCKET}")
         self._listener.listen(64)
         self._listener.settimeout(0)
-        self._held = self._released = False
-        self.interrupted = False  # by Ctrl-C, known after `follow`
-        self.pid = self._begin(command, stdin)
-        self._cleanup.note(self.pid)
+        self._waits_at_end = self._pipes_closed = False
+        self.interrupted = False  # by Ctrl-C; set by `watch`
+        self.pid = self._start_program(command, stdin)
+        self._cleanup.record_session(self.pid)
 
-    def _begin(self, command: list[str], stdin: bytes | None) -> int:
-        entry = f"{self.folder}/stdin"
-        with open(entry, "wb") as file:
+    def _start_program(self, command: list[str], stdin: bytes | None) -> int:
+        path = f"{self.folder}/stdin"
+        with open(path, "wb") as file:
             file.write(stdin or b"")
-        with open(f"{self.folder}/program.output", "wb") as output, open(entry, "rb") as words:
+        with open(f"{self.folder}/program.output", "wb") as output, open(path, "rb") as given:
             process = subprocess.Popen(
                 child_command("unjam.doctor.check.target.launch_watched", self.folder, *command),
-                stdin=words,
+                stdin=given,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=observed_environment({**self.files.environment(), VARIABLE: self.folder}),
+                env=observed_environment({**self.files.environment(), WATCH_VARIABLE: self.folder}),
                 start_new_session=True,
             )
         process.returncode = 0  # `reap` waits for it, not subprocess
@@ -104,17 +115,17 @@ class WatchedProgram(CapturedProgram):
 
     # -- watching ----------------------------------------------------------------------------------
 
-    def follow(self, seconds: float, tick: Callable[[], None], hurry: float = 1.0) -> Watched:
-        """Watch the program for about so many seconds of loading."""
+    def watch(self, seconds: float, tick: Callable[[], None], factor: float = 1.0) -> Watched:
+        """Watch the program for about this many seconds of loading. factor: for the timeouts."""
         began = time.monotonic()
         try:
-            outcome, code, scene = self._until_it_stops(seconds, tick, hurry)
+            outcome, code, scene = self._until_it_stops(seconds, tick, factor)
         except KeyboardInterrupt:
             self.interrupted = True
             outcome, code, scene = "stopped", None, self._scene() if self._has_begun() else None
-        refused = self._why_refused()
-        if refused:
-            raise CannotExamine(f"cannot protect your files from the program: {refused}")
+        if os.path.exists(refused := f"{self.folder}/{REFUSED}"):
+            reason = read_text(refused) or "unknown reason"
+            raise CannotExamine(f"cannot protect your files from the program: {reason}")
         self._await_twins()
         for one in self._alive():
             self.files.note_if_full(one.pid)
@@ -125,16 +136,16 @@ class WatchedProgram(CapturedProgram):
         return watched
 
     def first_loaders(self, seconds: float, tick: Callable[[], None]) -> list[WatchedProcess]:
-        """Wait until a brief run is at its first loader in each process; what it has is known then."""
+        """Wait until each process of a program with `stop_early` has used its first loader; return what is known then."""
         until = time.monotonic() + seconds
         while reap(self.pid, FOLLOW.seconds) is None and time.monotonic() < until:
             tick()
         return assemble_watched(self.folder)
 
     def _until_it_stops(
-        self, seconds: float, tick: Callable[[], None], hurry: float
+        self, seconds: float, tick: Callable[[], None], factor: float
     ) -> tuple[str, int | None, Scene | None]:
-        """Return the outcome, the exit code, and what the processes of a frozen program do."""
+        """Return the outcome, the exit code, and what the processes of a frozen program are doing."""
         began = changed = time.monotonic()
         size, loading = -1, 0.0
         cpu, looked = 0.0, 0.0
@@ -143,44 +154,44 @@ class WatchedProgram(CapturedProgram):
             self._take_twins()
             code = reap(self.pid, FOLLOW.seconds)
             now = time.monotonic()
-            if code is not None or self._is_held():
+            if code is not None or self._has_reached_end():
                 return "ended", code, None
             alive = self._alive()
             if not loading and self._has_begun():
                 loading = changed = now
-            self._looks.take([one for one in alive if one.pid in self._recorded()])
+            self._sampler.sample([one for one in alive if one.pid in self._recorded()])
             grown = progress(self.folder)
             if grown != size:
-                size, changed, cpu = grown, now, sum(one.cpu for one in alive) + queued(alive)
-            quiet, used = now - changed, sum(one.cpu for one in alive) + queued(alive) - cpu
+                size, changed, cpu = grown, now, sum(one.cpu for one in alive) + seconds_queued(alive)
+            quiet, used = now - changed, sum(one.cpu for one in alive) + seconds_queued(alive) - cpu
             free = available_memory()
             if (
                 (free is not None and free < RESERVE)
-                # a silence is followed to its end
+                # a silence that has begun is watched for longer
                 or (loading and now - loading > seconds + (COMPUTING + WAITING if quiet > QUIET else 0.0))
                 or (not loading and now - began > LONGEST_START)
             ):
                 return "stopped", None, None
-            patience = self._patience(alive, quiet, used, hurry if loading else None)
-            if quiet < QUIET or now - max(looked, changed) < patience:
+            timeout = self._timeout(alive, quiet, used, factor if loading else None)
+            if quiet < QUIET or now - max(looked, changed) < timeout:
                 continue
             looked = now
-            if not self._released and self._twins and used < COMPUTES * quiet:
-                self._release()
+            if not self._pipes_closed and self._twins and used < COMPUTES * quiet:
+                self._close_pipes_of_twins()
                 continue
             scene = self._scene()
             if scene is not None and (used < COMPUTES * quiet or _stuck_in_sample(scene)):
                 return "frozen", None, replace(scene, quiet=quiet)
 
-    def _patience(self, alive: list[Usage], quiet: float, used: float, hurry: float | None) -> float:
-        """How long it may be quiet. hurry: a factor; None: no loader is used yet, and imports take long on a busy disk."""
-        if hurry is None:
-            return LONGEST_START if used > 0.05 * quiet else EARLY * patience_factor(alive, quiet, WAITING)
+    def _timeout(self, alive: list[Usage], quiet: float, used: float, factor: float | None) -> float:
+        """How long it may be quiet. factor: None before the first loader is used: imports take long on a busy disk."""
+        if factor is None:
+            return LONGEST_START if used > 0.05 * quiet else EARLY * timeout_factor(alive, quiet, WAITING)
         if used > COMPUTES * quiet:
-            return COMPUTING * hurry
-        if self._released:
+            return COMPUTING * factor
+        if self._pipes_closed:
             return 1.0
-        return WAITING * hurry * patience_factor(alive, quiet, WAITING)
+        return WAITING * factor * timeout_factor(alive, quiet, WAITING)
 
     def _assembled(self, outcome: str, code: int | None, seconds: float) -> Watched:
         processes = assemble_watched(self.folder)
@@ -188,15 +199,8 @@ class WatchedProgram(CapturedProgram):
             outcome = "failed"
         for process in processes:
             process.exclusive = [one for one in process.exclusive if os.path.exists(f"/proc/{self.pid}/root{one.path}")]
-        return Watched(
-            outcome,
-            code,
-            seconds,
-            processes,
-            self.output(),
-            files_kept=self.files.way == REAL,
-            looks=self._looks.facts(),
-        )
+        kept, looks = self.files.way == REAL, self._sampler.facts()
+        return Watched(outcome, code, seconds, processes, self.output(), files_kept=kept, looks=looks)
 
     def _take_twins(self) -> None:
         take = self._listener.accept  # its timeout is 0: it never blocks
@@ -209,13 +213,13 @@ class WatchedProgram(CapturedProgram):
                 channel = Connection(connection.detach())
                 if channel.poll(GATHER.seconds):
                     known = pickle.loads(channel.recv_bytes())
-                    assert isinstance(known, Captured)
-                    self._cleanup.note(known.pid)
+                    assert isinstance(known, TwinReady)
+                    self._cleanup.record_session(known.pid)
                     self._twins.append(channel)
                     self._known.append(known)
 
     def _await_twins(self) -> None:
-        """Take the twins that were begun and have not connected yet."""
+        """Accept the twins that were forked and have not connected yet."""
         until = time.monotonic() + ASK_AGAIN.seconds
         while time.monotonic() < until:
             self._take_twins()
@@ -226,31 +230,27 @@ class WatchedProgram(CapturedProgram):
                 break
             pause(FOLLOW.seconds)
 
-    def _release(self) -> None:
-        """A twin holds copies of the program's pipes: without them the program may go on."""
-        self._released = True
+    def _close_pipes_of_twins(self) -> None:
+        """Close the copies of the program's pipes that twins hold: the program may be waiting for them."""
+        self._pipes_closed = True
         for twin in self._twins:
             with contextlib.suppress(OSError):
-                twin.send(Release())
+                twin.send(ClosePipes())
 
     def _has_begun(self) -> bool:
         return any(name.startswith("twin-") for name in os.listdir(self.folder)) or bool(self._twins)
 
-    def _is_held(self) -> bool:
-        try:
-            with open(f"{self.folder}/{HELD}", encoding="ascii") as file:
-                self._held = file.read() == str(self.pid)
-        except OSError:
-            self._held = False
-        return self._held
+    def _has_reached_end(self) -> bool:
+        self._waits_at_end = read_text(f"{self.folder}/{WAITS_AT_END}") == str(self.pid)
+        return self._waits_at_end
 
     def _alive(self) -> list[Usage]:
         """The program's processes, without twins and trials."""
         ours = {known.pid for known in self._known}
-        return [one for one in of_program(self.files.base) if one.pid not in ours and one.session not in ours]
+        return [one for one in program_processes(self.files.base) if one.pid not in ours and one.session not in ours]
 
     def _suspend(self) -> None:
-        """Stop what loads and trains; servers of the program go on, because trials may need them."""
+        """Stop the processes that load and train. The program's servers continue, because trials may need them."""
         recorded = self._recorded()
         for one in self._alive():
             if one.pid in recorded:
@@ -258,7 +258,7 @@ class WatchedProgram(CapturedProgram):
                     os.kill(one.pid, signal.SIGSTOP)
 
     def _recorded(self) -> set[int]:
-        """The processes that write events: those of Python that load or train."""
+        """The processes that write events: Python processes that load or train."""
         names = [name.removesuffix(SUFFIX) for name in os.listdir(self.folder) if name.endswith(SUFFIX)]
         return {int(name) for name in names if name.isdecimal()}
 
@@ -266,12 +266,11 @@ class WatchedProgram(CapturedProgram):
         found = families_of(self.pid)
         return observe(found[0]) if found else None
 
-    def finish(self, watched: Watched) -> None:
-        """Let a program that waits at its end go, and see whether it gets there."""
-        if not self._held:
+    def let_end(self, watched: Watched) -> None:
+        """Let a program that waits at its end exit, and check whether it does."""
+        if not self._waits_at_end:
             return
-        with open(f"{self.folder}/{GO}", "w", encoding="ascii"):
-            pass
+        _create(f"{self.folder}/{MAY_END}")
         self._dismiss_twins()
         if reap(self.pid, EXIT.seconds) is None:
             watched.scene = self._scene()
@@ -281,23 +280,25 @@ class WatchedProgram(CapturedProgram):
     # -- replay ------------------------------------------------------------------------------------
 
     @property
-    def captured(self) -> list[Captured]:
+    def captured(self) -> list[TwinReady]:
         """The twins, in the order of the loaders' first iter()."""
         return self._known
 
-    def attempt(self, number: int, plan: Plan, tries: object, patience: object, reserve: int) -> Trial:
+    def run_trial(
+        self, number: int, plan: Plan, handlers: HidingHandlers, timeouts: TrialTimeouts, reserve: int
+    ) -> Trial:
         """Run one trial."""
         if plan.in_place:
-            return Trial(plan, "refused", 0.0, note="the program itself has gone on")
-        return super().attempt(number, plan, tries, patience, reserve)  # type: ignore[arg-type]
+            return Trial(plan, "refused", 0.0, note="the program itself has continued")
+        return super().run_trial(number, plan, handlers, timeouts, reserve)
 
-    def _channel(self, request: Gather | Try | Measure) -> Connection:
+    def _channel(self, request: GatherFacts | RunTrial | StartMeasuring) -> Connection:
         return self._twins[request.number]
 
     def _dismiss_twins(self) -> None:
         for twin in self._twins:
             with contextlib.suppress(OSError):
-                twin.send(Done())
+                twin.send(Shutdown())
             twin.close()
         for known in self._known:
             if reap(known.pid, LET_GO.seconds) is None:
@@ -305,7 +306,7 @@ class WatchedProgram(CapturedProgram):
         self._twins, self._known = [], []
 
     def end(self) -> None:
-        """End what is left of the program and its twins, and remove its files."""
+        """Kill what is left of the program and its twins, and remove its files."""
         self._dismiss_twins()
         kill_program(self.files.base)
         kill_session(self.pid)
@@ -313,16 +314,14 @@ class WatchedProgram(CapturedProgram):
         self._remove_files()
         reap(self._cleanup.dismiss(), LET_GO.seconds)
 
-    def _why_refused(self) -> str:
-        try:
-            with open(f"{self.folder}/{REFUSED}", encoding="utf-8") as file:
-                return file.read() or "it cannot be made"
-        except OSError:
-            return ""
+
+def _create(path: str) -> None:
+    with open(path, "w", encoding="ascii"):
+        pass
 
 
 def _stuck_in_sample(scene: Scene) -> bool:
-    """Whether a process computes in one sample all the time."""
+    """Whether a process has been computing in the same sample."""
     return any(
         one.doing.stage in ("sample", "collate", "sampler") and one.same_sample and one.threads and one.thread.computes
         for one in scene.processes

@@ -1,6 +1,6 @@
-"""Runs the program under examination, in its own process, until its first iter(loader).
+"""Runs the examined program in its own process until its first iter(loader).
 
-There it forks a twin, and every sandbox is a fork of the twin.
+There it forks a twin. Every sandbox is a fork of the twin.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from types import FrameType
 from typing import Any
 
 from unjam.doctor.check.target import gather as facts
-from unjam.doctor.check.target.hook import Enough, Hook
+from unjam.doctor.check.target.first_iter_hook import FirstIterHook, StopProgram
 from unjam.doctor.check.target.twin import (
-    Caught,
-    Ended,
-    Snapshot,
-    Started,
-    Try,
+    FileSnapshot,
+    ProgramEnded,
+    ReachedIter,
+    RunTrial,
+    SandboxStarted,
     Twin,
+    capture,
     is_doctors,
-    moment_of,
     requests,
 )
 from unjam.doctor.check.trial import sandbox
@@ -35,26 +35,26 @@ MOST_LOADERS = 4
 
 
 class CaptureAgent:
-    """The doctor's code inside of the target process."""
+    """The doctor's code inside the target process."""
 
     def __init__(self, control: Connection, twins: Connection, files: ProgramFiles) -> None:
         self._control, self._files = control, files
         self._twins = twins
         self._environment = dict(os.environ)
-        self._hook = Hook(self._on_first_iter)
+        self._hook = FirstIterHook(self._on_first_iter)
 
     def watch(self) -> None:
-        """Catch the first iter() from now on."""
+        """Stop at the first iter() from now on."""
         self._hook.install()
 
     def run(self, program: Callable[[], Any]) -> None:
-        """Run a program to its first iter(); send `Ended` if it ends before that."""
+        """Run a program to its first iter(); send `ProgramEnded` if it ends before that."""
         self.watch()
         trace, code = "", 0
         try:
             self._protect_files()
             program()
-        except Enough:
+        except StopProgram:
             return
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1 if end.code else 0
@@ -63,7 +63,7 @@ class CaptureAgent:
             code, trace = 1, _program_traceback(error)
         if self._hook.open:
             with contextlib.suppress(OSError):
-                self._control.send(Ended(code, trace[-6000:]))
+                self._control.send(ProgramEnded(code, trace[-6000:]))
 
     def _protect_files(self) -> None:
         try:
@@ -74,8 +74,7 @@ class CaptureAgent:
 
     def examine(self, loaders: list[Any]) -> None:
         """Serve requests for loaders that no program iterates."""
-        frame = sys._getframe(1)  # noqa: SLF001 - the caller's frame
-        self._serve(loaders, frame)
+        self._serve(loaders, sys._getframe(1))  # noqa: SLF001 - the caller's frame
 
     def _on_first_iter(self, loader: Any, frame: FrameType) -> None:
         loaders = [loader]
@@ -83,22 +82,22 @@ class CaptureAgent:
             if len(loaders) < MOST_LOADERS and not any(_alike(other, known) for known in loaders):
                 loaders.append(other)
         self._serve(loaders, frame)
-        raise Enough(0)
+        raise StopProgram(0)
 
     def _serve(self, loaders: list[Any], frame: FrameType) -> None:
         self._hook.open = False
-        snapshot = Snapshot(self._files, self._files.snapshot("twin"))
+        snapshot = FileSnapshot(self._files, self._files.snapshot("twin"))
         made = [self._hook.made.get(one) for one in loaders]
-        moment = moment_of(loaders, made, frame, self._environment, snapshot)
+        captured = capture(loaders, made, frame, self._environment, snapshot)
         if os.fork() == 0:
             try:
-                Twin(moment, self._twins).serve()
+                Twin(captured, self._twins).serve()
             finally:
                 os._exit(0)
-        self._control.send(Caught(len(loaders)))
+        self._control.send(ReachedIter(len(loaders)))
         for wanted in requests(self._control):
-            if isinstance(wanted, Try):
-                self._control.send(Started(os.getpid()))
+            if isinstance(wanted, RunTrial):
+                self._control.send(SandboxStarted(os.getpid()))
                 sandbox.run_trial(loaders[wanted.number], wanted.setup, facts.roots_of(loaders[wanted.number]))
             return
 
@@ -112,7 +111,7 @@ def _program_traceback(error: BaseException) -> str:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether examining both loaders would show the same."""
+    """Whether examining both loaders would give the same result."""
     return one is other or (
         one.dataset is other.dataset and one.num_workers == other.num_workers and one.collate_fn is other.collate_fn
     )

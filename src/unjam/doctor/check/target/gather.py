@@ -1,4 +1,4 @@
-"""Gathers facts about a captured loader and its process, in a fork so that nothing is disturbed."""
+"""Gathers facts about a captured loader and its process, in a fork, so that the program is not affected."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from unjam.doctor.check.inventory import Inventory, open_files
-from unjam.doctor.check.target import openers
+from unjam.doctor.check.inventory import Inventory, module_file, open_files
+from unjam.doctor.check.randomness import Randomness
+from unjam.doctor.check.target import file_events
+from unjam.doctor.check.target.observer import length_of
 from unjam.doctor.check.trial.sandbox import UNJAM, is_unjams
 from unjam.doctor.facts.case import Crossing, LoaderFacts, ProcessFacts, ThreadFacts
+from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.source import class_place, where_set
 from unjam.doctor.facts.trial import Place
 from unjam.loader.ship.pickle_culprit import Culprit, find_culprit
@@ -44,27 +47,28 @@ def roots_of(loader: Any) -> dict[str, Any]:
 
 def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) -> LoaderFacts:
     """The loader's options."""
-    from torch.utils.data import IterableDataset  # noqa: PLC0415 - imported by the program
+    import torch.multiprocessing  # noqa: PLC0415 - imported by the program
+    from torch.utils.data import IterableDataset  # noqa: PLC0415 - as above
     from torch.utils.data._utils.collate import default_collate, default_convert  # noqa: PLC0415 - as above
 
     from unjam.loader.transport.collating import is_default  # noqa: PLC0415 - as above
 
     context = loader.multiprocessing_context
     ours = is_unjams(loader)
-    own_way = UNJAM if ours else multiprocessing.get_start_method()
-    method = context.get_start_method() if context is not None else own_way
+    default = UNJAM if ours else multiprocessing.get_start_method()
+    method = context.get_start_method() if context is not None else default
     dataset, sampler = loader.dataset, loader.sampler
     inner = getattr(loader.batch_sampler, "sampler", sampler)
     return LoaderFacts(
         kind=type(loader).__name__,
         driver="unjam" if ours else "torch",
         dataset=type(dataset).__qualname__.rpartition(".")[2],
-        dataset_place=class_place(type(dataset)) if is_users(_file(type(dataset))) else None,
+        dataset_place=class_place(type(dataset)) if is_users(module_file(type(dataset))) else None,
         iterable=isinstance(dataset, IterableDataset),
-        length=_length(dataset),
-        batch_size=loader.batch_size
-        if loader.batch_size is not None
-        else getattr(loader.batch_sampler, "batch_size", None),
+        length=length_of(dataset),
+        batch_size=getattr(loader.batch_sampler, "batch_size", None)
+        if loader.batch_size is None
+        else loader.batch_size,
         num_workers=loader.num_workers,
         start_method=method,
         prefetch_factor=loader.prefetch_factor or 2,
@@ -79,8 +83,8 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
         worker_init_place=_function_place(loader.worker_init_fn),
         made_at=made_at,
         iterated_at=iterated_at,
-        sharing=_sharing(),
-        batches=_length(loader),
+        sharing=str(torch.multiprocessing.get_sharing_strategy()),
+        batches=length_of(loader),
         order_repeats=_order_repeats(inner, loader.batch_sampler),
         list_reused=_list_reused(loader.batch_sampler),
         main_class=type(dataset).__module__ == "__main__",
@@ -89,15 +93,12 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
 
 
 def _bypassed(dataset: Any) -> tuple[str, str, Place | None] | None:
-    """Whether a base class's __getitems__ gives other samples than the __getitem__ of a derived class."""
+    """Whether a base class's __getitems__ returns other samples than the __getitem__ of a derived class."""
     order = type(dataset).__mro__
     single = next((kind for kind in order if "__getitem__" in vars(kind)), None)
     whole = next((kind for kind in order if "__getitems__" in vars(kind)), None)
     if single is None or whole is None or order.index(single) >= order.index(whole):
         return None
-    from unjam.doctor.check.randomness import Randomness  # noqa: PLC0415 - rare
-    from unjam.doctor.facts.digest import digest  # noqa: PLC0415 - as above
-
     randomness = Randomness({})
     wanted = list(range(min(3, len(dataset))))
     try:
@@ -157,10 +158,6 @@ def _list_reused(sampler: Any) -> bool:
         return False
 
 
-def _file(kind: type) -> str:
-    return getattr(sys.modules.get(kind.__module__), "__file__", None) or "<ipynb>"
-
-
 def _name(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__qualname__
 
@@ -170,23 +167,10 @@ def _function_place(function: Any) -> Place | None:
     return Place(code.co_filename, code.co_firstlineno) if code is not None and is_users(code.co_filename) else None
 
 
-def _length(obj: Any) -> int | None:
-    try:
-        return len(obj)
-    except Exception:  # noqa: BLE001 - no length, or computing it fails
-        return None
-
-
-def _sharing() -> str:
-    import torch.multiprocessing  # noqa: PLC0415 - as above
-
-    return str(torch.multiprocessing.get_sharing_strategy())
-
-
 def threads_now(inventory: Inventory) -> tuple[ThreadFacts, ...]:
     """The other Python threads, their stacks, and the loader's locks that their code can reach."""
     frames = sys._current_frames()  # noqa: SLF001 - the only way
-    # this function's frame would refer to itself, and keep all of its callers' variables until the next garbage collection
+    # this function's own frame: a reference cycle would keep all its callers' variables until the next garbage collection
     frames.pop(threading.get_ident(), None)
     locks = {id(found.obj): path for path, found in inventory.found.items() if hasattr(found.obj, "acquire")}
     found = []
@@ -213,8 +197,8 @@ def _reachable(frame: FrameType) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Facts that only the program's process has at the moment of capture; a fork has no threads."""
+class ProcessSnapshot:
+    """Facts that only the program's own process knows, at the time of the capture; a fork has no threads."""
 
     threads: tuple[ThreadFacts, ...]
     native_threads: int
@@ -222,13 +206,13 @@ class Moment:
     accelerator: str | None  # in a fork, torch denies that the program uses one
 
 
-def moment(loader: Any) -> Moment:
-    """Read these facts now; call it in the program's process."""
+def process_snapshot(loader: Any) -> ProcessSnapshot:
+    """Read these facts now; to be called in the program's process."""
     facts = fork_safety.look()
-    return Moment(threads_now(Inventory(roots_of(loader))), facts.native_threads, _pools(), facts.accelerator)
+    return ProcessSnapshot(threads_now(Inventory(roots_of(loader))), facts.native_threads, _pools(), facts.accelerator)
 
 
-def process_facts(moment: Moment, environment: Mapping[str, str]) -> ProcessFacts:
+def process_facts(snapshot: ProcessSnapshot, environment: Mapping[str, str]) -> ProcessFacts:
     """Facts about the process and the machine."""
     import torch  # noqa: PLC0415 - imported by the program
 
@@ -239,23 +223,25 @@ def process_facts(moment: Moment, environment: Mapping[str, str]) -> ProcessFact
         cpus=limits.processors(),
         python=platform.python_version(),
         torch=str(torch.__version__),
-        threads=moment.threads,
-        native_threads=moment.native_threads,
-        pools=moment.pools,
-        accelerator=moment.accelerator,
+        threads=snapshot.threads,
+        native_threads=snapshot.native_threads,
+        pools=snapshot.pools,
+        accelerator=snapshot.accelerator,
         shm_free=free,
         descriptors=most,
         descriptors_used=used,
         memory=available_memory(),
         temporary=tempfile.gettempdir(),
         interactive=not os.path.isfile(getattr(main, "__file__", "") or ""),
-        opened={target: place for target in open_files().values() if (place := openers.line_of(target)) is not None},
-        idle_variables=thread_variables.read_by_nobody(_suspects(environment)),
-        late_variables=_late_variables(environment, moment.pools),
+        opened={
+            target: place for target in open_files().values() if (place := file_events.line_of(target)) is not None
+        },
+        idle_variables=thread_variables.read_by_nobody(_possibly_unread(environment)),
+        late_variables=_late_variables(environment, snapshot.pools),
     )
 
 
-def _suspects(environment: Mapping[str, str]) -> dict[str, str]:
+def _possibly_unread(environment: Mapping[str, str]) -> dict[str, str]:
     found = thread_variables.set_by_program(environment)
     for name, value in environment.items():
         head = name.partition("_")[0]
@@ -318,7 +304,7 @@ def crossings(roots: Mapping[str, Any]) -> tuple[Crossing, ...]:
 
 
 class _Starting:
-    """Stands for a process that is being started and can receive descriptors."""
+    """Imitates a process that is being started and can receive descriptors."""
 
     sentinel = -1
 

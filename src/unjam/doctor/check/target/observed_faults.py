@@ -1,22 +1,28 @@
-"""Records what goes wrong beside the samples: threads and helper processes that end with an exception, limits, seeds."""
+"""Records faults outside of the samples: exceptions that end threads and processes, batches that cannot be pickled, seeds."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import threading
+import time
 from types import ModuleType
 from typing import Any
 
 from unjam.doctor.check.randomness import Randomness
-from unjam.doctor.check.target.observer import Observer, place_fields, worker_number
-from unjam.doctor.check.trial.exception_words import words_of
+from unjam.doctor.check.target.observer import Observer, place_fields
+from unjam.doctor.check.trial.event_log import exception_fields, worker_number
+from unjam.doctor.facts.faults import Ended, LostBatch, Seeded
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.file_owner import is_users
 from unjam.system.import_hook import after_import
 
 MOST_SEEDS = 300
+
+# generators that were seeded since this was cleared: their states right after it, and the line
+latest_seeds: dict[str, tuple[str, Place]] = {}
 
 
 def record_faults(observer: Observer) -> None:
@@ -24,11 +30,17 @@ def record_faults(observer: Observer) -> None:
     _record_threads(observer)
     after_import("multiprocessing.process", functools.partial(_record_processes, observer=observer))
     after_import("torch.distributed.distributed_c10d", functools.partial(_record_ranks, observer=observer))
-    after_import("multiprocessing.queues", functools.partial(_record_lost, observer=observer))
+    after_import("multiprocessing.queues", functools.partial(_record_lost_batches, observer=observer))
     seeds = _Seeds(observer)
     after_import("random", lambda module: seeds.patch(module, "seed", "random.seed"))
     after_import("numpy.random", lambda module: seeds.patch(module, "seed", "numpy.random.seed"))
     after_import("torch.random", lambda module: seeds.patch(module, "manual_seed", "torch.manual_seed"))
+
+
+def _record_end(observer: Observer, what: str, name: str, error: BaseException) -> None:
+    fields = exception_fields(error)
+    del fields["trace"]
+    observer.record(Ended(what, name, os.getpid(), **fields, at=time.monotonic()))
 
 
 def _record_threads(observer: Observer) -> None:
@@ -37,7 +49,7 @@ def _record_threads(observer: Observer) -> None:
     def hook(given: Any) -> None:
         with contextlib.suppress(Exception):
             if given.exc_value is not None and given.thread is not None:
-                observer.write("ended", what="thread", name=given.thread.name, **words_of(given.exc_value))
+                _record_end(observer, "thread", given.thread.name, given.exc_value)
         before(given)
 
     threading.excepthook = hook
@@ -55,7 +67,7 @@ def _record_processes(module: ModuleType, *, observer: Observer) -> None:
                 run()
             except BaseException as error:
                 with contextlib.suppress(Exception):
-                    observer.write("ended", what="process", name=this.name, **words_of(error))
+                    _record_end(observer, "process", this.name, error)
                 raise
 
         with contextlib.suppress(Exception):
@@ -65,37 +77,33 @@ def _record_processes(module: ModuleType, *, observer: Observer) -> None:
     module.BaseProcess._bootstrap = bootstrapped  # noqa: SLF001
 
 
-# generators that were seeded since this was cleared: their states right after it, and the line
-latest: dict[str, tuple[str, Place]] = {}
-
-
-def _record_lost(module: ModuleType, *, observer: Observer) -> None:
-    """Record what a queue's feeder thread could not pickle: whoever waits for it waits for ever."""
-    told = module.Queue._on_queue_feeder_error  # noqa: SLF001 - the hook for such errors
+def _record_lost_batches(module: ModuleType, *, observer: Observer) -> None:
+    """Record what a queue's feeder thread could not pickle: a process that waits for it waits for ever."""
+    handle_error = module.Queue._on_queue_feeder_error  # noqa: SLF001 - the hook for such errors
 
     def lost(error: BaseException, sent: Any) -> Any:
         is_exception = isinstance(sent, tuple) and any(type(one).__name__ == "ExceptionWrapper" for one in sent)
         with contextlib.suppress(Exception):
             if not is_exception:  # one that cannot be pickled is seen where it was raised
-                observer.write("lost", worker=worker_number(), **_culprit(sent), **words_of(error))
-        return told(error, sent)
+                fields = exception_fields(error)
+                del fields["trace"]
+                observer.record(LostBatch(worker_number(), *_culprit(sent), **fields))
+        return handle_error(error, sent)
 
     module.Queue._on_queue_feeder_error = staticmethod(lost)  # noqa: SLF001 - as above
 
 
-def _culprit(sent: Any) -> dict[str, str]:
+def _culprit(sent: Any) -> tuple[str, str]:
     """The part of a batch that cannot be pickled: its path and its type."""
     from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - rare
 
     from unjam.loader.ship.pickle_culprit import find_culprit  # noqa: PLC0415 - as above
 
-    batch = sent[1] if isinstance(sent, tuple) and len(sent) == 2 else sent
-
     def attempt(part: object) -> None:
         ForkingPickler.dumps(part)
 
-    found = find_culprit("batch", batch, attempt)
-    return {"path": found.path, "kind": found.type_name} if found is not None else {"path": "", "kind": ""}
+    found = find_culprit("batch", sent[1] if isinstance(sent, tuple) and len(sent) == 2 else sent, attempt)
+    return (found.path, found.type_name) if found is not None else ("", "")
 
 
 class _Seeds:
@@ -119,46 +127,38 @@ class _Seeds:
                         self._note(shown, place)
             return answer
 
-        for owner in (module, sys.modules.get("torch")):
-            if getattr(owner, name, None) is function:
-                vars(owner)[name] = seeded
+        _replace(function, name, seeded, module, sys.modules.get("torch"))
 
     def _note(self, what: str, place: Place) -> None:
         generator = what.rpartition(".")[0]
-        latest[generator] = (Randomness({}).states().get(generator, ""), place)
+        latest_seeds[generator] = (Randomness({}).states().get(generator, ""), place)
         if self._count < MOST_SEEDS:
             self._count += 1
-            self._observer.write("seeded", what=what, worker=worker_number(), file=place.file, line=place.line)
+            self._observer.record(Seeded(what, place, os.getpid(), worker_number(), time.monotonic()))
 
 
 def _record_ranks(module: ModuleType, *, observer: Observer) -> None:
-    """Note who asks for the rank before there is a group of ranks: the answer is that of a single process."""
-    told: set[Place] = set()
+    """Record which lines ask for the rank before the process group exists: the answer is that of a single process."""
+    known: set[Place] = set()
     is_initialized = module.is_initialized
 
     @functools.wraps(is_initialized)
     def asked() -> Any:
         answer = is_initialized()
-        if not answer and len(told) < MOST_SEEDS and observer.active:
+        if not answer and len(known) < MOST_SEEDS and observer.active:
             with contextlib.suppress(Exception):
                 caller = sys._getframe(1)  # noqa: SLF001 - the caller's frame
                 place = users_place(caller)
-                if place is not None and place not in told and is_users(caller.f_code.co_filename):
-                    told.add(place)
-                    observer.write("rank_asked", file=place.file, line=place.line)
+                if place is not None and place not in known and is_users(caller.f_code.co_filename):
+                    known.add(place)
+                    observer.write("rank_asked", **place_fields(place))
         return answer
 
-    for owner in (module, sys.modules.get("torch.distributed")):
-        if getattr(owner, "is_initialized", None) is is_initialized:
-            vars(owner)["is_initialized"] = asked
+    _replace(is_initialized, "is_initialized", asked, module, sys.modules.get("torch.distributed"))
 
 
-def limit_set(observer: Observer, arguments: tuple[Any, ...], frame: Any) -> None:
-    """Record a call of `resource.setrlimit`."""
-    import resource  # noqa: PLC0415 - it was imported by the program
-
-    kind, values = arguments[0], arguments[-1]
-    name = next(
-        (name for name in dir(resource) if name.startswith("RLIMIT_") and getattr(resource, name) == kind), str(kind)
-    )
-    observer.write("limit", name=name, value=int(values[0]), **place_fields(frame))
+def _replace(function: Any, name: str, patched: Any, *owners: ModuleType | None) -> None:
+    """Put a patched function into every module that has the original under this name."""
+    for owner in owners:
+        if getattr(owner, name, None) is function:
+            vars(owner)[name] = patched

@@ -1,6 +1,6 @@
 """Records the loaders of a process: what each draws, delivers and costs, epoch by epoch.
 
-At a loader's first iter(), a twin of the process is forked for the trials.
+At a loader's first iter(), it forks a twin of the process for the trials.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from dataclasses import replace
 from types import FrameType, ModuleType
 from typing import Any
 
-from unjam.doctor.check import growing
-from unjam.doctor.check.target import held, mappings, openers
-from unjam.doctor.check.target.hook import is_probe
-from unjam.doctor.check.target.observed_synchronisations import SynchronisationObserver
-from unjam.doctor.check.target.observed_transfers import TransferObserver
-from unjam.doctor.check.target.observer import Observer, place_fields, rank
-from unjam.doctor.check.target.surroundings import Surroundings
+from unjam.doctor.check.resource_usage import containers, resources
+from unjam.doctor.check.target import file_events
+from unjam.doctor.check.target.describe_loader import composed_at, describe, fingerprint, generators, plain_index
+from unjam.doctor.check.target.device_observer import DeviceObserver
+from unjam.doctor.check.target.first_iter_hook import is_probe
+from unjam.doctor.check.target.mapped_files import record_mapped_files
+from unjam.doctor.check.target.observer import Observer, current_folder, length_of, place_fields, rank, users_line
+from unjam.doctor.check.target.outside_state import OutsideState
 from unjam.doctor.facts.digest import unreadable
 from unjam.doctor.facts.recording import encode
 from unjam.doctor.facts.trial import Place, users_place
+from unjam.doctor.facts.watched import Moment
 from unjam.system.by_identity import ByIdentity
 
 MOST_INDICES = 20_000
-MEASURE = 0.4  # seconds between two looks at what this process holds
-PROGRESS = 0.002  # seconds between two events about progress
+MEASURE_EVERY = 0.4  # seconds between two readings of what this process holds
+PROGRESS_EVERY = 0.002  # seconds between two events about progress
 
 
 class Epoch:
@@ -49,7 +51,7 @@ class Epoch:
         self.began = time.monotonic()
         self.steps = self.steps_then = observer.steps
         self.grad = False
-        self.told = self.measured = 0.0
+        self.last_progress = self.last_moment = 0.0
         self.over = False
         self.before: dict[str, str] = {}
         self.changed: list[str] = []  # what the dataset holds that the program changed meanwhile
@@ -63,8 +65,8 @@ class LoaderRecord:
         self.number, self.made = number, made
         self.epochs = self.batches = 0  # batches: of the passes that are over
         self.current: Epoch | None = None
-        self.surroundings: Surroundings | None = None
-        self.told = False
+        self.outside: OutsideState | None = None
+        self.is_described = False
 
 
 class LoaderObserver:
@@ -75,79 +77,72 @@ class LoaderObserver:
         self._records: ByIdentity[LoaderRecord] = ByIdentity()
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
         self._tokens: ByIdentity[int] = ByIdentity()
-        self._generators: list[Any] = []  # kept, so that no other object gets the number of one
+        self._generators: list[Any] = []  # kept alive, because they are numbered by identity
         self._count = self._last_token = 0
         self._pid = os.getpid()
-        self._transfers = TransferObserver(observer)
-        self.synchronisations = SynchronisationObserver(observer)
+        self.device = DeviceObserver(observer)
 
-    # -- what the program does ---------------------------------------------------------------------
+    # -- called by the patches ---------------------------------------------------------------------
 
     def made(self, loader: Any, frame: FrameType | None) -> None:
         """The program created a loader."""
         if not self._observer.active or is_probe(loader):
             return
         self._in_this_process()
+        self._add(loader, users_place(frame))
+
+    def _add(self, loader: Any, made: Place | None) -> LoaderRecord:
         self._count += 1
-        self._records.put(loader, LoaderRecord(self._count, users_place(frame)))
+        record = LoaderRecord(self._count, made)
+        self._records.put(loader, record)
+        return record
 
     def begins(self, iterator: Any, loader: Any, frame: FrameType | None) -> None:
         """The program begins a pass: a new iterator, or a persistent one for another epoch."""
         if not self._observer.active or is_probe(loader):
             return
         self._in_this_process()
-        record = self._records.get(loader)
-        if record is None:
-            self._count += 1
-            record = LoaderRecord(self._count, None)
-            self._records.put(loader, record)
+        record = self._records.get(loader) or self._add(loader, None)
         observer = self._observer
-        self._look_at_mappings()
-        if not record.told:
-            record.told = True
+        # files that became shorter than their mappings must not be read
+        unreadable[:] = [True] if record_mapped_files(observer) else []
+        if not record.is_described:
+            record.is_described = True
             self._describe(loader, record, frame)
             from unjam.doctor.check.target.twin_fork import fork_twin  # noqa: PLC0415 - torch is imported by now
 
-            if (
-                not observer.brief
-                and fork_twin(observer, loader, record.made, frame, record.number)
-                and not observer.captured
-            ):
+            forked = not observer.stops_early and fork_twin(observer, loader, record.made, frame, record.number)
+            if forked and not observer.captured:
                 observer.captured = True
                 atexit.register(observer.ended)  # runs before what was registered earlier
         self._close(record.current)
         epoch = record.current = Epoch(record, record.epochs, observer)
         record.epochs += 1
-        if record.surroundings is None:
-            record.surroundings = Surroundings(loader.dataset, loader.collate_fn)
-        epoch.before = {**held.fingerprint(loader.dataset), **record.surroundings.read()}
+        if record.outside is None:
+            record.outside = OutsideState(loader.dataset, loader.collate_fn)
+        epoch.before = {**fingerprint(loader.dataset), **record.outside.read()}
         iterator.unjam_epoch = epoch
         self._open.add(iterator)
         # an iterator that is dropped before its end
         weakref.finalize(iterator, self._dropped, epoch, os.getpid()).atexit = False
         observer.write(
-            "begin", loader=record.number, e=epoch.number, expected=_length(loader), held=epoch.before, folder=_cwd(),
-            pid=os.getpid(), **place_fields(frame),
+            "begin", loader=record.number, e=epoch.number, expected=length_of(loader), held=epoch.before,
+            folder=current_folder(), **place_fields(users_place(frame)),
         )  # fmt: skip
-        if observer.brief:
+        if observer.stops_early:
             os._exit(0)
-        self._transfers.patch()
-        self.synchronisations.patch()
-
-    def _look_at_mappings(self) -> None:
-        """Note the files that have become shorter than their mappings, before anything reads them."""
-        unreadable[:] = [True] if mappings.tell(self._observer) else []
+        self.device.patch()
 
     def seeded(self, iterator: Any) -> None:
-        """The iterator is made: its seed names its workers' logs."""
-        epoch = getattr(iterator, "unjam_epoch", None)
+        """Record the seed of a new iterator: it links the logs of its workers to it."""
+        epoch = _epoch_of(iterator)
         if epoch is not None:
             seed = getattr(iterator, "_base_seed", 0)
             self._observer.write("seed", loader=epoch.loader.number, e=epoch.number, seed=int(seed or 0))
 
     def drew(self, iterator: Any, index: Any, seconds: float) -> None:
-        """The sampler gave the next index or batch of indices."""
-        epoch = getattr(iterator, "unjam_epoch", None)
+        """The sampler returned the next index or batch of indices."""
+        epoch = _epoch_of(iterator)
         if epoch is None:
             return
         epoch.sampling += seconds
@@ -155,11 +150,11 @@ class LoaderObserver:
         found = [*index] if batch else [index]
         epoch.draws += len(found)
         if len(epoch.drawn) < MOST_INDICES:
-            epoch.drawn.extend(held.plain_index(one) for one in found)
+            epoch.drawn.extend(map(plain_index, found))
 
     def got(self, iterator: Any, waited: float) -> None:
         """The program got a batch."""
-        epoch = getattr(iterator, "unjam_epoch", None)
+        epoch = _epoch_of(iterator)
         if epoch is None:
             return
         epoch.batches += 1
@@ -170,43 +165,41 @@ class LoaderObserver:
             epoch.unused = epoch.batches - 1
         if epoch.batches == 1:
             epoch.first = waited
-            epoch.grad = _grad_enabled()
+            epoch.grad = bool(sys.modules["torch"].is_grad_enabled())
         else:
             epoch.waited += waited
         now = time.monotonic()
-        if now - epoch.told > PROGRESS:
-            epoch.told = now
+        if now - epoch.last_progress > PROGRESS_EVERY:
+            epoch.last_progress = now
             self._observer.write(
                 "got", loader=epoch.loader.number, e=epoch.number, n=epoch.batches, steps=self._observer.steps - epoch.steps,
                 waited=epoch.waited, first=epoch.first, sampling=epoch.sampling, s=now - epoch.began,
             )  # fmt: skip
-
-        if now - epoch.measured > MEASURE:
-            epoch.measured = now
-            frame = sys._getframe(2)  # noqa: SLF001 - who asked for the batch
-            self._observer.write(
-                "moment", loader=epoch.loader.number, e=epoch.number, n=epoch.batches, worker=-1, held=growing.containers(frame),
-                **growing.resources(), **openers.busiest(),
-            )  # fmt: skip
+        if now - epoch.last_moment > MEASURE_EVERY:
+            epoch.last_moment = now
+            used, held = resources(), containers(sys._getframe(2))  # noqa: SLF001 - the frame that asked for the batch
+            line = file_events.busiest_line()
+            moment = Moment(-1, epoch.batches, used.get("memory", 0), used.get("descriptors", 0), held, line)
+            self._observer.record(moment, loader=epoch.loader.number, e=epoch.number)
 
     def finished(self, iterator: Any) -> None:
         """The pass is over: all batches were delivered."""
-        epoch = getattr(iterator, "unjam_epoch", None)
+        epoch = _epoch_of(iterator)
         if epoch is not None:
             if getattr(iterator, "_num_workers", 0):
-                now = held.fingerprint(iterator._dataset)  # noqa: SLF001 - torch's name
+                now = fingerprint(iterator._dataset)  # noqa: SLF001 - torch's name
                 epoch.changed = [path for path, value in now.items() if epoch.before.get(path, value) != value]
             self._close(epoch, done=True)
 
     def raised(self, iterator: Any, stage: str, error: BaseException) -> None:
         """The program gets an exception instead of a batch."""
-        epoch = getattr(iterator, "unjam_epoch", None)
-        where = {"loader": epoch.loader.number, "e": epoch.number} if epoch is not None else {}
+        epoch = _epoch_of(iterator)
+        where = {"loader": epoch.loader.number, "epoch": epoch.number} if epoch is not None else {}
         self._observer.failed(stage, error, **where)
 
     def open_passes(self) -> list[tuple[int, int, int, int]]:
-        """The passes that go on: loader, pass, batches of it, batches of all passes of the loader."""
-        open_now = [getattr(one, "unjam_epoch", None) for one in list(self._open)]
+        """The unfinished passes: loader, pass, batches of it, batches of all passes of the loader."""
+        open_now = map(_epoch_of, list(self._open))
         return [
             (one.loader.number, one.number, one.batches, one.loader.batches + one.batches)
             for one in open_now
@@ -214,52 +207,53 @@ class LoaderObserver:
         ]
 
     def close_all(self) -> None:
-        """The process ends: write what is known of unfinished passes."""
+        """Record the unfinished passes: the process ends."""
         if os.getpid() == self._pid:
             for iterator in list(self._open):
-                self._close(getattr(iterator, "unjam_epoch", None))
+                self._close(_epoch_of(iterator))
 
     def _dropped(self, epoch: Epoch, pid: int) -> None:
         if os.getpid() == pid:
             with self._observer.safely():
                 self._close(epoch)
 
-    # -- what is written ---------------------------------------------------------------------------
+    # -- recording ---------------------------------------------------------------------------------
 
     def _close(self, epoch: Epoch | None, *, done: bool = False) -> None:
         if epoch is None or epoch.over:
             return
         epoch.over = True
         epoch.loader.batches += epoch.batches
-        self._transfers.tell()
-        self.synchronisations.tell()
+        self.device.record_counts()
         observer = self._observer
         observer.write(
             "epoch", loader=epoch.loader.number, e=epoch.number, done=done, batches=epoch.batches, draws=epoch.draws,
             indices=epoch.drawn, order=zlib.crc32(repr(epoch.drawn).encode()), waited=epoch.waited, first=epoch.first,
             s=time.monotonic() - epoch.began,
-            # after the last batch of a pass that was broken off, steps belong to others
+            # steps after the last batch of an unfinished pass do not belong to it
             steps=(observer.steps if done else epoch.steps_then) - epoch.steps, grad=epoch.grad, rank=rank(),
             changed=epoch.changed, unused=epoch.unused, sampling=epoch.sampling,
             optimizer=epoch.optimizer or (observer.optimizer if done and observer.steps > epoch.steps else 0),
-            **growing.resources(),
+            **resources(),
         )  # fmt: skip
 
     def _describe(self, loader: Any, record: LoaderRecord, frame: FrameType | None) -> None:
         with self._observer.safely():
-            record.surroundings = Surroundings(loader.dataset, loader.collate_fn)
+            record.outside = OutsideState(loader.dataset, loader.collate_fn)
+            thread = threading.current_thread()
             about = replace(
-                held.describe(loader, self._token),
-                generators=[self._number(one) for one in held.generators(loader)],
-                unused=record.surroundings.unused(loader.dataset),
-                files=sorted(record.surroundings.files),
-                thread="" if _in_main_thread() else threading.current_thread().name,
+                describe(loader, self._token),
+                generators=[self._number(one) for one in generators(loader)],
+                unused=record.outside.unused(loader.dataset),
+                files=sorted(record.outside.files),
+                thread="" if thread is threading.main_thread() else thread.name,
             )
             made = {"made_file": record.made.file, "made_line": record.made.line} if record.made else {}
-            self._observer.write("loader", loader=record.number, about=encode(about), **made, **place_fields(frame))
+            at = place_fields(users_place(frame))
+            self._observer.write("loader", loader=record.number, about=encode(about), **made, **at)
 
     def _token(self, obj: Any) -> int:
-        """A number for an object that no other object of this process gets."""
+        """A number that identifies an object of this process."""
         token = self._tokens.get(obj)
         if token is None:
             self._last_token += 1
@@ -280,32 +274,13 @@ class LoaderObserver:
             self._open.clear()
 
 
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except Exception:  # noqa: BLE001 - a stream has none
-        return None
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
-
-
-def _grad_enabled() -> bool:
-    import torch  # noqa: PLC0415 - the program has imported it
-
-    return bool(torch.is_grad_enabled())
+def _epoch_of(iterator: Any) -> Epoch | None:
+    epoch: Epoch | None = getattr(iterator, "unjam_epoch", None)
+    return epoch
 
 
 def patch_datasets(module: ModuleType) -> None:
-    """Note where the program puts datasets together or takes parts of them."""
+    """Note where the program concatenates datasets or takes subsets of them."""
     for kind in (module.Subset, module.ConcatDataset):
         init = kind.__init__
 
@@ -313,9 +288,8 @@ def patch_datasets(module: ModuleType) -> None:
         def made(this: Any, *args: Any, _init: Any = init, **kwargs: Any) -> None:
             _init(this, *args, **kwargs)
             with contextlib.suppress(Exception):
-                place = users_place(sys._getframe(1))  # noqa: SLF001 - the caller's frame
-                if place is not None:
-                    held.made.put(this, place)
+                if (place := users_line()) is not None:
+                    composed_at.put(this, place)
 
         kind.__init__ = made
 
@@ -334,7 +308,7 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
         try:
             init(this, *args, **kwargs)
         except Exception as error:
-            observer.failed("constructor", error, **place_fields(sys._getframe(1)))  # noqa: SLF001
+            observer.failed("constructor", error, place=users_line())
             raise
         with contextlib.suppress(Exception):
             watch.made(this, sys._getframe(1))  # noqa: SLF001
@@ -344,7 +318,7 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
         try:
             return iterate(this)
         except Exception as error:
-            observer.failed("iter", error, **place_fields(sys._getframe(1)))  # noqa: SLF001
+            observer.failed("iter", error, place=users_line())
             raise
 
     @functools.wraps(begin)
@@ -383,7 +357,7 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
 
     @functools.wraps(take)
     def taken(this: Any) -> Any:
-        idle, asked = watch.synchronisations.is_idle(), time.monotonic()
+        idle, asked = watch.device.is_idle(), time.monotonic()
         try:
             batch = take(this)
         except StopIteration:
@@ -397,7 +371,7 @@ def patch_loaders(module: ModuleType, observer: Observer) -> None:  # noqa: PLR0
             waited = time.monotonic() - asked
             watch.got(this, waited)
             if idle:
-                watch.synchronisations.loaded(waited)
+                watch.device.loaded(waited)
         return batch
 
     loader.__init__, loader.__iter__ = made, iterated

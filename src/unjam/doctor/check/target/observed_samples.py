@@ -1,8 +1,8 @@
 """Records samples where they are loaded: in a worker, or in the program without workers.
 
-Looking at a sample costs time: its hash and the states of the random generators. We look at all
-samples while that costs little, then at every second, every fourth and so on, chosen by a hash of
-the index, so that every worker, epoch and rank looks at the same ones.
+Examining a sample takes time: we hash it and the states of the random generators. We examine all samples
+while that costs little, then every second, every fourth and so on. A hash of the index selects them, so
+every worker, epoch and rank examines the same ones.
 """
 
 from __future__ import annotations
@@ -19,35 +19,42 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from unjam.doctor.check.growing import resources
 from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.randomness import Randomness
-from unjam.doctor.check.target import held, mappings, observed_faults, openers, reach
-from unjam.doctor.check.target.left_held import HeldThings
-from unjam.doctor.check.target.observer import Observer, worker_number
-from unjam.doctor.check.target.openers import collect_no_more, collect_opened
-from unjam.doctor.check.target.surroundings import Surroundings
+from unjam.doctor.check.resource_usage import resources
+from unjam.doctor.check.target import error_context, file_events, observed_faults
+from unjam.doctor.check.target.describe_loader import fingerprint, plain_index
+from unjam.doctor.check.target.file_events import SampleFiles
+from unjam.doctor.check.target.held_resources import HeldResources
+from unjam.doctor.check.target.mapped_files import record_mapped_files
+from unjam.doctor.check.target.observer import Observer
+from unjam.doctor.check.target.outside_state import OutsideState
+from unjam.doctor.check.trial.event_log import worker_number
+from unjam.doctor.check.trial.recorded_dataset import RecordedBatches, RecordedDataset, RecordedStream
 from unjam.doctor.facts.digest import digest, signature, weigh
+from unjam.doctor.facts.faults import LeftHeld, RewrittenFile, WrittenFile
+from unjam.doctor.facts.watched import Moment, WatchedSample
+from unjam.system.waiting import read_text
 
-SHARE = 0.03  # of the loading time that looking may take
-MOST_LOOKS = 3000
-SURE = 24  # samples of each epoch that are looked at in any case
-TELL_EVERY = 0.05
+SHARE = 0.03  # of the loading time that examining samples may take
+MOST_EXAMINED = 3000
+ALWAYS_EXAMINED = 24  # samples of each epoch
+WRITE_EVERY = 0.05
 MOST_LEFT = 200
 MOST_SIGNED = 4000  # samples of a stream, in each worker and epoch
-MEASURE = 0.4
+MEASURE_EVERY = 0.4
 
 
 @dataclass(slots=True)
-class _Noted:
-    """How things were before a sample was loaded."""
+class _Before:
+    """The state before a sample was loaded."""
 
-    looked: bool = False
-    states: dict[str, str] = field(default_factory=dict)
-    read: int = 0
+    is_examined: bool = False
+    states: dict[str, str] = field(default_factory=dict)  # of the generators
+    read: int = 0  # bytes
     held: dict[str, int] = field(default_factory=dict)
-    sent: dict[int, int] = field(default_factory=dict)
-    files: list[str] = field(default_factory=list)
+    traffic: dict[int, int] = field(default_factory=dict)  # of each connection, in bytes
+    files: SampleFiles | None = None
 
 
 class SampleObserver:
@@ -57,77 +64,70 @@ class SampleObserver:
         self.observer = observer
         self.pid = os.getpid()
         self.fetchers = 0
-        self.position = 0
-        self._level = self._looks = 0
-        self._looking = 0.0
+        self._level = self._examined = 0
+        self._examining = 0.0  # seconds
         self._began = time.perf_counter()
-        self._told = 0.0
         self._sum: dict[str, Any] = {}
-        self._fresh = True
-        self._sure, self._step = SURE, 1  # looks left in this epoch, whatever they cost
+        self._first_of_epoch = self._first = True
+        self._always, self._step = ALWAYS_EXAMINED, 1  # samples left in this epoch to examine in any case
         self._randomness: Randomness | None = None
-        self._surroundings: Surroundings | None = None
-        self._things: HeldThings | None = None
-        self._told_left = self._loads = self._batches = self._signed = 0
-        self._measured = 0.0
+        self._outside: OutsideState | None = None
+        self._held: HeldResources | None = None
+        self._left = self._loads = self._batches = self._signed = 0
+        self._last_write = self._last_moment = self._last_mapped = 0.0
         self._written: set[tuple[str, bool]] = set()
-        self._mapped = 0.0
-        self._first = True
         self._connections: dict[int, str] = {}
         self._writable: dict[str, int] = {}  # open for writing before this worker began: path -> size
 
     def begins(self, fetcher: Any) -> None:
-        """A worker begins an epoch, or the program without workers."""
+        """A worker, or the program without workers, begins an epoch."""
         began = time.perf_counter()
-        self._tell()  # what is left of the epoch before
+        self._write_counts()  # what is left of the epoch before
         self.fetchers += 1
-        self.position = 0
-        self._fresh = True
-        self._sure, self._signed = SURE, 0
+        self._first_of_epoch = True
+        self._always, self._signed = ALWAYS_EXAMINED, 0
+        number = worker_number()
+        first_in_worker = number >= 0 and self.fetchers == 1
         with contextlib.suppress(Exception):
-            self._step = max(1, len(fetcher.dataset) // SURE)
+            self._step = max(1, len(fetcher.dataset) // ALWAYS_EXAMINED)
         with contextlib.suppress(Exception):
             inventory = Inventory({"dataset": fetcher.dataset, "collate_fn": fetcher.collate_fn})
             self._randomness = Randomness(inventory.generators())
-            if worker_number() >= 0 and self.fetchers == 1:
-                files = reach.writable_files(inventory)
-                self._connections = reach.inherited_connections(inventory)
-                self._writable = files if files and reach.writes(fetcher.dataset) else {}
-        number = worker_number()
+            if first_in_worker:
+                files = error_context.writable_files(inventory)
+                self._connections = error_context.inherited_connections(inventory)
+                self._writable = files if files and error_context.writes(fetcher.dataset) else {}
         with contextlib.suppress(Exception):
-            if number >= 0 and self.fetchers == 1:
-                reach.note_start()
-            self._things = HeldThings(fetcher.dataset, fetcher.collate_fn)
-        if self._surroundings is None or number < 0:
-            self._surroundings = Surroundings(fetcher.dataset, fetcher.collate_fn)
-        fields: dict[str, Any] = {"e": self.fetchers - 1, "held": self._held(fetcher.dataset)}
+            if first_in_worker:
+                error_context.note_open_descriptors()
+            self._held = HeldResources(fetcher.dataset, fetcher.collate_fn)
+        if self._outside is None or number < 0:
+            self._outside = OutsideState(fetcher.dataset, fetcher.collate_fn)
+        fields: dict[str, Any] = {"e": self.fetchers - 1, "held": self._state(fetcher.dataset)}
         if number >= 0:
             fields["base"] = sys.modules["torch.utils.data._utils.worker"].get_worker_info().seed - number
-            if self.fetchers == 1:
-                # runs when the worker ends
-                multiprocessing.util.Finalize(self, SampleObserver.ends, args=(self, fetcher.dataset), exitpriority=10)
+        if first_in_worker:
+            # runs when the worker ends
+            multiprocessing.util.Finalize(self, SampleObserver.ends, args=(self, fetcher.dataset), exitpriority=10)
         self.observer.write("fetcher", worker=number, **fields)
-        self._looking += time.perf_counter() - began
+        self._examining += time.perf_counter() - began
 
     def ends(self, dataset: Any) -> None:
         """The worker ends."""
-        self._tell()
+        self._write_counts()
         for path, size in self._writable.items():
-            place = openers.line_of(path)
-            if reach.size_of(path) > size:
-                at = {"file": place.file, "line": place.line} if place is not None else {}
-                self.observer.write("written", path=path, worker=worker_number(), **at)
-        self.observer.write("fetched", worker=worker_number(), e=self.fetchers - 1, held=self._held(dataset))
+            if error_context.size_of(path) > size:
+                self.observer.record(WrittenFile(path, os.getpid(), worker_number(), file_events.line_of(path)))
+        self.observer.write("fetched", worker=worker_number(), e=self.fetchers - 1, held=self._state(dataset))
 
-    def _held(self, dataset: Any) -> dict[str, str]:
-        around = self._surroundings.read() if self._surroundings is not None else {}
-        return {**held.fingerprint(dataset), **around}
+    def _state(self, dataset: Any) -> dict[str, str]:
+        return {**fingerprint(dataset), **(self._outside.read() if self._outside is not None else {})}
 
     def sample(self, index: Any, load: Callable[[], Any]) -> Any:
-        """Load one sample, and perhaps look at it."""
-        noted, raised = _Noted(), ""
+        """Load one sample, and perhaps examine it."""
+        before, raised = _Before(), ""
         with self.observer.safely():
-            self._note(noted, index)
+            self._read_state(before, index)
         began = time.perf_counter()
         try:
             sample = load()
@@ -136,51 +136,51 @@ class SampleObserver:
         except BaseException as error:
             raised = type(error).__qualname__
             if isinstance(error, (Exception, SystemExit)):
-                self.observer.failed(
-                    "sample", error, i=str(index)[:200], worker=worker_number(), fetcher=self.fetchers - 1,
-                    files=openers.read_only(),
-                )  # fmt: skip
+                files = tuple(before.files.read) if before.files is not None else ()
+                self.observer.failed("sample", error, index=str(index)[:200], worker=worker_number(), files=files)
             raise
         finally:
             took = time.perf_counter() - began
             with self.observer.safely():
-                self._note_after(noted, index, raised)
+                self._record_effects(before, index, raised)
         with self.observer.safely():
-            self._count(noted, index, sample, took)
+            self._count(before, index, sample, took)
         return sample
 
-    def _note(self, noted: _Noted, index: Any) -> None:
-        """Note how things are before the sample is loaded."""
-        noted.looked = self._looks_at(index)
-        noted.states = self._states() if noted.looked else {}
-        noted.read = _bytes_read() if noted.looked else 0
-        noted.held = self._things.read() if self._things is not None else {}
+    def _read_state(self, before: _Before, index: Any) -> None:
+        """Read the state before the sample is loaded."""
+        before.is_examined = self._is_selected(index)
+        before.states = self._generator_states() if before.is_examined else {}
+        before.read = _bytes_read() if before.is_examined else 0
+        before.held = self._held.read() if self._held is not None else {}
         now = time.monotonic()
-        if now - self._mapped > MEASURE:
-            self._mapped = now
-            mappings.tell(self.observer)
-        observed_faults.latest.clear()
-        openers.begin_sample()
-        noted.sent = {fd: reach.traffic(fd) for fd in self._connections}
-        noted.files = collect_opened() if noted.looked else []
+        if now - self._last_mapped > MEASURE_EVERY:
+            self._last_mapped = now
+            record_mapped_files(self.observer)
+        observed_faults.latest_seeds.clear()
+        before.traffic = {fd: error_context.traffic(fd) for fd in self._connections}
+        before.files = file_events.begin_sample(collects=before.is_examined)
 
-    def _note_after(self, noted: _Noted, index: Any, raised: str) -> None:
-        """Write down what the sample did beside being loaded."""
-        collect_no_more()
-        self._tell_written()
-        for fd in [fd for fd, before in noted.sent.items() if reach.traffic(fd) > before]:
-            self.observer.write("asked", target=self._connections.pop(fd), worker=worker_number(), pid=os.getpid())
-        if self._things is not None and self._loads < 2:
+    def _record_effects(self, before: _Before, index: Any, raised: str) -> None:
+        """Record what loading the sample wrote, which connections it used, and what it did not release."""
+        file_events.end_sample()
+        self._record_written(before)
+        for fd in [fd for fd, sent in before.traffic.items() if error_context.traffic(fd) > sent]:
+            self.observer.write("used_connection", target=self._connections.pop(fd))
+        if self._held is not None and self._loads < 2:
             self._loads += 1
-            self._things.find()
-        if self._things is not None and self._told_left < MOST_LEFT:
-            self._tell_left(self._things.left(noted.held), index, raised)
+            self._held.find()
+        if self._held is not None and self._left < MOST_LEFT:
+            for path, kind, place in self._held.not_released(before.held):
+                self._left += 1
+                at, name = time.monotonic(), str(index)[:200]
+                self.observer.record(LeftHeld(path, kind, name, worker_number(), os.getpid(), place, raised, at))
 
-    def _count(self, noted: _Noted, index: Any, sample: Any, took: float) -> None:
-        """Count a sample that was loaded, and perhaps look at it."""
+    def _count(self, before: _Before, index: Any, sample: Any, took: float) -> None:
+        """Count a sample that was loaded, and perhaps examine it."""
         if self._first:
             self._first = False
-            mappings.tell(self.observer)
+            record_mapped_files(self.observer)
         now, known = time.perf_counter(), self._sum
         known["n"] = known.get("n", 0) + 1
         known["s"] = known.get("s", 0.0) + took
@@ -190,79 +190,74 @@ class SampleObserver:
             self._signed += 1
             with contextlib.suppress(Exception):
                 known.setdefault("q", []).append(signature(sample))
-        if noted.looked:
+        if before.is_examined:
             with contextlib.suppress(Exception):
-                self._look(index, sample, noted.states, took, _bytes_read() - noted.read, noted.files)
-            self._looking += time.perf_counter() - now
-        elif now - self._told > TELL_EVERY:
-            self._tell()
+                self._examine(before, index, sample, took)
+            self._examining += time.perf_counter() - now
+        elif now - self._last_write > WRITE_EVERY:
+            self._write_counts()
 
-    def _tell_left(self, left: list[tuple[str, str, Any]], index: Any, raised: str) -> None:
-        """Write down what the sample took and did not give back."""
-        for path, kind, place in left:
-            self._told_left += 1
-            at = {"file": place.file, "line": place.line} if place is not None else {}
-            self.observer.write(
-                "left", path=path, kind=kind, i=str(index)[:200], worker=worker_number(), pid=os.getpid(), raised=raised, **at
-            )  # fmt: skip
-
-    def _looks_at(self, index: Any) -> bool:
-        if self._looks > MOST_LOOKS:
+    def _is_selected(self, index: Any) -> bool:
+        """Whether to examine a sample."""
+        if self._examined > MOST_EXAMINED:
             return False
         number = zlib.crc32(str(index).encode())
-        if self._fresh:
-            self._fresh = False
+        if self._first_of_epoch:
+            self._first_of_epoch = False
             return True
-        if self._sure and number % self._step == 0:
-            self._sure -= 1
+        if self._always and number % self._step == 0:
+            self._always -= 1
             return True
-        if self._looks > 24 and self._looking > SHARE * (time.perf_counter() - self._began):
+        if self._examined > 24 and self._examining > SHARE * (time.perf_counter() - self._began):
             self._level += 1
-            self._began, self._looking = time.perf_counter(), 0.0
+            self._began, self._examining = time.perf_counter(), 0.0
         return number & ((1 << self._level) - 1) == 0
 
-    def _states(self) -> dict[str, str]:
+    def _generator_states(self) -> dict[str, str]:
         try:
             return self._randomness.states() if self._randomness is not None else {}
         except Exception:  # noqa: BLE001 - a generator that cannot be read
             return {}
 
-    def _look(self, index: Any, sample: Any, before: dict[str, str], took: float, read: int, files: list[str]) -> None:
-        self._looks += 1
+    def _examine(self, before: _Before, index: Any, sample: Any, took: float) -> None:
+        """Record a sample's hash, the generators that it used, and the files that it read."""
+        self._examined += 1
+        read = _bytes_read() - before.read
         whole, leaves = digest(sample)
-        after = self._states()
-        drew = {name: state for name, state in before.items() if after.get(name) != state}
-        seeded = observed_faults.latest
+        after = self._generator_states()
+        seeds = observed_faults.latest_seeds
         # seeded, and nothing drawn from it since: the state is still that of the seed
-        idle = {name: place for name, (state, place) in seeded.items() if after.get(name) == state}
-        self.observer.write(
-            "sample", i=held.plain_index(index) if not str(index).startswith("#") else str(index), e=self.fetchers - 1,
-            worker=worker_number(), d=whole, l=leaves, drew={name: one for name, one in drew.items() if name not in idle},
-            seeded=sorted(seeded), idle={name: [place.file, place.line] for name, place in idle.items()},
-            s=round(took, 6), none=sample is None,
-            read=read, files=files[:8], size=weigh(sample)[0] or len(repr(sample)[:10_000]),
-        )  # fmt: skip
+        idle = {name: place for name, (state, place) in seeds.items() if after.get(name) == state}
+        drew = {n: state for n, state in before.states.items() if after.get(n) != state and n not in idle}
+        shown = str(index) if str(index).startswith("#") else plain_index(index)
+        size = weigh(sample)[0] or len(repr(sample)[:10_000])
+        files = tuple(before.files.opened) if before.files is not None else ()
+        fact = WatchedSample(
+            shown, worker_number(), whole, leaves, drew, took, read, size, files, tuple(sorted(seeds)), idle
+        )
+        self.observer.record(fact, e=self.fetchers - 1, worker=fact.worker)
 
-    def _tell_written(self) -> None:
-        """Write down the files that this sample wrote, and whether it read them again."""
-        for path, place, is_read in openers.written():
+    def _record_written(self, before: _Before) -> None:
+        """Record the files that this sample wrote, and whether it read them again."""
+        written = before.files.written if before.files is not None else {}
+        for path, (place, is_read) in written.items():
             key = path, is_read
             if worker_number() >= 0 and key not in self._written and len(self._written) < MOST_LEFT:
                 self._written.add(key)
-                at = {"file": place.file, "line": place.line} if place is not None else {}
-                self.observer.write(
-                    "rewritten", path=path, worker=worker_number(), pid=os.getpid(), locks=openers.locks, read=is_read, **at
-                )  # fmt: skip
+                fact = RewrittenFile(path, os.getpid(), worker_number(), place, file_events.locks, is_read)
+                self.observer.record(fact)
 
-    def _tell(self) -> None:
+    def _write_counts(self) -> None:
         if self._sum:
-            self._told = time.perf_counter()
+            self._last_write = time.perf_counter()
             self.observer.write("loaded", worker=worker_number(), e=self.fetchers - 1, **self._sum)
-            if self._told - self._measured > MEASURE and worker_number() >= 0:
-                self._measured = self._told
-                self.observer.write(
-                    "moment", e=self.fetchers - 1, n=self._batches, worker=worker_number(), **resources(), **openers.busiest()
+            if self._last_write - self._last_moment > MEASURE_EVERY and worker_number() >= 0:
+                self._last_moment = self._last_write
+                used = resources()
+                moment = Moment(
+                    worker_number(), self._batches, used.get("memory", 0), used.get("descriptors", 0), {}, file_events.busiest_line()
                 )  # fmt: skip
+                self.observer.record(moment, e=self.fetchers - 1)
             self._sum = {}
 
     def collate(self, function: Callable[[Any], Any], samples: Any) -> Any:
@@ -271,45 +266,43 @@ class SampleObserver:
         try:
             batch = function(samples)
         except Exception as error:
-            self.observer.failed("collate", error, worker=worker_number(), fetcher=self.fetchers - 1)
+            self.observer.failed("collate", error, worker=worker_number())
             raise
         now = time.perf_counter()
         self._sum["c"] = self._sum.get("c", 0.0) + now - began
         self._sum["b"] = self._sum.get("b", 0) + 1
         self._batches += 1
-        if now - self._told > TELL_EVERY:
-            self._tell()
+        if now - self._last_write > WRITE_EVERY:
+            self._write_counts()
         return batch
 
 
 def _bytes_read() -> int:
-    """The bytes that this process has read from files, pipes and sockets."""
-    try:
-        with open("/proc/self/io", "rb") as file:
-            return int(file.readline().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
+    """The number of bytes that this process has read from files, pipes and sockets."""
+    words = read_text("/proc/self/io").split()
+    return int(words[1]) if words else 0
 
 
 def patch_fetchers(module: ModuleType, observer: Observer) -> None:
     """Patch torch's two fetchers."""
-    here: list[SampleObserver] = []
+    in_worker: SampleObserver | None = None
 
-    def state(fetcher: Any) -> SampleObserver:
-        """The samples of this fetcher; a process without workers may use several in turns."""
-        known = getattr(fetcher, "unjam_samples", None)
+    def observer_of(fetcher: Any) -> SampleObserver:
+        """The observer of a fetcher: a worker has one for all its epochs, other processes one for each fetcher."""
+        nonlocal in_worker
+        known: SampleObserver | None = getattr(fetcher, "unjam_samples", None)
         if known is None or known.pid != os.getpid():
-            own = worker_number() >= 0
-            known = here[-1] if own and here and here[-1].pid == os.getpid() else SampleObserver(observer)
-            here[:] = [known] if own else here
-            fetcher.unjam_samples = known
+            is_worker = worker_number() >= 0
+            reused = in_worker if is_worker and in_worker is not None and in_worker.pid == os.getpid() else None
+            known = fetcher.unjam_samples = reused or SampleObserver(observer)
+            in_worker = known if is_worker else in_worker
         return known
 
     for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):  # noqa: SLF001 - torch's names
-        _patch_init(kind, state)
+        _patch_init(kind, observer, observer_of)
 
 
-def _patch_init(kind: Any, state: Callable[[Any], SampleObserver]) -> None:
+def _patch_init(kind: Any, observer: Observer, observer_of: Callable[[Any], SampleObserver]) -> None:
     make = kind.__init__
 
     @functools.wraps(make)
@@ -317,53 +310,19 @@ def _patch_init(kind: Any, state: Callable[[Any], SampleObserver]) -> None:
         try:
             make(this, *args, **kwargs)
         except Exception as error:
-            state(this).observer.failed("made", error, worker=worker_number())
+            observer.failed("made", error, worker=worker_number())
             raise
-        here = state(this)
-        with here.observer.safely():
-            if not here.observer.active:
+        here = observer_of(this)
+        with observer.safely():
+            if not observer.active:
                 return
             here.begins(this)
             this.collate_fn = functools.partial(here.collate, this.collate_fn)
             if hasattr(this, "dataset_iter"):
-                this.dataset_iter = _Stream(this.dataset_iter, here)
+                this.dataset_iter = RecordedStream(this.dataset_iter, here.sample)
             elif not getattr(this.dataset, "__getitems__", None) or type(this.dataset).__module__.startswith("torch."):
-                this.dataset = _Samples(this.dataset, here)
+                this.dataset = RecordedDataset(this.dataset, here.sample)
             else:
-                this.dataset = _Batches(this.dataset, here)
+                this.dataset = RecordedBatches(this.dataset, here.sample)
 
     kind.__init__ = made
-
-
-class _Samples:
-    """Stands for a dataset in torch's fetcher."""
-
-    def __init__(self, dataset: Any, here: SampleObserver) -> None:
-        self._dataset, self._here = dataset, here
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._here.sample(index, functools.partial(self._dataset.__getitem__, index))
-
-
-class _Batches(_Samples):
-    """The same, for a dataset that loads whole batches."""
-
-    def __getitems__(self, wanted: Any) -> Any:
-        name = ",".join(str(one) for one in list(wanted)[:8])
-        return self._here.sample(name, functools.partial(self._dataset.__getitems__, wanted))
-
-
-class _Stream:
-    """Stands for the iterator of a stream."""
-
-    def __init__(self, inner: Any, here: SampleObserver) -> None:
-        self._inner, self._here = inner, here
-
-    def __iter__(self) -> _Stream:
-        return self
-
-    def __next__(self) -> Any:
-        here = self._here
-        sample = here.sample(f"#{here.position}", functools.partial(next, self._inner))
-        here.position += 1
-        return sample

@@ -1,7 +1,7 @@
-"""Observes the loaders of a program while it runs unmodified, in each of its processes.
+"""Observes the loaders of an unmodified program while it runs, in each of its processes.
 
 `begin` runs at the start of every interpreter of the program. Forked processes inherit the patches.
-Nothing here may raise into the program or change what it does.
+Nothing here may raise an exception into the program or change its behaviour.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any
 from unjam.deadlines import HOLD_END, WATCH_TRIAL
 from unjam.doctor.check.cleanup_process import WATCH_VARIABLE
 from unjam.doctor.check.processes import pause
-from unjam.doctor.check.trial.event_log import EventLog
-from unjam.doctor.check.trial.exception_words import words_of
-from unjam.doctor.facts.trial import users_place
+from unjam.doctor.check.trial.event_log import EventLog, exception_fields, worker_number
+from unjam.doctor.facts.faults import WatchedFailure
+from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.by_identity import ByIdentity
 from unjam.system.import_hook import after_import
 from unjam.system.isolation import redirect
 from unjam.system.isolation.program_files import ProgramFiles
 from unjam.system.isolation.redirect import SITE
 from unjam.system.private_files import own_folder
+from unjam.system.waiting import read_text
 
-VARIABLE = WATCH_VARIABLE
-HELD, GO, LEADER = "held", "go", "leader"
-BRIEF = "brief"
+# files in the folder of the program: its first process; this process waits at its end; it may end; see `Observer.stops_early`
+LEADER, WAITS_AT_END, MAY_END, STOP_EARLY = "leader", "waits-at-end", "may-end", "stop-early"
 
 
 class Observer:
@@ -46,7 +46,7 @@ class Observer:
         self.known_optimizers = 0
         self.captured = False  # a twin of this process exists
         self.active = True
-        self.brief = os.path.exists(f"{folder}/{BRIEF}")  # a process ends when it uses its first loader
+        self.stops_early = os.path.exists(f"{folder}/{STOP_EARLY}")  # each process ends when it first uses a loader
         # each loader in use: its number, the number of the pass, batches so far, and batches of all passes
         self.open_passes: Callable[[], list[tuple[int, int, int, int]]] = list
         self._log: EventLog | None = None
@@ -54,14 +54,20 @@ class Observer:
 
     def write(self, event: str, /, **fields: Any) -> None:
         """Append an event to this process's log."""
-        with contextlib.suppress(Exception):  # the program must go on, whatever happens here
+        with contextlib.suppress(Exception):  # an error here must not stop the program
             if self.active:
                 self._own_log().write(event, **fields)
 
+    def record(self, fact: Any, /, **fields: Any) -> None:
+        """Append a fact to this process's log."""
+        with contextlib.suppress(Exception):  # as above
+            if self.active:
+                self._own_log().record(fact, **fields)
+
     def stop(self) -> None:
-        """Observe no more: this process has become a twin."""
+        """Stop observing: this process has become a twin."""
         self.active = False
-        os.environ.pop(VARIABLE, None)
+        os.environ.pop(WATCH_VARIABLE, None)
         if redirect.VARIABLE in os.environ:
             return  # new interpreters of a trial must redirect files too
         rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != SITE]
@@ -73,62 +79,62 @@ class Observer:
         log = self._log
         if log is None or log.pid != os.getpid():
             self.captured = False
-            with own_folder(self.folder) as at:  # this process may outlive the doctor, and the folder
+            with own_folder(self.folder) as at:  # this process may outlive the doctor and the folder
                 log = self._log = EventLog(self.folder, worker_number(), at)
             main = sys.modules.get("__main__")
             log.write(
                 "process", parent=os.getppid(), rank=rank(), script=str(getattr(main, "__file__", "") or ""),
-                folder=_folder(), argv=[str(word)[:200] for word in sys.argv[:8]],
+                folder=current_folder(), argv=[str(word)[:200] for word in sys.argv[:8]],
             )  # fmt: skip
         return log
 
     @contextlib.contextmanager
     def safely(self) -> Iterator[None]:
-        """Run our own code: an error in it is written down, and the program goes on."""
+        """Run the observer's own code: an error in it is logged, and the program continues."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - as said
-            self.write("observer", **words_of(error))
+        except Exception as error:  # noqa: BLE001 - see the docstring
+            self.write("observer", **exception_fields(error))
 
     def failed(self, stage: str, error: BaseException, **fields: Any) -> None:
-        """Record an exception on its way through us."""
+        """Record an exception that passes through the observer. `fields`: those of WatchedFailure."""
         with contextlib.suppress(Exception):
-            from unjam.doctor.check.target.reach import facts_of  # noqa: PLC0415 - needs an inventory
+            from unjam.doctor.check.target.error_context import context_of  # noqa: PLC0415 - needs an inventory
 
             known = {}
             with contextlib.suppress(Exception):
-                known = facts_of(error)
+                known = context_of(error)
             thread = threading.current_thread()
             if thread is not threading.main_thread():
                 known["thread"] = thread.name
-            self.write("failed", stage=stage, pid=os.getpid(), **{**words_of(error), **known, **fields})
+            values = {**exception_fields(error), "at": time.monotonic(), "pid": os.getpid(), **known, **fields}
+            self.record(WatchedFailure(stage=stage, **values))
 
     def ended(self) -> None:
-        """The interpreter ends: record the exception that ends it, then wait until the trials are done.
+        """Record the exception that ends the interpreter, if any, then wait until the trials are done.
 
         The program's servers and temporary folders must exist as long as trials run.
         """
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        fields = words_of(error) if isinstance(error, BaseException) else {}
-        self.write("end", **fields)
+        self.write("end")
+        if isinstance(error, BaseException):
+            self.record(WatchedFailure("end", **exception_fields(error), at=time.monotonic()))
         with contextlib.suppress(OSError, ValueError, TypeError), own_folder(self.folder) as at:
             ProgramFiles.load(at).note_if_full()
         if not self.captured or not self._is_leader():
             return
         with contextlib.suppress(OSError), own_folder(self.folder) as at:
-            with open(f"{at}/{HELD}", "w", encoding="ascii") as file:
+            with open(f"{at}/{WAITS_AT_END}", "w", encoding="ascii") as file:
                 file.write(str(os.getpid()))
             until = time.monotonic() + HOLD_END.seconds
-            while time.monotonic() < until and not os.path.exists(f"{at}/{GO}"):
+            while time.monotonic() < until and not os.path.exists(f"{at}/{MAY_END}"):
                 pause(WATCH_TRIAL.seconds)
 
     def _is_leader(self) -> bool:
-        """Whether this is the first process: others, such as ranks, are waited for by it."""
-        try:
-            with own_folder(self.folder) as at, open(f"{at}/{LEADER}", encoding="ascii") as file:
-                return file.read() == str(os.getpid())
-        except OSError:
-            return False
+        """Whether this is the program's first process, which waits for the others, such as ranks."""
+        with contextlib.suppress(OSError), own_folder(self.folder) as at:
+            return read_text(f"{at}/{LEADER}") == str(os.getpid())
+        return False
 
 
 def observed_environment(variables: dict[str, str]) -> dict[str, str]:
@@ -139,21 +145,18 @@ def observed_environment(variables: dict[str, str]) -> dict[str, str]:
     return {**os.environ, **variables, "PYTHONPATH": SITE + (os.pathsep + path if path else "")}
 
 
-def place_fields(frame: Any) -> dict[str, Any]:
-    """The user's line at or above a frame, as fields of an event."""
-    place = users_place(frame)
+def users_line() -> Place | None:
+    """The innermost line of the user's code on this thread's stack."""
+    return users_place(sys._getframe(1))  # noqa: SLF001 - the only way
+
+
+def place_fields(place: Place | None) -> dict[str, Any]:
+    """A line as fields of an event."""
     return {"file": place.file, "line": place.line} if place is not None else {}
 
 
-def worker_number() -> int:
-    """The number of this loader worker; -1 in any other process."""
-    module = sys.modules.get("torch.utils.data._utils.worker")
-    info = module.get_worker_info() if module is not None else None
-    return info.id if info is not None else -1
-
-
 def rank() -> int | None:
-    """The rank of this process among those that train together."""
+    """The rank of this process in its distributed job; None outside of one."""
     distributed = sys.modules.get("torch.distributed")
     with contextlib.suppress(Exception):
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -162,25 +165,34 @@ def rank() -> int | None:
     return int(text) if text.isdecimal() and "WORLD_SIZE" in os.environ else None
 
 
-def _folder() -> str:
+def current_folder() -> str:
+    """The current folder; empty if it was removed."""
     try:
         return os.getcwd()
     except OSError:
         return ""
 
 
+def length_of(obj: Any) -> int | None:
+    """The length of an object; None if it has none, or if computing it fails."""
+    try:
+        return len(obj)
+    except Exception:  # noqa: BLE001 - the user's code
+        return None
+
+
 def begin() -> None:
     """Register the patches for when the program imports torch."""
-    folder = os.environ.get(VARIABLE, "")
+    folder = os.environ.get(WATCH_VARIABLE, "")
     try:
         with own_folder(folder):
             observer = Observer(folder)
     except OSError:
         return  # the doctor is gone
     atexit.register(_at_exit, observer)
-    from unjam.doctor.check.target.deeds import record_deeds  # noqa: PLC0415 - needs this module
+    from unjam.doctor.check.target.file_events import record_file_events  # noqa: PLC0415 - needs this module
 
-    record_deeds(observer)
+    record_file_events(observer)
     from unjam.doctor.check.target.observed_faults import record_faults  # noqa: PLC0415 - as above
 
     record_faults(observer)

@@ -67,7 +67,7 @@ def examine_object(agent: CaptureAgent, target: str) -> None:
     """
     agent.watch()
     found = find_object(target)
-    loaders = [_loader(one) for one in _several(found)]
+    loaders = [_as_loader(one) for one in _loaders_in(found)]
     if not loaders:
         raise SystemExit(f"{target} is a {type(found).__name__}: neither a DataLoader nor a Dataset")
     agent.examine(loaders)
@@ -101,7 +101,7 @@ def find_object(target: str) -> Any:
     return found
 
 
-def _several(found: Any) -> list[Any]:
+def _loaders_in(found: Any) -> list[Any]:
     from torch.utils.data import DataLoader, Dataset  # noqa: PLC0415 - as above
 
     if isinstance(found, (DataLoader, Dataset)):
@@ -113,7 +113,7 @@ def _several(found: Any) -> list[Any]:
     return [found] if hasattr(found, "__getitem__") and hasattr(found, "__len__") else []
 
 
-def _loader(found: Any) -> Any:
+def _as_loader(found: Any) -> Any:
     from torch.utils.data import DataLoader  # noqa: PLC0415 - as above
 
     return found if isinstance(found, DataLoader) else DataLoader(found, batch_size=8, num_workers=2)

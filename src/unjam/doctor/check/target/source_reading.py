@@ -1,4 +1,4 @@
-"""Reads the source around a captured loader: the code that loads, and the loop that consumes."""
+"""Reads the source code around a captured loader: the code that loads, and the loop that consumes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _functions_of(obj: Any) -> Iterator[types.FunctionType]:
                     yield function
 
 
-def tries_in(functions: list[types.FunctionType]) -> list[tuple[str, int, int, int, str, str]]:
+def hiding_handlers(functions: list[types.FunctionType]) -> list[tuple[str, int, int, int, str, str]]:
     """The handlers that hide failures.
 
     Each is (file, first line of the try, last line of the try, line of the handler, what it
@@ -69,10 +69,10 @@ def tries_in(functions: list[types.FunctionType]) -> list[tuple[str, int, int, i
 
 
 def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
-    """What the source says about one loader. `calls`: the frames at its iter(), innermost first."""
+    """Facts about one loader from the source code. calls: the frames at its iter(), innermost first."""
     frames = [one for one in calls if is_users(one.f_code.co_filename)]
     functions = loading_functions(roots)
-    excepts = tuple((Place(file, at), caught, done) for file, _, _, at, caught, done in tries_in(functions))
+    excepts = tuple((Place(file, at), caught, done) for file, _, _, at, caught, done in hiding_handlers(functions))
     files = {frame.f_code.co_filename for frame in frames}
     names = {name for frame in frames for name in _names_of(loader.dataset, frame)}
     names |= {f"{name}.dataset" for frame in frames for name in _names_of(loader, frame)}
@@ -133,7 +133,7 @@ def _guarded(frames: list[FrameType]) -> bool:
 
 
 def _read_by_methods(dataset: Any, called: dict[str, Place]) -> dict[str, Place]:
-    """Attributes that those methods of the dataset use which the program calls."""
+    """Attributes that are read by the methods of the dataset that the program calls."""
     found: dict[str, Place] = {}
     for name, place in called.items():
         function = getattr(type(dataset), name, None)
@@ -144,7 +144,7 @@ def _read_by_methods(dataset: Any, called: dict[str, Place]) -> dict[str, Place]
 
 
 def _attributes_read(code: types.CodeType) -> set[str]:
-    """The attributes that a function reads, without those that it sets as well: what it reads there is its own."""
+    """The attributes that a function reads but does not set."""
     known = [(one.opname, str(one.argval)) for one in dis.get_instructions(code)]
     return {name for do, name in known if do in ("LOAD_ATTR", "LOAD_METHOD")} - {
         name for do, name in known if do == "STORE_ATTR"
@@ -152,7 +152,7 @@ def _attributes_read(code: types.CodeType) -> set[str]:
 
 
 def _set_by_methods(dataset: Any, called: dict[str, Place]) -> dict[str, Place]:
-    """Attributes set by those methods of the dataset that the program calls inside a loop."""
+    """Attributes that are set by the methods of the dataset that the program calls in a loop."""
     found: dict[str, Place] = {}
     for name, place in called.items():
         function = getattr(type(dataset), name, None)

@@ -1,8 +1,8 @@
-"""A fork of the program that keeps the moment of a loader's first iter(), and serves requests.
+"""A fork of the program at a loader's first iter(), which serves requests.
 
-Every sandbox is a fork of a twin. The program's threads keep running, but the twin has none: a lock
-that was held at that moment stays held in the twin. So every trial, however late, starts from the
-state in which the program would have started its workers.
+Every sandbox is a fork of a twin. The program's threads continue to run, but the twin has none: a lock
+that was held at the fork stays held in the twin. So every trial, however late, starts from the state in
+which the program would have started its workers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import pickle
 import stat
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,9 +26,10 @@ from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.processes import child_command
 from unjam.doctor.check.target import gather as facts
 from unjam.doctor.check.target import source_reading
+from unjam.doctor.check.target.observer import current_folder
 from unjam.doctor.check.trial import sandbox, self_inspection, shared_memory
-from unjam.doctor.check.trial.program_world import Server, own_servers
-from unjam.doctor.check.trial.tracking import Setup
+from unjam.doctor.check.trial.tracking import TrialSetup
+from unjam.doctor.check.trial.trial_resources import Server, own_servers
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.children import reap
@@ -38,73 +38,71 @@ from unjam.system.isolation.program_files import REAL, ProgramFiles
 
 
 @dataclass(frozen=True)
-class Gather:
-    """Asks for the facts of a loader."""
+class GatherFacts:
+    """A request for the facts of a loader."""
 
     number: int
     folder: str
 
 
 @dataclass(frozen=True)
-class Try:
-    """Asks for a trial."""
+class RunTrial:
+    """A request for a trial."""
 
     number: int
-    setup: Setup
+    setup: TrialSetup
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Asks for a process that measures the settings sent through the folder."""
+class StartMeasuring:
+    """A request for a process that measures the settings sent through the folder."""
 
     number: int
     folder: str
 
 
 @dataclass(frozen=True)
-class Release:
-    """Asks a twin to close pipes and sockets whose other end the program may wait for."""
+class ClosePipes:
+    """A request to a twin: close the pipes and sockets whose end the program may wait for."""
 
 
 @dataclass(frozen=True)
-class Done:
-    """Says that no request follows: the program may exit."""
+class Shutdown:
+    """The last request: the program may exit."""
 
 
 @dataclass(frozen=True)
-class Caught:
+class ReachedIter:
     """The program reached iter() with this many loaders."""
 
     loaders: int
 
 
 @dataclass(frozen=True)
-class Captured:
-    """A running program has a twin for a loader. parent: its process."""
+class TwinReady:
+    """A running program has a twin for a loader. parent: the process that was forked."""
 
     pid: int
-    made: Place | None
-    line: int
     parent: int
     loader: int  # its number in that process
 
 
 @dataclass(frozen=True)
-class Started:
+class SandboxStarted:
     """A sandbox was started."""
 
     pid: int
 
 
 @dataclass(frozen=True)
-class NotStarted:
+class SandboxNotStarted:
     """A sandbox could not be started."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProgramEnded:
     """The program ended without iterating a loader."""
 
     code: int
@@ -112,83 +110,76 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """The files that the program saw. copy: of its changes; "" if there was no room for it."""
+class FileSnapshot:
+    """The files that the program saw. copy: of its changes; "" if there was no space for it."""
 
     files: ProgramFiles
     copy: str
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Loaders and facts that only the program's process has at the moment of capture."""
+class Capture:
+    """The loaders, and what only the program's process knows at their first iter()."""
 
     loaders: list[Any]
     made: list[Place | None]
     frame: FrameType
-    facts: list[facts.Moment]
+    facts: list[facts.ProcessSnapshot]
     environment: dict[str, str]
-    files: Snapshot | None = None
+    files: FileSnapshot | None = None
     folder: str = ""  # the current folder; the program may remove it later
     servers: tuple[Server, ...] = ()
 
     def enter_files(self, name: str) -> None:
-        """Give this process the files as they were at the moment, for itself."""
+        """Give this process its own view of the files as they were at the capture."""
         taken = self.files
         if taken is not None and taken.files.way != REAL and taken.copy:
-            # where even the program's files cannot be covered again, this process shares them
+            # where a view of the program's files is impossible, this process shares them
             with contextlib.suppress(CannotIsolate, OSError):
                 taken.files.enter(name, taken.copy, self.folder)
 
 
-def moment_of(
+def capture(
     loaders: list[Any],
     made: list[Place | None],
     frame: FrameType,
     environment: dict[str, str],
-    files: Snapshot | None = None,
-) -> Moment:
-    """Read the facts now; call it in the program's process."""
-    moments = [facts.moment(loader) for loader in loaders]
-    known = Moment(loaders, made, frame, moments, environment, files, _folder(), own_servers())
-    sandbox.captured, sandbox.memory = sandbox.offsets(), shared_memory.snapshot()
-    return known
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return "/"
+    files: FileSnapshot | None = None,
+) -> Capture:
+    """Read the facts now; to be called in the program's process."""
+    known = [facts.process_snapshot(loader) for loader in loaders]
+    captured = Capture(loaders, made, frame, known, environment, files, current_folder() or "/", own_servers())
+    sandbox.captured_offsets, sandbox.captured_memory = sandbox.file_offsets(), shared_memory.snapshot()
+    return captured
 
 
 class Twin:
     """The doctor's code in a twin."""
 
-    def __init__(self, moment: Moment, channel: Connection) -> None:
-        self._moment, self._channel = moment, channel
+    def __init__(self, captured: Capture, channel: Connection) -> None:
+        self._captured, self._channel = captured, channel
 
     def serve(self) -> None:
         """Answer requests until the doctor is done."""
-        moment = self._moment
+        captured = self._captured
         for wanted in requests(self._channel):
-            if isinstance(wanted, Release):
-                _release(self._channel.fileno())
+            if isinstance(wanted, ClosePipes):
+                _close_pipes(self._channel.fileno())
                 continue
-            number = wanted.number if len(moment.loaders) > 1 else 0
-            loader = moment.loaders[number]
-            if isinstance(wanted, Try):
-                wanted.setup.servers = moment.servers
+            number = wanted.number if len(captured.loaders) > 1 else 0
+            loader = captured.loaders[number]
+            if isinstance(wanted, RunTrial):
+                wanted.setup.servers = captured.servers
             match wanted:
-                case Gather(_, folder):
+                case GatherFacts(_, folder):
                     self._fork(functools.partial(self._gather, number, folder), folder)
-                case Measure(_, folder):
+                case StartMeasuring(_, folder):
                     from unjam.doctor.check.trial import measuring  # noqa: PLC0415 - imports torch
 
                     self._fork(functools.partial(measuring.serve, loader, folder), folder)
-                case Try(_, setup) if setup.plan.fresh:
-                    self._fork(functools.partial(_start_afresh, loader, setup), setup.folder)
-                case Try(_, setup):
+                case RunTrial(_, setup) if setup.plan.fresh:
+                    self._fork(functools.partial(_start_fresh, loader, setup), setup.folder)
+                case RunTrial(_, setup):
                     trial = functools.partial(sandbox.run_trial, loader, setup, facts.roots_of(loader))
                     self._fork(trial, setup.folder)
 
@@ -201,14 +192,14 @@ class Twin:
             read, write = os.pipe()
             pid = os.fork()
         except OSError as error:
-            self._channel.send(NotStarted(str(error.strerror)))
+            self._channel.send(SandboxNotStarted(str(error.strerror)))
             return
         if pid:
             os.close(write)
             with open(read, "rb") as pipe:
                 child = int(pipe.read() or b"0")
             reap(pid, OBEY_KILL.seconds)  # it exits at once
-            self._channel.send(Started(child) if child else NotStarted("its process could not be forked"))
+            self._channel.send(SandboxStarted(child) if child else SandboxNotStarted("its process could not be forked"))
             return
         os.close(read)
         try:
@@ -221,10 +212,10 @@ class Twin:
         os.close(write)
         code = 1
         try:
-            self._moment.enter_files(os.path.basename(folder))
+            self._captured.enter_files(os.path.basename(folder))
             sandbox.confine(folder)
             action()
-            code = sandbox.GOODBYE
+            code = sandbox.EXIT_OK
         except BaseException:  # noqa: BLE001 - printed into the folder's output
             traceback.print_exc()
         finally:
@@ -233,25 +224,25 @@ class Twin:
             os._exit(code)
 
     def _gather(self, number: int, folder: str) -> None:
-        moment = self._moment
-        loader, frame = moment.loaders[number], moment.frame
+        captured = self._captured
+        loader, frame = captured.loaders[number], captured.frame
         roots = facts.roots_of(loader)
         inventory = Inventory(roots)
-        self_inspection.names = inventory.names
+        self_inspection.object_names = inventory.names
         case = Case(
-            facts.loader_facts(loader, moment.made[number], users_place(frame)),
-            facts.process_facts(moment.facts[number], moment.environment),
+            facts.loader_facts(loader, captured.made[number], users_place(frame)),
+            facts.process_facts(captured.facts[number], captured.environment),
             inventory.parts(),
             facts.crossings(roots),
             source_reading.read(loader, _frames(outside_doctor(frame)), roots),
         )
-        tries = source_reading.tries_in(source_reading.loading_functions(roots))
+        handlers = source_reading.hiding_handlers(source_reading.loading_functions(roots))
         with open(f"{folder}/case", "wb") as file:
-            pickle.dump((case, tuple((f, a, b, at, done) for f, a, b, at, _, done in tries)), file)
+            pickle.dump((case, tuple((f, a, b, at, done) for f, a, b, at, _, done in handlers)), file)
 
 
-def _release(kept: int) -> None:
-    """Close the pipes and sockets of this process: a program that waits for their end can go on."""
+def _close_pipes(kept: int) -> None:
+    """Close the pipes and sockets of this process: a program that waits for their end can continue."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         with contextlib.suppress(OSError):
@@ -270,7 +261,7 @@ def is_doctors(file: str) -> bool:
 
 
 def requests(control: Connection) -> Iterator[Any]:
-    """The doctor's requests, until it sends `Done` or is gone."""
+    """The doctor's requests, until it sends `Shutdown` or is gone."""
     while True:
         if not control.poll(ASK_AGAIN.seconds):
             continue
@@ -278,7 +269,7 @@ def requests(control: Connection) -> Iterator[Any]:
             wanted = pickle.loads(control.recv_bytes())
         except (EOFError, OSError):
             return
-        if isinstance(wanted, Done):
+        if isinstance(wanted, Shutdown):
             return
         yield wanted
 
@@ -299,7 +290,7 @@ def _frames(frame: FrameType | None) -> list[FrameType]:
     return found
 
 
-def _start_afresh(loader: Any, setup: Setup) -> None:
+def _start_fresh(loader: Any, setup: TrialSetup) -> None:
     """Replace this process by a new interpreter that gets the loader's parts and inherits nothing."""
     folder = setup.folder
     with open(f"{folder}/setup", "wb") as file:
@@ -323,7 +314,6 @@ def _pack(loader: Any, folder: str) -> None:
         "order": order,
         "batch_size": loader.batch_size,
         "drop_last": loader.drop_last,
-        "at": time.monotonic(),
     }
     with open(f"{folder}/path", "w", encoding="utf-8") as known:
         json.dump([str(entry) for entry in sys.path], known)

@@ -1,4 +1,4 @@
-"""Makes the changes of a trial's plan: each removes one suspected cause, and nothing else."""
+"""Applies the changes of a trial's plan: each removes one suspected cause and nothing else."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _no_file_locks() -> None:
     fcntl.lockf = lambda *_: None
 
 
-def ease(plan: Plan, inventory: Inventory) -> str:
-    """Make the plan's changes before the workers start. Returns why it is impossible, or ""."""
+def apply_changes(plan: Plan, inventory: Inventory) -> str:
+    """Make the plan's changes before the workers start. Returns why that is impossible; "" if it is not."""
     for path in plan.release:
         found = inventory.found.get(path)
         if found is None or not _force_release(found.obj):
@@ -47,7 +47,7 @@ def ease(plan: Plan, inventory: Inventory) -> str:
     return ""
 
 
-def ease_worker(plan: Plan, inventory: Inventory) -> None:
+def apply_in_worker(plan: Plan, inventory: Inventory) -> None:
     """Make the plan's changes in a worker, before its first sample."""
     if plan.threads:
         from unjam.loader.worker import thread_limits  # noqa: PLC0415 - imports torch
@@ -58,7 +58,7 @@ def ease_worker(plan: Plan, inventory: Inventory) -> None:
         reopen(inventory)
 
 
-def release_mine(plan: Plan, inventory: Inventory) -> None:
+def release_own_locks(plan: Plan, inventory: Inventory) -> None:
     """After a sample, release the plan's locks that it acquired and did not release."""
     for path in plan.release:
         found = inventory.found.get(path)
@@ -108,23 +108,19 @@ class _NoLock:
 
 def reopen(inventory: Inventory) -> None:
     """Reopen the data files of this process, so that no other process moves their offsets."""
-    for fd in sorted(_descriptors(inventory)):
-        own_file(fd)
+    held = {fd for found in inventory.found.values() if (fd := descriptor(found.obj)) is not None}
+    for fd in sorted(held | {fd for fd, target in open_files().items() if target.startswith("/")}):
+        reopen_privately(fd)
 
 
-def own_file(fd: int, place: int | None = None) -> None:
-    """Reopen the file of a descriptor for this process only, at the same offset or at `place`."""
+def reopen_privately(fd: int, offset: int | None = None) -> None:
+    """Reopen the file of a descriptor for this process only, at the same offset or at `offset`."""
     with contextlib.suppress(OSError):
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return
-        place = os.lseek(fd, 0, os.SEEK_CUR) if place is None else place
+        offset = os.lseek(fd, 0, os.SEEK_CUR) if offset is None else offset
         flags = flags_of(fd) & (os.O_ACCMODE | os.O_APPEND)
         own = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
-        os.lseek(own, place, os.SEEK_SET)
+        os.lseek(own, offset, os.SEEK_SET)
         os.dup2(own, fd, inheritable=False)
         os.close(own)
-
-
-def _descriptors(inventory: Inventory) -> set[int]:
-    known = {fd for found in inventory.found.values() if (fd := descriptor(found.obj)) is not None}
-    return known | {fd for fd, target in open_files().items() if target.startswith("/")}

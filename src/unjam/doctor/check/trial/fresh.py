@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> None:
     with open(f"{folder}/setup", "rb") as file:
         setup = pickle.load(file)
     with open(f"{folder}/path", encoding="utf-8") as file:
-        sys.path[:] = json.load(file)  # find the same modules as the program
+        sys.path[:] = json.load(file)  # to find the same modules as the program
     with open(f"{folder}/packed", "rb") as file:
         parts: dict[str, Any] = pickle.load(file)
     from torch.utils.data import DataLoader  # noqa: PLC0415 - takes seconds

@@ -22,8 +22,8 @@ from torch.utils.data import IterableDataset
 
 from unjam.deadlines import ASK_AGAIN
 from unjam.doctor.check.trial import sandbox
-from unjam.doctor.check.trial.changes import own_file
-from unjam.doctor.check.trial.exception_words import described
+from unjam.doctor.check.trial.changes import reopen_privately
+from unjam.doctor.check.trial.event_log import exception_fields
 from unjam.doctor.facts.digest import weigh
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.run import batch_name, size_of
@@ -32,16 +32,16 @@ from unjam.loader.driver.auto_size import divides_itself
 from unjam.loader.transport.status_page import Stage
 from unjam.system import limits, waiting
 
-# the measured time is divided into so many parts, to see how much their rates differ
+# the measured time is divided into this many parts, to see how much their rates differ
 PARTS = 5
-# average seconds between two looks at the workers; random, because a fixed interval could match the
+# average seconds between two samples of the workers' state; the interval is random, because a fixed one could match the
 # rhythm of the batches
-LOOK = 0.03
+SAMPLE_EVERY = 0.03
 MOST_BARS = 2000
 
 
 def serve(loader: Any, folder: str) -> None:
-    """Measure the settings sent through the folder, until an empty order comes."""
+    """Measure the settings sent through the folder, until an empty order arrives."""
     orders = os.open(f"{folder}/orders", os.O_RDWR | os.O_NONBLOCK)
     poller = select.poll()
     poller.register(orders, select.POLLIN)
@@ -54,13 +54,13 @@ def serve(loader: Any, folder: str) -> None:
         order = json.loads(line)
         if not order:
             return
-        _say(folder, "began", {})
+        _answer(folder, "began", {})
         until = time.monotonic() + order["most"]
         found = measure(loader, TuneSetting(**order["setting"]), order["seconds"], until, profile=order["profile"])
-        _say(folder, "done", asdict(found))
+        _answer(folder, "done", asdict(found))
 
 
-def _say(folder: str, what: str, facts: dict[str, Any]) -> None:
+def _answer(folder: str, what: str, facts: dict[str, Any]) -> None:
     with open(f"{folder}/answers", "a", encoding="utf-8") as file:
         file.write(json.dumps({"what": what, **facts}, default=str) + "\n")
 
@@ -68,12 +68,12 @@ def _say(folder: str, what: str, facts: dict[str, Any]) -> None:
 def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, profile: bool) -> Measured:
     """Measure one setting for `seconds` after its first batch, but not longer than `until`."""
     if setting.workers > 1 and isinstance(loader.dataset, IterableDataset) and not divides_itself(loader.dataset):
-        note = "the iterable does not ask which worker it is in: every worker would give every sample"
+        note = "the iterable does not ask which worker it runs in: every worker would return every sample"
         return Measured(setting, "refused", note)
-    for fd, place in sandbox.captured.items():
-        own_file(fd, place)
+    for fd, offset in sandbox.captured_offsets.items():
+        reopen_privately(fd, offset)
     made = copy.copy(loader)
-    _set(made, setting)
+    _set_options(made, setting)
     if not setting.workers:
         from unjam.loader.worker.thread_limits import cap_threads  # noqa: PLC0415 - imports torch
 
@@ -89,8 +89,8 @@ def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, 
     try:
         stretch.run(seconds, until)
     except Exception as error:  # noqa: BLE001 - an error is a result of this setting
-        told = described(error)
-        return Measured(setting, "raised", note=exception_line(told["type"], told["message"])[:300])
+        known = exception_fields(error)
+        return Measured(setting, "raised", note=exception_line(known["type_name"], known["message"])[:300])
     finally:
         stretch.close()
     return stretch.measured()
@@ -99,7 +99,7 @@ def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, 
 _warm: list[bool] = []
 
 
-def _set(loader: Any, setting: TuneSetting) -> None:
+def _set_options(loader: Any, setting: TuneSetting) -> None:
     values = vars(loader)
     values.update(num_workers=setting.workers, _iterator=None, pin_memory=False)
     context = multiprocessing.get_context(setting.start) if setting.workers and setting.start else None
@@ -124,8 +124,6 @@ class _MeasuredStretch:
             self._recorder = attach_unjam(loader, given).recorder
             self._recorder.tap = self._record_bar
         self._iterator: Any = None
-        self._times = array("d")
-        self._sizes = array("q")
         self._rates: list[float] = []
         self._waits: Counter[str] = Counter()
         self._bars: list[Any] = []
@@ -133,7 +131,7 @@ class _MeasuredStretch:
         self.turn: float | None = None
         self.batches = self.samples = self.bytes = 0
         self._since = self._until = 0.0
-        # without batching each item is one sample; with a batch sampler we look at each batch
+        # without batching each item is one sample; with a batch sampler we read the size of each batch
         self._size = loader.batch_size or (None if loader.batch_sampler is not None else 1)
         self._cpu, self._cpu_at = (0.0, 0.0), 0.0
         self._latest = ((0.0, 0.0), 0.0)
@@ -161,7 +159,7 @@ class _MeasuredStretch:
             self.close()
 
     def run(self, seconds: float, until: float) -> None:
-        """Iterate epochs until the time is over. Slow batches may exceed it up to a limit."""
+        """Iterate epochs until the time is over. Slow batches may exceed it, up to a limit."""
         ended, self._until = None, until
         while self._elapsed() < seconds:
             begun = time.monotonic()
@@ -182,7 +180,7 @@ class _MeasuredStretch:
     def _epoch(self, begun: float, ended: float | None, seconds: float, stack: contextlib.ExitStack) -> bool:
         """Iterate one epoch; returns False if the time was over before its end."""
         times, sizes = array("d"), array("q")
-        rounds = 2 * self._setting.workers + 1  # batches come in rounds, one from each worker
+        rounds = 2 * self._setting.workers + 1  # the workers return their batches in turn
         for batch in self._iterator:
             now = time.monotonic()
             if not times:
@@ -236,7 +234,7 @@ class _MeasuredStretch:
             self._rates.append(samples / took)
 
     def _measure_turn(self, ended: float) -> None:
-        """Measure `turn` for an epoch that is too long: leave it and start another."""
+        """Measure `turn` when an epoch is too long to finish: abandon it and start another."""
         if self._recorder is not None:
             self._recorder.tap = None  # keep these batches out of the timeline
         if not self._loader.persistent_workers:
@@ -270,13 +268,13 @@ class _MeasuredStretch:
 
     @contextlib.contextmanager
     def _observing_workers(self) -> Iterator[None]:
-        """Look at the workers at random moments while the context is open."""
+        """Sample the state of the workers at random times while the context is open."""
         over = threading.Event()
         rng = random.Random(0)  # noqa: S311 - no secret
         pids = self._pids()
 
-        def look() -> None:
-            while not over.wait(LOOK * rng.uniform(0.3, 1.7)):
+        def sample() -> None:
+            while not over.wait(SAMPLE_EVERY * rng.uniform(0.3, 1.7)):
                 used = self._cpu_seconds()
                 # the workers' sum drops when they end: keep the reading from before that
                 if used[0] >= self._latest[0][0] or self._latest[1] < self._cpu_at:
@@ -285,7 +283,7 @@ class _MeasuredStretch:
                     if self._is_loading(number):
                         self._waits[waiting.look(pid).kind] += 1
 
-        thread = threading.Thread(target=look, daemon=True)
+        thread = threading.Thread(target=sample, daemon=True)
         thread.start()
         try:
             yield
@@ -294,27 +292,21 @@ class _MeasuredStretch:
             thread.join(1)
 
     def _is_loading(self, number: int) -> bool:
-        """Whether an unjam worker is loading now. An idle one waits only for work."""
+        """Whether an unjam worker is loading now; otherwise it waits for work."""
         driver = getattr(self._iterator, "_driver", None)
         beat = driver.pool.heartbeat(number) if driver is not None and hasattr(driver, "pool") else None
         return beat is not None and beat.stage in (Stage.GETITEM, Stage.COLLATE)
 
     def _shut_down_iterator(self) -> None:
         iterator, self._iterator = self._iterator, None
-        shut = getattr(iterator, "_shutdown_workers", None)
-        if callable(shut):
-            with contextlib.suppress(Exception):
-                shut()
+        sandbox.shut_down_workers(iterator)
 
     def close(self) -> None:
         """Shut down the workers."""
         self._shut_down_iterator()
         kept = getattr(self._loader, "_iterator", None)
         vars(self._loader)["_iterator"] = None
-        shut = getattr(kept, "_shutdown_workers", None)
-        if callable(shut):
-            with contextlib.suppress(Exception):
-                shut()
+        sandbox.shut_down_workers(kept)
 
     def measured(self) -> Measured:
         """The result."""
@@ -331,27 +323,10 @@ class _MeasuredStretch:
             spent = sum(times.total for times in done.stages.values()) * (self.samples / made)
             busy = min(1.0, spent / max(1e-6, self._elapsed() * max(1, self._setting.workers)))
             profile = asdict(done.profile) if done.profile is not None else None
+        per_second = 1 / max(1e-6, self._used[2])
         return Measured(
-            self._setting,
-            "fine" if self.batches else "refused",
-            "" if self.batches else "the epoch has no batch",
-            self._elapsed(),
-            self.batches,
-            self.samples,
-            (int(self._counted[0]), self._counted[1]),
-            tuple(self._rates),
-            self.first,
-            self.turn,
-            self._used[0] / max(1e-6, self._used[2]),
-            self._used[1] / max(1e-6, self._used[2]),
-            self._memory,
-            self.bytes,
-            busy,
-            stalled,
-            failed,
-            stages,
-            dict(self._waits),
-            slowest,
-            profile,
-            tuple(self._bars),
-        )
+            self._setting, "fine" if self.batches else "refused", "" if self.batches else "the epoch has no batch",
+            self._elapsed(), self.batches, self.samples, (int(self._counted[0]), self._counted[1]), tuple(self._rates),
+            self.first, self.turn, self._used[0] * per_second, self._used[1] * per_second, self._memory, self.bytes,
+            busy, stalled, failed, stages, dict(self._waits), slowest, profile, tuple(self._bars),
+        )  # fmt: skip

@@ -16,23 +16,22 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.deadlines import SETTLE
-from unjam.doctor.check import growing
-from unjam.doctor.check.cleanup_process import note
+from unjam.doctor.check import resource_usage
+from unjam.doctor.check.cleanup_process import record_session
 from unjam.doctor.check.inventory import Inventory, contents, open_files, sizes, walk
 from unjam.doctor.check.trial import instrument, self_inspection, shared_memory
-from unjam.doctor.check.trial.changes import ease, own_file
-from unjam.doctor.check.trial.event_log import EventLog
-from unjam.doctor.check.trial.exception_words import described
-from unjam.doctor.check.trial.instrument import Hello
-from unjam.doctor.check.trial.looks import Looks
-from unjam.doctor.check.trial.tracking import Setup
-from unjam.doctor.facts.digest import weigh
-from unjam.doctor.facts.trial import Plan
+from unjam.doctor.check.trial.changes import apply_changes, reopen_privately
+from unjam.doctor.check.trial.event_log import EventLog, progress
+from unjam.doctor.check.trial.instrument import WorkerInit
+from unjam.doctor.check.trial.line_sampler import LineSampler
+from unjam.doctor.check.trial.tracking import TrialSetup
+from unjam.doctor.facts.digest import digest, weigh
+from unjam.doctor.facts.trial import Batch, LeftBehind, Plan, Unsent
 
-GOODBYE = 0
-UNJAM = "unjam"  # the way in which unjam's loader starts workers if the program does not choose one
-captured: dict[int, int] = {}  # offsets of the program's open files at the moment of capture
-memory: list[shared_memory.Region] = []  # contents of its shared memory at that moment
+EXIT_OK = 0
+UNJAM = "unjam"  # stands for the start method of unjam's loader, if the program does not choose another
+captured_offsets: dict[int, int] = {}  # offsets of the program's open files at the capture
+captured_memory: list[shared_memory.SharedRegion] = []  # contents of its shared memory at the capture
 IDLE_STEP = 0.02
 
 
@@ -42,7 +41,7 @@ def confine(folder: str) -> None:
     If memory runs out, the kernel kills it before other processes.
     """
     os.setsid()
-    note(os.path.dirname(folder), os.getpid())  # the doctor may be killed before it notes it
+    record_session(os.path.dirname(folder), os.getpid())  # the doctor may be killed before it records this session
     out = os.open(f"{folder}/output", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     for old, new in ((null, 0), (out, 1), (out, 2)):
@@ -73,30 +72,31 @@ def _own_temporary_folder(folder: str) -> None:
             file.write(path)
 
 
-def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
+def run_trial(loader: Any, setup: TrialSetup, roots: dict[str, Any]) -> None:
     """Iterate the loader under a plan, and record what happens."""
     plan = setup.plan
     instrument.install(setup)
     recorder = EventLog(setup.folder, -1)
     instrument.arm(setup.folder)
     if not plan.in_place:
-        for fd, place in captured.items():
-            own_file(fd, place)  # earlier trials may have moved its offset
+        for fd, offset in captured_offsets.items():
+            reopen_privately(fd, offset)  # earlier trials may have moved its offset
         if not setup.first:
-            shared_memory.make_own(memory)
+            shared_memory.replace_regions(captured_memory)
     inventory = Inventory(roots)
-    self_inspection.names = inventory.names
-    refused = ease(plan, inventory) or _set(loader, plan)
+    self_inspection.object_names = inventory.names
+    refused = apply_changes(plan, inventory)
     if refused:
         recorder.write("refused", note=refused)
         return
+    _set_options(loader, plan)
     if not plan.workers and not plan.in_place:
         from unjam.loader.worker.thread_limits import cap_threads  # noqa: PLC0415 - imports torch
 
         cap_threads(1, loaded_elsewhere=True, forked=True)  # as in confine(), for all libraries
     kept: list[Any] = []
-    looks = Looks(setup.folder) if (plan.is_plain or not plan.workers) and not plan.in_place else None
-    places = offsets()
+    sampler = LineSampler(setup.folder) if (plan.is_plain or not plan.workers) and not plan.in_place else None
+    offsets = file_offsets()
     until = time.monotonic() + plan.seconds
     state, sizes_then = _attributes(loader.dataset), sizes(roots)
     over_time = [contents(roots)]
@@ -104,31 +104,32 @@ def run_trial(loader: Any, setup: Setup, roots: dict[str, Any]) -> None:
         for epoch in range(plan.epochs):
             setup.epoch = epoch
             if plan.workers:
-                loader.worker_init_fn = Hello(setup, _unwrapped(loader.worker_init_fn))
+                loader.worker_init_fn = WorkerInit(setup, _unwrapped(loader.worker_init_fn))
             if not _epoch(loader, epoch, plan, recorder, until, kept, lambda: over_time.append(contents(roots))):
                 break
     except BaseException as error:  # noqa: BLE001 - any error is a result
-        recorder.write("raised", stage="consumer", **described(error))
+        recorder.raised(error, "consumer")
         recorder.write("codes", codes=_exit_codes())
     else:
         recorder.write("finished")
     if plan.tolerant and not plan.workers and not plan.in_place:
         instrument.once_more(loader.dataset)
-    if looks is not None:
-        looks.end()
-    moved = [(fd, open_files().get(fd, "")) for fd, place in places.items() if _offset(fd) != place]
+    if sampler is not None:
+        sampler.end()
+    moved = [(fd, open_files().get(fd, "")) for fd, offset in offsets.items() if _offset(fd) != offset]
     recorder.write("moved", files=moved)
     after = _attributes(loader.dataset)
     sizes_now = sizes(roots)
-    recorder.write(
-        "state",
-        changed=[name for name in after if after[name] != state.get(name)],
-        grown=[path for path, size in sizes_now.items() if size > sizes_then.get(path, size)],
-        bounded=_bounded(over_time),
-        kept=growing.kept(sizes_then, ((found.path, found.obj) for found in walk(roots))),
+    recorder.record(
+        LeftBehind(
+            changed=tuple(name for name in after if after[name] != state.get(name)),
+            grown=tuple(path for path, size in sizes_now.items() if size > sizes_then.get(path, size)),
+            bounded=_bounded(over_time),
+            kept=resource_usage.added_items(sizes_then, ((found.path, found.obj) for found in walk(roots))),
+        )
     )
-    _close(loader)
-    recorder.write("goodbye")
+    shut_down_workers(getattr(loader, "_iterator", None))
+    recorder.write("completed")
 
 
 def is_unjams(loader: Any) -> bool:
@@ -137,10 +138,10 @@ def is_unjams(loader: Any) -> bool:
 
 
 def _unwrapped(function: Any) -> Any:
-    return function.inner if isinstance(function, Hello) else function
+    return function.inner if isinstance(function, WorkerInit) else function
 
 
-def _set(loader: Any, plan: Plan) -> str:
+def _set_options(loader: Any, plan: Plan) -> None:
     """Set the loader's options as planned. We may change it: this process only runs the trial."""
     values = vars(loader)
     values["num_workers"] = plan.workers
@@ -164,22 +165,21 @@ def _set(loader: Any, plan: Plan) -> str:
         values["drop_last"] = False
         if values.get("batch_sampler") is not None:
             values["batch_sampler"].drop_last = False
-    return ""
 
 
 FEWEST_SIZES = 4
 
 
-def _bounded(over_time: list[dict[str, tuple[int, int]]]) -> list[str]:
-    """The containers that grew, and then kept their length while what they hold went on to change: they have a limit."""
+def _bounded(over_time: list[dict[str, tuple[int, int]]]) -> tuple[str, ...]:
+    """The containers that grew, then kept their length while their items continued to change: they have a limit."""
     if len(over_time) <= FEWEST_SIZES:
-        return []
+        return ()
     first, before, last = over_time[0], over_time[-2], over_time[-1]
-    return [
+    return tuple(
         path
         for path, (size, what) in last.items()
         if path in first and path in before and first[path][0] < size == before[path][0] and what != before[path][1]
-    ]
+    )
 
 
 def _epoch(
@@ -195,7 +195,7 @@ def _epoch(
     for batch in iterator:
         now = time.monotonic()
         nbytes, tensors, storage = weigh(batch)
-        recorder.write("got", e=epoch, n=number, wait=now - asked, bytes=nbytes, tensors=tensors, storage=storage)
+        recorder.record(Batch(epoch, number, now - asked, now, nbytes, tensors, storage))
         if number < 2 and not plan.measured:
             _check_sendable(batch, recorder)
         if plan.keep:
@@ -228,55 +228,47 @@ def _exit_codes() -> dict[int, int]:
 
 
 def iterator_of(loader: Any) -> Any:
-    """The iterator of a loader: of torch's loader, or of unjam's; also if the loader's class overrides __iter__()."""
+    """The iterator of torch's loader or of unjam's, even if the loader's class overrides __iter__()."""
     from torch.utils.data import dataloader as torchs  # noqa: PLC0415 - imported by the program
 
-    if is_unjams(loader) and loader.num_workers:
-        if loader.persistent_workers and loader._iterator is not None:  # noqa: SLF001
-            loader._iterator._reset(loader)  # noqa: SLF001
-        else:
-            vars(loader)["_iterator"] = loader._get_iterator()  # noqa: SLF001 - its class may override __iter__()
-        return loader._iterator  # noqa: SLF001
     if not loader.num_workers:
         return torchs._SingleProcessDataLoaderIter(loader)  # noqa: SLF001
     if loader.persistent_workers and loader._iterator is not None:  # noqa: SLF001
         loader._iterator._reset(loader)  # noqa: SLF001
         return loader._iterator  # noqa: SLF001
-    iterator = torchs._MultiProcessingDataLoaderIter(loader)  # noqa: SLF001
-    if loader.persistent_workers:
+    ours = is_unjams(loader)
+    iterator = loader._get_iterator() if ours else torchs._MultiProcessingDataLoaderIter(loader)  # noqa: SLF001
+    if ours or loader.persistent_workers:
         vars(loader)["_iterator"] = iterator
     return iterator
 
 
 def _check_sendable(batch: Any, recorder: EventLog) -> None:
-    """Record if torch's pickler cannot send a batch; we try it here, where we see the error."""
+    """Record whether torch's pickler can send a batch; here we can catch the error."""
     from unjam.loader.ship.pickle_culprit import find_culprit  # noqa: PLC0415 - as above
 
     culprit = find_culprit("batch", batch, _try_to_send, by_name=True)
     if culprit is not None:
-        recorder.write("unsent", path=culprit.path, type=culprit.type_name, reason=culprit.reason)
+        recorder.record(Unsent(culprit.path, culprit.type_name, culprit.reason))
 
 
 def _try_to_send(part: object) -> None:
     """Pickle like a queue, but don't copy tensors: shared memory may be too small for them."""
-    import io as memory  # noqa: PLC0415 - only here
-    from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - as above
+    from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - rare
 
     class Pickler(ForkingPickler):
         def reducer_override(self, obj: Any) -> Any:
             if hasattr(obj, "untyped_storage") and hasattr(obj, "requires_grad"):
                 if obj.requires_grad and not obj.is_leaf:
-                    raise RuntimeError("a tensor that requires grad and is no leaf cannot be sent")
+                    raise RuntimeError("a tensor that requires grad and is not a leaf cannot be sent")
                 return int, ()
             return NotImplemented
 
-    Pickler(memory.BytesIO()).dump(part)
+    Pickler(io.BytesIO()).dump(part)
 
 
 def _wait_until_idle(folder: str) -> None:
-    """Act like a slow consumer: wait until the workers have prefetched all that they may."""
-    from unjam.doctor.check.trial.event_log import progress  # noqa: PLC0415 - only here
-
+    """Act like a slow consumer: wait until the workers have filled the prefetch queue."""
     until, last, quiet = time.monotonic() + SETTLE.seconds, -1, 0
     while time.monotonic() < until and quiet < 20:
         now = progress(folder)
@@ -285,7 +277,7 @@ def _wait_until_idle(folder: str) -> None:
         signal.sigtimedwait([], IDLE_STEP)
 
 
-def offsets() -> dict[int, int]:
+def file_offsets() -> dict[int, int]:
     """The offsets of this process's open files."""
     return {fd: _offset(fd) for fd in open_files()}
 
@@ -307,8 +299,6 @@ def _has_own_state(item: Any) -> bool:
 
 def _attributes(dataset: Any) -> dict[str, tuple[int, str]]:
     """The size and digest of each dataset attribute, to see which of them loading changes."""
-    from unjam.doctor.facts.digest import digest  # noqa: PLC0415 - only here
-
     found = {}
     for name, value in list(getattr(dataset, "__dict__", {}).items())[:100]:
         try:
@@ -316,16 +306,15 @@ def _attributes(dataset: Any) -> dict[str, tuple[int, str]]:
         except Exception:  # noqa: BLE001 - has no length
             large = False
         size = len(value) if large or isinstance(value, (list, dict, set)) else 0
-        # an object with a life of its own, such as one that opens a file, is no data
+        # objects with behaviour, such as one that opens a file, are not data
         own = callable(value) or (isinstance(value, (list, tuple, dict)) and any(map(_has_own_state, _some(value))))
         found[name] = (size, "" if large or own else digest(value)[0])
     return found
 
 
-def _close(loader: Any) -> None:
-    """Shut down the workers like torch does."""
-    iterator = getattr(loader, "_iterator", None)
-    shut = getattr(iterator, "_shutdown_workers", None)
-    if callable(shut):
+def shut_down_workers(iterator: Any) -> None:
+    """Shut down the workers of an iterator as torch does."""
+    shut_down = getattr(iterator, "_shutdown_workers", None)
+    if callable(shut_down):
         with contextlib.suppress(Exception):
-            shut()
+            shut_down()

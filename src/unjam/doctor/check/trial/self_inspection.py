@@ -1,7 +1,7 @@
-"""Self inspection: on a signal, a stuck process reports its lines, its locks and its threads.
+"""On a signal, a stuck process reports its lines, its locks and its threads.
 
-The handler is Python code. It runs while the main thread waits in Python for a lock, a socket, a
-child or time. If it does not run, that tells something too: the main thread is in native code.
+The handler is Python code. It runs while the main thread waits in Python for a lock, a socket, a child or
+time. If it does not run, the main thread is in native code.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import sys
 import threading
 from typing import Any
 
-from unjam.doctor.check.inventory import can, kind_of, lock_state
+from unjam.doctor.check.inventory import has_methods, kind_of, lock_state
 from unjam.doctor.facts.object_state import ObjectState
 from unjam.doctor.facts.recording import encode
+from unjam.doctor.facts.trial import Sync
 
-LOOK = signal.SIGRTMIN + 5
-STACK = signal.SIGRTMIN + 6
+REPORT_SIGNAL = signal.SIGRTMIN + 5
+STACK_SIGNAL = signal.SIGRTMIN + 6
 DEEPEST = 30
 
-names: dict[int, str] = {}
+object_names: dict[int, str] = {}  # id of an object -> its path in the dataset
 
 
-def look(folder: str, _number: int, frame: Any) -> None:
+def write_report(folder: str, _number: int, frame: Any) -> None:
     """Write a report about what this process waits for."""
     report = {
         "frames": _frames(frame),
@@ -34,7 +35,7 @@ def look(folder: str, _number: int, frame: Any) -> None:
         "threads": [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()],
     }
     text = json.dumps(report, default=str)
-    fd = os.open(f"{folder}/{os.getpid()}.look", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(f"{folder}/{os.getpid()}.report", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, text.encode("utf-8", "replace"))
     finally:
@@ -62,14 +63,8 @@ def _syncs(frame: Any) -> list[dict[str, Any]]:
             state = state_of(obj)
             if state is not None:
                 seen.add(id(obj))
-                kind = type(obj)
-                found.append(
-                    {
-                        "path": names.get(id(obj)) or text.replace("self.", "dataset.", 1),
-                        "type": f"{kind.__module__}.{kind.__qualname__}",
-                        "state": encode(state),
-                    }
-                )
+                path = object_names.get(id(obj)) or text.replace("self.", "dataset.", 1)
+                found.append(encode(Sync(path, f"{type(obj).__module__}.{type(obj).__qualname__}", state)))
         frame = frame.f_back
     return found
 
@@ -120,7 +115,7 @@ def state_of(obj: Any) -> ObjectState | None:
             return lock_state(obj)
         if kind == "queue":
             between = type(obj).__module__.startswith("multiprocessing")
-            full = bool(obj.full()) if can(obj, "full") else False
+            full = bool(obj.full()) if has_methods(obj, "full") else False
             return ObjectState("queue", between_processes=between, empty=bool(obj.empty()), full=full)
         if kind == "executor":
             threads = getattr(obj, "_threads", None) or ()
@@ -130,13 +125,13 @@ def state_of(obj: Any) -> ObjectState | None:
             return ObjectState("thread", alive=int(obj.ident in sys._current_frames()))  # noqa: SLF001
         if kind == "loop":
             return ObjectState("loop")
-        if can(obj, "result", "done"):
+        if has_methods(obj, "result", "done"):
             return ObjectState("future", done=bool(obj.done()))
-        if can(obj, "wait", "is_set"):
+        if has_methods(obj, "wait", "is_set"):
             return ObjectState("event", done=bool(obj.is_set()))
-        if can(obj, "wait", "abort", "reset"):
+        if has_methods(obj, "wait", "abort", "reset"):
             return ObjectState("barrier", waiting=obj.n_waiting, parties=obj.parties)
-        if can(obj, "wait", "notify"):
+        if has_methods(obj, "wait", "notify"):
             return ObjectState("condition")
     except Exception:  # noqa: BLE001 - the object's own code failed
         return None

@@ -1,9 +1,8 @@
-"""Shared memory at the moment of capture: semaphores, shared values, shared tensors.
+"""Copies of the program's shared memory at the capture: semaphores, shared values, shared tensors.
 
-Every trial is a fork, so all trials would use the same shared memory. A worker killed while it
-holds a lock would leave the lock held for the next trial. So the twin keeps a copy of each shared
-region. A trial starts by mapping new memory with that content at the same addresses. Only the
-processes of this trial share it.
+Every trial is a fork, so all trials would use the same shared memory: a worker killed while it holds a
+lock would leave the lock held for the next trial. So the twin keeps a copy of each shared region. A trial
+starts by mapping new memory with that content at the same addresses, which only its processes share.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import ctypes
 import mmap
 from dataclasses import dataclass
 
+from unjam.system.waiting import read_text
+
 # a larger region is probably a dataset in shared memory, which is only read
 LARGEST = 64 << 20
 _SHARED_PATHS = ("/dev/shm/", "/dev/zero", "/memfd:")
@@ -19,32 +20,27 @@ _FIXED = 0x10
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class SharedRegion:
     """A region of shared memory and its content."""
 
     address: int
     content: bytes
 
 
-def snapshot() -> list[Region]:
+def snapshot() -> list[SharedRegion]:
     """Copy the writable shared regions of this process."""
     found = []
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            lines = maps.read().splitlines()
-    except OSError:
-        return []
-    for line in lines:
+    for line in read_text("/proc/self/maps").splitlines():
         fields = line.split(maxsplit=5)
         path = fields[5] if len(fields) > 5 else ""
         if fields[1].startswith("rw-s") and path.startswith(_SHARED_PATHS):
             low, high = (int(part, 16) for part in fields[0].split("-"))
             if high - low <= LARGEST:
-                found.append(Region(low, ctypes.string_at(low, high - low)))
+                found.append(SharedRegion(low, ctypes.string_at(low, high - low)))
     return found
 
 
-def make_own(regions: list[Region]) -> None:
+def replace_regions(regions: list[SharedRegion]) -> None:
     """Map new memory over each region, with the copied content."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p

@@ -1,17 +1,16 @@
-"""Looks at a watched program from outside: what its processes wait for, and at which lines they are.
+"""Samples a watched program from outside: what its processes wait for, and which lines they execute.
 
-The program does not take part, so nothing in it changes. What a process waits for is read often; its stack is read
-by py-spy, one process at a time, as often as that takes a small share of a processor.
+Nothing in the program changes. What a process waits for is read often. Its stack is read by py-spy, one process at a
+time, and only as often as that takes a small share of a processor.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from unjam.doctor.check.command.trial_watch import kind_of_wait, waited_for
 from unjam.doctor.check.processes import Usage
 from unjam.doctor.facts import roles
 from unjam.doctor.facts.trial import Place, place_of
@@ -23,7 +22,7 @@ MOST_LINES = 12
 
 
 @dataclass
-class _Seen:
+class _ProcessSamples:
     times: int = 0
     waits: Counter[str] = field(default_factory=Counter)
     targets: Counter[str] = field(default_factory=Counter)
@@ -31,36 +30,34 @@ class _Seen:
     stacks: int = 0
 
 
-class ProgramLooks:
-    """What was seen of each process so far."""
+class ProgramSampler:
+    """Samples the processes of a program."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _ProcessSamples] = {}
         self._turn = 0
         self._next = 0.0
         self._refused = False
 
-    def take(self, alive: list[Usage]) -> None:
-        """Look at these processes."""
+    def sample(self, alive: list[Usage]) -> None:
+        """Sample these processes."""
         now = {one.pid: waiting.look(one.pid) for one in alive}
         for pid, look in now.items():
-            seen = self._seen.setdefault(pid, _Seen())
+            seen = self._seen.setdefault(pid, _ProcessSamples())
             seen.times += 1
-            on_file = look.kind == "lock" and look.target is not None
-            seen.waits["file lock" if on_file else look.kind] += 1
-            if look.kind in ("socket", "pipe") and len(look.fds) == 1:
-                with contextlib.suppress(OSError):
-                    seen.targets[os.readlink(f"/proc/{pid}/fd/{look.fds[0]}")] += 1
+            seen.waits[kind_of_wait(look)] += 1
+            if target := waited_for(pid, look):
+                seen.targets[target] += 1
         began = time.monotonic()
         if now and not self._refused and began >= self._next:
-            # whoever waits at a pipe is probably idle, or is the training and waits for its workers
+            # a process that waits for a pipe is probably idle, or is the training and waits for its workers
             pids = sorted(pid for pid, look in now.items() if look.kind != "pipe") or sorted(now)
             self._turn += 1
             pid = pids[self._turn % len(pids)]
-            self._stack(pid, now[pid].kind)
+            self._read_stack(pid, now[pid].kind)
             self._next = time.monotonic() + (time.monotonic() - began) / SHARE
 
-    def _stack(self, pid: int, waits: str) -> None:
+    def _read_stack(self, pid: int, waits: str) -> None:
         try:
             threads = python_stacks.stacks(pid, values=False)
         except python_stacks.Refused as refused:
@@ -72,14 +69,14 @@ class ProgramLooks:
         seen = self._seen[pid]
         seen.stacks += 1
         loop = roles.at(main.frames, "torch/utils/data/_utils/worker.py", "_worker_loop")
-        frames = main.frames[:loop] if loop >= 0 else main.frames  # a forked process has its parent's frames, too
+        frames = main.frames[:loop] if loop >= 0 else main.frames  # a forked process also has its parent's frames
         doing = roles.worker_doing(main.frames, ()) or roles.main_doing(main.frames, ())
         place = place_of(frames)
         if place is not None:
             seen.lines[place, doing.stage, waits] += 1
 
     def facts(self) -> tuple[Looks, ...]:
-        """What was seen."""
+        """The samples of each process so far."""
         return tuple(
             Looks(
                 pid,

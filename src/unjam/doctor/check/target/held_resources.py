@@ -1,4 +1,4 @@
-"""Finds what loading a sample took and did not give back: locks, semaphores, open transactions, files that stand for a lock."""
+"""Finds what loading a sample acquired and did not release: locks, semaphores, open transactions, lock files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.doctor.check.inventory import walk
-from unjam.doctor.check.target import openers
+from unjam.doctor.check.target import file_events
+from unjam.doctor.facts.trial import Place
 
 MOST = 24
 
 
-class HeldThings:
-    """The locks and databases that a dataset reaches, and how much of each this process holds."""
+class HeldResources:
+    """The locks and databases that a dataset can reach, and how often this process holds each."""
 
     def __init__(self, dataset: Any, collate: Any) -> None:
         self._roots = (dataset, collate)
@@ -22,7 +23,7 @@ class HeldThings:
         self.find()
 
     def find(self) -> None:
-        """Look for them again: the first sample may have made some."""
+        """Search again: the first sample may have created some."""
         dataset, collate = self._roots
         for found in walk({"dataset": dataset, "collate_fn": collate}):
             probe = _probe(found.obj)
@@ -31,17 +32,17 @@ class HeldThings:
 
     def read(self) -> dict[str, int]:
         """How often this process holds each of them."""
-        openers.created.clear()
+        file_events.exclusive.clear()
         return {path: count() for path, (_, count) in self._probes.items()}
 
-    def left(self, before: dict[str, int]) -> list[tuple[str, str, Any]]:
-        """What is held now and was not before: path, kind, and the line of a file."""
+    def not_released(self, before: dict[str, int]) -> list[tuple[str, str, Place | None]]:
+        """What is held now and was not before: path, kind, and the line that created a file."""
         alone = threading.active_count() == 1  # otherwise another thread may hold a lock of this process
         probes = {path: one for path, one in self._probes.items() if alone or one[0] != "lock"}
-        found: list[tuple[str, str, Any]] = [
+        found: list[tuple[str, str, Place | None]] = [
             (path, kind, None) for path, (kind, count) in probes.items() if count() > before.get(path, 0)
         ]
-        found += [(path, "file", place) for path, place in openers.created.items() if os.path.exists(path)]
+        found += [(path, "file", place) for path, place in file_events.exclusive.items() if os.path.exists(path)]
         return found
 
 

@@ -1,4 +1,4 @@
-"""What a process holds, as small numbers that can be compared over time: memory, descriptors, and the containers of its loop."""
+"""What a process uses and keeps, as numbers that can be compared over time: memory, descriptors, growing containers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from types import FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any
 
+from unjam.doctor.check.inventory import module_file
 from unjam.system.file_owner import is_users
+from unjam.system.waiting import read_text
 
 MOST_FRAMES, MOST_NAMES, DEEPEST, LOOKED_AT = 3, 60, 2, 12
 MOST_OBJECTS, MOST_ITEMS = 300, 40
@@ -26,18 +28,22 @@ def resources() -> dict[str, int]:
         found["descriptors"] = len(os.listdir("/proc/self/fd"))
         found["files"] = found["descriptors"] - _shared_memory()
         found["threads"] = len(os.listdir("/proc/self/task"))
-        with open("/proc/self/statm", encoding="ascii") as file:
-            found["memory"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            found["children"] = len(file.read().split())
+        found["memory"] = resident_memory()
+        found["children"] = len(read_text(f"/proc/self/task/{os.getpid()}/children").split())
     return found
+
+
+def resident_memory() -> int:
+    """The resident memory of this process in bytes; 0 if unknown."""
+    fields = read_text("/proc/self/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
 
 
 MOST_DESCRIPTORS = 2000
 
 
 def _shared_memory() -> int:
-    """The descriptors that stand for shared memory: a tensor of a worker has one as long as it is kept."""
+    """The number of descriptors of shared memory: each tensor that came from a worker keeps one."""
     names = os.listdir("/proc/self/fd")
     if len(names) > MOST_DESCRIPTORS:
         return 0
@@ -48,9 +54,9 @@ def _shared_memory() -> int:
     return found
 
 
-def containers(frame: FrameType | None) -> dict[str, list[int]]:
-    """The containers that the user's frames and their objects hold: length, bytes of one item, and what it holds (GRAPH, SHARED)."""
-    found: dict[str, list[int]] = {}
+def containers(frame: FrameType | None) -> dict[str, tuple[int, int, int]]:
+    """The containers that the user's frames reach: length, bytes of one item, and what the items hold (GRAPH, SHARED)."""
+    found: dict[str, tuple[int, int, int]] = {}
     frames = 0
     while frame is not None and frames < MOST_FRAMES:
         if is_users(frame.f_code.co_filename):
@@ -62,10 +68,10 @@ def containers(frame: FrameType | None) -> dict[str, list[int]]:
     return found
 
 
-def _add_parts(found: dict[str, list[int]], name: str, value: Any, deep: int) -> None:
+def _add_parts(found: dict[str, tuple[int, int, int]], name: str, value: Any, deep: int) -> None:
     """Add the containers that an object of the program holds, and those of the objects in it."""
     own = getattr(value, "__dict__", None)
-    if not isinstance(own, dict) or isinstance(value, (type, ModuleType)) or not is_users(_file(type(value))):
+    if not isinstance(own, dict) or isinstance(value, (type, ModuleType)) or not is_users(module_file(type(value))):
         return
     for inner, part in list(own.items())[:30]:
         _add(found, f"{name}.{inner}", part, direct=False)
@@ -73,19 +79,15 @@ def _add_parts(found: dict[str, list[int]], name: str, value: Any, deep: int) ->
             _add_parts(found, f"{name}.{inner}", part, deep - 1)
 
 
-def _file(kind: type) -> str:
-    return getattr(sys.modules.get(kind.__module__), "__file__", None) or "<ipynb>"
-
-
-def _add(found: dict[str, list[int]], path: str, value: Any, *, direct: bool) -> None:
+def _add(found: dict[str, tuple[int, int, int]], path: str, value: Any, *, direct: bool) -> None:
     if len(found) >= MOST_NAMES or path.startswith("__"):
         return
     if isinstance(value, _CONTAINERS) and value:
         item = next((one for one in _some(value) if _has_graph(one)), None)
         flags = GRAPH * (item is not None) + SHARED * _is_shared(_last(value))
-        found[path] = [len(value), _bytes(item if item is not None else _last(value)), flags]
+        found[path] = (len(value), _bytes(item if item is not None else _last(value)), flags)
     elif not direct and _has_graph(value):
-        found[path] = [1, _bytes(value), GRAPH]
+        found[path] = (1, _bytes(value), GRAPH)
 
 
 def _some(container: Any) -> list[Any]:
@@ -120,13 +122,13 @@ def _has_graph(item: Any) -> bool:
 
 
 def _is_shared(item: Any) -> bool:
-    """Whether an item is a tensor that came from a worker: its memory is a file that is open as long as it lives."""
+    """Whether an item is a tensor in shared memory, which keeps a descriptor open as long as it lives."""
     tensor = _tensor(item)
     return tensor is not None and not tensor.is_cuda and tensor.is_shared()
 
 
 def retained(item: Any) -> tuple[int, bool]:
-    """About how many bytes an item keeps alive, and whether it does so through the traceback of an exception."""
+    """About how many bytes an item keeps alive, and whether it keeps the traceback of an exception."""
     waiting, seen, total, traced = [item], set[int](), 0, False
     while waiting and len(seen) < MOST_OBJECTS:
         one = waiting.pop()
@@ -159,8 +161,8 @@ def _inside(one: Any) -> tuple[list[Any], int]:
     return ([own] if isinstance(own, dict) else []), sys.getsizeof(one)
 
 
-def kept(before: dict[str, int], found: Iterable[tuple[str, Any]]) -> dict[str, tuple[int, int, bool]]:
-    """Of each container that has grown: items that were added, bytes that one of them keeps, and whether by a traceback."""
+def added_items(before: dict[str, int], found: Iterable[tuple[str, Any]]) -> dict[str, tuple[int, int, bool]]:
+    """For each container that has grown: number of new items, bytes that one of them keeps, and whether by a traceback."""
     return {
         path: (len(one) - before[path], *retained(_last(one)))
         for path, one in found

@@ -1,4 +1,4 @@
-"""What a failing line can reach: open files, sockets and databases, and whether they were open before the worker began."""
+"""The context of an exception: open files and sockets that its frames can reach, limits, and what a worker inherited."""
 
 from __future__ import annotations
 
@@ -8,32 +8,26 @@ import os
 import socket
 import stat
 import struct
+import tempfile
 import traceback
 import types
 from collections.abc import Iterator
 from typing import Any
 
-from unjam.doctor.check.inventory import Inventory, descriptor, flags_of, names_in
-from unjam.doctor.check.target import openers
+from unjam.doctor.check.inventory import Inventory, descriptor, descriptor_target, flags_of, names_in
+from unjam.doctor.check.target import file_events
+from unjam.doctor.facts.faults import Resource
+from unjam.doctor.facts.trial import Place
 from unjam.system.file_owner import is_users
 
 MOST_FRAMES, MOST_PARTS, DEEPEST = 12, 400, 3
-_NO_HOLDERS = (
-    str,
-    bytes,
-    int,
-    float,
-    type(None),
-    type,
-    types.ModuleType,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-)
+# types whose objects hold no files
+_LEAVES = (str, bytes, int, float, type(None), type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 at_start: dict[int, tuple[int, int]] = {}  # the descriptors that this worker began with
 
 
-def note_start() -> None:
-    """Remember what is open: this process is a worker, and loads its first sample now."""
+def note_open_descriptors() -> None:
+    """Remember which descriptors are open; to be called in a worker before its first sample."""
     at_start.clear()
     for fd in _open_descriptors():
         known = _identity(fd)
@@ -42,7 +36,7 @@ def note_start() -> None:
 
 
 def writable_files(inventory: Inventory) -> dict[str, int]:
-    """The files that a dataset holds open for writing, and was given so by the program: path and size."""
+    """The files that a dataset holds open for writing: path and size."""
     found = {}
     for one in inventory.found.values():
         fd = descriptor(one.obj)
@@ -50,12 +44,12 @@ def writable_files(inventory: Inventory) -> dict[str, int]:
             continue
         flags = flags_of(fd)
         if flags & (os.O_WRONLY | os.O_RDWR) and not flags & os.O_APPEND:
-            found[_target(fd)] = os.fstat(fd).st_size
+            found[descriptor_target(fd)] = os.fstat(fd).st_size
     return found
 
 
 def writes(dataset: Any) -> bool:
-    """Whether the code that loads samples, and what it calls by name, writes to files."""
+    """Whether the code that loads samples, or a function that it calls by name, writes to files."""
     from unjam.doctor.check.target.source_reading import loading_functions  # noqa: PLC0415 - few programs need it
 
     functions = {one.__name__: set(names_in(one.__code__)) for one in loading_functions({"dataset": dataset})}
@@ -83,8 +77,8 @@ def size_of(path: str) -> int:
         return 0
 
 
-def facts_of(error: BaseException) -> dict[str, Any]:
-    """What an exception and its frames say about the process that it was raised in."""
+def context_of(error: BaseException) -> dict[str, Any]:
+    """What an exception and its frames reveal about the process, as fields of WatchedFailure."""
     found: dict[str, Any] = {}
     number = getattr(error, "errno", None)
     if isinstance(number, int):
@@ -102,7 +96,7 @@ def facts_of(error: BaseException) -> dict[str, Any]:
         places = [frame for frame in _frames(root) if is_users(frame.f_code.co_filename)]
         lines = [one.lineno for one in traceback.extract_tb(root.__traceback__) if is_users(one.filename)]
         if places and lines:
-            found["root_at"] = [places[-1].f_code.co_filename, lines[-1]]
+            found["root_at"] = Place(places[-1].f_code.co_filename, lines[-1] or 0)
     frames = list(_frames(error))
     with contextlib.suppress(Exception):  # code of the user's objects may run
         found["unpickled"] = _unpickled(frames)
@@ -113,7 +107,7 @@ def facts_of(error: BaseException) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-# errors that say that something is used up
+# errors that mean that a limit is reached
 _LIMITED = (errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN)
 
 
@@ -126,23 +120,20 @@ def _limits() -> dict[str, int]:
     return {name: value for name, value in values.items() if value != resource.RLIM_INFINITY}
 
 
-def _full(filename: str) -> list[list[str]]:
-    """The places for files that have no room, or no number for another file: path, what is used up."""
-    import tempfile  # noqa: PLC0415 - only here
-
+def _full(filename: str) -> tuple[tuple[str, str], ...]:
+    """The folders without free space or without free inodes: path, what is used up."""
     found = []
-    for path in dict.fromkeys(
-        (os.path.dirname(os.path.abspath(filename)), os.getcwd(), tempfile.gettempdir(), "/dev/shm")
-    ):
+    folder = os.path.dirname(os.path.abspath(filename))
+    for path in dict.fromkeys((folder, os.getcwd(), tempfile.gettempdir(), "/dev/shm")):
         try:
             room = os.statvfs(path)
         except OSError:
             continue
         if room.f_files and not room.f_favail:
-            found.append([path, f"all {room.f_files:,} inodes"])
+            found.append((path, f"all {room.f_files:,} inodes"))
         elif room.f_bavail * room.f_frsize < 1 << 20:
-            found.append([path, f"all {room.f_blocks * room.f_frsize / 1e6:,.0f} MB"])
-    return found
+            found.append((path, f"all {room.f_blocks * room.f_frsize / 1e6:,.0f} MB"))
+    return tuple(found)
 
 
 def _frames(error: BaseException) -> Iterator[Any]:
@@ -153,7 +144,7 @@ def _frames(error: BaseException) -> Iterator[Any]:
 
 
 def _unpickled(frames: list[Any]) -> str:
-    """The file of the user's that was run while an object was unpickled, or the class that failed."""
+    """The user's class or function that ran while an object was unpickled."""
     inside = False
     for frame in frames:
         name, file = frame.f_code.co_name, frame.f_code.co_filename
@@ -165,31 +156,27 @@ def _unpickled(frames: list[Any]) -> str:
     return ""
 
 
-def _resources(frames: list[Any]) -> list[dict[str, Any]]:
+def _resources(frames: list[Any]) -> tuple[Resource, ...]:
     users = [frame for frame in frames if is_users(frame.f_code.co_filename)][-MOST_FRAMES:]
     numbers = _by_target()
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[int, Resource] = {}
     for frame in reversed(users):
         for path, value in _parts(frame):
             for fd, target in _known_descriptors(value, numbers):
-                if str(fd) not in found:
-                    place = openers.line_of(target)
-                    found[str(fd)] = {
-                        "path": path, "kind": _kind(fd), "target": target, "inherited": _is_inherited(fd),
-                        "file": place.file if place else "", "line": place.line if place else 0,
-                    }  # fmt: skip
-    return list(found.values())[:12]
+                if fd not in found:
+                    line = file_events.line_of(target)
+                    found[fd] = Resource(path, _kind(fd), target, _is_inherited(fd), line)
+    return tuple(found.values())[:12]
 
 
 def _parts(frame: Any) -> Iterator[tuple[str, Any]]:
-    """The objects that a frame's names reach, with what the program calls them."""
-    names = [(name, value) for name, value in frame.f_locals.items()]
-    names += [(name, frame.f_globals[name]) for name in frame.f_code.co_names if name in frame.f_globals]
-    waiting = [(name, value, 0) for name, value in names]
+    """The objects that a frame's variables reach, each with its path in the program."""
+    waiting = [(name, value, 0) for name, value in frame.f_locals.items()]
+    waiting += [(name, frame.f_globals[name], 0) for name in frame.f_code.co_names if name in frame.f_globals]
     seen: set[int] = set()
     while waiting and len(seen) < MOST_PARTS:
         path, value, depth = waiting.pop(0)
-        if id(value) in seen or isinstance(value, _NO_HOLDERS):
+        if id(value) in seen or isinstance(value, _LEAVES):
             continue
         seen.add(id(value))
         yield path, value
@@ -215,12 +202,12 @@ def _known_descriptors(value: Any, numbers: dict[str, int]) -> list[tuple[int, s
 def _descriptors_of(value: Any, numbers: dict[str, int]) -> Iterator[tuple[int, str]]:
     fd = descriptor(value)
     if fd is not None:
-        yield fd, _target(fd)
+        yield fd, descriptor_target(fd)
         return
     for name in ("filename", "name", "path"):  # libraries written in C keep the descriptor to themselves
         try:
             known = getattr(value, name, None)
-        except Exception:  # noqa: BLE001, S112 - a property of the user's, or a closed file
+        except Exception:  # noqa: BLE001, S112 - a user's property, or a closed file
             continue
         if isinstance(known, (str, os.PathLike)) and not isinstance(value, os.PathLike):
             path = os.path.abspath(os.fspath(known))
@@ -230,7 +217,9 @@ def _descriptors_of(value: Any, numbers: dict[str, int]) -> Iterator[tuple[int, 
 
 def _by_target() -> dict[str, int]:
     return {
-        target: fd for fd in _open_descriptors() if (target := _target(fd)).startswith("/") and "/dev/" not in target
+        target: fd
+        for fd in _open_descriptors()
+        if (target := descriptor_target(fd)).startswith("/") and "/dev/" not in target
     }
 
 
@@ -239,13 +228,6 @@ def _open_descriptors() -> list[int]:
         return [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]
     except OSError:
         return []
-
-
-def _target(fd: int, pid: int = 0) -> str:
-    try:
-        return os.readlink(f"/proc/{pid or 'self'}/fd/{fd}")
-    except OSError:
-        return ""
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
@@ -270,17 +252,17 @@ def _kind(fd: int) -> str:
 
 
 def inherited_connections(inventory: Inventory) -> dict[int, str]:
-    """The TCP connections that a dataset holds and that were open before this worker began: descriptor and target."""
+    """The connections that a dataset holds and that were open before this worker began: descriptor and target."""
     found = {}
     for one in inventory.found.values():
         fd = descriptor(one.obj)
-        if fd is not None and _kind(fd) == "socket" and _target(fd) == _target(fd, os.getppid()):
-            found[fd] = _target(fd)
+        if fd is not None and _kind(fd) == "socket" and descriptor_target(fd) == descriptor_target(fd, os.getppid()):
+            found[fd] = descriptor_target(fd)
     return found
 
 
 def traffic(fd: int) -> int:
-    """The bytes that went through a TCP connection so far, whoever sent or received them."""
+    """The bytes that any process has sent or received on a TCP connection so far."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
         known = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         if len(known) >= BYTES_AT + 16:
@@ -292,18 +274,15 @@ BYTES_AT = 120  # of tcpi_bytes_acked and tcpi_bytes_received in Linux's struct 
 
 
 def _root(error: BaseException) -> BaseException | None:
-    """The exception that was being handled when a RecursionError came: the handler had called the function again."""
-    root: BaseException | None = error
+    """The first exception behind a RecursionError: its handler called the function that raised it again."""
+    if not isinstance(error, RecursionError):
+        return None
+    root: BaseException = error
     for _ in range(DEEPEST_CHAIN):
-        inner = root.__context__ if root is not None else None
-        if inner is None:
+        if root.__context__ is None:
             break
-        root = inner
-    return (
-        root
-        if isinstance(error, RecursionError) and root is not error and not isinstance(root, RecursionError)
-        else None
-    )
+        root = root.__context__
+    return None if isinstance(root, RecursionError) else root
 
 
 DEEPEST_CHAIN = 20_000

@@ -1,4 +1,4 @@
-"""Looks at the loading thread again and again, and counts the user's lines that it finds there."""
+"""Samples the stack of the loading thread at intervals, and counts the user's lines that it finds there."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from unjam.system.file_owner import is_users
 
 BEGIN = 0.5  # seconds: shorter loading needs no explanation
 MOST = 40
-TELL_EVERY = 100
+WRITE_EVERY = 100
 SUFFIX = ".lines"
-# below their frames is the program that was captured
+# the frames below theirs belong to the program that was captured
 _TRIALS = (os.path.join(os.path.dirname(os.path.abspath(__file__)), "sandbox.py"), "torch/utils/data/_utils/worker.py")
 
 
-class Looks:
-    """A thread that looks at the thread that made it, until `end` or the end of the process.
+class LineSampler:
+    """A thread that samples the thread that created it, until `end` or the end of the process.
 
-    What it finds goes into a file of its own: an event log that grows would look like progress.
+    It writes to its own file, because a growing event log counts as progress.
     """
 
     def __init__(self, folder: str) -> None:
@@ -32,17 +32,17 @@ class Looks:
         self._found: Counter[tuple[str, int]] = Counter()
         self._over = threading.Event()
         self._thread = threading.get_ident()
-        timer = threading.Timer(BEGIN, self._look)
-        timer.daemon, timer.name = True, "unjam-looks"
+        timer = threading.Timer(BEGIN, self._sample)
+        timer.daemon, timer.name = True, "unjam-line-sampler"
         self._timer = timer
         timer.start()
 
-    def _look(self) -> None:
-        looks = 0
+    def _sample(self) -> None:
+        count = 0
         while not self._over.wait(LOOK_AT_LINES.seconds):
-            looks += 1
-            if looks % TELL_EVERY == 0:
-                self._tell()
+            count += 1
+            if count % WRITE_EVERY == 0:
+                self._write()
             frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the only way
             while frame is not None and not frame.f_code.co_filename.endswith(_TRIALS):
                 if is_users(frame.f_code.co_filename):
@@ -50,21 +50,21 @@ class Looks:
                     break
                 frame = frame.f_back
 
-    def _tell(self) -> None:
+    def _write(self) -> None:
         lines = [(file, line, times) for (file, line), times in list(self._found.most_common(MOST))]
         with contextlib.suppress(OSError), open(self._path, "w", encoding="utf-8") as out:
             json.dump(lines, out)
 
     def end(self) -> None:
-        """Stop looking."""
+        """Stop sampling."""
         self._over.set()
         self._timer.cancel()
         if self._found:
-            self._tell()
+            self._write()
 
 
 def hottest(folder: str) -> tuple[tuple[Place, int], ...]:
-    """The lines that looks at the processes of a trial found, summed over them, the hottest first."""
+    """The lines found in all processes of a trial, the most frequent first, and how often."""
     found: Counter[Place] = Counter()
     for name in os.listdir(folder):
         if name.endswith(SUFFIX):

@@ -1,11 +1,11 @@
-"""What a trial needs of the program and may lack: its servers, the accelerator, and room for files.
+"""What a trial needs from the program and may lack: its servers, the accelerator, and space for files.
 
 A trial runs beside the program or after it, in another process. A server that the program runs, in a
 thread or a child process, may have ended by then, and an accelerator cannot be used in a fork. A trial
 that fails or freezes for this reason says nothing about the loader: it counts as not possible.
 
-The servers are recorded at the capture. A process of a trial notes each server that it connects to,
-and the doctor checks afterwards whether the server was still there.
+The servers are recorded at the capture. A process of a trial records each server that it connects to,
+and the doctor checks afterwards whether the server was still running.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,8 +32,8 @@ NOTES = "needed"
 _SIZES = {"tcp": 4, "tcp6": 16}  # of an address in these tables, in bytes
 _LISTENS = "0A"
 _ACCEPTS = 0x00010000  # a flag in /proc/net/unix
-# a server that lives takes a connection within this time
-TAKES = 0.5
+# a running server accepts a connection within this time
+ACCEPTS_WITHIN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Server:
     address: str
     inode: str
     pid: int
-    born: float  # of the process, because a number is used again
-    is_connected: bool = False  # the program's main process had a connection with it at the capture
+    born: float  # of the process, because process numbers are reused
+    is_connected: bool = False  # the program's main process was connected to it at the capture
 
 
 def own_servers() -> tuple[Server, ...]:
@@ -65,24 +66,24 @@ def own_servers() -> tuple[Server, ...]:
 
 
 def note_connections(folder: str, servers: tuple[Server, ...]) -> None:
-    """Note from now on, in this process and its forks, each server that it connects to."""
+    """Record from now on, in this process and its forks, each server that it connects to."""
     if not servers:
         return
     for one in servers:
         if one.is_connected:
-            _note(folder, one)
+            _write(folder, asdict(one))
 
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "socket.connect":
             for one in servers:
                 if _is_at(one.address, arguments[1]):
-                    _note(folder, one)
+                    _write(folder, asdict(one))
 
-    sys.addaudithook(hear)
+    sys.addaudithook(hook)
 
 
 def note_error(folder: str, error: BaseException, *, in_worker: bool) -> None:
-    """Note an error that comes from what a trial lacks."""
+    """Record an error that is caused by something that the trial lacks."""
     if not in_worker:
         _note_accelerator(folder, error)
     room = view.room_if_full(os.path.dirname(os.path.dirname(folder)), os.path.basename(folder))
@@ -91,7 +92,7 @@ def note_error(folder: str, error: BaseException, *, in_worker: bool) -> None:
 
 
 def _note_accelerator(folder: str, error: BaseException) -> None:
-    """Note an error of an accelerator that refuses to work in a fork."""
+    """Record an error of an accelerator that cannot be used in a fork."""
     torch = sys.modules.get("torch")
     trace = error.__traceback__
     while trace is not None and torch is not None:
@@ -103,7 +104,7 @@ def _note_accelerator(folder: str, error: BaseException) -> None:
 
 
 def missing(folder: str) -> str:
-    """What the processes of a trial needed and did not have, or nothing."""
+    """What the processes of a trial needed and lacked, as a message; "" if nothing."""
     for line in dict.fromkeys(read_text(f"{folder}/{NOTES}").splitlines()):
         with contextlib.suppress(ValueError, TypeError, KeyError):
             noted = json.loads(line)
@@ -117,10 +118,6 @@ def missing(folder: str) -> str:
     return ""
 
 
-def _note(folder: str, server: Server) -> None:
-    _write(folder, asdict(server))
-
-
 def _write(folder: str, noted: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         fd = os.open(f"{folder}/{NOTES}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -131,11 +128,11 @@ def _write(folder: str, noted: dict[str, Any]) -> None:
 
 
 def _is_served(server: Server) -> bool:
-    """Whether the process still has the socket, and takes the connections that wait there."""
+    """Whether the process still has the socket, and accepts the waiting connections."""
     process = process_table.entry(server.pid)
     if process is None or process.born != server.born or server.inode not in _sockets(server.pid):
         return False
-    for _ in range(int(TAKES / 0.1)):
+    for _ in range(int(ACCEPTS_WITHIN / 0.1)):
         if not _waiting_connections(server):
             return True
         pause(0.1)
@@ -143,13 +140,19 @@ def _is_served(server: Server) -> bool:
 
 
 def _waiting_connections(server: Server) -> int:
-    """How many connections nobody has taken yet; 0 if unknown."""
-    for table in _SIZES:
-        for line in read_text(f"/proc/{server.pid}/net/{table}").splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9 and words[9] == server.inode:
-                return int(words[4].rpartition(":")[2], 16)
-    return 0
+    """How many connections have not been accepted yet; 0 if unknown."""
+    return next(
+        (int(row[4].rpartition(":")[2], 16) for row, _ in _tcp_sockets(server.pid) if row[9] == server.inode), 0
+    )
+
+
+def _tcp_sockets(pid: int | str) -> Iterator[tuple[list[str], int]]:
+    """The rows of the TCP tables that a process sees, each with the size of its addresses."""
+    for table, size in _SIZES.items():
+        for line in read_text(f"/proc/{pid}/net/{table}").splitlines()[1:]:
+            row = line.split()
+            if len(row) > 9:
+                yield row, size
 
 
 def _sockets(pid: int) -> list[str]:
@@ -165,13 +168,8 @@ def _sockets(pid: int) -> list[str]:
 
 
 def _listening() -> dict[str, str]:
-    """By inode: the addresses that somebody listens on."""
-    found = {}
-    for table, size in _SIZES.items():
-        for line in read_text(f"/proc/self/net/{table}").splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9 and words[3] == _LISTENS:
-                found[words[9]] = address_text(words[1], size)
+    """The addresses of listening sockets, by inode."""
+    found = {row[9]: address_text(row[1], size) for row, size in _tcp_sockets("self") if row[3] == _LISTENS}
     for line in read_text("/proc/self/net/unix").splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8 and int(words[3], 16) & _ACCEPTS:
@@ -181,16 +179,11 @@ def _listening() -> dict[str, str]:
 
 def _peer(inode: str) -> str:
     """The address at the other end of a connection of this process."""
-    for table, size in _SIZES.items():
-        for line in read_text(f"/proc/self/net/{table}").splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9 and words[9] == inode:
-                return address_text(words[2], size)
-    return ""
+    return next((address_text(row[2], size) for row, size in _tcp_sockets("self") if row[9] == inode), "")
 
 
 def _is_at(address: str, given: Any) -> bool:
-    """Whether a socket that connects to `given` reaches a server of this machine at an address."""
+    """Whether a connection to `given` reaches a server of this machine at an address."""
     if isinstance(given, (str, bytes)):
         path = os.fsdecode(given)
         return address == (f"@{path[1:]}" if path.startswith("\0") else os.path.abspath(path)) or address == path

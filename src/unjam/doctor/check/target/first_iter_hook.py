@@ -1,4 +1,4 @@
-"""Catches a program's first iter() of a torch DataLoader, and every loader made until then."""
+"""Stops a program at its first iter() of a torch DataLoader, and notes every loader created until then."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.import_hook import after_import
 
 
-class Enough(SystemExit):
-    """Raised from iter() when the doctor is done, so that the program exits as after sys.exit()."""
+class StopProgram(SystemExit):
+    """Raised from iter() when the doctor is done; the program then exits as after sys.exit()."""
 
 
 def is_probe(loader: Any) -> bool:
@@ -25,13 +25,13 @@ def is_probe(loader: Any) -> bool:
 
 
 @dataclass
-class Hook:
+class FirstIterHook:
     """Patches torch's DataLoader in this process."""
 
-    catch: Callable[[Any, FrameType], None]
+    on_first_iter: Callable[[Any, FrameType], None]
     pid: int = field(default_factory=os.getpid)
     made: weakref.WeakKeyDictionary[Any, Place | None] = field(default_factory=weakref.WeakKeyDictionary)
-    open: bool = True  # False after the first catch: later iter() calls pass
+    open: bool = True  # False after the first iter(): later calls pass
 
     def install(self) -> None:
         """Patch torch now if it is imported, otherwise when the program imports it."""
@@ -49,12 +49,12 @@ class Hook:
 
         @functools.wraps(iterate)
         def iterated(this: Any) -> Any:
-            self._catch_once(this)
+            self._stop_once(this)
             return iterate(this)
 
         @functools.wraps(begin)
         def begun(this: Any, its_loader: Any, *args: Any, **kwargs: Any) -> None:
-            self._catch_once(its_loader)  # some frameworks create torch's iterators directly
+            self._stop_once(its_loader)  # some frameworks create torch's iterators directly
             begin(this, its_loader, *args, **kwargs)
 
         loader.__init__, loader.__iter__, base.__init__ = made, iterated, begun
@@ -62,6 +62,6 @@ class Hook:
     def _is_active(self) -> bool:
         return self.open and os.getpid() == self.pid
 
-    def _catch_once(self, loader: Any) -> None:
+    def _stop_once(self, loader: Any) -> None:
         if self._is_active() and not is_probe(loader):
-            self.catch(loader, sys._getframe(2))  # noqa: SLF001
+            self.on_first_iter(loader, sys._getframe(2))  # noqa: SLF001

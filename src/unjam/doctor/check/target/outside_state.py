@@ -1,7 +1,7 @@
-"""What loading reads outside of the dataset: globals, class attributes and environment variables.
+"""The state outside the dataset that loading reads: globals, class attributes, environment variables, process settings.
 
-A worker has its own copies of them. If one differs between the program and a worker, or changes
-while workers live, samples may differ for it.
+Each worker has its own copy of it. If a copy differs from the program's, or changes during a worker's
+life, samples may differ, too.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ import locale
 import os
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 from unjam.doctor.check.inventory import names_in
-from unjam.doctor.check.target.held import hashed, layers, transforms
+from unjam.doctor.check.target.describe_loader import hashed, nested_datasets, transforms
 from unjam.doctor.check.target.source_reading import loading_functions
 from unjam.doctor.facts.source import file_of, where_set
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import HASH, SETTING
 from unjam.system.file_owner import is_users
+from unjam.system.waiting import read_text
 
 _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, frozenset, type(None))
 MOST = 200
 
 
-class Surroundings:
-    """The names that the functions of one loader use."""
+class OutsideState:
+    """The names outside the dataset that the functions of one loader use."""
 
     def __init__(self, dataset: Any, collate: Any) -> None:
         self._globals: dict[str, tuple[dict[str, Any], str]] = {}
@@ -43,11 +45,8 @@ class Surroundings:
     def _add(self, function: types.FunctionType) -> None:
         space = function.__globals__
         self.files.add(function.__code__.co_filename)
-        self._names |= {
-            *names_in(function.__code__),
-            *(one for one in _constants(function.__code__) if isinstance(one, str)),
-        }
-        used = set(names_in(function.__code__))
+        used, texts = set(names_in(function.__code__)), set(_texts(function.__code__))
+        self._names |= used | texts
         for name in used:
             value = space.get(name)
             if isinstance(value, types.ModuleType) and is_users(getattr(value, "__file__", None) or "<none>"):
@@ -60,10 +59,7 @@ class Surroundings:
                 self._globals[name] = (space, name)
             elif isinstance(value, type) and is_users(file_of(value)):
                 self._add_class(value)
-        constants = [one for one in _constants(function.__code__) if isinstance(one, str)]
-        self._variables |= {one for one in constants if one.isupper() and len(one) > 2} | (
-            set(constants) & set(os.environ)
-        )
+        self._variables |= {one for one in texts if one.isupper() and len(one) > 2} | (texts & set(os.environ))
         owner = function.__qualname__.rpartition(".")[0]
         kind = space.get(owner)
         if isinstance(kind, type):
@@ -80,14 +76,14 @@ class Surroundings:
         with contextlib.suppress(Exception):
             for path, _, _ in transforms(dataset):
                 name = path.rpartition(".")[2]
-                owner = next((one for at, one in layers(dataset) if f"{at}.{name}" == path), None)
+                owner = next((one for at, one in nested_datasets(dataset) if f"{at}.{name}" == path), None)
                 if owner is None or name in self._names or not is_users(file_of(type(owner))):
                     continue
                 found[path] = where_set(owner, name)
         return found
 
     def read(self) -> dict[str, str]:
-        """A hash of each of them, as it is now."""
+        """A hash of the current value of each name."""
         found: dict[str, str] = {}
         with contextlib.suppress(Exception):
             for path, (space, name) in list(self._globals.items())[:MOST]:
@@ -110,7 +106,7 @@ class Surroundings:
 
 
 def process_settings() -> dict[str, str]:
-    """What a process has of its own, and code may depend on without naming it."""
+    """Settings of this process that code may depend on without naming them."""
     found = {"the working folder": os.getcwd(), HASH: str(hash("unjam")), "umask": _umask()}
     found["the locale"] = str(locale.setlocale(locale.LC_ALL))
     found["the recursion limit"] = str(sys.getrecursionlimit())
@@ -126,15 +122,14 @@ def process_settings() -> dict[str, str]:
 
 
 def _umask() -> str:
-    try:
-        with open("/proc/self/status", encoding="ascii") as file:
-            return next((line.split()[1] for line in file if line.startswith("Umask:")), "")
-    except OSError:
-        return ""
+    lines = read_text("/proc/self/status").splitlines()
+    return next((line.split()[1] for line in lines if line.startswith("Umask:")), "")
 
 
-def _constants(code: types.CodeType) -> list[Any]:
-    found: list[Any] = []
+def _texts(code: types.CodeType) -> Iterator[str]:
+    """The string constants of a function, including nested functions."""
     for one in code.co_consts:
-        found += _constants(one) if isinstance(one, types.CodeType) else [one]
-    return found
+        if isinstance(one, types.CodeType):
+            yield from _texts(one)
+        elif isinstance(one, str):
+            yield one

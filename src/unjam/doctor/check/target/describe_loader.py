@@ -1,4 +1,4 @@
-"""What a loader's dataset holds, as small facts that can be compared between epochs and loaders."""
+"""Describes a loader and what its dataset holds, as small facts that can be compared between epochs, loaders and processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from unjam.doctor.check.inventory import names_in
+from unjam.doctor.check.target.observer import length_of
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.loader_description import LoaderDescription
 from unjam.doctor.facts.source import class_place, file_of
@@ -24,7 +25,7 @@ MOST_ITEMS = 20_000
 MOST_ATTRIBUTES = 60
 DEEPEST = 4
 OBJECT, NOTHING = "object ", "nothing"
-SPREAD = 32  # of a list of large things, so many are hashed
+SPREAD = 32  # items of a list of large objects that are hashed
 # calls that draw random numbers, in the source of a sampler
 _RANDOM = {
     "randperm", "rand", "randint", "shuffle", "permutation", "permuted", "default_rng", "Random", "sample", "choice",
@@ -32,11 +33,11 @@ _RANDOM = {
 }  # fmt: skip
 
 
-made: ByIdentity[Place] = ByIdentity()  # where the program took a part of a dataset, or put several together
+composed_at: ByIdentity[Place] = ByIdentity()  # where the program made a Subset or a ConcatDataset
 
 
 def plain_index(index: Any) -> Any:
-    """An index as JSON can keep it: an int, or a hash of anything else."""
+    """An index as JSON can hold it: an int, or a hash of anything else."""
     if isinstance(index, int):
         return int(index)
     try:
@@ -45,8 +46,12 @@ def plain_index(index: Any) -> Any:
         return f"{zlib.crc32(repr(index).encode()):x}"
 
 
-def layers(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """A dataset and the datasets inside of it, each with its path."""
+def _attributes(obj: Any, most: int = MOST_ATTRIBUTES) -> list[tuple[str, Any]]:
+    return list(itertools.islice(list(getattr(obj, "__dict__", {}).items()), most))
+
+
+def nested_datasets(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """A dataset and the datasets inside it, each with its path."""
     waiting = [("dataset", dataset, 0)]
     seen: set[int] = set()
     while waiting:
@@ -55,8 +60,7 @@ def layers(dataset: Any) -> Iterator[tuple[str, Any]]:
             continue
         seen.add(id(one))
         yield path, one
-        own = getattr(one, "__dict__", {})
-        for name, value in list(own.items())[:MOST_ATTRIBUTES]:
+        for name, value in _attributes(one):
             if _is_dataset(value):
                 waiting.append((f"{path}.{name}", value, depth + 1))
             elif isinstance(value, (list, tuple)) and 0 < len(value) <= 16 and all(_is_dataset(v) for v in value):
@@ -75,12 +79,12 @@ def fingerprint(dataset: Any) -> dict[str, str]:
     """A hash of each attribute that a dataset and its transforms hold."""
     found: dict[str, str] = {}
     with contextlib.suppress(Exception):
-        for path, one in layers(dataset):
-            for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+        for path, one in nested_datasets(dataset):
+            for name, value in _attributes(one):
                 if _is_dataset(value):
                     continue
                 if callable(value) and not hasattr(value, "dtype"):
-                    for inner, part in list(getattr(value, "__dict__", {}).items())[:20]:
+                    for inner, part in _attributes(value, 20):
                         if not callable(part):
                             found[f"{path}.{name}.{inner}"] = hashed(part)
                 else:
@@ -89,7 +93,7 @@ def fingerprint(dataset: Any) -> dict[str, str]:
 
 
 def _is_data(value: Any) -> bool:
-    """Whether a value is data, and no handle, lock or other object with a life of its own."""
+    """Whether a value is data, not a handle, lock or other object with behaviour."""
     plain = (bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, type(None), range)
     return (
         isinstance(value, plain)
@@ -100,7 +104,7 @@ def _is_data(value: Any) -> bool:
 
 
 def hashed(value: Any) -> str:
-    """A hash of a value, with its length in front if it has one."""
+    """A hash of a value, prefixed with its length if it has one."""
     if value is None:
         return NOTHING
     if isinstance(value, (list, tuple)) and len(value) > SPREAD:
@@ -129,55 +133,55 @@ def describe(loader: Any, token: Callable[[Any], int]) -> LoaderDescription:
         dataset=type(dataset).__qualname__.rpartition(".")[2],
         base=type(base).__qualname__.rpartition(".")[2],
         home=_home(type(dataset)) or _home(type(base)),
-        length=_length(dataset),
-        base_length=_length(base),
+        length=length_of(dataset),
+        base_length=length_of(base),
         workers=loader.num_workers if isinstance(loader.num_workers, int) else 0,
         batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
         batched=loader.batch_sampler is not None,
         persistent=bool(loader.persistent_workers),
         iterable=iterable,
         sampler=type(inner).__name__,
-        random=not iterable and _draws(inner, sampler),
+        random=not iterable and _is_random(inner, sampler),
         replacement=bool(getattr(inner, "replacement", False)),
-        draws=_length(inner) if not iterable else None,
+        draws=length_of(inner) if not iterable else None,
         batch_sampler=type(sampler).__name__ if sampler is not inner and is_users(file_of(type(sampler))) else "",
         sampler_file=next((file for one in (sampler, inner) if is_users(file := file_of(type(one)))), ""),
         weighted=_is_weighted(inner),
-        weights=_length(getattr(inner, "weights", None)),
+        weights=length_of(getattr(inner, "weights", None)),
         has_generator=loader.generator is not None or getattr(inner, "generator", None) is not None,
         stateful=any(hasattr(one, "state_dict") for one in (loader, dataset, sampler, inner)),
         set_epoch=any(hasattr(one, "set_epoch") for one in (inner, sampler)),
         drop_last=bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
         tokens=_tokens(loader, base, inner, token),
         subset=mapped,
-        items=_items(base, _tells),
+        items=_items(base, _identifies),
         records=_items(base, _is_record),
-        maps=_maps(base),
+        maps=_label_maps(base),
         rows=[
             f"dataset.{name}" if base is dataset else name
-            for name, value in list(getattr(base, "__dict__", {}).items())[:MOST_ATTRIBUTES]
-            if _length(base) and _length(value) == _length(base)
+            for name, value in _attributes(base)
+            if length_of(base) and length_of(value) == length_of(base)
         ],
-        per_sample=[path for path, one in layers(dataset) for path in _stored(path, one)],
+        per_sample=[path for path, one in nested_datasets(dataset) for path in _per_sample_arrays(path, one)],
         proxies=[
             f"{path}.{name}"
-            for path, one in layers(dataset)
-            for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]
+            for path, one in nested_datasets(dataset)
+            for name, value in _attributes(one)
             if type(value).__module__ == "multiprocessing.managers"
         ],
-        plain=_plain(dataset),
-        stale=_stale(dataset),
-        composed={path: place for path, one in layers(dataset) if (place := made.get(one)) is not None},
+        plain=_scalars(dataset),
+        stale=_changed_lengths(dataset),
+        composed={path: place for path, one in nested_datasets(dataset) if (place := composed_at.get(one)) is not None},
         transforms={path: name for path, name, _ in transforms(dataset)},
         reads=sorted(_attributes_read(dataset)),
     )
 
 
-def _plain(dataset: Any) -> list[str]:
+def _scalars(dataset: Any) -> list[str]:
     """The attributes that hold a single value: a number, a text, a tensor of one element."""
     found = []
-    for path, one in layers(dataset):
-        for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+    for path, one in nested_datasets(dataset):
+        for name, value in _attributes(one):
             with contextlib.suppress(Exception):
                 single = value.numel() == 1 if hasattr(value, "numel") else getattr(value, "size", 0) == 1
                 if isinstance(value, (bool, int, float, complex, str, type(None))) or single:
@@ -185,10 +189,10 @@ def _plain(dataset: Any) -> list[str]:
     return found
 
 
-def _stale(dataset: Any) -> list[tuple[str, int, int]]:
-    """The parts of concatenations and subsets that have another length than when they were put together: path, then, now."""
+def _changed_lengths(dataset: Any) -> list[tuple[str, int, int]]:
+    """The parts of concatenations and subsets whose length has changed since these were made: path, then, now."""
     found = []
-    for path, one in layers(dataset):
+    for path, one in nested_datasets(dataset):
         with contextlib.suppress(Exception):
             members, ends = getattr(one, "datasets", None), getattr(one, "cumulative_sizes", None)
             if members and ends and len(members) == len(ends):
@@ -220,13 +224,6 @@ def _is_weighted(sampler: Any) -> bool:
         return False
 
 
-def _length(obj: Any) -> int | None:
-    try:
-        return len(obj)
-    except Exception:  # noqa: BLE001 - it has none
-        return None
-
-
 def _base(dataset: Any) -> tuple[Any, list[Any] | None]:
     """The dataset under wrappers with `.dataset` and `.indices`, and the base's index of each sample."""
     mapped: list[Any] | None = None
@@ -245,7 +242,7 @@ def _base(dataset: Any) -> tuple[Any, list[Any] | None]:
 
 
 def _tokens(loader: Any, base: Any, sampler: Any, token: Callable[[Any], int]) -> dict[str, int]:
-    """Numbers of the objects that two loaders may share."""
+    """Numbers that identify the objects that two loaders may share."""
     wanted = {"dataset": loader.dataset, "base": base, "sampler": sampler}
     wanted |= {path: value for path, _, value in transforms(loader.dataset)}
     found = {}
@@ -261,7 +258,7 @@ def generators(loader: Any) -> list[Any]:
     found: list[Any] = []
     sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     for owner in (loader, sampler, getattr(sampler, "sampler", None)):
-        for value in list(getattr(owner, "__dict__", {}).values())[:MOST_ATTRIBUTES]:
+        for _, value in _attributes(owner):
             if state_of(value) and not any(value is one for one in found):
                 found.append(value)
     return found
@@ -269,34 +266,34 @@ def generators(loader: Any) -> list[Any]:
 
 def transforms(dataset: Any) -> Iterator[tuple[str, str, Any]]:
     """The callables that a dataset and its wrappers hold: path, name of the class or function, object."""
-    for path, one in layers(dataset):
-        for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+    for path, one in nested_datasets(dataset):
+        for name, value in _attributes(one):
             if callable(value) and not isinstance(value, type) and not _is_dataset(value):
                 shown = getattr(value, "__qualname__", None) or type(value).__qualname__
                 yield f"{path}.{name}", shown.rpartition(".")[2], value
 
 
-def _items(base: Any, says: Callable[[Any], bool]) -> dict[str, list[int]]:
-    """Hashes of the items of each sequence that has one item for each sample, if the first one says enough."""
-    length = _length(base)
+def _items(base: Any, is_usable: Callable[[Any], bool]) -> dict[str, list[int]]:
+    """Hashes of the items of each sequence that has one item for each sample, if its first item is usable."""
+    length = length_of(base)
     found: dict[str, list[int]] = {}
     if not length or length > MOST_ITEMS:
         return found
     for name, value in _attributes_and_columns(base):
-        if isinstance(value, (str, bytes, dict, set)) or _length(value) != length:
+        if isinstance(value, (str, bytes, dict, set)) or length_of(value) != length:
             continue
         with contextlib.suppress(Exception):
-            if not says(value[0]):
+            if not is_usable(value[0]):
                 continue
             hashes = [_item(value[at]) for at in range(length)]
-            if len(set(hashes)) > 0.9 * length:  # labels say nothing
+            if len(set(hashes)) > 0.9 * length:  # labels do not identify samples
                 found[name] = hashes
     return found
 
 
 def _attributes_and_columns(base: Any) -> Iterator[tuple[str, Any]]:
-    """The attributes of a dataset, and the arrays in those that are tuples or lists of a few, as TensorDataset has them."""
-    for name, value in list(getattr(base, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+    """The attributes of a dataset, and the arrays in its short tuples and lists, as in a TensorDataset."""
+    for name, value in _attributes(base):
         yield name, value
         if isinstance(value, (tuple, list)) and 0 < len(value) <= MOST_COLUMNS:
             yield from ((f"{name}[{at}]", one) for at, one in enumerate(value) if hasattr(one, "dtype"))
@@ -305,49 +302,49 @@ def _attributes_and_columns(base: Any) -> Iterator[tuple[str, Any]]:
 MOST_COLUMNS = 8
 
 
-def _stored(path: str, one: Any) -> list[str]:
+def _per_sample_arrays(path: str, one: Any) -> list[str]:
     """The arrays of a dataset that have one entry for each sample."""
-    length = _length(one)
+    length = length_of(one)
     return [
         f"{path}.{name}"
-        for name, value in list(getattr(one, "__dict__", {}).items())[:MOST_ATTRIBUTES]
+        for name, value in _attributes(one)
         if hasattr(value, "dtype")
         and getattr(value, "ndim", None)
         and length
-        and _length(value) == length
+        and length_of(value) == length
         and not (callable(getattr(value, "is_shared", None)) and value.is_shared())  # filled by all workers on purpose
     ]
 
 
-RECORD = 3  # so many values together say which sample it is
+RECORD = 3  # this many values together identify a sample
 
 
 def _is_record(item: Any) -> bool:
-    return _tells(item) or (isinstance(item, (tuple, list, dict)) and len(item) >= RECORD)
+    return _identifies(item) or (isinstance(item, (tuple, list, dict)) and len(item) >= RECORD)
 
 
-def _tells(item: Any) -> bool:
-    """Whether an item says what the sample is: a name, or data; numbers may only be positions."""
+def _identifies(item: Any) -> bool:
+    """Whether an item identifies its sample: a name, or data. Numbers do not: they may be positions."""
     if isinstance(item, (str, bytes)) or type(item).__module__ == "pathlib":
         return True
     if isinstance(item, (tuple, list)):
-        return any(_tells(one) for one in item)
+        return any(_identifies(one) for one in item)
     if isinstance(item, dict):
-        return any(_tells(one) for one in item.values())
+        return any(_identifies(one) for one in item.values())
     return bool(getattr(item, "ndim", None)) and "float" in str(getattr(item, "dtype", ""))
 
 
-def _maps(base: Any) -> dict[str, dict[str, int]]:
-    """Tables from names to numbers: dictionaries, and lists of different names."""
+def _label_maps(base: Any) -> dict[str, dict[str, int]]:
+    """Tables that map names to numbers: dictionaries, and lists of distinct names."""
     found = {}
-    for name, value in list(getattr(base, "__dict__", {}).items())[:MOST_ATTRIBUTES]:
+    for name, value in _attributes(base):
         if (
             not isinstance(value, (dict, list))
             or not 1 < len(value) <= 1000
             or not all(isinstance(k, str) for k in value)
         ):
             continue
-        if isinstance(value, list) and len(value) == _length(base):
+        if isinstance(value, list) and len(value) == length_of(base):
             continue  # one for each sample
         table = value if isinstance(value, dict) else {one: at for at, one in enumerate(value)}
         if all(type(v) is int for v in table.values()) and len(set(table.values())) == len(value):
@@ -361,7 +358,7 @@ def _item(item: Any) -> int:
     return int(digest(item)[0][:8], 16)
 
 
-def _draws(*samplers: Any) -> bool:
+def _is_random(*samplers: Any) -> bool:
     """Whether a sampler's code draws random numbers."""
     for sampler in samplers:
         if type(sampler).__name__ in ("RandomSampler", "WeightedRandomSampler", "SubsetRandomSampler"):
@@ -399,11 +396,10 @@ def _names_of_class(kind: Any) -> frozenset[str]:
 
 def _attributes_read(dataset: Any) -> set[str]:
     """Attributes of a dataset and its transforms that methods other than __init__ use."""
-    found: set[str] = set()
-    for path, one in layers(dataset):
-        own = getattr(one, "__dict__", {})
-        found |= {f"{path}.{name}" for name in own if name in _names_of_class(type(one))}  # type: ignore[arg-type] # classes are hashable
-    for path, _, value in transforms(dataset):
-        own = getattr(value, "__dict__", {})
-        found |= {f"{path}.{name}" for name in own if name in _names_of_class(type(value))}  # type: ignore[arg-type] # as above
-    return found
+    objects = [*nested_datasets(dataset), *((path, value) for path, _, value in transforms(dataset))]
+    return {
+        f"{path}.{name}"
+        for path, one in objects
+        for name in getattr(one, "__dict__", {})
+        if name in _names_of_class(type(one))  # type: ignore[arg-type] # classes are hashable
+    }
