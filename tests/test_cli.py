@@ -157,14 +157,14 @@ def test_a_failure_of_unjam_itself_is_no_finding(tmp_path):
 
 
 def test_much_output_takes_little_memory(tmp_path):
-    from unjam.system.waiting import tail
+    from unjam.system.proc_files import read_end
 
     path = tmp_path / "output"
     with open(path, "wb") as file:
         file.truncate(1 << 33)
         file.seek(1 << 33)
         file.write(b"the last line\n")
-    assert tail(str(path)).endswith("the last line\n")
+    assert read_end(str(path)).endswith("the last line\n")
 
 
 def test_a_program_that_empties_the_temporary_folder(tmp_path):

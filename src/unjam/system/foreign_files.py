@@ -25,7 +25,7 @@ import threading
 import tokenize
 
 from unjam.deadlines import THEIR_FILE
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 MOST_BYTES = 2 << 20
 _RESOLVE_IN_ROOT, _RESOLVE_NO_MAGICLINKS = 0x10, 0x02

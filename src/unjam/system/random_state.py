@@ -171,7 +171,7 @@ def _global(name: str) -> Any:
     if name == "torch":
         return torch.default_generator
     if name == "python":
-        return random._inst  # type: ignore[attr-defined]  # noqa: SLF001 - the module's own generator
+        return random._inst  # noqa: SLF001 - the module's own generator
     mtrand = getattr(getattr(sys.modules.get("numpy"), "random", None), "mtrand", None)
     return getattr(mtrand, "_rand", None)
 
@@ -227,7 +227,7 @@ def _python_memory() -> Any:
     if sys.implementation.name != "cpython":
         return None
     owner = _global("python")
-    if type(owner).__sizeof__(owner) < object.__basicsize__ + 4 * (_WORDS + 1):
+    if owner.__sizeof__() < object.__basicsize__ + 4 * (_WORDS + 1):
         return None
     memory = (ctypes.c_char * (4 * (_WORDS + 1))).from_address(id(owner) + object.__basicsize__)
     found = array.array("I", bytes(memory))

@@ -205,10 +205,10 @@ class ProcessPool:
 
     def suspended(self, worker: int) -> bool:
         """See `Pool`."""
-        from unjam.system.waiting import state_of  # noqa: PLC0415 - only for a worker that is stuck
+        from unjam.system.waiting import thread_state  # noqa: PLC0415 - only for a worker that is stuck
 
         pid = self.pid(worker)
-        return pid is not None and state_of(pid) == "T"
+        return pid is not None and thread_state(pid) == "T"
 
     def stack(self, worker: int) -> str:
         """See `Pool`."""

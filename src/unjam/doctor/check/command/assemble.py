@@ -27,8 +27,8 @@ from unjam.doctor.facts.trial import (
 )
 from unjam.system import stacks
 from unjam.system.exits import decode as exit_of
+from unjam.system.proc_files import read_end
 from unjam.system.stacks import Frame
-from unjam.system.waiting import tail
 
 MOST_OUTPUT = 6000
 
@@ -228,7 +228,7 @@ class _TrialBuilder:
         )  # fmt: skip
 
     def _output(self) -> str:
-        return tail(f"{self._folder}/output", MOST_OUTPUT)
+        return read_end(f"{self._folder}/output", MOST_OUTPUT)
 
     def _file(self, name: str) -> str:
         path = f"{self._folder}/{name}"

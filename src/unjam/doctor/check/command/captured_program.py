@@ -26,7 +26,7 @@ from unjam.doctor.facts.trial import Plan, Trial
 from unjam.system.children import reap
 from unjam.system.isolation.program_files import ProgramFiles
 from unjam.system.leftovers import places, prefix, sweep
-from unjam.system.waiting import tail
+from unjam.system.proc_files import read_end
 
 Tries = tuple[tuple[str, int, int, int, str], ...]
 
@@ -98,7 +98,7 @@ class CapturedProgram:
             with open(f"{folder}/case", "rb") as file:
                 case, tries = pickle.load(file)
         except (OSError, EOFError) as error:
-            text = tail(f"{folder}/output")
+            text = read_end(f"{folder}/output")
             raise CannotExamine(f"the loader could not be looked at (exit code {code})\n{text}") from error
         return case, tries
 
@@ -111,7 +111,7 @@ class CapturedProgram:
         if plan.fresh and not self._has_begun_afresh(leader, folder):
             end_session(leader, folder)
             note = "the dataset cannot be sent to a new process"
-            return Trial(plan, "refused", 0.0, note=note, output=tail(f"{folder}/output"))
+            return Trial(plan, "refused", 0.0, note=note, output=read_end(f"{folder}/output"))
         seen = watch(leader, folder, patience, reserve)
         trial = assemble(plan, folder, seen)
         if (not trial.fine or trial.bad) and not plan.in_place and (lacks := missing(folder)):
@@ -168,4 +168,4 @@ class CapturedProgram:
 
     def output(self) -> str:
         """The end of the program's output."""
-        return tail(f"{self.folder}/program.output")
+        return read_end(f"{self.folder}/program.output")

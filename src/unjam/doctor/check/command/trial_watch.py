@@ -21,8 +21,9 @@ from unjam.doctor.check.trial import self_inspection
 from unjam.doctor.check.trial.event_log import progress, read
 from unjam.system import stacks, waiting
 from unjam.system.children import reap
-from unjam.system.memory_limits import Kills, available_memory, oom_kills
+from unjam.system.memory_limits import OomKills, available_memory, oom_kills
 from unjam.system.native_stacks import libraries_on_stack
+from unjam.system.proc_files import read_text
 
 # an interrupted trial counts as hung after so many seconds without progress
 QUIET = 2.0
@@ -143,7 +144,7 @@ def patience_factor(alive: list[Usage], quiet: float, waits: float) -> float:
     return 4.0 if kinds & {"sleep", "child"} else 2.0 if kinds & {"socket", "disk"} else 1.0
 
 
-def _kills_since(before: Kills | None) -> int:
+def _kills_since(before: OomKills | None) -> int:
     now = oom_kills()
     return now.count - before.count if now is not None and before is not None else 0
 
@@ -188,10 +189,10 @@ def last_look(leader: int, folder: str) -> list[dict[str, Any]]:
     for one in armed:
         wait = waits[one.pid]
         _signal(one.pid, self_inspection.STACK)
-        _wait_until(lambda: waiting.read_text(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called at once
+        _wait_until(lambda: read_text(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called at once
         pause(0.05)
         own = _read_report(f"{folder}/{one.pid}.look")
-        stack = stacks.main_stack(waiting.read_text(f"{folder}/{one.pid}.stack"))
+        stack = stacks.main_stack(read_text(f"{folder}/{one.pid}.stack"))
         found.append({
             "pid": one.pid,
             "waits": wait.kind,
@@ -212,7 +213,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _read_report(path: str) -> dict[str, Any] | None:
-    text = waiting.read_text(path)
+    text = read_text(path)
     try:
         words = json.loads(text)
     except ValueError:

@@ -224,7 +224,7 @@ class Moment:
 
 def moment(loader: Any) -> Moment:
     """Read these facts now; call it in the program's process."""
-    facts = fork_safety.look()
+    facts = fork_safety.collect_facts()
     return Moment(threads_now(Inventory(roots_of(loader))), facts.native_threads, _pools(), facts.accelerator)
 
 
@@ -250,7 +250,7 @@ def process_facts(moment: Moment, environment: Mapping[str, str]) -> ProcessFact
         temporary=tempfile.gettempdir(),
         interactive=not os.path.isfile(getattr(main, "__file__", "") or ""),
         opened={target: place for target in open_files().values() if (place := openers.line_of(target)) is not None},
-        idle_variables=thread_variables.read_by_nobody(_suspects(environment)),
+        idle_variables=thread_variables.unread_variables(_suspects(environment)),
         late_variables=_late_variables(environment, moment.pools),
     )
 
