@@ -43,29 +43,29 @@ def no_loans(monkeypatch):
 
 
 ITEMS = {
-    "ints": ([3, 1, 2, -5, 0], lists.Words),
-    "floats": ([0.5, -0.0, math.inf], lists.Words),
-    "booleans": ([True, False], lists.Words),
-    "strings": (["", "a", "zwölf", "\U0001f600", "lone \udcff"], lists.Texts),
-    "bytes": ([b"", b"\0\xff"], lists.Blobs),
-    "tuples of numbers": ([(1, 2), (3, 4)], lists.Rows),
-    "lists of numbers": ([[1.0, 2.0], [3.0, 4.0]], lists.Rows),
+    "ints": ([3, 1, 2, -5, 0], lists.NumberList),
+    "floats": ([0.5, -0.0, math.inf], lists.NumberList),
+    "booleans": ([True, False], lists.NumberList),
+    "strings": (["", "a", "zwölf", "\U0001f600", "lone \udcff"], lists.StringList),
+    "bytes": ([b"", b"\0\xff"], lists.BytesList),
+    "tuples of numbers": ([(1, 2), (3, 4)], lists.RowList),
+    "lists of numbers": ([[1.0, 2.0], [3.0, 4.0]], lists.RowList),
     "dicts alike": ([{"a": 1, "b": [1, None]}, {"a": 2, "b": {"c": (1,)}}], lists.RecordList),
-    "dicts unlike": ([{"a": 1}, {"b": 2}, {}], lists.Values),
-    "dicts in another order": ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], lists.Values),
-    "paths and labels": ([("x.jpg", 1), ("y.jpg", 2)], lists.Values),
-    "rows of other lengths": ([[1], [1, 2], []], lists.Values),
-    "numbers of two types": ([1, 2.5, True], lists.Values),
-    "large ints": ([1 << 80, 2], lists.Values),
-    "None": ([None, None], lists.Values),
-    "sets": ([{1, 2}, frozenset("ab")], lists.Values),
-    "bytearrays": ([bytearray(b"x")], lists.Objects),
-    "numpy's scalars": ([np.float64(1.5), np.int32(3)], lists.Objects),
-    "named tuples": ([Point(1, 2)], lists.Objects),
-    "objects": ([Sample("a", (1, 2)), Sample("b", ())], lists.Objects),
-    "late": ([1] * 5000 + ["x", Sample("a", ())], lists.Objects),
-    "late plain": (["a"] * 5000 + [None], lists.Values),
-    "nothing": ([], lists.Words),
+    "dicts unlike": ([{"a": 1}, {"b": 2}, {}], lists.PlainValueList),
+    "dicts in another order": ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], lists.PlainValueList),
+    "paths and labels": ([("x.jpg", 1), ("y.jpg", 2)], lists.PlainValueList),
+    "rows of other lengths": ([[1], [1, 2], []], lists.PlainValueList),
+    "numbers of two types": ([1, 2.5, True], lists.PlainValueList),
+    "large ints": ([1 << 80, 2], lists.PlainValueList),
+    "None": ([None, None], lists.PlainValueList),
+    "sets": ([{1, 2}, frozenset("ab")], lists.PlainValueList),
+    "bytearrays": ([bytearray(b"x")], lists.ObjectList),
+    "numpy's scalars": ([np.float64(1.5), np.int32(3)], lists.ObjectList),
+    "named tuples": ([Point(1, 2)], lists.ObjectList),
+    "objects": ([Sample("a", (1, 2)), Sample("b", ())], lists.ObjectList),
+    "late": ([1] * 5000 + ["x", Sample("a", ())], lists.ObjectList),
+    "late plain": (["a"] * 5000 + [None], lists.PlainValueList),
+    "nothing": ([], lists.NumberList),
 }
 
 
@@ -341,7 +341,7 @@ def test_pairs_of_an_iterator_and_twice_the_same_key():
     assert shared["4999"] == [4999]
     assert list(shared.items())[:2] == [("0", [0]), ("1", [1])]
     assert list(shared.values())[-1] == [4999]
-    with pytest.raises(ValueError, match="comes twice"):
+    with pytest.raises(ValueError, match="occurs twice"):
         unjam.SharedDict(iter([("a", 1), ("a", 2)]))
 
 
