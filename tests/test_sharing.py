@@ -34,12 +34,12 @@ Point = namedtuple("Point", "x y")
 
 
 @pytest.fixture(autouse=True)
-def no_loans(monkeypatch):
+def nothing_is_kept(monkeypatch):
     """What was pickled is kept for no longer than it is held."""
-    monkeypatch.setattr(buffer, "LENT_SECONDS", -1.0)
+    monkeypatch.setattr(buffer, "KEEP_SECONDS", -1.0)
     yield
-    buffer._lent.clear()
-    buffer._end_loans()
+    buffer._recently_pickled.clear()
+    buffer._drop_expired()
 
 
 ITEMS = {
@@ -252,7 +252,7 @@ def test_a_program_that_is_no_child_opens_it_while_its_owner_lives(tmp_path):
     gc.collect()
     done = python(["-c", read, str(tmp_path / "reference")])
     assert "GoneError" in done.stderr
-    assert "let go of" in done.stderr
+    assert "has released" in done.stderr
 
 
 def make_one(count):
@@ -260,15 +260,15 @@ def make_one(count):
 
 
 def test_what_nobody_holds_any_more_while_it_is_on_its_way(monkeypatch):
-    monkeypatch.setattr(buffer, "LENT_SECONDS", 30.0)
+    monkeypatch.setattr(buffer, "KEEP_SECONDS", 30.0)
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(look, (make_one(10), 7)).get(timeout=30)[1:] == ("7", 10)
         assert pool.apply_async(make_one, (10,)).get(timeout=30) == [str(i) for i in range(10)]
-    monkeypatch.setattr(buffer, "LENT_SECONDS", -1.0)
+    monkeypatch.setattr(buffer, "KEEP_SECONDS", -1.0)
     gc.collect()
-    assert not buffer._lent
+    assert not buffer._recently_pickled
     gc.collect()
-    assert buffer._end_loans not in gc.callbacks
+    assert buffer._drop_expired not in gc.callbacks
 
 
 def test_in_one_process_it_is_mapped_once():
@@ -304,7 +304,7 @@ def test_files_that_are_not_whole(tmp_path):
     (tmp_path / "cut").write_bytes(whole[:-3])
     (tmp_path / "other").write_bytes(b"hello")
     for name in ("cut", "other"):
-        with pytest.raises(ValueError, match="was not written by unjam, or not to its end"):
+        with pytest.raises(ValueError, match="was not written by unjam, or is incomplete"):
             unjam.SharedList.open(tmp_path / name)
     shared = unjam.SharedList.open(tmp_path / "x")
     reference = pickle.dumps(shared)
