@@ -28,7 +28,7 @@ import torch
 
 from unjam.shared.buffer import Buffer, Writer
 from unjam.shared.plain import NotPlain, check_plain
-from unjam.shared.untrusted import untrusted
+from unjam.shared.untrusted import pickled_items_error
 from unjam.stored import known_object, tensor_from
 
 # number of items in a chunk: at first, at most; largest size of a chunk in bytes
@@ -335,7 +335,7 @@ def read_side_objects(buffer: Buffer, head: dict[str, Any], *, trusted: bool) ->
     if "beside" not in head:
         return []
     if not trusted:
-        raise untrusted(buffer.path)
+        raise pickled_items_error(buffer.path)
     at, length = head["beside"]
     found: list[Any] = pickle.loads(buffer.bytes[at : at + length])  # noqa: S301 - the caller trusts the file
     return found

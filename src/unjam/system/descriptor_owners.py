@@ -11,8 +11,7 @@ import struct
 from collections import defaultdict
 from functools import cached_property
 
-from unjam.system.proc_files import read_text
-from unjam.system.process_table import is_number
+from unjam.system.proc_files import is_number, read_text
 
 _ACCESS = 3  # mask for a descriptor's flags: 0 reads, 1 writes, 2 both
 _SOCK_DIAG, _BY_FAMILY, _SHOW_PEER, _PEER = 4, 20, 4, 2

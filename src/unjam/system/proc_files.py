@@ -36,6 +36,11 @@ def stat_fields(thread: int | str) -> list[str]:
     return read_text(f"/proc/{thread}/stat").rpartition(")")[2].split()
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number of at most nine digits, such as a process number."""
+    return len(text) < 10 and text.isascii() and text.isdecimal()
+
+
 def thread_ids(pid: int | str) -> list[int]:
     """The thread numbers of a process, in ascending order."""
     try:

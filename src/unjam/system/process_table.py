@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 from unjam.system.limits import processor_seconds
 from unjam.system.masking import masked_words
-from unjam.system.proc_files import read_text, stat_fields
+from unjam.system.proc_files import is_number, read_text, stat_fields
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _WHOLE = re.compile(r"-?\d{1,20}", re.ASCII)
-_SMALL = re.compile(r"\d{1,9}", re.ASCII)
 _LAST_RUN = re.compile(r"exec_start\s*:\s*(\d{1,20}(?:\.\d{1,9})?)\b")
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, a flag in /proc/PID/stat
 
@@ -107,11 +106,6 @@ def entry(pid: int) -> ProcessEntry | None:
         int(fields[17]),
         born,
     )
-
-
-def is_number(text: str) -> bool:
-    """Whether a foreign text is a whole number of at most nine digits."""
-    return _SMALL.fullmatch(text) is not None
 
 
 def _first_number(text: str) -> float:

@@ -22,7 +22,7 @@ from unjam.system.descriptor_owners import Owners
 from unjam.system.file_owner import is_users
 from unjam.system.foreign_files import load_sources, read_their_output
 from unjam.system.memory_limits import available_memory, oom_kills
-from unjam.system.proc_files import read_text, thread_ids
+from unjam.system.proc_files import is_number, read_text, thread_ids
 from unjam.system.process_table import (
     IdleClock,
     ProcessEntry,
@@ -30,7 +30,6 @@ from unjam.system.process_table import (
     entry,
     environment,
     ignores_signal,
-    is_number,
     processor_time,
     rank_in,
     voluntary_switches,

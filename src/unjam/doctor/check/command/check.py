@@ -22,7 +22,7 @@ from unjam.doctor.facts.watched import Watched, WatchedProcess
 from unjam.doctor.judge import judged
 from unjam.doctor.report.diagnosis import Diagnosis, TrialRow
 from unjam.system.exits import decode
-from unjam.system.isolation.program_files import REAL, full_words
+from unjam.system.isolation.program_files import REAL, full_text
 from unjam.system.masking import without_secrets
 
 BUDGET = 60.0
@@ -110,7 +110,7 @@ def check_program(target: str, arguments: list[str], wishes: Wishes, *, module: 
     command = program_command(target, arguments, module=module)
     stdin = sys.stdin.buffer.read() if target == "-" else None
     program = WatchedProgram(command, may_be_real=bool(wishes.watch), stdin=stdin, edits=wishes.edits)
-    again = functools.partial(_first_loaders, command, stdin, wishes) if program.files.way != REAL else None
+    again = functools.partial(_first_loaders, command, stdin, wishes) if program.files.isolation != REAL else None
     return _watch(program, target, wishes, again)
 
 
@@ -139,7 +139,7 @@ def _watch(
             what = {"failed": "and failed, which may be the reason", "frozen": "and froze, which may be the reason"}
             advice = "let it write less, or examine it where more memory is free"
             raise CannotExamine(
-                f"the program {full_words(room)}, {what.get(watched.outcome, 'and could not go on as usual')}; {advice}"
+                f"the program {full_text(room)}, {what.get(watched.outcome, 'and could not go on as usual')}; {advice}"
             )
         if watched.outcome == "failed" and (refused := program.refused_changes()):
             raise CannotExamine(

@@ -62,7 +62,7 @@ class WatchedProgram(CapturedProgram):
         brief: bool = False,
     ) -> None:
         super().__init__(may_be_real=may_be_real)
-        if edits and self.files.way != VIEW:
+        if edits and self.files.isolation != VIEW:
             self._remove_files()
             reap(self._cleanup.dismiss(), LET_GO.seconds)
             raise CannotExamine(f"an edit can only be tried in an isolated view of the files ({self.files.reason})")
@@ -194,7 +194,7 @@ class WatchedProgram(CapturedProgram):
             seconds,
             processes,
             self.output(),
-            files_kept=self.files.way == REAL,
+            files_kept=self.files.isolation == REAL,
             looks=self._looks.facts(),
         )
 

@@ -135,7 +135,7 @@ class Moment:
     def enter_files(self, name: str) -> None:
         """Give this process the files as they were at the moment, for itself."""
         taken = self.files
-        if taken is not None and taken.files.way != REAL and taken.copy:
+        if taken is not None and taken.files.isolation != REAL and taken.copy:
             # where even the program's files cannot be covered again, this process shares them
             with contextlib.suppress(CannotIsolate, OSError):
                 taken.files.enter(name, taken.copy, self.folder)
