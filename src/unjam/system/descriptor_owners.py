@@ -151,7 +151,7 @@ def _network(pid: int) -> tuple[int, str]:
 
 
 @functools.cache
-def pipes_keep_time() -> bool:
+def pipes_record_writes() -> bool:
     """Whether this kernel records when a pipe was last written; Linux 6.15 and later do not."""
     reader, writer = os.pipe()
     try:
