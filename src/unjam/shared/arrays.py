@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from unjam.shared.buffer import Buffer, Writer, open_file
+from unjam.shared.buffer import Buffer, CopiedByReference, Writer, open_file
 from unjam.shared.untrusted import broken_file
 
 # bytes that are copied at a time, so that a non-contiguous array is never in memory twice
 PIECE = 64 << 20
 
 
-class SharedArray:
+class SharedArray(CopiedByReference):
     """A read-only array over one buffer that every process maps: `SharedArray(array)`.
 
     array: a numpy array, a tensor, a memory map, or anything that numpy can convert to an array.
@@ -127,12 +127,6 @@ class SharedArray:
 
     def __reduce__(self) -> Any:
         return open_array, (self._buffer, self._head)
-
-    def __copy__(self) -> SharedArray:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> SharedArray:
-        return self
 
 
 def _arithmetic(name: str) -> Any:

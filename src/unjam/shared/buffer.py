@@ -30,11 +30,14 @@ import time
 import weakref
 from multiprocessing import context as mp_context
 from multiprocessing import reduction
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from unjam.system import memory
 from unjam.system.memory import Mapping, OwnedFd, ReceivedMemory, address_of
 from unjam.system.memory_limits import available_memory
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 ALIGNMENT = 64
 MAGIC = b"unjam\x00\x001"
@@ -46,6 +49,18 @@ LOOK_EVERY, KEEP_FREE = 64 << 20, 64 << 20
 MOST_HEAD = 64 << 20
 _SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_WRITE")
 _known: weakref.WeakValueDictionary[str, Buffer] = weakref.WeakValueDictionary()
+
+
+class CopiedByReference:
+    """An immutable object: copies of it are the object itself."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
 
 
 class GoneError(RuntimeError):

@@ -13,7 +13,7 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Va
 from numbers import Number
 from typing import Any
 
-from unjam.shared.buffer import Buffer, Writer, open_file
+from unjam.shared.buffer import Buffer, CopiedByReference, Writer, open_file
 from unjam.shared.columns import read_side_objects, write_column, write_side_objects
 from unjam.shared.lists import SharedList, open_list
 from unjam.shared.untrusted import broken_file, check_table
@@ -50,7 +50,7 @@ def stable_hash(key: Any) -> int:
     )
 
 
-class SharedDict(Mapping[Any, Any]):
+class SharedDict(CopiedByReference, Mapping[Any, Any]):
     """A read-only dict in one shared buffer: `SharedDict(mapping)` or `SharedDict(pairs)`.
 
     It keeps the order of the pairs. Each access makes a new value that equals the original one.
@@ -160,12 +160,6 @@ class SharedDict(Mapping[Any, Any]):
 
     def __reduce__(self) -> Any:
         return open_dict, (self._buffer, self._head, self._side_objects, self._values._trusted)  # noqa: SLF001 - its column
-
-    def __copy__(self) -> SharedDict:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> SharedDict:
-        return self
 
 
 class _KeysView(KeysView[Any]):

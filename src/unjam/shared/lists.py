@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from unjam import stored
 from unjam.shared import untrusted
-from unjam.shared.buffer import Buffer, Writer, open_file
+from unjam.shared.buffer import Buffer, CopiedByReference, Writer, open_file
 from unjam.shared.columns import read_side_objects, write_column, write_side_objects
 from unjam.shared.untrusted import broken_file, check_column
 
@@ -21,7 +21,7 @@ from unjam.shared.untrusted import broken_file, check_column
 STRIDE = 4096
 
 
-class SharedList(Sequence[Any]):
+class SharedList(CopiedByReference, Sequence[Any]):
     """A read-only list over one buffer that every process maps: `SharedList(items)`.
 
     items: any iterable. The items of an iterator are written one after another, so they are never all
@@ -61,7 +61,7 @@ class SharedList(Sequence[Any]):
     def open(cls, path: str | os.PathLike[str], *, trusted: bool = False) -> SharedList:
         """Open the list that was written to a file.
 
-        trusted: whether you trust everyone who could write to the file. ObjectList that are not plain
+        trusted: whether you trust everyone who could write to the file. Objects that are not plain
             values are pickled, and unpickling runs code. Without `trusted`, such a file is refused,
             and a decoder that checks each byte reads plain values (slower for dicts).
         """
@@ -113,12 +113,6 @@ class SharedList(Sequence[Any]):
 
     def __reduce__(self) -> Any:
         return open_list, (self._buffer, self._head, self._side_objects, self._trusted)
-
-    def __copy__(self) -> SharedList:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> SharedList:
-        return self
 
 
 class NumberList(SharedList):

@@ -69,25 +69,22 @@ def executable_name(pid: int) -> str:
 
 def ignores_signal(pid: int, number: int) -> bool:
     """Whether a process ignores a signal."""
-    return _in_mask(pid, "SigIgn:", number)
+    return _in_mask(pid, "SigIgn", number)
 
 
 def catches_signal(pid: int, number: int) -> bool:
     """Whether a process has installed a handler for a signal."""
-    return _in_mask(pid, "SigCgt:", number)
+    return _in_mask(pid, "SigCgt", number)
 
 
 def _in_mask(pid: int, name: str, number: int) -> bool:
-    mask = next(
-        (line.split()[1] for line in read_text(f"/proc/{pid}/status").splitlines() if line.startswith(name)), "0"
-    )
-    return bool(int(mask, 16) >> (number - 1) & 1)
+    found = re.search(rf"^{name}:\s*([0-9a-f]+)", read_text(f"/proc/{pid}/status"), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
 
 def entry(pid: int) -> ProcessEntry | None:
     """One process, or None if there is no such process."""
-    text = read_text(f"/proc/{pid}/stat")
-    head, _, tail = text.rpartition(")")
+    head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
     fields = tail.split()
     if len(fields) < 22 or not all(_WHOLE.fullmatch(fields[at]) for at in (1, 11, 12, 17, 19, 21)):
         return None

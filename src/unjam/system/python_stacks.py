@@ -10,6 +10,7 @@ import sysconfig
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from unjam.deadlines import SPY
 from unjam.system.stacks import Frame
@@ -84,18 +85,18 @@ def parse(answer: bytes) -> list[PythonThread]:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _thread(entry: dict[str, object]) -> PythonThread:
+def _thread(entry: dict[str, Any]) -> PythonThread:
     frames, values, arguments = [], [], []
-    for one in entry.get("frames") or []:  # type: ignore[attr-defined]  # JSON
+    for one in entry.get("frames") or []:
         name = str(one["name"]).rpartition(".")[2]
         frames.append(Frame(str(one["filename"]), int(one["line"]) or None, name))
         known = [local for local in one.get("locals") or [] if local.get("repr")]
         arguments.append({str(local["name"]): str(local["repr"]) for local in known if local.get("arg")})
         values.append({str(local["name"]): str(local["repr"]) for local in known})
     return PythonThread(
-        int(entry.get("os_thread_id") or 0),  # type: ignore[call-overload]  # JSON
+        int(entry.get("os_thread_id") or 0),
         str(entry.get("thread_name") or ""),
-        int(entry.get("thread_id") or 0),  # type: ignore[call-overload]  # as above
+        int(entry.get("thread_id") or 0),
         tuple(frames),
         tuple(values),
         tuple(arguments),
