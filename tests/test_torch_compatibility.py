@@ -381,7 +381,7 @@ def test_a_lock_that_was_interrupted_is_taken_up_by_its_thread():
 
 
 def test_a_descriptor_that_is_gone_is_no_reason_to_fail(monkeypatch):
-    monkeypatch.setattr(relations, "pipes_keep_time", lambda: True)
+    monkeypatch.setattr(relations, "pipes_record_writes", lambda: True)
     read, write = os.pipe()
 
     class Owners:
