@@ -30,7 +30,7 @@ from unjam.loader import error_log as errors
 from unjam.loader.incident import Incident
 from unjam.loader.transport.status_page import PAGE_BYTES, read_heartbeat
 from unjam.shared import untrusted
-from unjam.system import process_table, python_stacks, stacks
+from unjam.system import proc_files, process_table, python_stacks, stacks
 from unjam.system.masking import masked, masked_words, without_secrets
 from unjam.system.printable import json_text, printable
 
@@ -128,7 +128,7 @@ class Readers:
         )
         self.frame = {"name": "f", "filename": "a.py", "line": 3, "locals": [{"name": "x", "repr": "1", "arg": True}]}
         self.threads = [
-            {"os_thread_id": 3, "thread_name": "a", "thread_id": 4, "frames": [self.frame], "owns_gil": False}
+            {"os_thread_id": 3, "thread_name": "a", "thread_id": 4, "frames": [self.frame]}
         ]
 
     @staticmethod
@@ -241,7 +241,7 @@ class Readers:
             }.items()
         }
         known = process_table.read_text
-        process_table.read_text = lambda path: texts.get(os.path.basename(path), "")
+        process_table.read_text = proc_files.read_text = lambda path: texts.get(os.path.basename(path), "")
         try:
             one = process_table.entry(12)
             if one is not None:
@@ -249,12 +249,12 @@ class Readers:
             (
                 process_table.processor_time(12, 12),
                 process_table.queueing_time(12, 12),
-                process_table.turns(12, 12),
+                process_table.voluntary_switches(12, 12),
                 process_table.environment(12),
             )
-            process_table.Rest().of(12, 12)
+            process_table.IdleClock().seconds(12, 12)
         finally:
-            process_table.read_text = known
+            process_table.read_text = proc_files.read_text = known
 
     def trials(self) -> None:
         folder = tempfile.mkdtemp(dir=self.folder)

@@ -16,7 +16,7 @@ from unjam.system.isolation.program_files import ProgramFiles
 def main() -> int:
     way, base, code = sys.argv[1:]
     files = ProgramFiles.choose(base)
-    assert files.way == way, f"{files.way}: {files.reason}"
+    assert files.isolation == way, f"{files.isolation}: {files.reason}"
     files.save()
     refusals = files.listen()
     pid = os.fork()

@@ -193,7 +193,7 @@ def wait_until(condition, timeout=60, *, every=0.02):
 def can_isolate() -> bool:
     """Whether `unjam check` can give a program an isolated view of the files."""
     with tempfile.TemporaryDirectory() as folder:
-        return ProgramFiles.choose(folder).way == VIEW
+        return ProgramFiles.choose(folder).isolation == VIEW
 
 
 def start_python(arguments, *, warm=True, **options):

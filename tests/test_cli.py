@@ -164,7 +164,7 @@ def test_large_output_takes_little_memory(tmp_path):
         file.truncate(1 << 33)
         file.seek(1 << 33)
         file.write(b"the last line\n")
-    assert tail(str(path)).endswith("the last line\n")
+    assert read_end(str(path)).endswith("the last line\n")
 
 
 def test_check_survives_a_program_that_empties_the_temporary_folder(tmp_path):

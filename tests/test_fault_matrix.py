@@ -28,7 +28,7 @@ NAMES = {
     "sigkill": "SIGKILL",
     "sigsegv": "SIGSEGV",
     "sigterm": "SIGTERM",
-    "exit 0": "exited with status 0 without a goodbye",
+    "exit 0": "exited with status 0 before its work was done",
 }
 
 

@@ -139,7 +139,7 @@ os.chmod("touch", 0o600)
 fd = os.open("shared", os.O_RDWR)
 os.pwrite(fd, b"SHARED", 0)
 os.close(fd)
-if files.way != "view":  # which knows nothing of libraries
+if files.isolation != "view":  # which knows nothing of libraries
     import torch
     torch.save({"step": 3}, "old.pt")
     assert torch.load("old.pt")["step"] == 3

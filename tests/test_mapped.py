@@ -98,7 +98,7 @@ def test_mapped_files_are_pickled_as_their_path(files):
     assert len(sent) < 1000
     assert pickle.loads(sent)[2].tolist() == [6, 7, 8]
     np.save(files / "rows.npy", ROWS[:5])
-    with pytest.raises(RuntimeError, match="it has been written to since"):
+    with pytest.raises(RuntimeError, match="has changed since it was mapped"):
         pickle.loads(sent)
 
 
@@ -112,14 +112,14 @@ def test_unmappable_files_are_explained(files):
 
     whole = (files / "rows.npy").read_bytes()
     fails("there is no such file", "missing.npy")
-    fails("say what they are", "rows.bin")
-    fails("do not make the shape", "rows.bin", dtype="float32", shape=(-1, 7))
-    fails("no whole number of", "odd.bin", b"abc", dtype="float32")
-    fails("is no .npy file", "garbage.npy", b"hello")
+    fails("give their type", "rows.bin")
+    fails("do not fit the shape", "rows.bin", dtype="float32", shape=(-1, 7))
+    fails("not a multiple of", "odd.bin", b"abc", dtype="float32")
+    fails("is not a .npy file", "garbage.npy", b"hello")
     fails("cannot be mapped", "cut.npy", whole[:100])
-    fails("is no Arrow file", "garbage.arrow", b"hello, this is no table")
-    fails("no safetensors file|cannot be mapped", "garbage.safetensors", b"x" * 100)
-    fails("write it once as .npy or .arrow", "x.parquet", b"PAR1")
+    fails("is not an Arrow file", "garbage.arrow", b"hello, this is no table")
+    fails("not a safetensors file|cannot be mapped", "garbage.safetensors", b"x" * 100)
+    fails("convert it once to .npy or .arrow", "x.parquet", b"PAR1")
     fails("torch.load\\(path, mmap=True\\)", "x.pt", b"PK")
     np.save(files / "one.npy", np.float32(3))
     fails("a single number", "one.npy")

@@ -223,10 +223,10 @@ def test_only_folders_of_this_process_are_removed(monkeypatch):
     other = tempfile.mkdtemp(prefix=leftovers.prefix("run", 1))
     try:
         for path, kind, pid in ((own, "check", os.getpid()), (own, "run", 1), (other, "run", os.getpid()), (f"{own}/../{os.path.basename(other)}", "run", os.getpid()), ("/var/tmp", "run", os.getpid())):  # fmt: skip
-            leftovers.remove(path, kind, pid)
+            leftovers.remove_folder(path, kind, pid)
         assert os.path.isdir(own)
         assert os.path.isdir(other)
-        leftovers.remove(own, "run", os.getpid())
+        leftovers.remove_folder(own, "run", os.getpid())
         assert not os.path.exists(own)
     finally:
         shutil.rmtree(other)

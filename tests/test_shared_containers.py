@@ -34,38 +34,38 @@ Point = namedtuple("Point", "x y")
 
 
 @pytest.fixture(autouse=True)
-def no_loans(monkeypatch):
+def nothing_is_kept(monkeypatch):
     """What was pickled is kept for no longer than it is held."""
-    monkeypatch.setattr(buffer, "LENT_SECONDS", -1.0)
+    monkeypatch.setattr(buffer, "KEEP_SECONDS", -1.0)
     yield
-    buffer._lent.clear()
-    buffer._end_loans()
+    buffer._recently_pickled.clear()
+    buffer._drop_expired()
 
 
 ITEMS = {
-    "ints": ([3, 1, 2, -5, 0], lists.Words),
-    "floats": ([0.5, -0.0, math.inf], lists.Words),
-    "booleans": ([True, False], lists.Words),
-    "strings": (["", "a", "zwölf", "\U0001f600", "lone \udcff"], lists.Texts),
-    "bytes": ([b"", b"\0\xff"], lists.Blobs),
-    "tuples of numbers": ([(1, 2), (3, 4)], lists.Rows),
-    "lists of numbers": ([[1.0, 2.0], [3.0, 4.0]], lists.Rows),
+    "ints": ([3, 1, 2, -5, 0], lists.NumberList),
+    "floats": ([0.5, -0.0, math.inf], lists.NumberList),
+    "booleans": ([True, False], lists.NumberList),
+    "strings": (["", "a", "zwölf", "\U0001f600", "lone \udcff"], lists.StringList),
+    "bytes": ([b"", b"\0\xff"], lists.BytesList),
+    "tuples of numbers": ([(1, 2), (3, 4)], lists.RowList),
+    "lists of numbers": ([[1.0, 2.0], [3.0, 4.0]], lists.RowList),
     "dicts alike": ([{"a": 1, "b": [1, None]}, {"a": 2, "b": {"c": (1,)}}], lists.RecordList),
-    "dicts unlike": ([{"a": 1}, {"b": 2}, {}], lists.Values),
-    "dicts in another order": ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], lists.Values),
-    "paths and labels": ([("x.jpg", 1), ("y.jpg", 2)], lists.Values),
-    "rows of other lengths": ([[1], [1, 2], []], lists.Values),
-    "numbers of two types": ([1, 2.5, True], lists.Values),
-    "large ints": ([1 << 80, 2], lists.Values),
-    "None": ([None, None], lists.Values),
-    "sets": ([{1, 2}, frozenset("ab")], lists.Values),
-    "bytearrays": ([bytearray(b"x")], lists.Objects),
-    "numpy's scalars": ([np.float64(1.5), np.int32(3)], lists.Objects),
-    "named tuples": ([Point(1, 2)], lists.Objects),
-    "objects": ([Sample("a", (1, 2)), Sample("b", ())], lists.Objects),
-    "late": ([1] * 5000 + ["x", Sample("a", ())], lists.Objects),
-    "late plain": (["a"] * 5000 + [None], lists.Values),
-    "nothing": ([], lists.Words),
+    "dicts unlike": ([{"a": 1}, {"b": 2}, {}], lists.PlainValueList),
+    "dicts in another order": ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], lists.PlainValueList),
+    "paths and labels": ([("x.jpg", 1), ("y.jpg", 2)], lists.PlainValueList),
+    "rows of other lengths": ([[1], [1, 2], []], lists.PlainValueList),
+    "numbers of two types": ([1, 2.5, True], lists.PlainValueList),
+    "large ints": ([1 << 80, 2], lists.PlainValueList),
+    "None": ([None, None], lists.PlainValueList),
+    "sets": ([{1, 2}, frozenset("ab")], lists.PlainValueList),
+    "bytearrays": ([bytearray(b"x")], lists.ObjectList),
+    "numpy's scalars": ([np.float64(1.5), np.int32(3)], lists.ObjectList),
+    "named tuples": ([Point(1, 2)], lists.ObjectList),
+    "objects": ([Sample("a", (1, 2)), Sample("b", ())], lists.ObjectList),
+    "late": ([1] * 5000 + ["x", Sample("a", ())], lists.ObjectList),
+    "late plain": (["a"] * 5000 + [None], lists.PlainValueList),
+    "nothing": ([], lists.NumberList),
 }
 
 
@@ -252,7 +252,7 @@ def test_an_unrelated_process_can_open_it_while_its_owner_lives(tmp_path):
     gc.collect()
     done = python(["-c", read, str(tmp_path / "reference")])
     assert "GoneError" in done.stderr
-    assert "let go of" in done.stderr
+    assert "has released" in done.stderr
 
 
 def make_one(count):
@@ -264,11 +264,11 @@ def test_a_container_survives_while_it_is_in_transit(monkeypatch):
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.apply_async(look, (make_one(10), 7)).get(timeout=30)[1:] == ("7", 10)
         assert pool.apply_async(make_one, (10,)).get(timeout=30) == [str(i) for i in range(10)]
-    monkeypatch.setattr(buffer, "LENT_SECONDS", -1.0)
+    monkeypatch.setattr(buffer, "KEEP_SECONDS", -1.0)
     gc.collect()
-    assert not buffer._lent
+    assert not buffer._recently_pickled
     gc.collect()
-    assert buffer._end_loans not in gc.callbacks
+    assert buffer._drop_expired not in gc.callbacks
 
 
 def test_a_buffer_is_mapped_once_per_process():
@@ -304,7 +304,7 @@ def test_damaged_files_are_refused(tmp_path):
     (tmp_path / "cut").write_bytes(whole[:-3])
     (tmp_path / "other").write_bytes(b"hello")
     for name in ("cut", "other"):
-        with pytest.raises(ValueError, match="was not written by unjam, or not to its end"):
+        with pytest.raises(ValueError, match="was not written by unjam, or is incomplete"):
             unjam.SharedList.open(tmp_path / name)
     shared = unjam.SharedList.open(tmp_path / "x")
     reference = pickle.dumps(shared)
@@ -341,7 +341,7 @@ def test_a_dict_is_built_from_pairs_and_rejects_duplicate_keys():
     assert shared["4999"] == [4999]
     assert list(shared.items())[:2] == [("0", [0]), ("1", [1])]
     assert list(shared.values())[-1] == [4999]
-    with pytest.raises(ValueError, match="comes twice"):
+    with pytest.raises(ValueError, match="occurs twice"):
         unjam.SharedDict(iter([("a", 1), ("a", 2)]))
 
 

@@ -166,7 +166,7 @@ def test_a_stuck_unjam_worker_is_named_and_rescued(ours, tmp_path):
 
 def test_unjam_workers_report_their_sample_without_py_spy(ours):
     # without stacks: what /proc tells of the wait, and the heartbeat of the sample
-    code = "import sys; from unjam.system import python_stacks; python_stacks.program = lambda: None; from unjam.cli import app; app(sys.argv[1:])"
+    code = "import sys; from unjam.system import python_stacks; python_stacks.py_spy = lambda: None; from unjam.cli import app; app(sys.argv[1:])"
     done = python(["-c", code, "why", str(ours.pid)])
     assert "pip install py-spy" in done.stdout, done.stderr
     assert "worker 1 in sample at position 1 of batch 3" in done.stdout, done.stdout

@@ -7,14 +7,17 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from unjam.shared.buffer import Buffer, Writer, open_file
+import numpy as np
+import torch
+
+from unjam.shared.buffer import Buffer, CopiedByReference, Writer, open_file
 from unjam.shared.untrusted import broken_file
 
-# how many bytes are copied at a time, so that a non-contiguous array never exists twice
+# bytes that are copied at a time, so that a non-contiguous array is never in memory twice
 PIECE = 64 << 20
 
 
-class SharedArray:
+class SharedArray(CopiedByReference):
     """A read-only array over one buffer that every process maps: `SharedArray(array)`.
 
     array: a numpy array, a tensor, a memory map, or anything that numpy can convert to an array.
@@ -22,8 +25,8 @@ class SharedArray:
     path, `open` and pickling work as for `SharedList`.
 
     numpy treats it as an array (`np.asarray`, arithmetic, indexing). `tensor()` is a tensor over
-    the same memory. A tensor cannot be read-only, so what a process writes to it stays in that
-    process.
+    the same memory. A tensor cannot be read-only, so a process that writes to it changes only its own
+    copy.
     """
 
     __slots__ = ("__weakref__", "_array", "_buffer", "_head", "_torch")
@@ -34,13 +37,11 @@ class SharedArray:
     _array: Any
     _torch: Any
 
-    def __new__(cls, array: Any, *, path: str | os.PathLike[str] | None = None) -> SharedArray:  # noqa: PYI034 - made by open_array, as when unpickling
+    def __new__(cls, array: Any, *, path: str | os.PathLike[str] | None = None) -> SharedArray:  # noqa: PYI034 - open_array creates the object
         """Copy an array into a new buffer."""
-        import numpy as np  # noqa: PLC0415 - optional, as in torch
-
         source, kind = _as_numpy(array)
         if source.dtype.hasobject:
-            raise TypeError("an array of Python objects cannot be shared as an array; SharedList(array.tolist()) can")
+            raise TypeError("cannot share an array of Python objects; use SharedList(array.tolist())")
         writer = Writer(path)
         if source.flags.c_contiguous:
             writer.write(source.reshape(-1).view(np.uint8) if source.size else b"")
@@ -58,11 +59,9 @@ class SharedArray:
 
         piece: a numpy array of zeros to write into. first: the index of its first row.
         """
-        import numpy as np  # noqa: PLC0415 - optional, as in torch
-
         whole, kind = (int(shape),) if not isinstance(shape, (tuple, list)) else tuple(shape), np.dtype(dtype)
         if not whole:
-            raise ValueError("shape=() is a single number; there is nothing to fill in pieces")
+            raise ValueError("shape=() is a single number, which cannot be filled in pieces")
         writer = Writer(path)
         row = kind.itemsize * int(np.prod(whole[1:], dtype=np.int64))
         rows = max(1, PIECE // max(1, row))
@@ -83,13 +82,11 @@ class SharedArray:
     def numpy(self) -> Any:
         """The read-only numpy array over the shared memory."""
         if self._head["tensor"]:
-            raise TypeError(f"numpy has no {self._head['tensor']}: use .tensor()")
+            raise TypeError(f"numpy has no type {self._head['tensor']}: use .tensor()")
         return self._array
 
     def tensor(self) -> Any:
         """A tensor over the same memory; writes to it stay in this process."""
-        import torch  # noqa: PLC0415 - only where it is needed
-
         if self._torch is None:
             self._torch = torch.from_numpy(_view(self._buffer, self._head))
             if self._head["tensor"]:
@@ -102,23 +99,27 @@ class SharedArray:
             return array.astype(dtype or array.dtype)
         return array
 
+    @property
+    def _readable(self) -> Any:
+        """The array, or a tensor if numpy lacks the type."""
+        return self.tensor() if self._head["tensor"] else self._array
+
     def __getitem__(self, index: Any) -> Any:
-        # types that numpy lacks are read as tensors
-        return self.tensor()[index] if self._head["tensor"] else self._array[index]
+        return self._readable[index]
 
     def __len__(self) -> int:
         return len(self._array)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.tensor() if self._head["tensor"] else self._array)
+        return iter(self._readable)
 
     def __contains__(self, value: object) -> bool:
-        return value in (self.tensor() if self._head["tensor"] else self._array)
+        return value in self._readable
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(self.tensor() if self._head["tensor"] else self._array, name)
+        return getattr(self._readable, name)
 
     def __repr__(self) -> str:
         kind = self._head["tensor"] or self._array.dtype
@@ -126,12 +127,6 @@ class SharedArray:
 
     def __reduce__(self) -> Any:
         return open_array, (self._buffer, self._head)
-
-    def __copy__(self) -> SharedArray:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> SharedArray:
-        return self
 
 
 def _arithmetic(name: str) -> Any:
@@ -154,15 +149,12 @@ SharedArray.__hash__ = None  # type: ignore[assignment] # as an array's
 
 def _as_numpy(array: Any) -> tuple[Any, str | None]:
     """A numpy array, and torch's name of the type if numpy lacks that type."""
-    import numpy as np  # noqa: PLC0415 - optional, as in torch
-    import torch  # noqa: PLC0415 - only where it is needed
-
     if isinstance(array, SharedArray):
-        return array._array, array._head["tensor"]  # noqa: SLF001 - of the same class
+        return array._array, array._head["tensor"]  # noqa: SLF001 - the same class
     if isinstance(array, torch.Tensor):
         if array.layout is not torch.strided or array.is_quantized or array.is_nested:
             raise TypeError(
-                f"a {'quantized' if array.is_quantized else array.layout} tensor cannot be shared as an array; SharedList can"
+                f"cannot share a {'quantized' if array.is_quantized else array.layout} tensor as an array; use SharedList"
             )
         array = array.detach().cpu().resolve_conj().resolve_neg()
         try:
@@ -171,13 +163,11 @@ def _as_numpy(array: Any) -> tuple[Any, str | None]:
             same = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[array.element_size()]
             return array.contiguous().view(same).numpy(), str(array.dtype).removeprefix("torch.")
     if isinstance(array, np.ma.MaskedArray):
-        raise TypeError("a masked array has a mask, which an array has not: share .data and .mask")
+        raise TypeError("cannot share a masked array as one array: share .data and .mask")
     return np.asarray(array), None
 
 
 def _check_tensor_type(name: Any) -> None:
-    import torch  # noqa: PLC0415 - only where it is needed
-
     if name and not (isinstance(name, str) and isinstance(getattr(torch, name, None), torch.dtype)):
         raise ValueError(f"torch has no type {str(name)[:40]}")
 
@@ -188,12 +178,10 @@ def _finish(writer: Writer, descr: Any, shape: tuple[int, ...], kind: str | None
 
 
 def _view(buffer: Buffer, head: dict[str, Any]) -> Any:
-    import numpy as np  # noqa: PLC0415 - optional, as in torch
-
     descr = head["dtype"]
     dtype, shape = np.lib.format.descr_to_dtype(_with_tuples(descr)), tuple(head["shape"])
     if dtype.hasobject or not all(type(side) is int and side >= 0 for side in shape):
-        raise ValueError(f"no array of {dtype} in the shape {shape} was ever written")
+        raise ValueError(f"unjam writes no array of type {dtype} and shape {shape}")
     count = math.prod(shape)
     if not count:
         return np.empty(shape, dtype)
@@ -201,17 +189,13 @@ def _view(buffer: Buffer, head: dict[str, Any]) -> Any:
 
 
 def _with_tuples(descr: Any) -> Any:
-    """Restore the tuples of a structured type, which JSON turned into lists.
-
-    A field is a tuple, and so are its shape and its pair of names.
-    """
+    """Restore the tuples of a structured type (fields, shapes, pairs of names), which JSON turned into lists."""
     if not isinstance(descr, list):
         return descr
-    fields = []
-    for name, kind, *shape in descr:
-        names = tuple(name) if isinstance(name, list) else name
-        fields.append((names, _with_tuples(kind), *(tuple(one) for one in shape)))
-    return fields
+    return [
+        (tuple(name) if isinstance(name, list) else name, _with_tuples(kind), *map(tuple, shape))
+        for name, kind, *shape in descr
+    ]
 
 
 def open_array(buffer: Buffer, head: dict[str, Any]) -> SharedArray:

@@ -2,12 +2,16 @@
 
 NOTE [ By reference ]
 
-A buffer is written once and then only read. Where the kernel can do it, we seal the buffer, so that
-no process can write to it. A pickle holds only a reference to the buffer. For a process that is
-being started, this is a descriptor. For another machine it is the content. Otherwise it is `/proc/<pid>/fd/<n>` of a process that holds
-the buffer; the receiver opens it and checks that it is the same file. For a buffer on disk it is
-the path. A process that gets the same reference twice, or inherits the buffer by fork, keeps using
-one `Buffer` object.
+A buffer is written once and then only read. Where the kernel supports it, we seal the buffer, so that
+no process can write to it. A pickle of a buffer is only a reference:
+
+- to a process that is being started: a descriptor
+- of a buffer on disk: the path
+- otherwise: `/proc/<pid>/fd/<n>` of a process that holds the buffer; the receiver opens it and checks
+  that it is the same file
+- to another machine, which cannot open any of these: the content itself
+
+A process that gets the same reference twice, or inherits the buffer by fork, uses one `Buffer` object.
 """
 
 from __future__ import annotations
@@ -22,26 +26,41 @@ import pickle
 import secrets
 import stat
 import struct
-import tempfile
 import time
 import weakref
 from multiprocessing import context as mp_context
 from multiprocessing import reduction
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from unjam.system.memory import PORTABLE_VARIABLE, Mapping, OwnedFd, ReceivedMemory, address_of
+from unjam.system import memory
+from unjam.system.memory import Mapping, OwnedFd, ReceivedMemory, address_of
 from unjam.system.memory_limits import available_memory
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 ALIGNMENT = 64
 MAGIC = b"unjam\x00\x001"
 # madvise: map the existing pages for reading, without copies
 POPULATE_READ = 22
-# after how many bytes a writer checks the free memory, and how many bytes must stay free
+# how many bytes a writer writes between two checks of the free memory, and how many must stay free
 LOOK_EVERY, KEEP_FREE = 64 << 20, 64 << 20
-# largest head of a file; it holds the keys of records, but nothing that grows with the items
+# largest head of a file; it holds the keys of records, and nothing that grows with the items
 MOST_HEAD = 64 << 20
 _SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_WRITE")
 _known: weakref.WeakValueDictionary[str, Buffer] = weakref.WeakValueDictionary()
+
+
+class CopiedByReference:
+    """An immutable object: copies of it are the object itself."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
 
 
 class GoneError(RuntimeError):
@@ -60,7 +79,7 @@ class Buffer:
         self.path = path
         self._maps: mmap.mmap | None = None
         self._private: weakref.ref[Mapping] | None = None
-        # true in the process that wrote it: map the pages at once, so that they count as its memory
+        # true in the process that wrote it: map all pages at once, so that they count as its memory
         self.present = False
         _known[name] = self
 
@@ -100,12 +119,12 @@ class Buffer:
         if mp_context.get_spawning_popen() is not None:
             return _from_descriptor, (self.name, self.size, reduction.DupFd(self._fd))
         status = os.fstat(self._fd)
-        _lend(self)
+        _keep_for_a_while(self)
         return _from_process, (self.name, self.size, os.getpid(), int(self._fd), (status.st_dev, status.st_ino))
 
 
 class ReceivedBuffer(Buffer):
-    """A buffer whose bytes came from another machine, in memory that the pickle lies in."""
+    """A buffer whose bytes came from another machine, in the memory of the pickle."""
 
     __slots__ = ("_view",)
 
@@ -130,40 +149,40 @@ class ReceivedBuffer(Buffer):
         return ReceivedMemory(self._view)
 
     def __reduce__(self) -> Any:
-        return travelling(self)
+        return reduce_to_content(self)
 
 
-def travelling(buffer: Buffer) -> Any:
-    """Reduce a buffer for another machine: by its content."""
+def reduce_to_content(buffer: Buffer) -> Any:
+    """Reduce a buffer for another machine: to its content."""
     return received_buffer, (buffer.name, buffer.size, pickle.PickleBuffer(memoryview(buffer.bytes).cast("B")))
 
 
 def received_buffer(name: str, size: int, content: Any) -> Buffer:
-    """Rebuild what `travelling` reduced."""
+    """Rebuild what `reduce_to_content` reduced."""
     return _known.get(name) or ReceivedBuffer(memoryview(content), size, name)
 
 
-# Buffers that we keep for a while after pickling: the reference may still be in a queue when this
-# process drops the buffer.
-_lent: list[tuple[float, Buffer]] = []
-LENT_SECONDS = 30.0
+# buffers that we keep for a while after pickling: the reference may still be in a queue when this process
+# drops the buffer
+_recently_pickled: list[tuple[float, Buffer]] = []
+KEEP_SECONDS = 30.0
 
 
-def _lend(buffer: Buffer) -> None:
-    """Keep a buffer alive for `LENT_SECONDS`."""
-    _end_loans()
-    _lent.append((time.monotonic(), buffer))
-    if _end_loans not in gc.callbacks:
-        gc.callbacks.append(_end_loans)
+def _keep_for_a_while(buffer: Buffer) -> None:
+    """Keep a buffer alive for `KEEP_SECONDS`."""
+    _drop_expired()
+    _recently_pickled.append((time.monotonic(), buffer))
+    if _drop_expired not in gc.callbacks:
+        gc.callbacks.append(_drop_expired)
 
 
-def _end_loans(*_: Any) -> None:
+def _drop_expired(*_: Any) -> None:
     """Drop buffers that were kept long enough; the garbage collector calls this, too."""
     now = time.monotonic()
-    while _lent and now - _lent[0][0] > LENT_SECONDS:
-        _lent.pop(0)
-    if not _lent and _end_loans in gc.callbacks:
-        gc.callbacks.remove(_end_loans)
+    while _recently_pickled and now - _recently_pickled[0][0] > KEEP_SECONDS:
+        _recently_pickled.pop(0)
+    if not _recently_pickled and _drop_expired in gc.callbacks:
+        gc.callbacks.remove(_drop_expired)
 
 
 def _from_descriptor(name: str, size: int, descriptor: Any) -> Buffer:
@@ -179,12 +198,14 @@ def _from_process(name: str, size: int, pid: int, fd: int, identity: tuple[int, 
         taken = OwnedFd(os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         raise GoneError(
-            f"{size} bytes that process {pid} shared cannot be opened here ({error.strerror}): it has ended, has let go of them, "
+            f"cannot open the {size} bytes that process {pid} shared ({error.strerror}): it has ended, has released them, "
             "or runs on another machine or as another user"
         ) from error
     status = os.fstat(taken)
     if (status.st_dev, status.st_ino) != identity or status.st_size != size:
-        raise GoneError(f"process {pid} has let go of the {size} bytes that it shared, or is another process by now")
+        raise GoneError(
+            f"process {pid} has released the {size} bytes that it shared, or its number belongs to another process now"
+        )
     return Buffer(taken, size, name)
 
 
@@ -196,9 +217,9 @@ def _open(path: str, name: str, size: int) -> Buffer:
     try:
         fd = OwnedFd(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
-        raise GoneError(f"{path}, where shared items lie, cannot be opened here ({error.strerror})") from error
+        raise GoneError(f"cannot open {path}, the file of shared items ({error.strerror})") from error
     if _file_name(fd) != name or os.fstat(fd).st_size != size:
-        raise GoneError(f"{path} is not the file that was shared: it has been written anew")
+        raise GoneError(f"{path} is not the file that was shared: it has been rewritten")
     return Buffer(fd, size, name, path)
 
 
@@ -207,15 +228,15 @@ def open_file(path: str | os.PathLike[str], what: str = "") -> tuple[Buffer, dic
     where = os.path.abspath(os.fspath(path))
     with open(where, "rb", opener=_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError(f"{where} is no regular file")
+            raise ValueError(f"{where} is not a regular file")
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 16))
         tail = file.read(16)
         if len(tail) != 16 or tail[8:] != MAGIC:
-            raise ValueError(f"{where} was not written by unjam, or not to its end")
+            raise ValueError(f"{where} was not written by unjam, or is incomplete")
         length = int.from_bytes(tail[:8], "little")
         if length > min(size - 16, MOST_HEAD):
-            raise ValueError(f"{where} is damaged: its head would have {length} bytes")
+            raise ValueError(f"{where} is damaged: its head has {length} bytes")
         file.seek(size - 16 - length)
         try:
             head = json.loads(file.read(length))
@@ -253,10 +274,8 @@ class Writer:
             fd = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             self._discard = weakref.finalize(self, _unlink, self._temporary)
             return fd
-        if hasattr(os, "memfd_create") and not os.environ.get(PORTABLE_VARIABLE):
-            return os.memfd_create("unjam-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        with tempfile.TemporaryFile(prefix="unjam-", buffering=0) as file:
-            return os.dup(file.fileno())
+        sealable = memory.create_sealable("shared")
+        return memory.create(0, "shared") if sealable is None else sealable
 
     def write(self, data: Any) -> int:
         """Append bytes and return the offset at which they begin."""
@@ -278,7 +297,7 @@ class Writer:
         left = available_memory()
         if left is not None and left < coming + KEEP_FREE:
             raise MemoryError(
-                f"{self.at + coming} bytes of shared items do not fit into the memory that is left ({left} bytes); "
+                f"{self.at + coming} bytes of shared items do not fit into the available memory ({left} bytes); "
                 "give path=... to keep them in a file"
             )
 
@@ -294,7 +313,7 @@ class Writer:
         os.ftruncate(self._fd, place)
 
     def peek(self) -> Buffer:
-        """What was written so far, as a buffer to read from."""
+        """What has been written so far, as a buffer to read from."""
         os.ftruncate(self._fd, max(1, self.at))
         return Buffer(OwnedFd(os.dup(self._fd)), max(1, self.at), secrets.token_hex(8))
 

@@ -5,11 +5,11 @@ NOTE [ Columns ]
 Similar items form a column. Numbers are stored as machine words, strings and bytes end to end with
 the offsets where they end, rows of equally many numbers as a matrix, and dicts with the same keys
 as their values, with the keys once. Other plain values are written one by one with `marshal`,
-everything else with `pickle`. Classes that only this program knows are kept beside the column, not
-in each item.
+everything else with `pickle`. Classes and functions that no other program can import are not stored
+in each item: they are side objects, kept once beside the column.
 
-A record is read as a whole, so its values are stored together and not one column per key. Measured,
-this is faster, and `marshal` is faster than pyarrow's scalars.
+A record is read as a whole, so its values are stored together and not in one column per key. In our
+measurements this is faster, and `marshal` is faster than pyarrow's scalars.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ import torch
 
 from unjam.shared.buffer import Buffer, Writer
 from unjam.shared.plain import NotPlain, check_plain
-from unjam.shared.untrusted import untrusted
+from unjam.shared.untrusted import pickled_items_error
 from unjam.stored import known_object, tensor_from
 
-# how many items one chunk has: at first, at most; and how many bytes a chunk should have at most
+# number of items in a chunk: at first, at most; largest size of a chunk in bytes
 FIRST, MOST, MOST_BYTES = 256, 1 << 14, 1 << 19
 # marshal version 2 writes no references, so the bytes depend only on the value
 PLAINLY = 2
@@ -41,9 +41,10 @@ class Misfit(Exception):
     """A chunk does not fit the layout of the column."""
 
 
-class _Words:
+class _Numbers:
     """Numbers of one type."""
 
+    side_objects: Any = ()
     KINDS = {int: "q", float: "d", bool: "b"}  # noqa: RUF012 - never changed
 
     def __init__(self, first: list[Any]) -> None:
@@ -71,13 +72,45 @@ class _Words:
         return {"layout": "words", "kind": self._kind.replace("b", "?"), "at": self._began, "count": self._count}
 
 
-class _Ends:
-    """The offsets where items end, for columns with items of different lengths."""
+class _Rows(_Numbers):
+    """Tuples or lists of numbers of one type, all of the same length."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: list[Any]) -> None:
+        self._row_type = type(first[0])
+        if self._row_type not in (tuple, list) or not first[0]:
+            raise Misfit
+        self._width = len(first[0])
+        super().__init__(first[0])
+
+    def add(self, chunk: list[Any], writer: Writer) -> None:
+        if set(map(type, chunk)) != {self._row_type} or set(map(len, chunk)) != {self._width}:
+            raise Misfit
+        super().add(list(itertools.chain.from_iterable(chunk)), writer)
+
+    def finish(self, writer: Writer) -> dict[str, Any]:
+        head = {**super().finish(writer), "layout": "rows", "width": self._width, "type": self._row_type.__name__}
+        return {**head, "count": self._count // self._width}
+
+
+class _VariableLength:
+    """Items of different lengths: their bytes end to end, and the offsets where they end."""
+
+    LAYOUT = ""
+    side_objects: Any = ()
+
+    def __init__(self, first: list[Any]) -> None:
+        del first
         self._ends = array.array("q")
 
-    def lengths(self, lengths: Iterable[int], began: int) -> None:
+    def _encoded(self, chunk: list[Any]) -> list[bytes]:
+        raise NotImplementedError
+
+    def add(self, chunk: list[Any], writer: Writer) -> None:
+        items = self._encoded(chunk)
+        self._append(map(len, items), b"".join(items), writer)
+
+    def _append(self, lengths: Iterable[int], data: bytes, writer: Writer) -> None:
+        began = writer.write(data)
         if not self._ends:
             self._ends.append(began)
         counted = array.array("q", list(lengths))  # faster than from an iterator
@@ -86,113 +119,87 @@ class _Ends:
         np.cumsum(sums, out=sums)
         self._ends += counted
 
-    def finish(self, writer: Writer, **facts: Any) -> dict[str, Any]:
+    def finish(self, writer: Writer) -> dict[str, Any]:
         at = writer.align()
         writer.write(self._ends)
-        return {**facts, "ends": at, "count": max(0, len(self._ends) - 1)}
+        return {"layout": self.LAYOUT, "ends": at, "count": max(0, len(self._ends) - 1)}
 
 
-class _Texts:
-    """Strings (in UTF-8) or bytes."""
+class _Strings(_VariableLength):
+    """Strings, in UTF-8."""
 
-    def __init__(self, first: list[Any]) -> None:
-        self._type = type(first[0])
-        if self._type not in (str, bytes):
-            raise Misfit
-        self._ends = _Ends()
+    LAYOUT = "texts"
 
     def add(self, chunk: list[Any], writer: Writer) -> None:
-        if set(map(type, chunk)) != {self._type}:
+        if set(map(type, chunk)) != {str}:
             raise Misfit
-        if self._type is bytes:
-            self._ends.lengths(map(len, chunk), writer.write(b"".join(chunk)))
-            return
-        together = "".join(chunk)
-        if together.isascii():
-            self._ends.lengths(map(len, chunk), writer.write(together.encode("ascii")))
+        joined = "".join(chunk)
+        if joined.isascii():  # one byte for each character
+            self._append(map(len, chunk), joined.encode("ascii"), writer)
         else:
-            encoded = [text.encode("utf-8", "surrogatepass") for text in chunk]
-            self._ends.lengths(map(len, encoded), writer.write(b"".join(encoded)))
+            super().add(chunk, writer)
 
-    def finish(self, writer: Writer) -> dict[str, Any]:
-        return self._ends.finish(writer, layout="texts" if self._type is str else "blobs")
+    def _encoded(self, chunk: list[Any]) -> list[bytes]:
+        return [text.encode("utf-8", "surrogatepass") for text in chunk]
 
 
-class _Rows:
-    """Tuples or lists of numbers of one type, all of the same length."""
+class _Bytes(_VariableLength):
+    """Bytes."""
 
-    def __init__(self, first: list[Any]) -> None:
-        self._type = type(first[0])
-        if self._type not in (tuple, list) or not first[0]:
+    LAYOUT = "blobs"
+
+    def _encoded(self, chunk: list[Any]) -> list[bytes]:
+        if set(map(type, chunk)) != {bytes}:
             raise Misfit
-        self._width = len(first[0])
-        self._words = _Words(first[0])
-
-    def add(self, chunk: list[Any], writer: Writer) -> None:
-        if set(map(type, chunk)) != {self._type} or set(map(len, chunk)) != {self._width}:
-            raise Misfit
-        self._words.add(list(itertools.chain.from_iterable(chunk)), writer)
-
-    def finish(self, writer: Writer) -> dict[str, Any]:
-        words = self._words.finish(writer)
-        return {
-            **words, "layout": "rows", "width": self._width, "type": self._type.__name__,
-            "count": words["count"] // self._width,
-        }  # fmt: skip
+        return chunk
 
 
-class _Records:
+class _Records(_VariableLength):
     """Dicts with the same keys in the same order, all of them strings."""
 
+    LAYOUT = "records"
+
     def __init__(self, first: list[Any]) -> None:
+        super().__init__(first)
         if type(first[0]) is not dict or not first[0] or set(map(type, first[0])) != {str}:
             raise Misfit
         self._keys = tuple(first[0])
-        self._ends = _Ends()
 
-    def add(self, chunk: list[Any], writer: Writer) -> None:
+    def _encoded(self, chunk: list[Any]) -> list[bytes]:
         if set(map(type, chunk)) != {dict} or not all(map(self._keys.__eq__, map(tuple, chunk))):
             raise Misfit
         check_plain(chunk)
-        values = [tuple(item.values()) for item in chunk]
-        rows = [marshal.dumps(row, PLAINLY) for row in values]
-        self._ends.lengths(map(len, rows), writer.write(b"".join(rows)))
+        return [marshal.dumps(tuple(item.values()), PLAINLY) for item in chunk]
 
     def finish(self, writer: Writer) -> dict[str, Any]:
-        return self._ends.finish(writer, layout="records", keys=list(self._keys))
+        return {**super().finish(writer), "keys": list(self._keys)}
 
 
-class _Values:
+class _PlainValues(_VariableLength):
     """Plain values of any shape."""
 
-    def __init__(self, first: list[Any]) -> None:
-        del first
-        self._ends = _Ends()
+    LAYOUT = "values"
 
-    def add(self, chunk: list[Any], writer: Writer) -> None:
+    def _encoded(self, chunk: list[Any]) -> list[bytes]:
         check_plain(chunk)
         try:
-            rows = [marshal.dumps(item, PLAINLY) for item in chunk]
+            return [marshal.dumps(item, PLAINLY) for item in chunk]
         except ValueError as error:  # nested too deeply
             raise Misfit from error
-        self._ends.lengths(map(len, rows), writer.write(b"".join(rows)))
-
-    def finish(self, writer: Writer) -> dict[str, Any]:
-        return self._ends.finish(writer, layout="values")
 
 
-class _Objects:
+class _Objects(_VariableLength):
     """Anything that can be pickled."""
 
+    LAYOUT = "objects"
+
     def __init__(self, first: list[Any]) -> None:
-        del first
-        self._ends = _Ends()
-        self.known: list[Any] = []
+        super().__init__(first)
+        self.side_objects = []
         self._numbers: dict[int, int] = {}
 
-    def add(self, chunk: list[Any], writer: Writer) -> None:
-        rows = [self._dump(item) for item in chunk]
-        self._ends.lengths(map(len, rows), writer.write(b"".join(rows)))
+    def _encoded(self, chunk: list[Any]) -> list[bytes]:
+        return [self._dump(item) for item in chunk]
 
     def _dump(self, item: Any) -> bytes:
         file = io.BytesIO()
@@ -200,15 +207,12 @@ class _Objects:
         return file.getvalue()
 
     def number(self, obj: Any) -> int:
-        """The number of a class or function among those that are kept beside the column."""
+        """The number of a class or function among the side objects."""
         number = self._numbers.get(id(obj))
         if number is None:
-            number = self._numbers[id(obj)] = len(self.known)
-            self.known.append(obj)
+            number = self._numbers[id(obj)] = len(self.side_objects)
+            self.side_objects.append(obj)
         return number
-
-    def finish(self, writer: Writer) -> dict[str, Any]:
-        return self._ends.finish(writer, layout="objects")
 
 
 class _ObjectPickler(pickle.Pickler):
@@ -242,28 +246,23 @@ def _tensors(obj: Any) -> Any:
 
 # -- writing -------------------------------------------------------------------------------------------------------------
 
-_PLAIN: tuple[Callable[[list[Any]], Any], ...] = (_Words, _Texts, _Rows, _Records, _Values)
+_PLAIN: tuple[Any, ...] = (_Numbers, _Strings, _Bytes, _Rows, _Records, _PlainValues)
 Reopen = Callable[[Any, dict[str, Any], list[Any]], Iterable[Any]]
 
 
 def write_column(
-    writer: Writer, items: Iterable[Any], reopen: Reopen, *, plain_only: bool = False
+    writer: Writer, items: Iterable[Any], reopen: Reopen, *, plain_only: bool = False, layouts: Any = None
 ) -> tuple[Writer, dict[str, Any], list[Any]]:
-    """Write items as a column, in the most compact layout that fits them all.
+    """Write items as a column, in the most compact of the layouts that fits them all.
 
     Returns the writer (a new one, if an iterator's items had to be written again), the column's
-    head, and the classes and functions that are kept beside it. `reopen` reads a column back.
+    head, and the side objects that it needs. `reopen` reads a column back.
     """
-    layouts = _PLAIN if plain_only else (*_PLAIN, _Objects)
-    return _write(writer, items, reopen, layouts, plain_only=plain_only)
-
-
-def _write(
-    writer: Writer, items: Iterable[Any], reopen: Reopen, layouts: Any, *, plain_only: bool
-) -> tuple[Writer, dict[str, Any], list[Any]]:
+    if layouts is None:
+        layouts = _PLAIN if plain_only else (*_PLAIN, _Objects)
     source = iter(items)
     if not isinstance(items, (list, tuple, dict, range, ValuesView)):
-        items = source  # an iterable that is no iterator may still work only once
+        items = source  # other iterables may work only once
     began, done = writer.align(), 0
     column: Any = None
     for chunk in _chunks(items if type(items) in (list, tuple) else source, writer):
@@ -278,16 +277,17 @@ def _write(
             if plain_only and isinstance(misfit, NotPlain):
                 raise NotPlain(done + misfit.place, misfit.kind) from None
             writer.back_to(before)
-            if source is not items:  # the items can be iterated again
+            if source is items:  # they can be iterated only once: read back those that are written
+                head = column.finish(writer)
+                items = itertools.chain(reopen(writer.peek(), head, list(column.side_objects)), chunk, source)
+                writer = writer.again()
+            else:
                 writer.back_to(began)
-                return _write(writer, items, reopen, layouts, plain_only=plain_only)
-            head = column.finish(writer)
-            anew = itertools.chain(reopen(writer.peek(), head, getattr(column, "known", [])), chunk, source)
-            return _write(writer.again(), anew, reopen, layouts, plain_only=plain_only)
+            return write_column(writer, items, reopen, plain_only=plain_only, layouts=layouts)
         done += len(chunk)
     if column is None:
         return writer, {"layout": "words", "kind": "q", "at": 0, "count": 0}, []
-    return writer, column.finish(writer), getattr(column, "known", [])
+    return writer, column.finish(writer), list(column.side_objects)
 
 
 def _begin(chunk: list[Any], writer: Writer, layouts: Any, *, plain_only: bool) -> tuple[Any, Any]:
@@ -320,22 +320,22 @@ def _chunks(source: Any, writer: Writer) -> Iterator[list[Any]]:
         count = max(1, min(MOST, count * 8, MOST_BYTES // each))
 
 
-def write_beside(writer: Writer, beside: list[Any]) -> dict[str, Any]:
-    """Write the classes that a file's items need, by value: another program may open the file."""
-    if not beside:
+def write_side_objects(writer: Writer, side_objects: list[Any]) -> dict[str, Any]:
+    """Write the side objects by value, because another program may open the file."""
+    if not side_objects:
         return {}
     import cloudpickle  # noqa: PLC0415 - rarely needed
 
-    data = cloudpickle.dumps(beside)
+    data = cloudpickle.dumps(side_objects)
     return {"beside": [writer.write(data), len(data)]}
 
 
-def read_beside(buffer: Buffer, head: dict[str, Any], *, trusted: bool) -> list[Any]:
-    """Read what `write_beside` wrote; it is pickled, so the file must be trusted."""
+def read_side_objects(buffer: Buffer, head: dict[str, Any], *, trusted: bool) -> list[Any]:
+    """Read what `write_side_objects` wrote; it is pickled, so the file must be trusted."""
     if "beside" not in head:
         return []
     if not trusted:
-        raise untrusted(buffer.path)
+        raise pickled_items_error(buffer.path)
     at, length = head["beside"]
     found: list[Any] = pickle.loads(buffer.bytes[at : at + length])  # noqa: S301 - the caller trusts the file
     return found

@@ -13,8 +13,8 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Va
 from numbers import Number
 from typing import Any
 
-from unjam.shared.buffer import Buffer, Writer, open_file
-from unjam.shared.columns import read_beside, write_beside, write_column
+from unjam.shared.buffer import Buffer, CopiedByReference, Writer, open_file
+from unjam.shared.columns import read_side_objects, write_column, write_side_objects
 from unjam.shared.lists import SharedList, open_list
 from unjam.shared.untrusted import broken_file, check_table
 
@@ -50,20 +50,20 @@ def stable_hash(key: Any) -> int:
     )
 
 
-class SharedDict(Mapping[Any, Any]):
+class SharedDict(CopiedByReference, Mapping[Any, Any]):
     """A read-only dict in one shared buffer: `SharedDict(mapping)` or `SharedDict(pairs)`.
 
     It keeps the order of the pairs. Each access makes a new value that equals the original one.
     `path`, `open` and pickling work as for `SharedList`.
     """
 
-    __slots__ = ("__weakref__", "_beside", "_buffer", "_count", "_head", "_keys", "_mask", "_table", "_values")
+    __slots__ = ("__weakref__", "_buffer", "_count", "_head", "_keys", "_mask", "_side_objects", "_table", "_values")
     __hash__ = None  # type: ignore[assignment] # as a dict's
     _buffer: Buffer
     _keys: SharedList
     _values: SharedList
     _head: dict[str, Any]
-    _beside: list[Any]
+    _side_objects: list[Any]
     _table: memoryview
     _count: int
     _mask: int
@@ -75,14 +75,23 @@ class SharedDict(Mapping[Any, Any]):
         path: str | os.PathLike[str] | None = None,
     ) -> SharedDict:
         """Write the pairs."""
-        return make_dict(pairs, path)
+        if not isinstance(pairs, Mapping):
+            pairs = dict(pairs) if isinstance(pairs, (list, tuple)) else _Streamed(pairs)
+        writer, values, side_objects = write_column(Writer(path), pairs.values(), open_list)
+        keys = list(pairs)
+        table = _table(keys)
+        writer, column, _ = write_column(writer, keys, open_list, plain_only=True)
+        head = {"keys": column, "values": values, "count": len(keys), "slots": len(table), "table": writer.align()}
+        writer.write(table)
+        whole = {"what": "dict", "dict": head, **(write_side_objects(writer, side_objects) if path is not None else {})}
+        return open_dict(writer.finish(whole), head, side_objects)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, trusted: bool = False) -> SharedDict:
         """Open the mapping that was written to a file; `trusted` as in `SharedList.open`."""
         buffer, head = open_file(path, "dict")
         with broken_file(path):
-            return open_dict(buffer, head["dict"], read_beside(buffer, head, trusted=trusted), trusted)
+            return open_dict(buffer, head["dict"], read_side_objects(buffer, head, trusted=trusted), trusted)
 
     def place(self, key: Any) -> int:
         """A key's position among the pairs, or -1."""
@@ -142,7 +151,7 @@ class SharedDict(Mapping[Any, Any]):
         return {**other, **self} if isinstance(other, Mapping) else NotImplemented
 
     def __repr__(self) -> str:
-        return f"SharedDict({self._count:,} {self._values.words}, {self.nbytes / 1e6:,.1f} MB)"
+        return f"SharedDict({self._count:,} {self._values.item_kind}, {self.nbytes / 1e6:,.1f} MB)"
 
     @property
     def nbytes(self) -> int:
@@ -150,13 +159,7 @@ class SharedDict(Mapping[Any, Any]):
         return self._buffer.size
 
     def __reduce__(self) -> Any:
-        return open_dict, (self._buffer, self._head, self._beside, self._values._trusted)  # noqa: SLF001 - its column
-
-    def __copy__(self) -> SharedDict:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> SharedDict:
-        return self
+        return open_dict, (self._buffer, self._head, self._side_objects, self._values._trusted)  # noqa: SLF001 - its column
 
 
 class _KeysView(KeysView[Any]):
@@ -183,42 +186,22 @@ class _ItemsView(ItemsView[Any, Any]):
         return zip(self._mapping._keys, self._mapping._values, strict=True)  # noqa: SLF001 - a view of it
 
 
-def open_dict(buffer: Buffer, head: dict[str, Any], beside: list[Any], trusted: bool = True) -> SharedDict:  # noqa: FBT001, FBT002 - called by pickle
+def open_dict(buffer: Buffer, head: dict[str, Any], side_objects: list[Any], trusted: bool = True) -> SharedDict:  # noqa: FBT001, FBT002 - called by pickle
     """The mapping in a buffer; `trusted` as in `open_list`."""
     if not trusted:
         check_table(buffer, head)
     shared = object.__new__(SharedDict)
-    shared._buffer, shared._head, shared._beside = buffer, head, beside
+    shared._buffer, shared._head, shared._side_objects = buffer, head, side_objects
     shared._keys = open_list(buffer, head["keys"], [], trusted)
-    shared._values = open_list(buffer, head["values"], beside, trusted)
+    shared._values = open_list(buffer, head["values"], side_objects, trusted)
     shared._count = head["count"]
     shared._mask = head["slots"] - 1
     shared._table = buffer.words(head["table"], head["slots"])
     return shared
 
 
-def make_dict(
-    pairs: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
-    path: str | os.PathLike[str] | None = None,
-) -> SharedDict:
-    """Write pairs to a new buffer."""
-    if not isinstance(pairs, Mapping):
-        pairs = dict(pairs) if isinstance(pairs, (list, tuple)) else _Streamed(pairs)
-    writer, values, beside = write_column(Writer(path), pairs.values(), open_list)
-    keys = list(pairs)
-    slots = 8
-    while slots < len(keys) * 2:
-        slots *= 2
-    table = _table(keys, slots)
-    writer, column, _ = write_column(writer, keys, open_list, plain_only=True)
-    head = {"keys": column, "values": values, "count": len(keys), "slots": slots, "table": writer.align()}
-    writer.write(table)
-    whole = {"what": "dict", "dict": head, **(write_beside(writer, beside) if path is not None else {})}
-    return open_dict(writer.finish(whole), head, beside)
-
-
 class _Streamed(Mapping[Any, Any]):
-    """Pairs of an iterator: the values are passed on, and only the keys are kept."""
+    """Pairs of an iterator: yields the values once, and keeps only the keys."""
 
     def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         self._pairs = pairs
@@ -239,13 +222,17 @@ class _Streamed(Mapping[Any, Any]):
         raise KeyError(key)
 
 
-def _table(keys: list[Any], slots: int) -> array.array[int]:
+def _table(keys: list[Any]) -> array.array[int]:
+    """The hash table of the keys: the position of a key in each used slot, -1 in the others."""
+    slots = 8
+    while slots < len(keys) * 2:
+        slots *= 2
     table, mask = array.array("q", [-1]) * slots, slots - 1
     for place, key in enumerate(keys):
         slot = stable_hash(key) & mask
         while (found := table[slot]) >= 0:
             if keys[found] == key:
-                raise ValueError(f"the key {key!r} comes twice")
+                raise ValueError(f"the key {key!r} occurs twice")
             slot = (slot + 1) & mask
         table[slot] = place
     return table

@@ -12,44 +12,50 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from unjam import stored
-from unjam.shared import columns, untrusted
-from unjam.shared.buffer import Buffer, Writer, open_file
-from unjam.shared.columns import read_beside, write_beside
+from unjam.shared import untrusted
+from unjam.shared.buffer import Buffer, CopiedByReference, Writer, open_file
+from unjam.shared.columns import read_side_objects, write_column, write_side_objects
 from unjam.shared.untrusted import broken_file, check_column
 
 # how many items are decoded together while iterating
 STRIDE = 4096
 
 
-class SharedList(Sequence[Any]):
+class SharedList(CopiedByReference, Sequence[Any]):
     """A read-only list over one buffer that every process maps: `SharedList(items)`.
 
-    items: any iterable. The items of an iterator are written one after another, so they never exist
-        twice.
+    items: any iterable. The items of an iterator are written one after another, so they are never all
+        in memory twice.
     path: a file for the items, for more data than fits into memory. `SharedList.open(path)` opens
         it again, in any process.
 
     Each access makes a new object that equals the original item, so changing it does not change the
     list. Strings, bytes, numbers, rows of numbers and dicts with the same keys are stored in
     columns; see NOTE [ Columns ]. A slice uses the same buffer. The list is pickled by reference,
-    so it costs nothing to send it to another process of this machine. `list(shared)` is an ordinary
+    so sending it to another process of this machine costs nothing. `list(shared)` is an ordinary
     list again.
     """
 
-    __slots__ = ("__weakref__", "_beside", "_buffer", "_count", "_decode", "_head", "_trusted")
+    __slots__ = ("__weakref__", "_buffer", "_count", "_decode", "_head", "_side_objects", "_trusted")
     __hash__ = None  # type: ignore[assignment] # as a list's
     _trusted: bool
     _decode: Callable[[bytes], Any]
     _head: dict[str, Any]
-    _beside: list[Any]
+    _side_objects: list[Any]
     # what `repr` calls the items
-    words: ClassVar[str] = "items"
+    item_kind: ClassVar[str] = "items"
     _buffer: Buffer
     _count: int
 
     def __new__(cls, items: Iterable[Any] = (), *, path: str | os.PathLike[str] | None = None) -> SharedList:  # noqa: PYI034 - the items decide which subclass
         """Write the items."""
-        return make(items, path)
+        writer, head, side_objects = write_column(Writer(path), items, open_list)
+        whole = {
+            "what": "list",
+            "column": head,
+            **(write_side_objects(writer, side_objects) if path is not None else {}),
+        }
+        return open_list(writer.finish(whole), head, side_objects)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, trusted: bool = False) -> SharedList:
@@ -61,7 +67,7 @@ class SharedList(Sequence[Any]):
         """
         buffer, head = open_file(path, "list")
         with broken_file(path):
-            return open_list(buffer, head["column"], read_beside(buffer, head, trusted=trusted), trusted)
+            return open_list(buffer, head["column"], read_side_objects(buffer, head, trusted=trusted), trusted)
 
     def _begin(self) -> None:
         """Prepare what each access needs."""
@@ -98,7 +104,7 @@ class SharedList(Sequence[Any]):
         return [*other, *self] if isinstance(other, list) else NotImplemented
 
     def __repr__(self) -> str:
-        return f"SharedList({self._count:,} {self.words}, {self.nbytes / 1e6:,.1f} MB)"
+        return f"SharedList({self._count:,} {self.item_kind}, {self.nbytes / 1e6:,.1f} MB)"
 
     @property
     def nbytes(self) -> int:
@@ -106,20 +112,14 @@ class SharedList(Sequence[Any]):
         return self._buffer.size
 
     def __reduce__(self) -> Any:
-        return open_list, (self._buffer, self._head, self._beside, self._trusted)
-
-    def __copy__(self) -> SharedList:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> SharedList:
-        return self
+        return open_list, (self._buffer, self._head, self._side_objects, self._trusted)
 
 
-class Words(SharedList):
+class NumberList(SharedList):
     """Integers, floats or booleans."""
 
     __slots__ = ("_numbers",)
-    words = "numbers"
+    item_kind = "numbers"
 
     def _begin(self) -> None:
         self._numbers = self._buffer.words(self._head["at"], self._count, self._head["kind"])
@@ -137,10 +137,14 @@ class Words(SharedList):
         return iter(self._numbers)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 - numpy's signature
-        import numpy as np  # noqa: PLC0415 - numpy is the caller
+        return _as_array(self._numbers, dtype, copy)
 
-        array = np.asarray(self._numbers, dtype)
-        return array.copy() if copy else array
+
+def _as_array(numbers: memoryview, dtype: Any, copy: bool | None) -> Any:  # noqa: FBT001 - numpy's arguments
+    import numpy as np  # noqa: PLC0415 - numpy is the caller
+
+    array = np.asarray(numbers, dtype)
+    return array.copy() if copy else array
 
 
 class _VariableLength(SharedList):
@@ -149,17 +153,17 @@ class _VariableLength(SharedList):
     __slots__ = ("_bytes", "_ends", "_starts")
 
     def _begin(self) -> None:
-        # two views of the same offsets, so that negative indices need no arithmetic
+        # two views of the same offsets, so that negative indices work without arithmetic
         places = self._buffer.words(self._head["ends"], self._count + 1)
         self._bytes = self._buffer.bytes
         self._starts, self._ends = places[:-1], places[1:]
 
 
-class Texts(_VariableLength):
+class StringList(_VariableLength):
     """Strings."""
 
     __slots__ = ()
-    words = "strings"
+    item_kind = "strings"
 
     def __getitem__(self, index: Any) -> Any:
         try:
@@ -187,11 +191,11 @@ class Texts(_VariableLength):
                     yield data[start - began : end - began].decode("utf-8", "surrogatepass")
 
 
-class Blobs(_VariableLength):
+class BytesList(_VariableLength):
     """Bytes."""
 
     __slots__ = ()
-    words = "bytes objects"
+    item_kind = "bytes objects"
 
     def __getitem__(self, index: Any) -> Any:
         try:
@@ -203,11 +207,11 @@ class Blobs(_VariableLength):
         return self[index]
 
 
-class Rows(SharedList):
+class RowList(SharedList):
     """Tuples or lists of numbers, all of the same length."""
 
     __slots__ = ("_numbers", "_type", "_width")
-    words = "rows of numbers"
+    item_kind = "rows of numbers"
 
     def _begin(self) -> None:
         head = self._head
@@ -219,17 +223,14 @@ class Rows(SharedList):
         return row if self._type is list else tuple(row)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001 - numpy's signature
-        import numpy as np  # noqa: PLC0415 - numpy is the caller
-
-        array = np.asarray(self._numbers, dtype).reshape(self._count, self._width)
-        return array.copy() if copy else array
+        return _as_array(self._numbers, dtype, copy).reshape(self._count, self._width)
 
 
 class RecordList(_VariableLength):
     """Dicts with the same keys."""
 
     __slots__ = ("_keys",)
-    words = "dicts"
+    item_kind = "dicts"
 
     def _begin(self) -> None:
         super()._begin()
@@ -243,35 +244,35 @@ class RecordList(_VariableLength):
             raise ValueError(f"item {index} is damaged: {error}") from error
 
 
-class Values(_VariableLength):
+class PlainValueList(_VariableLength):
     """Plain values of any shape."""
 
     __slots__ = ()
-    words = "plain values"
+    item_kind = "plain values"
 
     def _get(self, index: int) -> Any:
         return self._decode(self._bytes[self._starts[index] : self._ends[index]])
 
 
-class Objects(_VariableLength):
+class ObjectList(_VariableLength):
     """Anything that can be pickled."""
 
     __slots__ = ()
-    words = "objects"
+    item_kind = "objects"
 
     def _get(self, index: int) -> Any:
-        return _Loader(io.BytesIO(self._bytes[self._starts[index] : self._ends[index]]), self._beside).load()
+        return _Loader(io.BytesIO(self._bytes[self._starts[index] : self._ends[index]]), self._side_objects).load()
 
 
 class _Loader(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, beside: list[Any]) -> None:
+    def __init__(self, file: io.BytesIO, side_objects: list[Any]) -> None:
         super().__init__(file)
-        self._beside = beside
+        self._side_objects = side_objects
 
     def find_class(self, module: str, name: str) -> Any:
-        # compare the name only: files of earlier versions name another unjam module
+        # compare only the name, because files of earlier versions name another module of unjam
         if module.startswith("unjam.") and name == stored.known_object.__name__:
-            return self._beside.__getitem__
+            return self._side_objects.__getitem__
         if module.startswith("unjam.") and name == stored.tensor_from.__name__:
             return stored.tensor_from
         return super().find_class(module, name)
@@ -310,24 +311,17 @@ class SharedSlice(Sequence[Any]):
 
 
 _LAYOUTS: dict[str, type[SharedList]] = {
-    "words": Words, "texts": Texts, "blobs": Blobs, "rows": Rows, "records": RecordList, "values": Values, "objects": Objects,
+    "words": NumberList, "texts": StringList, "blobs": BytesList, "rows": RowList, "records": RecordList, "values": PlainValueList, "objects": ObjectList,
 }  # fmt: skip
 
 
-def open_list(buffer: Buffer, head: dict[str, Any], beside: list[Any], trusted: bool = True) -> SharedList:  # noqa: FBT001, FBT002 - called by pickle
-    """The list in a column of a buffer. `trusted`: only trusted code can have written it."""
+def open_list(buffer: Buffer, head: dict[str, Any], side_objects: list[Any], trusted: bool = True) -> SharedList:  # noqa: FBT001, FBT002 - called by pickle
+    """The list in a column of a buffer. `trusted`: whether only trusted code can have written it."""
     if not trusted:
         check_column(buffer, head)
     shared = object.__new__(_LAYOUTS[head["layout"]])
-    shared._buffer, shared._head, shared._beside, shared._trusted = buffer, head, beside, trusted
+    shared._buffer, shared._head, shared._side_objects, shared._trusted = buffer, head, side_objects, trusted
     shared._decode = marshal.loads if trusted else untrusted.loads
     shared._count = head["count"]
     shared._begin()
     return shared
-
-
-def make(items: Iterable[Any], path: str | os.PathLike[str] | None = None) -> SharedList:
-    """Write items to a new buffer."""
-    writer, head, beside = columns.write_column(Writer(path), items, open_list)
-    whole = {"what": "list", "column": head, **(write_beside(writer, beside) if path is not None else {})}
-    return open_list(writer.finish(whole), head, beside)

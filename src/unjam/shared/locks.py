@@ -1,17 +1,20 @@
 """A lock between processes that the kernel releases when its holder dies.
 
 `multiprocessing.Lock` is a number in shared memory: if a worker is killed while it holds the lock,
-the lock stays locked and all others wait forever. A lock on an open file belongs to the kernel: it
+the lock stays locked and all others wait forever. The kernel holds a lock on an open file: the lock
 ends when the file is closed, and the kernel closes the files of a process that dies.
 
 NOTE [ Turns ]
 
 Each `acquire` opens the lock's file again. So threads exclude each other as processes do, and no
-file stays open between two uses. The kernel does not tell when such a lock becomes free, so a
+file stays open between two uses. The kernel does not report when such a lock becomes free, so a
 waiting process tries again every few milliseconds. A process that acquires and releases the lock in
 a loop would then always win. So there are two bytes to lock: a process first locks the turn byte
 and keeps it until it has the lock byte. Thus no other process can overtake it. The holder writes a
 note about itself into the file, for the error message of a process that waits too long.
+
+The filelock package has neither the turns nor the note, its locks cannot be used after a fork or be
+pickled, and some of its versions empty a user's file that has the name of a lock.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from unjam.system.file_owner import calling_line
 from unjam.system.leftovers import prefix, sweep
 from unjam.system.printable import printable_line
 from unjam.system.private_files import open_own
+from unjam.system.proc_files import is_number, read_text, stat_fields
 
 # struct flock on 64-bit Linux (type, whence, start, length, process); the command F_OFD_SETLK
 _FLOCK, _OFD_SETLK = "hhqqi4x", 37
@@ -83,7 +87,7 @@ class InterprocessLock:
         if mine is not None and mine[1] == threading.get_ident():
             if not block:
                 return False
-            raise RuntimeError(f"this thread holds {self.path} already (taken at {mine[2]}): it would wait for itself")
+            raise RuntimeError(f"this thread already holds {self.path} (taken at {mine[2]}): it would wait for itself")
         until, has_turn, pause, pausing = time.monotonic() + most, False, SOON, select.poll()
         fd = self._open()
         _waiting.add(fd)
@@ -108,7 +112,7 @@ class InterprocessLock:
                 pause = min(LATER, pause * 2)
             _free(fd, _TURN)
             line = calling_line()
-            note = f"{os.getpid()} {_started(os.getpid())} {time.time():.3f} {line}"
+            note = f"{os.getpid()} {_start_time(os.getpid())} {time.time():.3f} {line}"
             with contextlib.suppress(OSError):  # a full disk; the lock works without the note
                 if _may_have_note(fd):
                     os.pwrite(fd, note.encode("utf-8", "replace")[:_NOTE_BYTES].ljust(_NOTE_BYTES), _NOTE_AT)
@@ -163,19 +167,15 @@ class InterprocessLock:
         return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
     def _holder_text(self, fd: int) -> str:
-        said, began, since, line = [
-            *os.pread(fd, _NOTE_BYTES, _NOTE_AT).decode(errors="replace").split(maxsplit=3),
-            "",
-            "",
-            "",
-            "",
-        ][:4]
-        if not (said.isdecimal() and said.isascii() and len(said) <= 10) or _started(int(said)) != began:
-            return "a process that cannot be seen from here"
+        note = os.pread(fd, _NOTE_BYTES, _NOTE_AT).decode(errors="replace").split(maxsplit=3)
+        pid, started, since, line = (*note, "", "", "", "")[:4]
+        if not is_number(pid) or _start_time(int(pid)) != started:
+            return "a process that is not visible from here"
         with contextlib.suppress(ValueError):
             held = max(0.0, time.time() - float(since))
-            return printable_line(f"process {said}{_command(int(said))}, for {held:.1f} s, taken at {line.strip()}")
-        return f"process {said}"
+            command = read_text(f"/proc/{pid}/comm").strip() or "unknown"
+            return printable_line(f"process {pid} ({command}), for {held:.1f} s, taken at {line.strip()}")
+        return f"process {pid}"
 
     def _timeout_error(self, seconds: float, fd: int) -> LockTimeoutError:
         mine = _held.get(self.path)
@@ -236,21 +236,9 @@ def _close(fd: int) -> None:
     os.close(fd)
 
 
-def _command(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as comm:
-            return f" ({comm.read().strip()})"
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> str:
-    """The kernel's start time of a process, which together with its number identifies it."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "-"
+def _start_time(pid: int) -> str:
+    """The kernel's start time of a process, which together with its number identifies it; "-" if unknown."""
+    return (stat_fields(pid)[19:20] or ["-"])[0]
 
 
 def interprocess_lock(path: str | os.PathLike[str] | None = None, *, timeout: float = 60.0) -> InterprocessLock:
@@ -258,7 +246,7 @@ def interprocess_lock(path: str | os.PathLike[str] | None = None, *, timeout: fl
 
     path: the file to protect, or any other path. The lock's own file is beside it, with `.lock` at
         the end. All processes that give the same path share the lock. None: a new lock, for this
-        process and for processes that get it by fork or by pickle.
+        process and those that receive it by fork or pickle.
     timeout: seconds that `acquire` waits before a `LockTimeoutError` names the holder.
 
     If the holder dies in any way, the kernel releases the lock.

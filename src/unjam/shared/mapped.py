@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset
 
@@ -39,7 +40,7 @@ class Mapped:
         self._made = made
         self._rows = rows
         self._count = len(rows)
-        # another process must find the same
+        # another process must find the same form
         self.form = (self._count, str(getattr(rows, "dtype", "")), tuple(getattr(rows, "shape", ()))[1:])
 
     def __len__(self) -> int:
@@ -62,7 +63,7 @@ def _again(form: tuple[Any, ...], path: str, dtype: Any, shape: Any, trusted: bo
     rows = mapped(path, dtype=dtype, shape=shape, trusted=trusted)
     if rows.form != form:
         raise RuntimeError(
-            f"{path} is {rows.form} here and was {form} where it was mapped: it has been written to since"
+            f"{path} has changed since it was mapped: its rows (number, type, shape) are {rows.form} and were {form}"
         )
     return rows
 
@@ -77,7 +78,7 @@ def mapped(
     trusted: for files that `SharedList(path=...)` wrote with pickled objects; see
         `SharedList.open`.
 
-    Rows are copies: tensors, or Python values for texts and dates. A row of a .safetensors or
+    Rows are copies: tensors, or Python values for strings and dates. A row of a .safetensors or
     .arrow file is a dict. The extension of the file name decides the format. Nothing in a .npy,
     .bin, .safetensors or .arrow file can run code.
     """
@@ -98,32 +99,27 @@ def mapped(
 def _rows_of(where: str, kind: str, dtype: Any, shape: tuple[int, ...] | None, *, trusted: bool) -> Any:
     if kind == ".npy":
         return _npy(where)
-    if kind in _RAW:
-        if dtype is None:
-            if _is_ours(where):
-                return _ours(where, trusted=trusted)
-            raise ValueError(
-                f"{where} holds bytes only: say what they are, mapped(path, dtype='float32', shape=(-1, 3, 32, 32))"
-            )
-        return _raw(where, dtype, shape)
     if kind == ".safetensors":
         return _safetensors(where)
     if kind in _ARROW:
         return _Table(where)
+    if kind in _RAW and dtype is not None:
+        return _raw(where, dtype, shape)
     if _is_ours(where):
         return _ours(where, trusted=trusted)
-    raise ValueError(
-        f"{where} cannot be mapped: .npy, .bin, .safetensors and .arrow files can, and those that SharedList(path=...) and its "
-        f"like wrote{_hint(kind)}"
-    )
-
-
-def _hint(kind: str) -> str:
+    if kind in _RAW:
+        raise ValueError(
+            f"{where} holds raw bytes: give their type, mapped(path, dtype='float32', shape=(-1, 3, 32, 32))"
+        )
+    hint = ""
     if kind in (".npz", ".gz", ".zip", ".parquet"):
-        return f"; what lies in a {kind} file is packed, and must be unpacked to be read in place: write it once as .npy or .arrow"
-    if kind in (".pt", ".pth", ".pkl"):
-        return "; torch.load(path, mmap=True) maps the tensors of a .pt file, SharedArray(tensor, path=...) writes one that can be"
-    return ""
+        hint = f"; a {kind} file is compressed or packed and cannot be read in place: convert it once to .npy or .arrow"
+    elif kind in (".pt", ".pth", ".pkl"):
+        hint = "; torch.load(path, mmap=True) maps the tensors of a .pt file, and SharedArray(tensor, path=...) writes a file that can be mapped"
+    raise ValueError(
+        f"{where} cannot be mapped: only .npy, .bin, .safetensors and .arrow files can, and files that SharedList(path=...) and "
+        f"SharedArray(path=...) wrote{hint}"
+    )
 
 
 class MappedDataset(Dataset[Any]):
@@ -131,7 +127,7 @@ class MappedDataset(Dataset[Any]):
 
     files: paths, results of `mapped`, or any sequence of rows. A sample is a tuple with one row of
         each file; with one file, it is the row itself.
-    named: the same with names; a sample is a dict. transform: called with each sample.
+    named: the same, by name; a sample is then a dict. transform: called with each sample.
     """
 
     def __init__(self, *files: Any, transform: Callable[[Any], Any] | None = None, **named: Any) -> None:
@@ -177,10 +173,8 @@ def as_sample(row: Any) -> Any:
         return row.clone()
     if type(row).__module__.partition(".")[0] != "numpy":
         return row
-    if row.dtype.kind not in "biufc" or row.dtype.itemsize > 16:  # texts, dates, records: torch has no such tensors
+    if row.dtype.kind not in "biufc" or row.dtype.itemsize > 16:  # torch has no tensors of strings, dates or records
         return row.item() if row.ndim == 0 else row.tolist()
-    import numpy as np  # noqa: PLC0415 - the row is a numpy value, so numpy is imported
-
     native = np.array(row, row.dtype.newbyteorder("="), copy=True)
     return torch.from_numpy(native)
 
@@ -189,11 +183,9 @@ def as_sample(row: Any) -> Any:
 
 
 def _npy(path: str) -> Any:
-    import numpy as np  # noqa: PLC0415 - optional, as in torch
-
     with open(path, "rb") as file:
         if file.read(6) != b"\x93NUMPY":
-            raise ValueError(f"{path} is no .npy file")
+            raise ValueError(f"{path} is not a .npy file")
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if array.ndim == 0:
         raise ValueError(f"{path} holds a single number, not rows")
@@ -201,12 +193,10 @@ def _npy(path: str) -> Any:
 
 
 def _raw(path: str, dtype: Any, shape: tuple[int, ...] | None) -> Any:
-    import numpy as np  # noqa: PLC0415 - optional, as in torch
-
     kind = np.dtype(str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype)
     size = os.path.getsize(path)
     if size % kind.itemsize:
-        raise ValueError(f"{path} has {size} bytes, which are no whole number of {kind} ({kind.itemsize} bytes each)")
+        raise ValueError(f"{path} has {size} bytes, which is not a multiple of {kind.itemsize}, the size of {kind}")
     array: Any = np.memmap(path, kind, "r") if size else np.empty(0, kind)
     if shape == ():
         raise ValueError(f"{path}: shape=() is a single number, not rows")
@@ -214,18 +204,16 @@ def _raw(path: str, dtype: Any, shape: tuple[int, ...] | None) -> Any:
         return array if shape is None else array.reshape(shape)
     except ValueError as error:
         raise ValueError(
-            f"{path} holds {array.size} numbers of type {kind}, which do not make the shape {shape}"
+            f"{path} holds {array.size} numbers of type {kind}, which do not fit the shape {shape}"
         ) from error
 
 
 def _safetensors(path: str) -> Any:
     """The rows of a .safetensors file: a header in JSON, then the bytes of the tensors."""
-    import numpy as np  # noqa: PLC0415 - optional, as in torch
-
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > min(os.path.getsize(path), MOST_HEADER):
-            raise ValueError(f"{path} is no safetensors file")
+            raise ValueError(f"{path} is not a safetensors file")
         header = json.loads(file.read(length))
     header.pop("__metadata__", None)
     tensors = {}
@@ -251,7 +239,7 @@ class _Tensors:
         lengths = {name: array.shape[0] if array.ndim else "a single number" for name, (array, _) in tensors.items()}
         if len(set(lengths.values())) != 1 or "a single number" in lengths.values():
             raise ValueError(
-                f"{path}: a dataset's tensors have the same number of rows, but it holds {lengths or 'none'}"
+                f"{path}: the tensors of a dataset must have the same number of rows, but they have {lengths or 'none'}"
             )
         self._tensors = tensors
         self._count = int(next(iter(lengths.values())))
@@ -280,7 +268,7 @@ class _Table:
             raise ImportError(f"{path} needs pyarrow: pip install 'unjam[arrow]'") from error
         if tuple(int(part) for part in pa.__version__.split(".")[:3] if part.isdecimal()) < (14, 0, 1):
             raise ValueError(
-                f"{path} is not opened with pyarrow {pa.__version__}, which runs code that is in a file: use 14.0.1 or later"
+                f"{path} is not opened with pyarrow {pa.__version__}, which can run code from a file: use 14.0.1 or later"
             )
         source = pa.memory_map(path)
         try:
@@ -291,7 +279,7 @@ class _Table:
             try:
                 batches = list(pa.ipc.open_stream(source))
             except (pa.ArrowInvalid, OSError) as error:
-                raise ValueError(f"{path} is no Arrow file: {error}") from error
+                raise ValueError(f"{path} is not an Arrow file: {error}") from error
         for batch in batches:
             batch.validate()
         self._batches = [batch for batch in batches if batch.num_rows]
@@ -319,5 +307,5 @@ def _is_ours(path: str) -> bool:
 def _ours(path: str, *, trusted: bool) -> Any:
     what = open_file(path)[1]["what"]
     if what == "dict":
-        raise ValueError(f"{path} holds a dict, which has keys and no rows: SharedDict.open(path)")
+        raise ValueError(f"{path} holds a dict, which has no rows: use SharedDict.open(path)")
     return SharedList.open(path, trusted=trusted) if what == "list" else SharedArray.open(path)

@@ -4,7 +4,7 @@ NOTE [ One handle for each process ]
 
 If a file, an archive, a database or a client is opened before the workers are forked, all of them
 share it: one file position, one connection, one buffer. `per_worker` stores how to open the handle
-instead of the handle. Each process that uses it opens its own. A forked child does not touch its
+instead of the handle. Each process that uses it opens its own. A forked child never touches its
 parent's handle, not even to close it.
 """
 
@@ -92,13 +92,13 @@ class PerWorker:
             if self._parents and hasattr(error, "add_note"):
                 # for example, lmdb in the child remembers what its parent has open
                 error.add_note(
-                    "the process that this one was forked from has it open, and some libraries refuse to open it once more then: "
+                    "the process that this one was forked from has it open, and some libraries then refuse to open it again: "
                     "call .close() on it there before the workers start"
                 )
             raise
 
-    def _shut(self) -> None:
-        """Close this process's handle and forget it; the next use opens a new one."""
+    def close(self) -> None:
+        """Close this process's handle, if it has one; the next use opens a new one."""
         handle, mine = self._handle, self._pid == os.getpid()
         if not mine or handle is None:
             return
@@ -108,10 +108,6 @@ class PerWorker:
             self._close(handle)
         elif callable(getattr(handle, "close", None)):
             handle.close()
-
-    def close(self) -> None:
-        """Close this process's handle, if it has one."""
-        self._shut()
 
     def _one_for(self, key: Any, *args: Any, **named: Any) -> PerWorker:
         one: PerWorker | None = self._others.get(key)
@@ -187,7 +183,7 @@ class PerWorker:
             # Close it if the user gave `close`, or if only we hold the handle. The two references
             # are our entry and the argument of getrefcount.
             if vars(self).get("_close") is not None or sys.getrefcount(vars(self)["_handle"]) <= 2:
-                self._shut()
+                self.close()
         except Exception:  # noqa: BLE001, S110 - anything can fail at interpreter exit
             pass
 
@@ -288,7 +284,7 @@ def _shut_all(pid: int) -> None:
     if pid == os.getpid():
         for one in list(_open):
             with contextlib.suppress(Exception):  # the process is ending; an error helps no one
-                one._shut()  # noqa: SLF001 - one of our own
+                one.close()
 
 
 def per_worker(
@@ -307,7 +303,7 @@ def per_worker(
     """
     if not callable(open_fn):
         raise TypeError(
-            f"per_worker takes what opens the handle, not the handle: per_worker(open, path), not per_worker(open(path)); "
-            f"got a {type(open_fn).__qualname__}"
+            f"per_worker takes the function that opens the handle, not the handle: per_worker(open, path), not "
+            f"per_worker(open(path)); got a {type(open_fn).__qualname__}"
         )
     return PerWorker(open_fn, args, named, close)

@@ -16,10 +16,9 @@ class NotPlain(TypeError):
 
 
 class _BytearrayFinder:
-    """A file that discards everything and only looks for the name "bytearray".
+    """A file that discards everything and only looks for the name "bytearray", which a string may contain, too.
 
-    pickle supports bytearray, but marshal would turn it into bytes. A text may contain the name,
-    too.
+    pickle supports bytearray, but marshal would turn it into bytes.
     """
 
     found = False
@@ -48,7 +47,7 @@ def is_plain(value: Any) -> str | None:
     except _NotPlainType as error:
         return str(error)
     except (ValueError, RecursionError):
-        return "value that holds itself"
+        return "value that contains itself"
     return "bytearray" if finder.found and _has_bytearray(value) else None
 
 

@@ -16,10 +16,8 @@ from unjam.shared.plain import is_plain
 from unjam.system.logs import log
 from unjam.system.object_graph import Held, attributes, items, walk
 
-# containers with fewer bytes are not worth sharing
-LARGE = 1 << 20
-# containers with fewer items are not shared
-FEWEST = 100
+# containers with fewer bytes, or fewer items, are not worth sharing
+LARGE, FEWEST = 1 << 20, 100
 # containers with more items are not searched for containers inside them
 MOST_PARTS = 1000
 DEEPEST = 12
@@ -30,7 +28,7 @@ _SAMPLE = 64
 
 
 def estimate(container: Any) -> int:
-    """About how many bytes a container and its items take as Python objects, from a sample."""
+    """Estimate how many bytes a container and its items take as Python objects, from a sample."""
     count = len(container)
     own = sys.getsizeof(container)
     if not count:
@@ -69,20 +67,12 @@ def is_array(value: Any) -> bool:
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return not value.dtype.hasobject
-    return (
-        kind.__module__ == "torch"
-        and kind.__name__ == "Tensor"
-        and value.device.type == "cpu"
-        and bool(_strided(value))
-    )
-
-
-def _strided(tensor: Any) -> bool:
-    return str(tensor.layout) == "torch.strided" and not tensor.requires_grad
+    is_tensor = kind.__module__ == "torch" and kind.__name__ == "Tensor"
+    return is_tensor and value.device.type == "cpu" and str(value.layout) == "torch.strided" and not value.requires_grad
 
 
 def locations(root: Any) -> Iterator[Held]:
-    """Everything below an object, nearest first. Each object is searched once, large containers not at all."""
+    """Everything below an object, nearest first. Searches each object once, and large containers not at all."""
     start = Held("", root)
     return (part for part, _ in walk(start, _parts, deepest=DEEPEST, most=MOST_OBJECTS))
 
@@ -104,7 +94,7 @@ def share(obj: Any, *, least: int = LARGE) -> Any:
     tensor stays a tensor, over shared memory. Subclasses, and containers of less than `least`
     bytes, stay as they are.
 
-    If `obj` itself is a large container, the result is its shared form. We change any other object
+    If `obj` itself is a large container, the result is its shared form. Any other object is changed
     in place: its attributes, and those of the objects that it holds.
     """
     if _is_large(obj, least):
@@ -137,6 +127,6 @@ def _shared(value: Any) -> Any:
         shared = SharedArray(value)
     except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
         # its items cannot be pickled, or cannot be found in another process
-        log.warning("share() leaves a %s of %d items alone: %s", type(value).__name__, len(value), error)
+        log.warning("share() does not share a %s of %d items: %s", type(value).__name__, len(value), error)
         return value
     return shared.tensor() if type(value).__name__ == "Tensor" else shared

@@ -1,8 +1,8 @@
-"""Reads files from unknown sources: nothing in them runs code or crashes the interpreter.
+"""Reads files from unknown sources without running their code or crashing the interpreter.
 
-`marshal.loads` is only for trusted data: crafted bytes can crash the interpreter. `loads` here
-reads the part of the format that plain values need, and checks every length. It is ten times
-slower.
+`marshal.loads` is only for trusted data: crafted bytes can crash the interpreter. So can pickle without any
+classes, by deep nesting or huge memo numbers. `loads` here reads the part of the marshal format that plain
+values need, and checks every length. It is ten times slower.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class _Damaged(ValueError):
     pass
 
 
-def untrusted(path: str | None) -> ValueError:
+def pickled_items_error(path: str | None) -> ValueError:
     """The error for an untrusted file with pickled items."""
     return ValueError(
-        f"{path} holds pickled objects, and reading them runs code that is in the file. If you trust whoever could write to it: "
+        f"{path} holds pickled objects, and reading them runs code from the file. If you trust everyone who could write to it, "
         "open it with trusted=True"
     )
 
@@ -56,41 +56,41 @@ def check_column(buffer: Buffer, head: dict[str, Any]) -> None:
     """Raise an error unless everything that a column's head names is inside the buffer."""
     layout, count = head["layout"], _number(head["count"])
     if layout == "objects":
-        raise untrusted(buffer.path)
+        raise pickled_items_error(buffer.path)
     if layout in ("words", "rows"):
         width = _number(head["width"]) if layout == "rows" else 1
         if not width:
-            raise _Damaged("rows of no numbers")
+            raise _Damaged("rows without numbers")
         _inside(buffer, head["at"], count * width, _KINDS[head["kind"]])
     elif layout in ("texts", "blobs", "records", "values"):
         _inside(buffer, head["ends"], count + 1, 8)
     else:
-        raise _Damaged(f"there is no layout {str(layout)[:40]!r}")
+        raise _Damaged(f"unknown layout {str(layout)[:40]!r}")
     if layout == "records" and not all(isinstance(key, str) for key in head["keys"]):
-        raise _Damaged("the keys of its records are no texts")
+        raise _Damaged("the keys of its records are not strings")
 
 
 def check_table(buffer: Buffer, head: dict[str, Any]) -> None:
     """Raise an error unless the hash table of a mapping is valid."""
     slots = _number(head["slots"])
     if slots & (slots - 1) or not slots or _number(head["count"]) >= slots:
-        raise _Damaged(f"a table of {slots} slots for {head['count']} keys")
+        raise _Damaged(f"a hash table of {slots} slots for {head['count']} keys")
     _inside(buffer, head["table"], slots, 8)
     if int(np.frombuffer(buffer.bytes, np.int64, slots, head["table"]).max()) >= head["count"]:
-        raise _Damaged("the table names a key that is not there")
+        raise _Damaged("the hash table refers to a missing key")
     if not head["keys"]["count"] == head["values"]["count"] == head["count"]:
-        raise _Damaged("keys and values are not equally many")
+        raise _Damaged("the numbers of keys and values differ")
 
 
 def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 48:
-        raise _Damaged(f"{str(value)[:40]} is no count")
+        raise _Damaged(f"{str(value)[:40]} is not a count")
     return value
 
 
 def _inside(buffer: Buffer, at: Any, count: int, width: int) -> None:
     if _number(at) + count * width > buffer.size:
-        raise _Damaged(f"{count} items at {at} lie behind the end of the file")
+        raise _Damaged(f"{count} items at {at} are beyond the end of the file")
 
 
 def loads(data: bytes) -> Any:
@@ -154,7 +154,7 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
     at += 4
     digits = struct.unpack(f"<{abs(count)}H", _take(data, at, 2 * abs(count)))
     if any(digit >> 15 for digit in digits):
-        raise _Damaged("a number has a digit that is none")
+        raise _Damaged("a number has an invalid digit")
     # by text, because a loop would take quadratic time
     number = int("".join(f"{digit:015b}" for digit in reversed(digits)) or "0", 2)
     return (-number if count < 0 else number), at + 2 * len(digits)
@@ -172,6 +172,6 @@ def _dict(data: bytes, at: int, depth: int) -> tuple[dict[Any, Any], int]:
 
 
 def _check_keys(keys: list[Any]) -> None:
-    """Refuse many large numbers: crafted ones share one hash, and a set of them takes forever."""
+    """Refuse many large numbers: crafted ones share one hash, and building a set of them takes forever."""
     if len(keys) > 1000 and any(isinstance(key, (int, float)) and not abs(key) < 1 << 60 for key in keys):
         raise _Damaged("many large numbers as keys")

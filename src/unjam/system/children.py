@@ -1,4 +1,4 @@
-"""Waits for a child process to end, but not for ever."""
+"""Waits for a child process to end, for a limited time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import select
 def reap(pid: int, seconds: float) -> int | None:
     """The exit status of a child (negative for a signal), or None if it runs longer than `seconds`.
 
-    A process that is not our child gives 0 once it has ended.
+    For a process that is not our child, the status is 0 once it has ended.
     """
     try:
         fd = os.pidfd_open(pid)

@@ -11,8 +11,7 @@ import struct
 from collections import defaultdict
 from functools import cached_property
 
-from unjam.system.process_table import is_number
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import is_number, read_text
 
 _ACCESS = 3  # mask for a descriptor's flags: 0 reads, 1 writes, 2 both
 _SOCK_DIAG, _BY_FAMILY, _SHOW_PEER, _PEER = 4, 20, 4, 2
@@ -152,7 +151,7 @@ def _network(pid: int) -> tuple[int, str]:
 
 
 @functools.cache
-def pipes_keep_time() -> bool:
+def pipes_record_writes() -> bool:
     """Whether this kernel records when a pipe was last written; Linux 6.15 and later do not."""
     reader, writer = os.pipe()
     try:

@@ -20,7 +20,7 @@ def decode(code: int | None) -> Exit:
     if code is None:
         return Exit(None, None, "does not end, not even when killed: it waits inside the kernel")
     if code >= 0:
-        return Exit(code, None, f"exited with status {code} without a goodbye")
+        return Exit(code, None, f"exited with status {code} before its work was done")
     try:
         name = signal.Signals(-code).name
         text = f"{signal.strsignal(-code)} ({name})"

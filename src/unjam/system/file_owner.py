@@ -16,7 +16,7 @@ import sysconfig
 from typing import Any
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# beside each rule are two small programs; they count as user code
+# each rule has two small programs; they count as user code
 _PROGRAMS = os.path.join(HERE, "doctor", "rules", "programs", "")
 _INSTALLED = re.compile(r"/(site|dist)-packages/")
 _LIBRARY = re.compile(r"^(.*?/lib(?:64)?/(?:python|pypy)3\.\d+t?)/")
@@ -66,7 +66,7 @@ def _has_a_standard_library(folder: str) -> bool:
 
 
 def _is_in_a_package_folder(file: str) -> bool:
-    """Whether pip installed it into another folder of `sys.path`, for example with `--target`."""
+    """Whether pip installed a file into another folder of `sys.path`, for example with `--target`."""
     for entry in sys.path:
         folder = entry.replace("\\", "/").rstrip("/")
         if folder and file.startswith(folder + "/") and _installed_names(folder):

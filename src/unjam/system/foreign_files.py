@@ -23,9 +23,10 @@ import struct
 import sys
 import threading
 import tokenize
+from collections.abc import Callable
 
 from unjam.deadlines import THEIR_FILE
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 MOST_BYTES = 2 << 20
 _RESOLVE_IN_ROOT, _RESOLVE_NO_MAGICLINKS = 0x10, 0x02
@@ -67,30 +68,27 @@ def load_sources(pid: int, files: set[str]) -> None:
     """
     for file in files:
         known = linecache.cache.get(file)
-        if len(_asked) > MOST_FILES and known is None:
-            linecache.cache[file] = (0, None, [], file)  # linecache must not open it
-        if (known is not None and len(known) > 1 and (known[2] or pid in _asked.get(file, ()))) or len(
-            _asked
-        ) > MOST_FILES:
+        if len(_tried) > MOST_FILES:
+            linecache.cache.setdefault(file, (0, None, [], file))  # linecache must not open it
             continue
-        _asked.setdefault(file, set()).add(pid)
+        if known is not None and len(known) > 1 and (known[2] or pid in _tried.get(file, ())):
+            continue
+        _tried.setdefault(file, set()).add(pid)
         text = None if file.startswith("<") else read_their_file(pid, file)
         lines = io.StringIO(text or "", newline=None).readlines()  # as Python counts lines
         linecache.cache[file] = (len(text or ""), None, lines, file)
 
 
 MOST_FILES = 5000
-_asked: dict[str, set[int]] = {}
+_tried: dict[str, set[int]] = {}  # by file: the processes whose view of it was read
 
 
 class _Identity:
     """The user and the groups that a process opens files as."""
 
     def __init__(self, pid: int) -> None:
-        words = {
-            line.partition(":")[0]: line.partition(":")[2].split()
-            for line in read_text(f"/proc/{pid}/status").splitlines()
-        }
+        lines = (line.partition(":") for line in read_text(f"/proc/{pid}/status").splitlines())
+        words = {name: values.split() for name, _, values in lines}
         self.uid, self.gid = int(words["Uid"][3]), int(words["Gid"][3])
         self.groups = [int(word) for word in words.get("Groups", [])]
 
@@ -99,7 +97,7 @@ class _Identity:
         return self.uid == os.geteuid()
 
 
-def _as_their_user(pid: int, read: object) -> bytes | None:
+def _as_their_user(pid: int, read: Callable[[], bytes | None]) -> bytes | None:
     """Call `read` with the rights of a process's user; None if we cannot get these rights."""
     try:
         identity = _Identity(pid)
@@ -121,16 +119,16 @@ def _as_their_user(pid: int, read: object) -> bytes | None:
     return found[0] if found else None
 
 
-def _quietly(read: object) -> bytes | None:
+def _quietly(read: Callable[[], bytes | None]) -> bytes | None:
     with contextlib.suppress(OSError, ValueError):
-        return read()  # type: ignore[operator,no-any-return]
+        return read()
     return None
 
 
 def _become(identity: _Identity) -> bool:
-    """Take over an identity for file access, in this thread and for good.
+    """Permanently take over an identity for file access, in this thread.
 
-    A thread that stops being root for files loses root's rights over files, too.
+    A thread that is no longer root for file access also loses root's rights over files.
     """
     system = ctypes.CDLL(None, use_errno=True).syscall
     set_groups, set_user, set_group = _CALLS[platform.machine()]

@@ -9,10 +9,11 @@ a worker's thread limits keep it from calling into those.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from dataclasses import dataclass
+
+from unjam.system.proc_files import read_text, stat_fields, thread_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class ForkSafety:
 
 def fork_now() -> ForkSafety:
     """Whether a fork of this process is safe now."""
-    return judge(look())
+    return judge(collect_facts())
 
 
 def judge(facts: ForkFacts) -> ForkSafety:
@@ -39,7 +40,7 @@ def judge(facts: ForkFacts) -> ForkSafety:
     if facts.accelerator is not None:
         reasons.append(f"{facts.accelerator} is in use, and cannot be used in a forked process")
     if facts.busy_native:
-        reasons.append(f"native threads are at work ({', '.join(facts.busy_native[:3])})")
+        reasons.append(f"native threads are busy ({', '.join(facts.busy_native[:3])})")
     return ForkSafety(not reasons, tuple(reasons))
 
 
@@ -61,41 +62,22 @@ class ForkFacts:
     accelerator: str | None
 
 
-def look() -> ForkFacts:
-    """Collect the facts now."""
+def collect_facts() -> ForkFacts:
+    """The facts about this process now."""
     me = threading.current_thread()
     others = [thread for thread in threading.enumerate() if thread is not me and thread.is_alive()]
     known = {thread.native_id for thread in others} | {threading.get_native_id()}
     native, busy = 0, []
-    for task in _tasks():
+    for task in thread_ids("self"):
         if task in known:
             continue
         native += 1
-        name, state = _name_and_state(task)
-        if state not in ("S", "I", "Z"):
-            busy.append(name)
+        fields = stat_fields(f"self/task/{task}")
+        if fields and fields[0] not in ("S", "I", "Z"):
+            busy.append(read_text(f"/proc/self/task/{task}/comm").rstrip("\n"))
     return ForkFacts(tuple(t.name for t in others), native, tuple(busy), _accelerator())
-
-
-def _tasks() -> list[int]:
-    try:
-        return [int(task) for task in os.listdir("/proc/self/task")]
-    except OSError:
-        return []
-
-
-def _name_and_state(task: int) -> tuple[str, str]:
-    try:
-        with open(f"/proc/self/task/{task}/stat", encoding="utf-8", errors="replace") as stat:
-            text = stat.read()
-    except OSError:
-        return "", "Z"
-    name, _, rest = text.partition("(")[2].rpartition(")")
-    return name, rest.split()[0]
 
 
 def _accelerator() -> str | None:
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return "CUDA"
-    return None
+    return "CUDA" if torch is not None and torch.cuda.is_initialized() else None

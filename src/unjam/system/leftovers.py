@@ -1,8 +1,8 @@
 """Names for our entries in folders for temporary files, and removal of what killed processes left there.
 
-A name says what made the entry: the kind, the process number, and an id of the set of processes
-that the number belongs to, because other machines or containers may use the same folder. Any user
-can create such a name, so we touch only entries of our own user, and no entry can raise an error.
+A name says what created the entry: the kind, the process number, and an id of the set of processes that
+the number belongs to, because other machines or containers may use the same folder. Any user can create
+such a name, so we touch only entries of our own user, and no entry can cause an error.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import tempfile
 import zlib
 from collections.abc import Callable
 
-# multiprocessing makes sockets below our folder, and the path of a socket is short
-LONGEST_PLACE = 20
+from unjam.system.proc_files import read_text
+
+# multiprocessing creates sockets below our folder, and the path of a socket must be short
+LONGEST_FOLDER = 20
 _NAME = re.compile(r"unjam-(?P<kind>run|check|lock)-(?P<world>\d{1,20}[0-9a-f]{8})-(?P<pid>[1-9]\d{0,9})-[\w.-]{1,64}")
 
 
@@ -27,8 +29,8 @@ def prefix(kind: str, pid: int | None = None) -> str:
     return f"unjam-{kind}-{_pid_space()}-{os.getpid() if pid is None else pid}-"
 
 
-def remove(path: str, kind: str, pid: int) -> None:
-    """Remove a folder of this name and process in the temporary folder, and nothing else: the path may come from anywhere."""
+def remove_folder(path: str, kind: str, pid: int) -> None:
+    """Remove our folder of this kind and process. The path is not trusted: nothing else can be removed."""
     top, name = os.path.split(os.path.normpath(path))
     found = _NAME.fullmatch(name)
     if found is None or not name.startswith(prefix(kind, pid)) or top != os.path.normpath(tempfile.gettempdir()):
@@ -39,10 +41,10 @@ def remove(path: str, kind: str, pid: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def places() -> list[str]:
-    """The folders for what outlives a program that empties the temporary folder, the best first."""
+def persistent_folders() -> list[str]:
+    """Folders for files that must survive a program that empties the temporary folder, the best first."""
     own = os.environ.get("XDG_RUNTIME_DIR", "")
-    found = [own] if own and len(own) < LONGEST_PLACE and _is_private(own) else []
+    found = [own] if own and len(own) < LONGEST_FOLDER and _is_private(own) else []
     found += [one for one in ("/var/tmp", tempfile.gettempdir()) if os.access(one, os.W_OK | os.X_OK)]
     return list(dict.fromkeys(found))
 
@@ -55,18 +57,18 @@ def _is_private(folder: str) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
-def sweep(remove_folder: Callable[[str], None] | None = None) -> None:
+def sweep(remove_check_folder: Callable[[str], None] | None = None) -> None:
     """Remove what ended processes of this user left behind; runs once per process.
 
-    remove_folder: removes a folder of the kind "check", and what belongs to it elsewhere.
+    remove_check_folder: removes a folder of the kind "check", and what belongs to it elsewhere.
     """
-    for top in {*places(), tempfile.gettempdir()}:
+    for top in {*persistent_folders(), tempfile.gettempdir()}:
         if (os.getpid(), top) not in _swept:
             _swept.add((os.getpid(), top))
-            _sweep(top, remove_folder)
+            _sweep(top, remove_check_folder)
 
 
-def _sweep(top: str, remove_folder: Callable[[str], None] | None) -> None:
+def _sweep(top: str, remove_check_folder: Callable[[str], None] | None) -> None:
     space, mine = _pid_space(), os.geteuid()
     try:
         names = os.listdir(top)
@@ -74,7 +76,7 @@ def _sweep(top: str, remove_folder: Callable[[str], None] | None) -> None:
         return
     for name in names:
         found = _NAME.fullmatch(name)
-        if found is None or found["world"] != space or _lives(int(found["pid"])):
+        if found is None or found["world"] != space or _is_running(int(found["pid"])):
             continue
         path = os.path.join(top, name)
         with contextlib.suppress(OSError, ValueError):
@@ -82,8 +84,8 @@ def _sweep(top: str, remove_folder: Callable[[str], None] | None) -> None:
             if status.st_uid != mine:
                 continue
             if stat.S_ISDIR(status.st_mode):
-                if found["kind"] == "check" and remove_folder is not None:
-                    remove_folder(path)
+                if found["kind"] == "check" and remove_check_folder is not None:
+                    remove_check_folder(path)
                 shutil.rmtree(path, ignore_errors=True)
             elif stat.S_ISREG(status.st_mode) and found["kind"] == "lock" and not _is_locked(path):
                 os.unlink(path)
@@ -108,19 +110,16 @@ def _is_locked(path: str) -> bool:
 
 def _pid_space() -> str:
     """An id of the processes that share numbers: of one boot of a machine, and one container."""
+    boot = read_text("/proc/sys/kernel/random/boot_id")[:8]
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
-            return f"{os.stat('/proc/self/ns/pid').st_ino}{boot.read(8)}"
+        if boot:
+            return f"{os.stat('/proc/self/ns/pid').st_ino}{boot}"
     except OSError:
-        return f"0{_digits(platform.node())}"
+        pass
+    return f"0{zlib.crc32(platform.node().encode('utf-8', 'replace')):08x}"
 
 
-def _digits(text: str) -> str:
-    """Eight hexadecimal digits for a text, the same in every process."""
-    return f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}"
-
-
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
+from collections.abc import Iterator
 
-_CGROUP = "/sys/fs/cgroup"
+from unjam.system.proc_files import read_text, stat_fields
+
+CGROUP = "/sys/fs/cgroup"
 # variables in which launchers give the number of ranks on the machine
 _LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
@@ -62,67 +64,49 @@ def _affinity() -> int:
 
 def _quota() -> float | None:
     """The smallest processor quota of this process's cgroup and the cgroups above it."""
-    known = [n for n in (_quota_2(), _quota_1()) if n is not None]
-    return min(known) if known else None
+    known = [_ratio(f"{folder}/cpu.max") for folder in cgroup_folders()]
+    known += [_ratio(f"{folder}/cpu.cfs_quota_us", f"{folder}/cpu.cfs_period_us") for folder in cgroup_folders("cpu")]
+    return min((quota for quota in known if quota is not None), default=None)
 
 
-def _quota_2() -> float | None:
-    tightest, folder = math.inf, _CGROUP + own_cgroup("")
-    while folder.startswith(_CGROUP):
-        try:
-            with open(f"{folder}/cpu.max", encoding="ascii") as file:
-                most, period = file.read().split()
-            if most != "max":
-                tightest = min(tightest, int(most) / int(period))
-        except (OSError, ValueError):
-            pass
-        folder = folder.rpartition("/")[0]
-    return None if tightest == math.inf else tightest
-
-
-def _quota_1() -> float | None:
-    tightest, folder = math.inf, f"{_CGROUP}/cpu{own_cgroup('cpu')}"
-    while folder.startswith(f"{_CGROUP}/cpu"):
-        try:
-            with open(f"{folder}/cpu.cfs_quota_us", encoding="ascii") as file:
-                most = int(file.read())
-            with open(f"{folder}/cpu.cfs_period_us", encoding="ascii") as file:
-                period = int(file.read())
-            if most > 0:
-                tightest = min(tightest, most / period)
-        except (OSError, ValueError):
-            pass
-        folder = folder.rpartition("/")[0]
-    return None if tightest == math.inf else tightest
-
-
-def own_cgroup(controller: str) -> str:
-    """The cgroup of this process: in version 2 (`""`), or for one controller of version 1."""
+def _ratio(*files: str) -> float | None:
+    """The quota per period; None if there is no limit, for which version 2 writes "max" and version 1 a negative number."""
     try:
-        with open("/proc/self/cgroup", encoding="utf-8") as groups:
-            for line in groups:
-                _, controllers, path = line.rstrip("\n").split(":", 2)
-                if controller in controllers.split(","):
-                    return "" if path == "/" else path
-    except (OSError, ValueError):
-        pass
+        quota, period = (int(word) for file in files for word in read_text(file).split())
+    except ValueError:
+        return None
+    return quota / period if quota > 0 else None
+
+
+def cgroup_folders(controller: str = "") -> Iterator[str]:
+    """The folders of this process's cgroup and of those above it: of version 2, or of one controller of version 1."""
+    top = f"{CGROUP}/{controller}".rstrip("/")
+    folder = top + _own_cgroup(controller)
+    while folder.startswith(top):
+        yield folder
+        folder = folder.rpartition("/")[0]
+
+
+def _own_cgroup(controller: str) -> str:
+    for line in read_text("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path.rstrip("/")
     return ""
 
 
-def processor_seconds(pid: int) -> float:
-    """Processor time of a process so far; 0 if unknown."""
+def processor_seconds(thread: int | str) -> float:
+    """Processor time of a process or thread (as in `stat_fields`) so far; 0 if unknown."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
+        user, system = stat_fields(thread)[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    except (ValueError, OverflowError):
         return 0.0
 
 
-def own_memory(pid: int) -> int:
-    """A process's share of the memory that it maps (PSS), in bytes; 0 if unknown."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
-    except (OSError, StopIteration, ValueError):
-        return 0
+def pss_bytes(pid: int) -> int:
+    """A process's proportional share of the memory that it maps (PSS), in bytes; 0 if unknown."""
+    for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0

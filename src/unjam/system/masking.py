@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 MASK = "***"
@@ -23,7 +23,7 @@ _AFTER = r"(?:token|auth(?:orization)?|(?:access|secret|private|account|storage|
 _BOUNDARY = r"(?:^|(?<=[-_.\W\d])|(?<=[a-z])(?=[A-Z]))"
 _NAME = re.compile(rf"(?:(?i:{_ALWAYS})|{_BOUNDARY}(?i:{_AFTER}))$")
 _KEY = re.compile(rf"{_BOUNDARY}(?i:key)$")
-# names for the tokens of a text, which are no secrets
+# names of text tokens, which are not secrets
 _OF_TEXT = re.compile(
     r"(?i)(?:^|[-_.])(?:pad|eos|bos|unk|sep|cls|mask|next|prev|num|max|min|special|start|end|first|last|word|sub|image|text|decoder|encoder|per|a|the|new|this|stop|input|output)[-_.]?token$"
 )
@@ -110,7 +110,7 @@ def _hide_assigned(found: re.Match[str]) -> str:
     quoted = value[-1] in "'\""
     bare = value.strip("'\"b\\")
     nothing = bare in ("", "None", "True", "False", "null", "true", "false") or value == MASK
-    # in a line of source code, a name or a call is no secret, but a string is
+    # in a line of source code, a string may be a secret, but a name or a call is not
     code = not quoted and ("= " in between or "(" in value or "[" in value or value in (word, f"self.{word}"))
     # "token" may mean a token of a text: "unknown token: foo", {"token": "the"}
     plain_word = re.search(r"(?i)(?:token|auth)$", word) is not None and not (
@@ -146,14 +146,10 @@ def masked_words(words: Sequence[str]) -> list[str]:
     return found
 
 
-def masked_names(values: Mapping[str, str]) -> dict[str, str]:
-    """Variables and their values; a variable with a secret's name loses its value."""
-    return {name: MASK if is_secret_name(name) else masked(value) for name, value in values.items()}
-
-
 def without_secrets(value: Kept) -> Kept:
-    """A copy of our own data (dataclasses, tuples, lists, dicts, texts) with every text masked."""
-    return _copy(value, {})  # type: ignore[no-any-return]
+    """A copy of our own data (dataclasses, tuples, lists, dicts, strings) with every string masked."""
+    copied: Kept = _copy(value, {})
+    return copied
 
 
 def _copy(value: Any, known: dict[int, Any]) -> Any:

@@ -18,6 +18,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 PORTABLE_VARIABLE = "UNJAM_PORTABLE_MEMORY"
 
 
@@ -47,14 +49,8 @@ def create_sealable(label: str) -> int | None:
 def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_longlong,
-    )
+    number, size = ctypes.c_int, ctypes.c_size_t
+    libc.mmap.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_longlong)
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -68,31 +64,7 @@ def same_bytes(first: int, second: int, count: int) -> bool:
 
 def address_of(view: memoryview) -> int:
     """The address of a contiguous buffer; unlike ctypes, this accepts read-only buffers."""
-    holder = ctypes.py_object(view)
-    buffer = _PyBuffer()
-    ctypes.pythonapi.PyObject_GetBuffer(holder, ctypes.byref(buffer), 0)
-    try:
-        return int(buffer.buf or 0)
-    finally:
-        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
-
-
-class _PyBuffer(ctypes.Structure):
-    """CPython's Py_buffer."""
-
-    _fields_ = (
-        ("buf", ctypes.c_void_p),
-        ("obj", ctypes.py_object),
-        ("len", ctypes.c_ssize_t),
-        ("itemsize", ctypes.c_ssize_t),
-        ("readonly", ctypes.c_int),
-        ("ndim", ctypes.c_int),
-        ("format", ctypes.c_char_p),
-        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)),
-        ("internal", ctypes.c_void_p),
-    )
+    return int(np.asarray(view).__array_interface__["data"][0])
 
 
 class OwnedFd(int):
@@ -137,7 +109,7 @@ class Mapping(_MappedMemory):
         self.address = address
         self.size = size
         self.array_type = ctypes.c_ubyte * size
-        # functions that are called before the memory goes
+        # functions to call before the memory is unmapped
         self.before_unmap: list[Callable[[], None]] = []
         weakref.finalize(self, _unmap, address, size, self.before_unmap).atexit = False
 
@@ -153,7 +125,7 @@ def _unmap(address: int, size: int, before: list[Callable[[], None]]) -> None:
 
 
 class ReceivedMemory(_MappedMemory):
-    """The same interface over memory that somebody else has mapped."""
+    """The same interface over memory that other code has mapped."""
 
     __slots__ = ("keeps",)
 

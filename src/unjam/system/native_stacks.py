@@ -6,17 +6,18 @@ import os
 import struct
 
 from unjam.system import system_calls
+from unjam.system.proc_files import read_text
 
 DEPTH = 64 * 1024
-# every blocked thread is in these libraries, so they tell nothing
-_BELOW = ("libc.so", "libc-", "ld-linux", "libpthread", "[", "libm.so")
-_DULL = (*_BELOW, "python", "libpython", "libffi", "_ctypes")  # the last two only call other libraries
+# every blocked thread is in these libraries
+_C_LIBRARY = ("libc.so", "libc-", "ld-linux", "libpthread", "[", "libm.so")
+_UNINFORMATIVE = (*_C_LIBRARY, "python", "libpython", "libffi", "_ctypes")  # the last two only call other libraries
 
 
 def libraries_on_stack(pid: int, tid: int | None = None) -> tuple[str, ...]:
     """The libraries on a thread's stack, innermost first; empty if the stack cannot be read."""
     names = [os.path.basename(path) for path in _on_stack(pid, tid)]
-    return tuple(name for name in names if not name.startswith(_DULL))[:6]
+    return tuple(name for name in names if not name.startswith(_UNINFORMATIVE))[:6]
 
 
 def waits_in_library(pid: int, tid: int | None = None) -> bool:
@@ -27,8 +28,8 @@ def waits_in_library(pid: int, tid: int | None = None) -> bool:
         if name.startswith(("python", "libpython")):
             break
         if name.startswith("_multiprocessing."):
-            return False  # its semaphores call the C library only: what lies below are remains of earlier calls
-        if not first and not name.startswith(_BELOW):
+            return False  # its semaphores call only the C library: the rest is left over from earlier calls
+        if not first and not name.startswith(_C_LIBRARY):
             first = path
     return bool(first) and "/lib-dynload/" not in first
 
@@ -37,10 +38,7 @@ def _on_stack(pid: int, tid: int | None) -> list[str]:
     call = system_calls.current(pid, tid)
     if call is None or not call.stack:
         return []
-    try:
-        mapped = _executable(pid)
-    except (OSError, ValueError, IndexError):
-        return []
+    mapped = _executable(pid)
     data = system_calls.peek(pid, call.stack, DEPTH)
     found: list[str] = []
     for (address,) in struct.iter_unpack("<Q", data[: len(data) // 8 * 8]):
@@ -56,10 +54,9 @@ def _on_stack(pid: int, tid: int | None) -> list[str]:
 
 def _executable(pid: int) -> list[tuple[int, int, str]]:
     found = []
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            fields = line.split(maxsplit=5)
-            if "x" in fields[1] and len(fields) == 6 and fields[5].startswith("/"):
-                low, _, high = fields[0].partition("-")
-                found.append((int(low, 16), int(high, 16), fields[5].strip()))
+    for line in read_text(f"/proc/{pid}/maps").splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and "x" in fields[1] and fields[5].startswith("/"):
+            low, _, high = fields[0].partition("-")
+            found.append((int(low, 16), int(high, 16), fields[5].strip()))
     return found

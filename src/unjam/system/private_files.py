@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 
 class UnsafeFileError(OSError):
-    """A file that we do not write to; the text says why."""
+    """A file that we refuse to write to; the text says why."""
 
 
 def open_own(path: str, flags: int, mode: int) -> int:
-    """Open a regular file that has one name and is no link. Never blocks, as a pipe would."""
+    """Open a regular file with a single name, not a link. Never blocks, as opening a pipe could."""
     if not flags & os.O_CREAT or flags & os.O_EXCL:
         return _checked(_open(path, flags, mode), path)
     try:
@@ -28,7 +28,7 @@ def open_own(path: str, flags: int, mode: int) -> int:
 
 @contextlib.contextmanager
 def own_folder(path: str) -> Iterator[str]:
-    """A name for a folder that stays the name of this very folder, whatever becomes of the path.
+    """A path that keeps leading to this folder even if its own path is renamed or replaced.
 
     Raises UnsafeFileError if another user could have made the folder, or can write to it.
     """

@@ -1,4 +1,4 @@
-"""The processes of this machine, from /proc: parent, command, and how long a thread has not run."""
+"""The processes of this machine, from /proc: parent, command, and how long a thread has been idle."""
 
 from __future__ import annotations
 
@@ -10,34 +10,29 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from unjam.system.limits import processor_seconds
 from unjam.system.masking import masked_words
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import is_number, read_text, stat_fields
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _WHOLE = re.compile(r"-?\d{1,20}", re.ASCII)
-_SMALL = re.compile(r"\d{1,9}", re.ASCII)
 _LAST_RUN = re.compile(r"exec_start\s*:\s*(\d{1,20}(?:\.\d{1,9})?)\b")
-
-
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, a flag in /proc/PID/stat
 
 
 def is_kernel_thread(pid: int) -> bool:
     """Whether a process number belongs to the kernel itself."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return bool(int(file.read().rpartition(")")[2].split()[6]) & _KERNEL_THREAD)
-    except (OSError, ValueError, IndexError):
-        return False
+    fields = stat_fields(pid)
+    return len(fields) > 6 and bool(int(fields[6]) & _KERNEL_THREAD)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEntry:
     """One process at one moment.
 
-    age: seconds since it began. cpu: seconds of processor time so far.
-    born: when it began, in seconds since the machine started.
+    age: seconds since it started. cpu: seconds of processor time so far.
+    born: when it started, in seconds since the machine started.
     """
 
     pid: int
@@ -54,7 +49,7 @@ class ProcessEntry:
     @property
     def is_python(self) -> bool:
         """Whether it runs Python, by its names; torch renames its workers to "pt_..."."""
-        words = [self.name, os.path.basename(self.command[0]) if self.command else "", program(self.pid)]
+        words = [self.name, os.path.basename(self.command[0]) if self.command else "", executable_name(self.pid)]
         return any(word.startswith(("python", "pypy", "ipython", "jupyter", "pt_", "torchrun")) for word in words)
 
     @property
@@ -64,35 +59,32 @@ class ProcessEntry:
         return text if len(text) <= 100 else text[:99] + "…"
 
 
-def program(pid: int) -> str:
-    """The name of the file that a process runs; empty if unknown."""
+def executable_name(pid: int) -> str:
+    """The name of a process's executable file; empty if unknown."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
         return ""
 
 
-def ignores(pid: int, number: int) -> bool:
+def ignores_signal(pid: int, number: int) -> bool:
     """Whether a process ignores a signal."""
-    return _in_mask(pid, "SigIgn:", number)
+    return _in_mask(pid, "SigIgn", number)
 
 
-def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler of its own for a signal."""
-    return _in_mask(pid, "SigCgt:", number)
+def catches_signal(pid: int, number: int) -> bool:
+    """Whether a process has installed a handler for a signal."""
+    return _in_mask(pid, "SigCgt", number)
 
 
 def _in_mask(pid: int, name: str, number: int) -> bool:
-    mask = next(
-        (line.split()[1] for line in read_text(f"/proc/{pid}/status").splitlines() if line.startswith(name)), "0"
-    )
-    return bool(int(mask, 16) >> (number - 1) & 1)
+    found = re.search(rf"^{name}:\s*([0-9a-f]+)", read_text(f"/proc/{pid}/status"), re.MULTILINE)
+    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
 
 
 def entry(pid: int) -> ProcessEntry | None:
     """One process, or None if there is no such process."""
-    text = read_text(f"/proc/{pid}/stat")
-    head, _, tail = text.rpartition(")")
+    head, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
     fields = tail.split()
     if len(fields) < 22 or not all(_WHOLE.fullmatch(fields[at]) for at in (1, 11, 12, 17, 19, 21)):
         return None
@@ -113,11 +105,6 @@ def entry(pid: int) -> ProcessEntry | None:
     )
 
 
-def is_number(text: str) -> bool:
-    """Whether a foreign text is a whole number of at most nine digits."""
-    return _SMALL.fullmatch(text) is not None
-
-
 def _first_number(text: str) -> float:
     """The number that a text begins with; 0 if there is none."""
     found = re.match(r"\s*(\d{1,15}(?:\.\d{1,9})?)\b", text, re.ASCII)
@@ -136,8 +123,8 @@ class Table(dict[int, ProcessEntry]):
         return found
 
 
-def everyone() -> Table:
-    """Every process that can be seen."""
+def all_processes() -> Table:
+    """Every process that is visible from here."""
     found = Table()
     for name in os.listdir("/proc"):
         if is_number(name):
@@ -160,22 +147,22 @@ def descendants(table: Table, pid: int) -> list[ProcessEntry]:
     return found
 
 
-class Rest:
-    """How long a thread has not run. The kernel records when each thread last ran.
+class IdleClock:
+    """Measures how long a thread has been idle, from the kernel's record of when it last ran.
 
-    Each processor uses its own clock for that. This clock stops while the processor serves
-    interrupts or another guest of the same host. So we move our own thread to the processor that
-    the other thread last ran on, and compare the clocks there.
+    Each processor uses its own clock for that record, and the clock stops while the processor serves
+    interrupts or another guest of the same host. So we move our own thread to the processor that the
+    other thread last ran on, and compare the clocks there.
     """
 
     def __init__(self) -> None:
         self._ahead: dict[int, float | None] = {}
         self._lock = threading.Lock()
 
-    def of(self, pid: int, tid: int) -> float | None:
+    def seconds(self, pid: int, tid: int) -> float | None:
         """Seconds since a thread last ran, or None if unknown."""
         last = _LAST_RUN.search(read_text(f"/proc/{pid}/task/{tid}/sched"))
-        fields = read_text(f"/proc/{pid}/task/{tid}/stat").rpartition(")")[2].split()
+        fields = stat_fields(f"{pid}/task/{tid}")
         if last is None or len(fields) < 37 or not is_number(fields[36]):
             return None
         ahead = self._ahead_of(int(fields[36]))
@@ -205,22 +192,12 @@ def _measure_ahead(processor: int) -> float | None:
         os.sched_setaffinity(0, allowed)
 
 
-def thread_ids(pid: int) -> list[int]:
-    """The thread numbers of a process, in ascending order."""
-    try:
-        return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
-    except OSError:
-        return []
-
-
 def processor_time(pid: int, tid: int) -> float:
     """Seconds of processor time of one thread, from the most precise counter available."""
     fine = read_text(f"/proc/{pid}/task/{tid}/schedstat").split()
     if fine and _WHOLE.fullmatch(fine[0]):
         return int(fine[0]) / 1e9
-    fields = read_text(f"/proc/{pid}/task/{tid}/stat").rpartition(")")[2].split()
-    whole = len(fields) > 12 and all(_WHOLE.fullmatch(field) for field in fields[11:13])
-    return (int(fields[11]) + int(fields[12])) / _TICK if whole else 0.0
+    return processor_seconds(f"{pid}/task/{tid}")
 
 
 def queueing_time(pid: int, tid: int) -> float:
@@ -229,8 +206,8 @@ def queueing_time(pid: int, tid: int) -> float:
     return int(fine[1]) / 1e9 if len(fine) > 1 and _WHOLE.fullmatch(fine[1]) else 0.0
 
 
-def turns(pid: int, tid: int) -> int:
-    """How often a thread has gone to sleep voluntarily so far."""
+def voluntary_switches(pid: int, tid: int) -> int:
+    """How often a thread has given up its processor to wait for something."""
     for line in read_text(f"/proc/{pid}/task/{tid}/status").splitlines():
         if line.startswith("voluntary_ctxt_switches:"):
             return int(_first_number(line.partition(":")[2]))

@@ -10,6 +10,7 @@ import sysconfig
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from unjam.deadlines import SPY
 from unjam.system.stacks import Frame
@@ -17,12 +18,12 @@ from unjam.system.stacks import Frame
 MOST_BYTES = 64 << 20
 
 
-class Refused(Exception):
-    """The stacks cannot be read; the message says why."""
+class CannotReadStacks(Exception):
+    """Python stacks of a process cannot be read; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spied:
+class PythonThread:
     """A thread's Python calls, innermost first, with the variables of each call as text."""
 
     tid: int
@@ -31,23 +32,22 @@ class Spied:
     frames: tuple[Frame, ...]
     values: tuple[Mapping[str, str], ...] = field(default=())
     arguments: tuple[Mapping[str, str], ...] = field(default=())
-    owns_gil: bool = False
 
 
-def program() -> str | None:
+def py_spy() -> str | None:
     """The path of py-spy: beside this interpreter, or on the search path."""
     beside = os.path.join(sysconfig.get_path("scripts"), "py-spy")
     return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
-def stacks(pid: int, *, values: bool = True) -> list[Spied]:
+def stacks(pid: int, *, values: bool = True) -> list[PythonThread]:
     """Every Python thread of a process."""
-    found = program()
+    found = py_spy()
     if found is None:
-        raise Refused("py-spy is not installed: pip install py-spy")
+        raise CannotReadStacks("py-spy is not installed: pip install py-spy")
     command = [found, "dump", "--nonblocking", "--json", "--pid", str(pid), *(["--locals"] if values else [])]
-    said = ""
-    for _ in range(2):  # the process runs on, so its state can be inconsistent for a moment
+    problem = ""
+    for _ in range(2):  # the process keeps running, so its state can be inconsistent for a moment
         try:
             # into a file: a malicious program can have endless stacks
             with tempfile.TemporaryFile() as output:
@@ -62,20 +62,20 @@ def stacks(pid: int, *, values: bool = True) -> list[Spied]:
                 output.seek(0)
                 answer = output.read(MOST_BYTES + 1)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise Refused(str(error)) from error
+            raise CannotReadStacks(str(error)) from error
         if done.returncode == 0:
             try:
                 return parse(answer)
             except (ValueError, RecursionError) as error:
-                said = f"py-spy's answer cannot be read: {error}"
+                problem = f"py-spy's answer cannot be read: {error}"
                 continue
-        said = done.stderr.decode("utf-8", "replace").strip()
-        if "ermission" in said:
+        problem = done.stderr.decode("utf-8", "replace").strip()
+        if "ermission" in problem:
             break
-    raise Refused(said.splitlines()[0] if said else f"py-spy ended with {done.returncode}")
+    raise CannotReadStacks(problem.splitlines()[0] if problem else f"py-spy ended with {done.returncode}")
 
 
-def parse(answer: bytes) -> list[Spied]:
+def parse(answer: bytes) -> list[PythonThread]:
     """Threads from py-spy's JSON; ValueError for anything else."""
     if len(answer) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} bytes")
@@ -85,20 +85,19 @@ def parse(answer: bytes) -> list[Spied]:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _thread(entry: dict[str, object]) -> Spied:
+def _thread(entry: dict[str, Any]) -> PythonThread:
     frames, values, arguments = [], [], []
-    for one in entry.get("frames") or []:  # type: ignore[attr-defined]  # JSON
+    for one in entry.get("frames") or []:
         name = str(one["name"]).rpartition(".")[2]
         frames.append(Frame(str(one["filename"]), int(one["line"]) or None, name))
         known = [local for local in one.get("locals") or [] if local.get("repr")]
         arguments.append({str(local["name"]): str(local["repr"]) for local in known if local.get("arg")})
         values.append({str(local["name"]): str(local["repr"]) for local in known})
-    return Spied(
-        int(entry.get("os_thread_id") or 0),  # type: ignore[call-overload]  # JSON
+    return PythonThread(
+        int(entry.get("os_thread_id") or 0),
         str(entry.get("thread_name") or ""),
-        int(entry.get("thread_id") or 0),  # type: ignore[call-overload]  # as above
+        int(entry.get("thread_id") or 0),
         tuple(frames),
         tuple(values),
         tuple(arguments),
-        bool(entry.get("owns_gil")),
     )

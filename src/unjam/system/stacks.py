@@ -29,7 +29,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One thread's calls, innermost first. `current`: the signal reached this thread."""
+    """One thread's calls, innermost first. `current`: whether the signal reached this thread."""
 
     frames: tuple[Frame, ...]
     current: bool = True
@@ -74,10 +74,6 @@ def user_part(stack: Stack) -> Stack:
 
 
 def _readable(path: str) -> str:
-    """The path of a file; faulthandler writes other letters than ASCII as numbers."""
-    letters = re.sub(
-        r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U(000[0-9a-f]{5}|0010[0-9a-f]{4}))",
-        lambda m: chr(int(m[1] or m[2] or m[3], 16)),
-        path,
-    )
-    return letters if letters != path and os.path.exists(letters) else path
+    """The path of a file; faulthandler escapes non-ASCII characters."""
+    decoded = path.encode("ascii", "backslashreplace").decode("unicode_escape", "replace")
+    return decoded if decoded != path and "\0" not in decoded and os.path.exists(decoded) else path

@@ -7,6 +7,8 @@ import struct
 import time
 from dataclasses import dataclass
 
+from unjam.system.proc_files import read_text
+
 # numbers of the system calls that wait, on the two architectures that training runs on
 _NUMBERS = {
     "x86_64": {
@@ -53,11 +55,7 @@ class Call:
 
 def current(pid: int, tid: int | None = None) -> Call | None:
     """The call that a thread is in; named "running" if it is in none; None if unreadable."""
-    try:
-        with open(f"/proc/{pid}/task/{tid or pid}/syscall", encoding="ascii") as file:
-            words = file.read().split()
-    except OSError:
-        return None
+    words = read_text(f"/proc/{pid}/task/{tid or pid}/syscall").split()
     if not words:
         return None
     if words[0] == "running":
@@ -84,8 +82,8 @@ def text_at(pid: int, address: int) -> str:
     return peek(pid, address, 512).partition(b"\0")[0].decode("utf-8", "replace")
 
 
-def limit(pid: int, call: Call) -> float | None:
-    """How many seconds the call may still wait at most; None: no limit, or unknown."""
+def time_left(pid: int, call: Call) -> float | None:
+    """The seconds until the call times out; None: never, or unknown."""
     given = call.arguments
     match call.name:
         case "futex":

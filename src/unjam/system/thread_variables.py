@@ -1,4 +1,4 @@
-"""Environment variables about threads: which of them no code in this process reads."""
+"""Environment variables about threads that no code in this process reads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from unjam.system.file_owner import is_installed, is_ours
+from unjam.system.proc_files import read_text
 
 # libraries read these when they are loaded; setting one makes sense even without the library
 KNOWN = {
@@ -18,17 +19,13 @@ KNOWN = {
 }  # fmt: skip
 
 
-def read_by_nobody(variables: Mapping[str, str]) -> dict[str, str]:
+def unread_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables with THREADS in their name that no loaded library or module mentions."""
     suspects = {name: value for name, value in variables.items() if "THREADS" in name and name not in KNOWN}
-    for path in _libraries():
-        if not suspects:
-            return {}
-        for name in _occurring(path, suspects):
-            del suspects[name]
-    for path in _modules() if suspects else ():
-        for name in _occurring(path, suspects):
-            del suspects[name]
+    for files in (_libraries, _modules):
+        for path in files() if suspects else ():
+            for name in _occurring(path, suspects):
+                del suspects[name]
     return suspects
 
 
@@ -41,26 +38,18 @@ def _occurring(path: str, names: Iterable[str]) -> list[str]:
 
 
 def _libraries() -> list[str]:
-    found = set()
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            for line in maps:
-                path = line.rstrip("\n").partition("/")[2]
-                if ".so" in path:
-                    found.add("/" + path)
-    except OSError:
-        pass
-    return sorted(found)
+    paths = (line.partition("/")[2] for line in read_text("/proc/self/maps").splitlines())
+    return sorted({f"/{path}" for path in paths if ".so" in path})
 
 
 def _modules() -> list[str]:
-    """The sources of installed modules. User code is left out: it mentions what it sets."""
-    found = []
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str) and path.endswith(".py") and not is_ours(path) and is_installed(path):
-            found.append(path)
-    return found
+    """The sources of installed modules. User code is left out: it mentions the variables that it sets."""
+    paths = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    return [
+        path
+        for path in paths
+        if isinstance(path, str) and path.endswith(".py") and not is_ours(path) and is_installed(path)
+    ]
 
 
 def set_by_program(before: Mapping[str, str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Every private part of torch that unjam uses, looked up in one place.
 
-torch may move or drop private and deprecated names. This module finds out on import which ones are
+torch may move or remove private and deprecated names. On import, this module finds out which ones are
 missing. What happens then:
 
 - If a part that our iterators need is missing (`needed`), torch's own iterator takes over, and a
@@ -34,7 +34,7 @@ def _part(path: str, *, optional: bool = False) -> Any:
 
 
 class _Nothing:
-    """Takes the place of a class that torch lacks: no object is an instance of it."""
+    """Replaces a class that torch lacks: no object is an instance of it."""
 
 
 # -- what our iterators need -----------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What a process waits for, from /proc: its system call, and the target of the descriptor it uses.
 
-Without permission to read another process's system call, we know only its state and the kernel
-function that it sleeps in, so the text says less.
+Without permission to read another process's system call, we see only its state and the kernel function
+that it sleeps in, so the text is less specific.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unjam.system import system_calls
+from unjam.system.proc_files import read_text, stat_fields
 from unjam.system.system_calls import READS, WRITES, Call
 
 _STATES = {
-    "D": "the disk or another device (the kernel calls it uninterruptible)",
-    "T": "somebody to let it go on: it was suspended (SIGSTOP)",
-    "t": "a debugger that holds it",
+    "D": "the disk or another device (uninterruptible sleep)",
+    "T": "SIGCONT: it was suspended (SIGSTOP)",
+    "t": "the debugger that stopped it",
     "Z": "nothing: it has ended",
 }
 
@@ -39,11 +40,11 @@ _PLACES = (
     ("sk_wait", "socket", "a socket"),
     ("wait_woken", "socket", "a socket or a terminal"),
     ("inet_", "socket", "a socket"),
-    ("tty", "terminal", "somebody to type at the terminal"),
+    ("tty", "terminal", "input at the terminal"),
     ("poll", "descriptors", "one of its descriptors"),
     ("select", "descriptors", "one of its descriptors"),
-    ("refrigerator", "suspended", "somebody to thaw its control group"),
-    ("freeze", "suspended", "somebody to thaw its control group"),
+    ("refrigerator", "suspended", "its frozen control group to be thawed"),
+    ("freeze", "suspended", "its frozen control group to be thawed"),
     ("sigtimedwait", "signal", "a signal"),
     ("sigsuspend", "signal", "a signal"),
     ("sem", "lock", "a System V semaphore"),
@@ -55,11 +56,11 @@ _PLACES = (
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a thread does at this moment.
+    """What a thread waits for at this moment. `words`: the same as text that can follow "waits for".
 
     kind: "lock", "pipe", "socket", "file", "child", "sleep", "disk", "suspended", "terminal",
         "signal", "descriptors", "nothing" (it computes) or "unknown".
-    limit: how many seconds the call may still wait; None: no limit, or unknown.
+    limit: after how many seconds the call times out; None: never, or unknown.
     """
 
     kind: str
@@ -75,8 +76,8 @@ class Waiting:
 
 
 def look(pid: int, tid: int | None = None) -> Waiting:
-    """What a thread of `pid` does now; without `tid`, its main thread."""
-    state = state_of(pid, tid)
+    """What a thread of `pid` waits for now; without `tid`, its main thread."""
+    state = thread_state(pid, tid)
     if state in ("T", "t", "Z"):
         return Waiting("suspended" if state == "T" else "unknown", _STATES[state], state)
     call = system_calls.current(pid, tid)
@@ -90,7 +91,7 @@ def look(pid: int, tid: int | None = None) -> Waiting:
             if mark in place:
                 return Waiting(kind, words, state)
         known = f" (in the kernel: {place})" if place else ""
-        return Waiting("unknown", f"something the system does not tell{known}", state)
+        return Waiting("unknown", f"something that cannot be read from outside{known}", state)
     return _waiting_in(pid, state, call)
 
 
@@ -104,8 +105,8 @@ def _in_the_kernel(pid: int, call: Call | None, place: str) -> Waiting:
     if "vfork" in place or name in ("clone", "vfork"):
         return Waiting("child", "a child process to start", "D", name)
     if "refrigerator" in place or "freeze" in place:
-        return Waiting("suspended", "somebody to thaw its control group", "D")
-    target = behind(pid, call.arguments[0]) if call and name in READS | WRITES else None
+        return Waiting("suspended", "its frozen control group to be thawed", "D")
+    target = descriptor_target(pid, call.arguments[0]) if call and name in READS | WRITES else None
     if call is not None and name in ("openat", "open", "statx", "fstatat"):
         target = system_calls.text_at(pid, call.arguments[0 if name == "open" else 1])
     return Waiting("disk", _STATES["D"] + (f", at {target}" if target else ""), "D", name, target)
@@ -113,7 +114,7 @@ def _in_the_kernel(pid: int, call: Call | None, place: str) -> Waiting:
 
 def _waiting_in(pid: int, state: str, call: Call) -> Waiting:
     name, given = call.name, call.arguments
-    limit = system_calls.limit(pid, call)
+    limit = system_calls.time_left(pid, call)
     if name == "futex":
         return Waiting("lock", "a lock", state, name, None, limit, address=given[0], shared=call.shared)
     if name in ("semop", "semtimedop"):
@@ -130,22 +131,22 @@ def _waiting_in(pid: int, state: str, call: Call) -> Waiting:
     if name in ("openat", "open"):
         return _opening(pid, state, system_calls.text_at(pid, given[1 if name == "openat" else 0]))
     if name in ("flock", "fcntl"):
-        target = behind(pid, given[0])
+        target = descriptor_target(pid, given[0])
         return Waiting("lock", f"a lock on the file {target}", state, name, target, fds=(given[0],))
     if name in READS | WRITES:
-        target = behind(pid, given[0])
+        target = descriptor_target(pid, given[0])
         kind = _kind_of(target)
         words = f"{'data from' if name in READS else 'room to write to'} {target}"
         if name == "connect":
             words = f"an answer to its connection{target.removeprefix('a socket')}"
         if kind == "terminal" and name in READS:
-            words = "somebody to type at the terminal"
+            words = "input at the terminal"
         return Waiting(kind, words, state, name, target, fds=(given[0],), writes=name in WRITES)
     fds = _polled(pid, call)
     if not fds and limit is not None and name in ("select", "pselect6", "poll", "ppoll"):
         # time.sleep in Python 3.10 waits in select
         return Waiting("sleep", "time to pass: it sleeps", state, name, None, limit)
-    targets = [behind(pid, fd) for fd in fds]
+    targets = [descriptor_target(pid, fd) for fd in fds]
     if targets:
         words = f"something from {', '.join(targets[:3])}"
         return Waiting(_kind_of(targets[0]), words, state, name, targets[0], limit, tuple(fds))
@@ -169,11 +170,10 @@ def _opening(pid: int, state: str, path: str) -> Waiting:
     return Waiting("pipe" if named_pipe else "file", what, state, "open", path)
 
 
-def state_of(pid: int, tid: int | None = None) -> str:
+def thread_state(pid: int, tid: int | None = None) -> str:
     """The state letter of a thread: R, S, D, T, t, Z, or ? if there is no such thread."""
-    text = read_text(f"/proc/{pid}/task/{tid or pid}/stat") or read_text(f"/proc/{pid}/stat")
-    rest = text.rpartition(")")[2].split()
-    return rest[0] if rest else "?"
+    fields = stat_fields(f"{pid}/task/{tid or pid}") or stat_fields(pid)
+    return fields[0] if fields else "?"
 
 
 def _polled(pid: int, call: Call) -> list[int]:
@@ -191,7 +191,7 @@ def _polled(pid: int, call: Call) -> list[int]:
     return []
 
 
-def behind(pid: int, fd: int) -> str:
+def descriptor_target(pid: int, fd: int) -> str:
     """The target of a process's descriptor, as text."""
     try:
         target = os.readlink(f"/proc/{pid}/fd/{fd}")
@@ -233,22 +233,3 @@ def address_text(text: str, size: int) -> str:
     # four words in this machine's byte order
     words = [int(host[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, 32, 8)]
     return f"[{ipaddress.IPv6Address(b''.join(words))}]:{int(port, 16)}"
-
-
-def tail(path: str, most: int = 4000) -> str:
-    """The end of a file that may be large; empty if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def read_text(path: str) -> str:
-    """The text of a file; empty if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -13,7 +13,7 @@ import shutil
 import signal
 
 from unjam.doctor.check.processes import kill_program, kill_session
-from unjam.system.isolation.refusals import remove_made
+from unjam.system.isolation.refusals import remove_created
 from unjam.system.isolation.view import SHARED
 
 SESSIONS = "sessions"
@@ -79,5 +79,5 @@ def _wait_for_doctor(read: int, base: str, folder: str) -> None:
 def remove_program(base: str) -> None:
     """Kill all processes of a program, and remove what it left behind."""
     kill_program(base)
-    remove_made(f"{base}/{SHARED}")
+    remove_created(f"{base}/{SHARED}")
     shutil.rmtree(base, ignore_errors=True)

@@ -10,7 +10,7 @@ from unjam.doctor.facts.object_state import ObjectState
 from unjam.doctor.facts.scene import Doing
 from unjam.doctor.facts.trial import Sync
 from unjam.system.file_owner import is_pythons, is_users
-from unjam.system.process_table import is_number
+from unjam.system.proc_files import is_number
 from unjam.system.stacks import Frame
 
 Values = tuple[Mapping[str, str], ...]

@@ -68,9 +68,9 @@ def with_folder(settings: Settings) -> Settings:
 
 def remove_folder(settings: Settings) -> None:
     """Remove the folder that `with_folder` made. The settings may come from the environment, so it is checked."""
-    from unjam.system.leftovers import remove  # noqa: PLC0415 - as above
+    from unjam.system.leftovers import remove_folder  # noqa: PLC0415 - as above
 
-    remove(settings.folder, "run", settings.leader)
+    remove_folder(settings.folder, "run", settings.leader)
 
 
 def parse(words: list[str]) -> dict[str, Any]:

@@ -6,18 +6,18 @@ import os
 from dataclasses import dataclass
 
 from unjam.system.descriptor_owners import Owners
+from unjam.system.proc_files import read_text
 from unjam.system.process_table import (
+    IdleClock,
     ProcessEntry,
-    Rest,
     Table,
+    all_processes,
     children,
     descendants,
     entry,
     environment,
-    everyone,
     rank_in,
 )
-from unjam.system.waiting import read_text
 
 _HELPERS = (
     "multiprocessing.resource_tracker",
@@ -42,8 +42,8 @@ class Family:
     @property
     def rested(self) -> float:
         """The longest time in seconds that a worker (else a main process) has not run."""
-        clock = Rest()
-        return max((clock.of(one.pid, one.pid) or 0.0 for one in self.workers or self.mains), default=0.0)
+        clock = IdleClock()
+        return max((clock.seconds(one.pid, one.pid) or 0.0 for one in self.workers or self.mains), default=0.0)
 
 
 def is_helper(one: ProcessEntry, table: Table | None = None) -> bool:
@@ -113,7 +113,7 @@ def families_of(pid: int) -> list[Family]:
 
     The process may be a main process, a worker, or a launcher, which can have several programs.
     """
-    table = everyone()
+    table = all_processes()
     one = table.get(pid)
     if one is None:
         return []
@@ -185,7 +185,7 @@ def _belongs(one: ProcessEntry, mains: set[int], table: Table) -> bool:
 
 def families() -> list[Family]:
     """Return every program that looks like a training with data workers, longest idle first."""
-    table = everyone()
+    table = all_processes()
     mine = _ancestors(os.getpid(), table)
     mains: dict[int, ProcessEntry] = {}
     for one in table.values():

@@ -22,20 +22,19 @@ from unjam.system.descriptor_owners import Owners
 from unjam.system.file_owner import is_users
 from unjam.system.foreign_files import load_sources, read_their_output
 from unjam.system.memory_limits import available_memory, oom_kills
+from unjam.system.proc_files import is_number, read_text, thread_ids
 from unjam.system.process_table import (
+    IdleClock,
     ProcessEntry,
-    Rest,
-    catches,
+    catches_signal,
     entry,
     environment,
-    ignores,
-    is_number,
+    ignores_signal,
     processor_time,
     rank_in,
-    thread_ids,
-    turns,
+    voluntary_switches,
 )
-from unjam.system.python_stacks import Refused, Spied
+from unjam.system.python_stacks import CannotReadStacks, PythonThread
 from unjam.system.stacks import Frame
 
 # seconds to observe at least; and if a process may be slow or in an endless loop
@@ -50,7 +49,7 @@ class _Watched:
     entry: ProcessEntry
     role: str
     main: int
-    spied: list[Spied] = field(default_factory=list)
+    spied: list[PythonThread] = field(default_factory=list)
     blind: str = ""
     began: dict[int, float] = field(default_factory=dict)
     queued: dict[int, float] = field(default_factory=dict)
@@ -65,7 +64,7 @@ class _Watched:
     number: int = -1  # by start time, used if no better number is known
     doing: Doing = field(default_factory=Doing)
 
-    def main_thread(self) -> Spied | None:
+    def main_thread(self) -> PythonThread | None:
         """Return the main thread; of a main process, the thread that uses a loader."""
         pid = self.entry.pid
         first = next((one for one in self.spied if one.tid == pid), None)
@@ -81,7 +80,7 @@ class _Watched:
         return thread.tid if thread is not None and thread.tid else self.entry.pid
 
 
-def _uses_a_loader(thread: Spied) -> bool:
+def _uses_a_loader(thread: PythonThread) -> bool:
     doing = roles.main_doing(thread.frames, thread.values)
     return doing.stage != "elsewhere" and doing.loader in ("torch", "unjam")
 
@@ -94,7 +93,7 @@ def observe(family: Family, seconds: float = 0.0) -> Scene:
         list(executor.map(_first_look, watched))
         _assign_roles(watched)
         _look_again(watched, began, seconds, executor)
-        rest, owners = Rest(), Owners()
+        rest, owners = IdleClock(), Owners()
         elapsed = time.monotonic() - began
         # a worker or child that exited and was reaped meanwhile is not part of the scene
         watched = [one for one in watched if one.role == "main" or os.path.exists(f"/proc/{one.entry.pid}")]
@@ -139,7 +138,7 @@ def _first_look(one: _Watched) -> None:
     one.at = time.monotonic()
     one.began = {tid: processor_time(pid, tid) for tid in thread_ids(pid)}
     one.queued = {tid: process_table.queueing_time(pid, tid) for tid in one.began}
-    one.turns = {tid: turns(pid, tid) for tid in one.began}
+    one.turns = {tid: voluntary_switches(pid, tid) for tid in one.began}
     if one.role in ("helper", "child") or one.entry.state == "Z":
         return
     _read_stacks(one)
@@ -148,7 +147,7 @@ def _first_look(one: _Watched) -> None:
 def _read_stacks(one: _Watched) -> None:
     try:
         now = python_stacks.stacks(one.entry.pid)
-    except Refused as refused:
+    except CannotReadStacks as refused:
         one.blind = one.blind or str(refused)
         return
     before = one.main_thread()
@@ -169,7 +168,7 @@ def _read_stacks(one: _Watched) -> None:
     one.doing, one.key = doing, key
 
 
-def _own_calls(thread: Spied) -> Spied:
+def _own_calls(thread: PythonThread) -> PythonThread:
     """Remove the frames that a forked process inherited from its parent."""
     begin = roles.at(thread.frames, "multiprocessing/process.py", "_bootstrap")
     if begin < 0:
@@ -178,7 +177,7 @@ def _own_calls(thread: Spied) -> Spied:
     return replace(thread, frames=thread.frames[kept], values=thread.values[kept], arguments=thread.arguments[kept])
 
 
-def _doing(one: _Watched, thread: Spied) -> Doing:
+def _doing(one: _Watched, thread: PythonThread) -> Doing:
     if one.role == "worker":
         return roles.worker_doing(thread.frames, thread.values) or Doing("process", "start")
     doing = roles.main_doing(thread.frames, thread.values)
@@ -281,7 +280,7 @@ def _may_be_endless(one: _Watched) -> bool:
     return now.kind == "nothing" or (now.limit is not None and now.limit < LONG)
 
 
-def _describe(one: _Watched, rest: Rest) -> Process:
+def _describe(one: _Watched, rest: IdleClock) -> Process:
     pid = one.entry.pid
     now = entry(pid) or replace(one.entry, state="Z")
     elapsed = max(0.1, time.monotonic() - one.at)
@@ -296,11 +295,11 @@ def _describe(one: _Watched, rest: Rest) -> Process:
     return Process(
         pid, one.entry.parent, one.role, one.entry.line, now.state, now.age, now.rss, busy, threads, _numbered(one),
         forked=_is_forked(one), rank=_rank(one) if one.role == "main" else "", number=one.number if one.role == "main" else -1, main=one.main, open_files=used,
-        most_files=_most_files(pid), blind=one.blind, gpu=gpu, log=_log(pid), last_error=_last_error(pid) if one.role == "main" else "", cpu=now.cpu, deaf=ignores(pid, signal.SIGTERM), catches=catches(pid, signal.SIGTERM), same_sample=one.same_sample,
+        most_files=_most_files(pid), blind=one.blind, gpu=gpu, log=_log(pid), last_error=_last_error(pid) if one.role == "main" else "", cpu=now.cpu, deaf=ignores_signal(pid, signal.SIGTERM), catches=catches_signal(pid, signal.SIGTERM), same_sample=one.same_sample,
     )  # fmt: skip
 
 
-def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: Rest) -> Thread:
+def _thread(one: _Watched, tid: int, spied: PythonThread | None, elapsed: float, rest: IdleClock) -> Thread:
     pid = one.entry.pid
     found = waiting.look(pid, tid)
     frames, values = (spied.frames, spied.values) if spied else ((), ())
@@ -312,7 +311,7 @@ def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: 
         tid,
         spied.name if spied else "",
         found,
-        rest.of(pid, tid),
+        rest.seconds(pid, tid),
         busy,
         frames,
         values,
@@ -322,7 +321,7 @@ def _thread(one: _Watched, tid: int, spied: Spied | None, elapsed: float, rest: 
         one.steady if main else True,
         (sync,) if sync else (),
         lines=dict(one.lines) if main else {},
-        turns=turns(pid, tid) - one.turns.get(tid, 0) if main and tid in one.turns else 0,
+        turns=voluntary_switches(pid, tid) - one.turns.get(tid, 0) if main and tid in one.turns else 0,
         looks=one.looks if main else 0,
         queueing=(process_table.queueing_time(pid, tid) - one.queued[tid]) / elapsed if tid in one.queued else 0.0,
     )
@@ -364,7 +363,7 @@ def _descriptors(pid: int) -> tuple[int, bool]:
 
 
 def _most_files(pid: int) -> int:
-    for line in waiting.read_text(f"/proc/{pid}/limits").splitlines():
+    for line in read_text(f"/proc/{pid}/limits").splitlines():
         if line.startswith("Max open files"):
             word = line.split()[3]
             return int(word) if is_number(word) else 0

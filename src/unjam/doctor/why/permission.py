@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 _SYS_PTRACE = 19
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from unjam.doctor.facts import held_locks
 from unjam.doctor.facts.scene import Holder, Process, Thread
-from unjam.system.descriptor_owners import Owners, file_lock_holder, file_lock_holders, pipes_keep_time
+from unjam.system.descriptor_owners import Owners, file_lock_holder, file_lock_holders, pipes_record_writes
 from unjam.system.file_owner import is_users
 from unjam.system.process_table import entry
 
@@ -42,7 +42,7 @@ def silence(process: Process, everyone: list[Process], owners: Owners) -> float 
 
     The kernel stores the time of the last write to a pipe, so we need no earlier observation.
     """
-    if process.role not in ("main", "worker") or not pipes_keep_time():
+    if process.role not in ("main", "worker") or not pipes_record_writes():
         return None
     other = {
         one.pid for one in everyone if one.main == process.main and (one.role == "worker") == (process.role == "main")

@@ -200,7 +200,7 @@ class AutoSizer:
         pool = self._pool
         pid = pool.pid(0) if pool is not None and pool.is_here(0) else None
         left = available_memory()
-        size = allowance.own_memory(pid) if pid is not None and not self._measured_memory else 0
+        size = allowance.pss_bytes(pid) if pid is not None and not self._measured_memory else 0
         if not size or left is None:
             return
         self._measured_memory = True

@@ -204,7 +204,7 @@ class ProcessPool(Pool):
         from unjam.system.waiting import state_of  # noqa: PLC0415 - only for a worker that is stuck
 
         pid = self.pid(worker)
-        return pid is not None and state_of(pid) == "T"
+        return pid is not None and thread_state(pid) == "T"
 
     @override
     def stack(self, worker: int) -> str:

@@ -27,7 +27,7 @@ from unjam.loader.ship import unpickling
 from unjam.loader.ship.reachable_modules import MAIN, file_of, imports_of, runs_code, uses_globals
 from unjam.loader.ship.shared_maps import SharedMaps
 from unjam.loader.transport import packing, unpacking
-from unjam.shared.buffer import Buffer, travelling
+from unjam.shared.buffer import Buffer, reduce_to_content
 from unjam.shared.per_worker import PerWorker, by_value
 from unjam.system.memory import OwnedFd, address_of
 from unjam.system.torch_private import PipeWrapper
@@ -146,7 +146,7 @@ class TravellingPickler(ShippingPickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """See `ShippingPickler`; what `unjam.share` shares goes by its content."""
-        return travelling(obj) if isinstance(obj, Buffer) else super().reducer_override(obj)
+        return reduce_to_content(obj) if isinstance(obj, Buffer) else super().reducer_override(obj)
 
     def inherit(self, fd: int) -> int:
         """Refuse: a descriptor means nothing on another machine."""

@@ -1,7 +1,7 @@
-"""Landlock: a process gives up the right to change files, without privileges and for good.
+"""Landlock: a process permanently gives up the right to change files; it needs no privileges.
 
-It restricts this process and its children. Reading is not restricted. It cannot restrict a change of
-mode, owner, times or attributes; kernels before 6.2 do not restrict truncate(2) either.
+The restriction holds for this process and its children. Reading is not restricted. Landlock cannot
+restrict changes of mode, owner, times or attributes; kernels before 6.2 do not restrict truncate(2) either.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _PathBeneath(ctypes.Structure):
 
 
 def version() -> int:
-    """What the kernel offers: 0 means no Landlock, 3 that truncate(2) is restricted too."""
+    """The version of the kernel's Landlock: 0 means none, 3 that truncate(2) is restricted too."""
     if os.uname().sysname != "Linux":
         return 0
     libc = ctypes.CDLL(None, use_errno=True)
@@ -37,7 +37,7 @@ def version() -> int:
 def refuse_writes_outside(folders: list[str], existing: list[str]) -> None:
     """Allow this process to change files only in `folders`, and to write to what is in `existing`.
 
-    `existing` is for devices and the kernel's files, which can be written to but not made.
+    `existing` is for devices and the kernel's files: entries there can be written to but not created.
     """
     known = version()
     if not known:

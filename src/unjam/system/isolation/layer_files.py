@@ -1,4 +1,4 @@
-"""Copies files into the layers of a view, with owner, mode, times and attributes as far as this user may."""
+"""Copies files into the layers of a view, with owner, mode, times and attributes as far as this user may set them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ import shutil
 import stat
 import sys
 
-# how far folders of other users are searched for those that this user may write to
+from unjam.system.proc_files import read_text
+
+# the number of folders in which we search for folders that this user may write to
 MOST_FOLDERS_READ = 300
 
 
-def own_foreign_folders(source: bytes, upper: bytes) -> None:
-    """Make the layer's own copies of folders that belong to others, the outer ones first.
+def copy_foreign_folders(source: bytes, upper: bytes) -> None:
+    """Copy folders of other users into the layer, the outer ones first.
 
-    Before a file is changed, the kernel copies the folders above it into the layer. In a user
-    namespace it cannot: their owner does not exist there. So the folders on the way to what this user
-    may write are made beforehand: those that the program was told of, and those that a short search
-    finds.
+    Before a file is changed, the kernel copies the folders above it into the layer. In a user namespace it
+    cannot copy folders of other users, who do not exist there. So we copy in advance the folders above
+    those that this user may write to: the ones that the program's arguments and environment name, and the
+    ones that a short search finds.
     """
-    for path in _paths_told():
+    for path in _likely_paths():
         if path.startswith(source.rstrip(b"/") + b"/") and os.path.isdir(path):
-            _own(source, upper, path)
+            _copy_folder(source, upper, path)
     wanted = [(source, upper)]
     read = 0
     while wanted and read < MOST_FOLDERS_READ:
@@ -36,11 +38,11 @@ def own_foreign_folders(source: bytes, upper: bytes) -> None:
                 status = entry.stat(follow_symlinks=False)
                 if _is_ours(status):
                     if folder != source:
-                        _own(source, upper, folder)
+                        _copy_folder(source, upper, folder)
                 else:
                     below = os.path.join(copy, entry.name)
                     if os.access(entry.path, os.W_OK):
-                        _own(source, upper, entry.path)
+                        _copy_folder(source, upper, entry.path)
                     wanted.append((entry.path, below))
 
 
@@ -50,32 +52,28 @@ def _is_ours(status: os.stat_result) -> bool:
 
 @functools.cache
 def _unknown_user() -> int:
-    """The number that a user namespace shows for every user outside of it. It may be our own number as well."""
-    try:
-        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 65534
+    """The number that a user namespace shows for every user outside of it. Our own number may be the same."""
+    return int(read_text("/proc/sys/kernel/overflowuid") or 65534)
 
 
-def _paths_told() -> set[bytes]:
-    """The folders of this user, of this process, of its arguments and of its environment."""
-    told = [os.getcwdb(), os.path.expanduser(b"~"), *map(os.fsencode, sys.argv)]
-    told += [part for value in os.environb.values() for part in value.split(b":")]
+def _likely_paths() -> set[bytes]:
+    """The home and the current folder, and the paths in the arguments and the environment, with their folders."""
+    named = [os.getcwdb(), os.path.expanduser(b"~"), *map(os.fsencode, sys.argv)]
+    named += [part for value in os.environb.values() for part in value.split(b":")]
     found: set[bytes] = set()
-    for path in told:
+    for path in named:
         real = os.path.realpath(path)
         found |= {real, os.path.dirname(real)}
     return found
 
 
-def _own(source: bytes, upper: bytes, folder: bytes) -> None:
-    """Make a folder and those above it, up to the source, in the layer."""
+def _copy_folder(source: bytes, upper: bytes, folder: bytes) -> None:
+    """Copy a folder and those above it, up to the source, into the layer, without their entries."""
     parts = os.path.relpath(folder, source).split(b"/")
     for end in range(1, len(parts) + 1):
         path, original = os.path.join(upper, *parts[:end]), os.path.join(source, *parts[:end])
         if _is_ours(os.lstat(original)):
-            return  # the kernel can copy it, and all below
+            return  # the kernel can copy it, and everything below
         if not os.path.isdir(path):
             os.mkdir(path)
             copy_status(original, path)
@@ -131,7 +129,7 @@ def copy_status(source: bytes, target: bytes) -> None:
     except OSError:
         is_same = False
     if not is_same and not is_link:
-        # It belongs to us instead, or may do so. Take from us what this user may not do with the original.
+        # The copy belongs to us, or may do so: grant this user only what it may do with the original.
         mode = mode | 0o600 if os.access(source, os.W_OK) else mode & ~0o222
     for name in _attributes(source):
         with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203, "s390x": 217, "risc
 _MOUNT_SETATTR, _AT_RECURSIVE, _AT_FDCWD = 442, 0x8000, -100
 _CAPSET = {"x86_64": 126, "aarch64": 91, "ppc64le": 184, "s390x": 185, "riscv64": 91}
 _CAPABILITY_VERSION = 0x20080522
-# Their files are the kernel's state, not the user's data; an overlay over them is refused or useless.
+# file systems that hold the kernel's state, not the user's data; an overlay over them is refused or useless
 _OF_THE_KERNEL = frozenset({
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs", "fusectl",
     "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tracefs",
@@ -24,11 +24,11 @@ _OF_THE_KERNEL = frozenset({
 
 
 class CannotIsolate(Exception):
-    """This process cannot get mounts of its own. The text says why."""
+    """The files of this process cannot be isolated. The text says why."""
 
 
-class Refused(CannotIsolate):
-    """The kernel refused one call."""
+class CallRefused(CannotIsolate):
+    """The kernel refused a system call."""
 
     def __init__(self, call: str, number: int) -> None:
         super().__init__(f"{call}: {os.strerror(number)}")
@@ -62,8 +62,8 @@ class Kernel:
         )  # fmt: skip
         self._machine = system.machine
 
-    def own_mounts(self) -> bool:
-        """Give this process mounts of its own; whether it is in a user namespace then."""
+    def unshare_mounts(self) -> bool:
+        """Give this process its own mounts; return whether it is in a user namespace then."""
         if self._libc.unshare(_NEW_MOUNTS):
             user, group = os.geteuid(), os.getegid()
             self._call("unshare", self._libc.unshare(_NEW_MOUNTS | _NEW_USER))
@@ -80,13 +80,13 @@ class Kernel:
 
     def mount(self, kind: str, target: bytes, options: bytes) -> None:
         """Mount a new file system."""
-        # in a user namespace both flags are set anyway; for root the originals may have neither
+        # in a user namespace both flags are set anyway; as root, the originals may have neither
         flags = 0 if kind == "overlay" else _NO_SUID | _NO_DEVICES
         name = kind.encode()
         self._call(f"mount {kind} on {os.fsdecode(target)}", self._libc.mount(name, target, name, flags, options))
 
     def bind(self, source: bytes, target: bytes, *, recursive: bool = False) -> None:
-        """Show a file or folder at a second place."""
+        """Show a file or folder at a second path."""
         flags = _BIND | (_RECURSIVE if recursive else 0)
         self._call(f"bind {os.fsdecode(target)}", self._libc.mount(source, target, None, flags, None))
 
@@ -110,7 +110,7 @@ class Kernel:
         self._call("pivot_root", self._libc.syscall(_PIVOT_ROOT[self._machine], new, old))
 
     def drop_capabilities(self) -> None:
-        """Give up the rights that a user namespace granted: file permissions count as before."""
+        """Give up the rights that the user namespace granted, so that file permissions apply as before."""
         header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
         none = (ctypes.c_uint32 * 6)()
         self._call("capset", self._libc.syscall(_CAPSET[self._machine], header, none))
@@ -118,7 +118,7 @@ class Kernel:
     @staticmethod
     def _call(what: str, result: int) -> None:
         if result:
-            raise Refused(what, ctypes.get_errno())
+            raise CallRefused(what, ctypes.get_errno())
 
 
 def mounted(pid: int | str = "self") -> list[Mount]:
@@ -142,7 +142,7 @@ def mounted(pid: int | str = "self") -> list[Mount]:
         inner = below.get(number, [])
         over = [each for each in inner if known[each][1].point == own]
         if over:
-            waiting.append(over[-1])  # mounted on the same folder: it hides the mount and all below it
+            waiting.append(over[-1])  # mounted on the same folder, it hides the mount and everything below it
             continue
         found.append(known[number][1])
         points = [known[each][1].point for each in inner]

@@ -1,15 +1,15 @@
-"""Runs a program so that the user's files stay as they are, in the best way that this system allows.
+"""Runs a program without changing the user's files, with the best isolation that this system allows.
 
     view        every write goes to a layer in memory           NOTE [ The view ]
     refused     Python's writes go to a scratch folder, and     NOTE [ Redirected files ]
                 the kernel refuses all others (Landlock)
     redirected  Python's writes go to a scratch folder;
                 nothing stops native code
-    real        no protection: only if the user asked for it
+    real        no isolation: only if the user asked for it
 
-The doctor makes a folder `base`. The program, and each trial of it, gets a name. `base/shared` is the
-real folder for all of them. Where files are redirected, `base/shared/tmp` is the program's folder for
-temporary files, so that native code can use them too; a trial finds there again what the program has
+The doctor creates a folder `base`. The program, and each trial of it, gets a name. `base/shared` is the
+same real folder for all of them. Where files are redirected, `base/shared/tmp` is the program's folder for
+temporary files, so that native code can use them, too; a trial finds there the files that the program has
 removed since the snapshot.
 """
 
@@ -28,60 +28,61 @@ from dataclasses import asdict, dataclass, field
 from unjam.system.children import reap
 from unjam.system.isolation import landlock, redirect, refusals, renames, view
 from unjam.system.isolation.mounts import CannotIsolate
+from unjam.system.proc_files import read_text
 
 VIEW, REFUSED, REDIRECTED, REAL = "view", "refused", "redirected", "real"
 PROGRAM = "program"
 _RECORD, _SCRATCH, _TEMPORARY, _REFUSALS, _FULL = "files.json", "scratch", "tmp", "refusals", "full"
-# written to, but nothing can be made there; shared memory is made by native code, and cannot be redirected
+# can be written to, but nothing can be created there; native code creates shared memory, which cannot be redirected
 _DEVICES = ["/dev", "/proc", "/sys/fs/cgroup"]
 _SHARED_MEMORY = "/dev/shm"
-# so many of the user's files are opened to see whether a view lets them be written
+# how many of the user's files we open to check whether they are writable in a view
 MOST_TRIED = 64
-# seconds after which a way counts as impossible: a mounted file system may not answer
+# seconds after which an isolation counts as impossible: a mounted file system may not answer
 LONGEST_PROBE = 20
 
 
 @dataclass
 class ProgramFiles:
-    """How the files of one program are protected, and what that does not cover."""
+    """How the files of one program are isolated, and what the isolation does not cover."""
 
     base: str
-    way: str
-    reason: str = ""  # why it is not the better way
+    isolation: str
+    reason: str = ""  # why a better isolation is not possible
     not_covered: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # writes of native code, by path
 
     @property
     def shared(self) -> str:
-        """The folder that is the real one for every process of the program."""
+        """The folder that is not isolated: every process of the program sees the same one."""
         return f"{self.base}/{view.SHARED}"
 
     def description(self) -> str:
-        """What the user should know about the protection; "" if nothing that the program writes persists."""
+        """What the user should know about the isolation; "" if nothing that the program writes persists."""
         because = f" ({self.reason})" if self.reason else ""
         listed = ", ".join(self.not_covered[:8])
-        if self.way == VIEW:
-            said = [f"read-only for the program, because too large to copy: {listed}"] if listed else []
+        if self.isolation == VIEW:
+            parts = [f"read-only for the program, because too large to copy: {listed}"] if listed else []
             if full := self.full():
-                said.append(f"the program {full_words(full)}, so an error about a full disk may come from unjam")
-            return "; ".join(said)
-        if self.way == REAL:
+                parts.append(f"the program {full_text(full)}, so an error about a full disk may come from unjam")
+            return "; ".join(parts)
+        if self.isolation == REAL:
             return f"cannot isolate the program's file writes{because}: they change your files, as --watch allows"
         redirected = f"cannot isolate the program's file writes{because}: Python's own go to a scratch folder"
-        if self.way == REFUSED:
-            told = f"{redirected}, and the kernel refuses all others"
+        if self.isolation == REFUSED:
+            text = f"{redirected}, and the kernel refuses all others"
             named = ", ".join(self.refused[:8]) + (" …" if len(self.refused) > 8 else "")
-            return f"{told}; refused: {named}" if named else told
+            return f"{text}; refused: {named}" if named else text
         return f"{redirected}, but a native library can still change your files"
 
     @property
     def is_risky(self) -> bool:
         """Whether the program may change the user's files."""
-        return self.way in (REDIRECTED, REAL)
+        return self.isolation in (REDIRECTED, REAL)
 
     @classmethod
     def choose(cls, base: str, *, may_be_real: bool = False) -> ProgramFiles:
-        """Find the best way by trying it in a child process."""
+        """Find the best isolation by trying it in a child process."""
         os.makedirs(f"{base}/{view.SHARED}", 0o700, exist_ok=True)
         reason = _in_child(lambda: _try_view(base))
         shutil.rmtree(f"{base}/mounts", ignore_errors=True)
@@ -94,21 +95,21 @@ class ProgramFiles:
         return cls(base, REDIRECTED, reason)
 
     def save(self) -> None:
-        """Write this down for the processes of the program."""
+        """Store this for the processes of the program."""
         with open(f"{self.shared}/{_RECORD}", "w", encoding="utf-8") as file:
             json.dump(asdict(self), file)
 
     @classmethod
     def load(cls, shared: str) -> ProgramFiles:
-        """What the doctor, or the program's first process, has written down."""
+        """Load what the doctor, or the program's first process, has stored."""
         with open(f"{shared}/{_RECORD}", encoding="utf-8") as file:
             return cls(**json.load(file))
 
     def environment(self) -> dict[str, str]:
         """Variables for the program."""
-        if self.way == VIEW:
+        if self.isolation == VIEW:
             return {redirect.VARIABLE: f"{redirect.IN_VIEW}\n{view.original(self.base)}"}
-        if self.way == REAL:
+        if self.isolation == REAL:
             return {}
         temporary = f"{self.shared}/{_TEMPORARY}"
         os.makedirs(temporary, 0o700, exist_ok=True)
@@ -116,56 +117,53 @@ class ProgramFiles:
         return {redirect.VARIABLE: f"{scratch}\n{self.shared}", "TMPDIR": temporary, "PYTHONDONTWRITEBYTECODE": "1"}
 
     def enter(self, name: str = PROGRAM, copy: str = "", folder: str = "") -> None:
-        """Protect the files from this process, for good. copy: a `snapshot` to begin with."""
-        if self.way == VIEW:
+        """Isolate this process permanently. copy: a `snapshot` to start with."""
+        if self.isolation == VIEW:
             self.not_covered = view.enter(self.base, name, copy, folder)
             renames.install(view.original(self.base))
             return
-        if self.way in (REFUSED, REDIRECTED):
+        if self.isolation in (REFUSED, REDIRECTED):
             scratch = f"{self.shared}/{_SCRATCH}/{name}"
             if copy:
                 shutil.copytree(copy, scratch, symlinks=True)
                 _link_missing(f"{copy}.{_TEMPORARY}", f"{self.shared}/{_TEMPORARY}")
             redirect.use(scratch, self.shared)
-            if self.way == REFUSED:
+            if self.isolation == REFUSED:
                 self._refuse_writes(name)
 
     def _refuse_writes(self, name: str) -> None:
         if name == PROGRAM:  # trials inherit it
-            with contextlib.suppress(OSError):  # then nobody names what is refused
+            with contextlib.suppress(OSError):  # then the refused paths are not recorded
                 refusals.send_to(f"{self.shared}/{_REFUSALS}")
             landlock.refuse_writes_outside([self.base, _SHARED_MEMORY], _DEVICES)
 
     def listen(self) -> refusals.Refusals | None:
-        """In the doctor, before the program starts: name the writes that are refused, where any are."""
-        if self.way != REFUSED:
+        """In the doctor, before the program starts: record the writes that are refused, where the kernel refuses any."""
+        if self.isolation != REFUSED:
             return None
         allowed = [self.base, _SHARED_MEMORY, *_DEVICES]
         return refusals.Refusals(f"{self.shared}/{_REFUSALS}", allowed, [_SHARED_MEMORY])
 
     def note_if_full(self, pid: int = 0) -> None:
-        """Write down that the program's changes have used up the memory that they may use.
+        """Record it if the program's changes have used up the memory that they may use.
 
-        pid: of a process of the program; without it, this process is one.
+        pid: a process of the program; by default this one.
         """
         root = f"/proc/{pid}/root" if pid else ""
-        if self.way == VIEW and (room := view.room_if_full(root + self.base, PROGRAM)):
+        if self.isolation == VIEW and (room := view.room_if_full(root + self.base, PROGRAM)):
             with contextlib.suppress(OSError), open(f"{self.shared}/{_FULL}", "w", encoding="ascii") as file:
                 file.write(str(room))
 
     def full(self) -> int:
-        """How many bytes the program's changes may use, if they have used them up; 0 if not."""
-        try:
-            with open(f"{self.shared}/{_FULL}", encoding="ascii") as file:
-                return int(file.read())
-        except (OSError, ValueError):
-            return 0
+        """The bytes that the program's changes may use, if they have used them up; otherwise 0."""
+        text = read_text(f"{self.shared}/{_FULL}")
+        return int(text) if text.isdecimal() else 0
 
     def snapshot(self, name: str) -> str:
-        """Copy the program's changes as they are now; "" if there is no room for the copy."""
-        if self.way == VIEW:
+        """Copy the program's present changes; return "" if there is no room for the copy."""
+        if self.isolation == VIEW:
             return view.snapshot(self.base, PROGRAM, name)
-        if self.way in (REFUSED, REDIRECTED):
+        if self.isolation in (REFUSED, REDIRECTED):
             copy = f"{self.shared}/{_SCRATCH}/{name}.copy"
             try:
                 shutil.copytree(f"{self.shared}/{_SCRATCH}/{PROGRAM}", copy, symlinks=True)
@@ -177,13 +175,13 @@ class ProgramFiles:
         return ""
 
 
-def full_words(room: int) -> str:
-    """That somebody wrote more than a view holds, without the subject."""
+def full_text(room: int) -> str:
+    """The message, without its subject, that a program wrote more than a view can hold."""
     return f"wrote more than the {room >> 20} MB that unjam keeps of its changes in memory"
 
 
 def _link_missing(source: str, target: str) -> None:
-    """Give a folder those files of another one that it does not have. They cost no space, and outlast their removal."""
+    """Link the files that a folder lacks from another one. Links take no space, and keep files that are removed later."""
     for folder, _, names in os.walk(source):
         into = target + folder[len(source) :]
         os.makedirs(into, 0o700, exist_ok=True)
@@ -193,7 +191,7 @@ def _link_missing(source: str, target: str) -> None:
 
 
 def _try_view(base: str) -> None:
-    """Enter a view, and see whether files that this user may write can be written in it."""
+    """Enter a view, and check that the files that this user may write are writable in it."""
     here = os.getcwd()
     writable = []
     for entry in sorted(os.scandir(here), key=lambda one: one.name)[:MOST_TRIED]:
@@ -212,7 +210,7 @@ def _try_view(base: str) -> None:
 
 
 def _in_child(action: Callable[[], object]) -> str:
-    """Run an action in a fork; why it failed, or nothing."""
+    """Run an action in a fork; return why it failed, or ""."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

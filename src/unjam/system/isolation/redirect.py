@@ -1,7 +1,7 @@
-"""Points the functions with which Python programs use files to redirected files.
+"""Replaces the functions with which Python programs use files, so that they use redirected files.
 
 See NOTE [ Redirected files ]. `begin` runs at the start of every interpreter of the program. Native
-code is not redirected; Landlock refuses what it writes, where the kernel has it.
+code is not redirected; where the kernel has Landlock, it refuses what native code writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from unjam.system.file_owner import HERE
 from unjam.system.import_hook import after_import
 from unjam.system.isolation import redirected_calls as calls
 from unjam.system.isolation import renames
-from unjam.system.isolation.union import Union
+from unjam.system.isolation.redirected_files import RedirectedFiles
 
 # its sitecustomize calls `begin`
 SITE = posixpath.join(HERE, "doctor", "run", "site")
@@ -37,15 +37,15 @@ _POPENS = (
     "args", "bufsize", "executable", "stdin", "stdout", "stderr", "preexec_fn", "close_fds", "shell", "cwd", "env",
 )  # fmt: skip
 VARIABLE, IN_VIEW = "UNJAM_FILES", "view"
-# a database that is larger is opened read-only instead of being copied
+# a larger database is opened read-only instead of being copied
 MOST_COPIED = 1 << 30
 
 
-_told: list[str] = []  # values of the variable; the program may remove it from its environment
+_values: list[str] = []  # of the variable, which the program may remove from its environment
 
 
 def begin() -> None:
-    """Redirect the files of this process, or its renames in a view, if its environment asks for it."""
+    """Redirect the files of this process, or its renames in a view, if its environment says so."""
     first, _, second = os.environ.get(VARIABLE, "").partition("\n")
     if first == IN_VIEW:
         renames.install(second)
@@ -56,13 +56,13 @@ def begin() -> None:
 def use(scratch: str, real: str) -> None:
     """Redirect files into a scratch folder from now on, in this process and its children.
 
-    real: a folder whose files are used as they are.
+    real: a folder whose files are not redirected.
     """
     if calls.files is None:
         _install()
-    calls.files = Union(scratch, [real])
-    _told.append(f"{scratch}\n{real}")
-    os.environ[VARIABLE] = _told[-1]
+    calls.files = RedirectedFiles(scratch, [real])
+    _values.append(f"{scratch}\n{real}")
+    os.environ[VARIABLE] = _values[-1]
 
 
 # -- other ways --------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def _after_torch(module: ModuleType) -> None:
 
 
 def _keep_environment(init: Callable[..., None]) -> Callable[..., None]:
-    """Start child processes with the variables that redirect their files, and in the folder that the program means."""
+    """Start child processes with the variables that redirect their files, and in the right folder."""
 
     @functools.wraps(init)
     def replaced(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -164,10 +164,10 @@ def _keep_environment(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_variables(env: Any) -> dict[Any, Any]:
-    """An environment for a child process: this one's, or what the program gives it, and our variables."""
+    """The environment of a child process: this one's, or the one that the program gives, with our variables."""
     given = {os.fsdecode(name): value for name, value in (os.environ if env is None else env).items()}
     folders = [one for one in os.fsdecode(given.get("PYTHONPATH", "")).split(os.pathsep) if one and one != SITE]
-    return {**given, VARIABLE: _told[-1], "PYTHONPATH": os.pathsep.join([SITE, *folders])}
+    return {**given, VARIABLE: _values[-1], "PYTHONPATH": os.pathsep.join([SITE, *folders])}
 
 
 def _starting(name: str) -> Callable[..., Any]:
@@ -181,7 +181,7 @@ def _starting(name: str) -> Callable[..., Any]:
     return replaced
 
 
-# -- what was missed ---------------------------------------------------------------------------------
+# -- writes that were not redirected -----------------------------------------------------------------
 
 # by audit event: which of its arguments are paths of files that change
 _CHANGED = {
@@ -192,8 +192,8 @@ _CHANGED = {
 _MAKES = ("os.mkdir", "os.symlink")
 
 
-def _refuse_missed(event: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse a change that did not come through the functions above: `io.FileIO`, or a function that was kept."""
+def _refuse_others(event: str, arguments: tuple[Any, ...]) -> None:
+    """Refuse a change that did not come through a replaced function: by `io.FileIO`, or by a saved original."""
     if event == "sqlite3.connect" and calls.files is not None:
         _refuse_database(arguments[0])
     places = _CHANGED.get(event)
@@ -204,7 +204,7 @@ def _refuse_missed(event: str, arguments: tuple[Any, ...]) -> None:
         if path is None:
             continue
         full = posixpath.normpath(posixpath.join(calls.original["getcwd"](), path))
-        if calls.files.is_left_alone(full):
+        if calls.files.is_passed_through(full):
             continue
         try:
             mode = calls.original["stat" if event == "open" else "lstat"](full).st_mode
@@ -224,7 +224,7 @@ def _refuse_database(database: Any) -> None:
     only_reads = address is not None and ("mode=ro" in address.query or "mode=memory" in address.query)
     if only_reads or path in ("", ":memory:") or calls.files is None:
         return
-    if not calls.files.is_left_alone(posixpath.normpath(posixpath.join(calls.original["getcwd"](), path))):
+    if not calls.files.is_passed_through(posixpath.normpath(posixpath.join(calls.original["getcwd"](), path))):
         raise _refusal(path)
 
 
@@ -232,10 +232,10 @@ def _refusal(path: str) -> PermissionError:
     return PermissionError(errno.EACCES, "refused, because unjam cannot isolate this write", path)
 
 
-def _replace_kept(functions: dict[int, Any]) -> None:
-    """Give modules that are loaded already, and have kept a function under a name of their own, the new one.
+def _replace_references(functions: dict[int, Any]) -> None:
+    """Replace functions in all loaded modules, some of which refer to them by names of their own.
 
-    functions: by the id of an original: what takes its place.
+    functions: the replacements, by the id of the original.
     """
 
     def of_function(one: types.FunctionType) -> None:
@@ -265,27 +265,27 @@ def _replace_kept(functions: dict[int, Any]) -> None:
 def _install() -> None:
     sys.dont_write_bytecode = True
     shutil._use_fd_functions = False  # type: ignore[attr-defined] # noqa: SLF001 - rmtree uses paths, then
-    replaced = {**calls.replaced(), "open_code": calls.open_code}
+    replacements = calls.replaced()
     sets = [os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks, os.supports_effective_ids]
     functions = {id(io.open): calls.io_open, id(io.open_code): calls.open_code}
-    for name, function in calls.replaced().items():
+    for name, function in replacements.items():
         functions[id(calls.original[name])] = function
         for one in sets:
             if calls.original[name] in one:
                 one.add(function)
-    # os, io, builtins, the import system, and whoever has kept one of the functions
-    _replace_kept(functions)
+    # os, io, builtins, the import system, and every module that refers to one of the functions
+    _replace_references(functions)
     accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 keeps the functions
     if accessor is not None:
-        for name, function in {**replaced, "open": calls.io_open}.items():
+        for name, function in {**replacements, "open_code": calls.open_code, "open": calls.io_open}.items():
             if name in vars(accessor):
                 setattr(accessor, name, staticmethod(function))
     starting = {name: _starting(name) for name in ("execve", "posix_spawn", "posix_spawnp")}
-    _replace_kept({id(calls.original[name]): function for name, function in starting.items()})
+    _replace_references({id(calls.original[name]): function for name, function in starting.items()})
     for name, makes in (("bind", True), ("connect", False), ("connect_ex", False)):
         setattr(socket.socket, name, _with_address(name, makes=makes))
     subprocess.Popen.__init__ = _keep_environment(subprocess.Popen.__init__)  # type: ignore[method-assign]
-    sys.addaudithook(_refuse_missed)
+    sys.addaudithook(_refuse_others)
     after_import("sqlite3", _after_sqlite)
     after_import("torch.serialization", _after_torch)
     after_import("torch.storage", _after_storage)

@@ -1,7 +1,7 @@
-"""The functions that take the place of those of `os` and `io` where files are redirected.
+"""Replacements for the functions of `os` and `io` where files are redirected.
 
-See NOTE [ Redirected files ]. Each finds the file that a path stands for, calls the original with it, and
-names the program's own path in errors. While `files` is None, each does what the original does.
+See NOTE [ Redirected files ]. Each finds the file that a path stands for, calls the original function with
+it, and puts the program's own path into errors. While `files` is None, each behaves like the original.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from unjam.system.isolation.redirected_entries import Entries, Entry
-from unjam.system.isolation.union import Union
+from unjam.system.isolation.redirected_files import RedirectedFiles
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
-files: Union | None = None
+files: RedirectedFiles | None = None
 original = {name: getattr(os, name) for name in dir(os) if callable(getattr(os, name))}
 _open = io.open
 
@@ -30,7 +30,7 @@ _open = io.open
 
 
 def path_text(path: Any, dir_fd: int | None = None) -> str | None:
-    """The path as text; None for a descriptor, or what is no path."""
+    """The path as text; None for a descriptor, or anything that is not a path."""
     if isinstance(path, int):
         return None
     try:
@@ -49,14 +49,14 @@ def _of_descriptor(fd: int) -> str:
     return files.shown(original["readlink"](f"/proc/self/fd/{fd}"))
 
 
-def _alike(path: str, given: Any) -> Any:
-    """A path in the type that was given."""
+def _as_given(path: str, given: Any) -> Any:
+    """A path as bytes if the program gave bytes."""
     return os.fsencode(path) if isinstance(given, bytes) else path
 
 
 @contextlib.contextmanager
-def _named(given: Any, other: Any = None) -> Iterator[None]:
-    """Errors name the path that the program gave."""
+def _errors_name(given: Any, other: Any = None) -> Iterator[None]:
+    """Put the path that the program gave into errors."""
     try:
         yield
     except OSError as error:
@@ -77,10 +77,10 @@ def _reads(name: str, *, follows: bool = True) -> Callable[..., Any]:
         text = path_text(path, kwargs.get("dir_fd"))
         if files is None or text is None:
             return function(path, *args, **kwargs)
-        with _named(path):
+        with _errors_name(path):
             full = files.target(text) if follows and kwargs.get("follow_symlinks", True) else files.canonical(text)
             kwargs.pop("dir_fd", None)
-            return function(_alike(files.find(full), path), *args, **kwargs)
+            return function(_as_given(files.find(full), path), *args, **kwargs)
 
     return replaced
 
@@ -89,22 +89,22 @@ def _reads(name: str, *, follows: bool = True) -> Callable[..., Any]:
 def _listdir(path: Any = ".") -> list[Any]:
     if files is None or path is None:
         return original["listdir"](path)  # type: ignore[no-any-return]
-    with _named(path):
+    with _errors_name(path):
         text = _of_descriptor(path) if isinstance(path, int) else path_text(path)
         if text is None:
             return original["listdir"](path)  # type: ignore[no-any-return]
         full = files.target(text)
         if not files.is_merged(full):
-            return original["listdir"](_alike(full, path))  # type: ignore[no-any-return]
+            return original["listdir"](_as_given(full, path))  # type: ignore[no-any-return]
         _check_folder(full)
-        return [_alike(name, path) for name, _ in files.names(full)]
+        return [_as_given(name, path) for name, _ in files.names(full)]
 
 
 @functools.wraps(os.scandir)
 def _scandir(path: Any = ".") -> Any:
     if files is None or path is None:
         return original["scandir"](path)
-    with _named(path):
+    with _errors_name(path):
         text = _of_descriptor(path) if isinstance(path, int) else path_text(path)
         if text is None:
             return original["scandir"](path)
@@ -113,7 +113,9 @@ def _scandir(path: Any = ".") -> Any:
         if not files.is_merged(full) and (is_its_name or isinstance(path, int)):
             return original["scandir"](path)
         _check_folder(full)
-        names = [(_alike(name, path), _alike(posixpath.join(text, name), path), at) for name, at in files.names(full)]
+        names = [
+            (_as_given(name, path), _as_given(posixpath.join(text, name), path), at) for name, at in files.names(full)
+        ]
         return Entries([Entry(*one) for one in names])
 
 
@@ -128,9 +130,9 @@ def _readlink(path: Any, *, dir_fd: int | None = None) -> Any:
     text = path_text(path, dir_fd)
     if files is None or text is None:
         return original["readlink"](path, dir_fd=dir_fd)
-    with _named(path):
+    with _errors_name(path):
         found = original["readlink"](files.find(files.canonical(text)))
-        return _alike(files.shown(found), path)
+        return _as_given(files.shown(found), path)
 
 
 @functools.wraps(os.getcwd)
@@ -149,18 +151,18 @@ def _chdir(path: Any) -> None:
     if files is None or text is None:
         original["chdir"](path)
         return
-    with _named(path):
+    with _errors_name(path):
         original["chdir"](folder_to_enter(text))
 
 
 def folder_to_enter(text: str) -> str:
-    """The folder that becomes the current one for a path."""
+    """The real folder to enter for a path."""
     assert files is not None
     full = files.target(text)
     found = files.find(full)
     # native code finds the original files by relative paths
-    is_both = found != full and not files.is_hidden(full) and _is_folder(full)
-    return full if is_both else found
+    exists_twice = found != full and not files.is_hidden(full) and _is_folder(full)
+    return full if exists_twice else found
 
 
 def _is_folder(full: str) -> bool:
@@ -197,7 +199,7 @@ def io_open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:  # no
     opener = kwargs.get("opener", args[5] if len(args) > 5 else None)
     if files is None or text is None or opener is not None:
         return _open(file, mode, *args, **kwargs)
-    with _named(file):
+    with _errors_name(file):
         flags = os.O_RDWR if "+" in mode else 0
         flags |= os.O_CREAT | os.O_TRUNC if "w" in mode else 0
         flags |= os.O_CREAT | os.O_EXCL if "x" in mode else 0
@@ -219,7 +221,7 @@ _open_code = io.open_code
 def open_code(path: str) -> Any:  # noqa: D103 - that of io.open_code()
     if files is None:
         return _open_code(path)
-    with _named(path):
+    with _errors_name(path):
         return _open_code(files.find(files.target(path)))
 
 
@@ -228,7 +230,7 @@ def _os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = N
     text = path_text(path, dir_fd)
     if files is None or text is None:
         return original["open"](path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
-    with _named(path):
+    with _errors_name(path):
         if flags & getattr(os, "O_TMPFILE", 0) == getattr(os, "O_TMPFILE", -1):
             return original["open"](files.make_writable(files.target(text), keep=True), flags, mode)  # type: ignore[no-any-return]
         found = file_to_open(text, flags, follows=not flags & os.O_NOFOLLOW)
@@ -239,7 +241,7 @@ def _os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = N
 
 
 def _changes(name: str, *, follows: bool = True) -> Callable[..., Any]:
-    """A function that changes a file which exists."""
+    """Replace a function that changes an existing file."""
     function = original[name]
 
     @functools.wraps(function)
@@ -253,16 +255,16 @@ def _changes(name: str, *, follows: bool = True) -> Callable[..., Any]:
             text, call = path_text(path, kwargs.get("dir_fd")), function
         if text is None:
             return function(path, *args, **kwargs)
-        with _named(path):
+        with _errors_name(path):
             following = follows and kwargs.get("follow_symlinks", True)
             full = files.target(text) if following else files.canonical(text)
             kwargs.pop("dir_fd", None)
             found = files.find(full)
             if os.path.lexists(found):
                 found = files.make_writable(full, keep=True, content=name == "truncate")
-            done = call(_alike(found, path if isinstance(path, bytes) else ""), *args, **kwargs)
+            done = call(_as_given(found, path if isinstance(path, bytes) else ""), *args, **kwargs)
             if name in ("chmod", "fchmod"):
-                files.note_mode(full)
+                files.record_mode_change(full)
             return done
 
     return replaced
@@ -276,11 +278,11 @@ def _original_of(fd: int) -> str | None:
         is_there = original["fstat"](fd).st_nlink > 0
     except OSError:
         return None
-    return path if is_there and path.startswith("/") and not files.is_left_alone(path) else None
+    return path if is_there and path.startswith("/") and not files.is_passed_through(path) else None
 
 
 def _makes(name: str) -> Callable[..., Any]:
-    """A function that makes an entry."""
+    """Replace a function that creates an entry."""
     function = original[name]
 
     @functools.wraps(function)
@@ -288,14 +290,14 @@ def _makes(name: str) -> Callable[..., Any]:
         text = path_text(path, dir_fd)
         if files is None or text is None:
             return function(path, *args, dir_fd=dir_fd, **kwargs)
-        with _named(path):
+        with _errors_name(path):
             return function(place_of_new(text), *args, **kwargs)
 
     return replaced
 
 
 def place_of_new(text: str) -> str:
-    """The place for an entry that must not exist yet."""
+    """The path for an entry that must not exist yet."""
     assert files is not None
     full = files.canonical(text)
     if os.path.lexists(files.find(full)):
@@ -303,38 +305,30 @@ def place_of_new(text: str) -> str:
     return files.make_writable(full, keep=False)
 
 
-@functools.wraps(os.mkdir)
-def _mkdir(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-    text = path_text(path, dir_fd)
-    full = files.canonical(text) if files is not None and text is not None else ""
-    if files is None or text is None or files.is_left_alone(full):
-        original["mkdir"](path, mode, dir_fd=dir_fd)
-        return
-    with _named(path):
-        files.make_folder(full, mode)
+def _changes_entry(name: str, change: Callable[..., None]) -> Callable[..., None]:
+    """Replace a function that adds or removes an entry. change: does so for a canonical path."""
+    function = original[name]
+
+    @functools.wraps(function)
+    def replaced(path: Any, *args: Any, dir_fd: int | None = None, **kwargs: Any) -> None:
+        text = path_text(path, dir_fd)
+        full = files.canonical(text) if files is not None and text is not None else ""
+        if files is None or text is None or files.is_passed_through(full):
+            function(path, *args, dir_fd=dir_fd, **kwargs)
+            return
+        with _errors_name(path):
+            change(files, full, *args, **kwargs)
+
+    return replaced
 
 
-@functools.wraps(os.rmdir)
-def _rmdir(path: Any, *, dir_fd: int | None = None) -> None:
-    text = path_text(path, dir_fd)
-    full = files.canonical(text) if files is not None and text is not None else ""
-    if files is None or text is None or files.is_left_alone(full):
-        original["rmdir"](path, dir_fd=dir_fd)
-        return
-    with _named(path):
-        _check_folder(full, original["lstat"])
-        files.remove_folder(full)
+def _make_folder(here: RedirectedFiles, full: str, mode: int = 0o777) -> None:
+    here.make_folder(full, mode)
 
 
-@functools.wraps(os.unlink)
-def _unlink(path: Any, *, dir_fd: int | None = None) -> None:
-    text = path_text(path, dir_fd)
-    full = files.canonical(text) if files is not None and text is not None else ""
-    if files is None or text is None or files.is_left_alone(full):
-        original["unlink"](path, dir_fd=dir_fd)
-        return
-    with _named(path):
-        files.remove(full)
+def _remove_folder(here: RedirectedFiles, full: str) -> None:
+    _check_folder(full, original["lstat"])
+    here.remove_folder(full)
 
 
 @functools.wraps(os.replace)
@@ -343,9 +337,9 @@ def _replace(src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: i
     if files is None or source is None or target is None:
         original["replace"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
         return
-    with _named(src, dst):
+    with _errors_name(src, dst):
         old, new = files.canonical(source), files.canonical(target)
-        if files.is_left_alone(old) and files.is_left_alone(new):
+        if files.is_passed_through(old) and files.is_passed_through(new):
             original["replace"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
             return
         files.move(old, new)
@@ -359,12 +353,12 @@ def _link(
     if files is None or source is None or target is None:
         original["link"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
         return
-    with _named(src, dst):
-        # the default does not follow links on Linux, whatever the documentation of os.link says
+    with _errors_name(src, dst):
+        # on Linux the default does not follow links, although the documentation of os.link says so
         full = files.canonical(source)
         if not os.path.lexists(files.find(full)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), src)
-        # a link to the original would let a later write reach it
+        # through a link to the original, a later write would reach it
         original["link"](files.make_writable(full, keep=True, content=False), place_of_new(target))
 
 
@@ -374,12 +368,12 @@ def _symlink(src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: i
     if files is None or text is None:
         original["symlink"](src, dst, target_is_directory, dir_fd=dir_fd)
         return
-    with _named(src, dst):
-        original["symlink"](src, _alike(place_of_new(text), src))
+    with _errors_name(src, dst):
+        original["symlink"](src, _as_given(place_of_new(text), src))
 
 
 def replaced() -> dict[str, Any]:
-    """By the name of a function of os: what takes its place."""
+    """The replacements, by the name of the function of os."""
     return {
         **{name: _reads(name) for name in ("stat", "access", "statvfs", "getxattr", "listxattr")},
         **{name: _changes(name) for name in ("chmod", "chown", "utime", "truncate", "setxattr", "removexattr")},
@@ -387,6 +381,8 @@ def replaced() -> dict[str, Any]:
         **{name: _makes(name) for name in ("mkfifo", "mknod")},
         "lstat": _reads("lstat", follows=False), "lchown": _changes("lchown", follows=False),
         "listdir": _listdir, "scandir": _scandir, "readlink": _readlink, "getcwd": _getcwd, "getcwdb": _getcwdb,
-        "chdir": _chdir, "open": _os_open, "mkdir": _mkdir, "rmdir": _rmdir, "unlink": _unlink, "remove": _unlink,
+        "chdir": _chdir, "open": _os_open,
+        "mkdir": _changes_entry("mkdir", _make_folder), "rmdir": _changes_entry("rmdir", _remove_folder),
+        "unlink": (unlink := _changes_entry("unlink", RedirectedFiles.remove)), "remove": unlink,
         "rename": _replace, "replace": _replace, "link": _link, "symlink": _symlink,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What os.scandir gives for a folder with changes. See NOTE [ Redirected files ]."""
+"""The results of os.scandir for a redirected folder. See NOTE [ Redirected files ]."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Entry:
     """An entry of a folder, like os.DirEntry."""
 
     def __init__(self, name: Any, path: Any, found: str) -> None:
-        """found: the file that it stands for."""
+        """found: the real file."""
         self.name, self.path, self._found = name, path, found
 
     def __fspath__(self) -> Any:
@@ -51,12 +51,12 @@ class Entry:
         return self._is(stat.S_ISLNK, follow_symlinks=False)
 
     def is_junction(self) -> bool:
-        """Never: these are of Windows."""
+        """Always False: junctions exist only on Windows."""
         return False
 
 
 class Entries:
-    """The iterator of os.scandir over a folder with changes."""
+    """The iterator that os.scandir returns for a redirected folder."""
 
     def __init__(self, entries: list[Entry]) -> None:
         self._entries = iter(entries)
@@ -74,5 +74,5 @@ class Entries:
         self.close()
 
     def close(self) -> None:
-        """Forget the rest."""
+        """Drop the remaining entries."""
         self._entries = iter(())

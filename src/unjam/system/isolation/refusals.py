@@ -1,13 +1,13 @@
-"""Names the writes that are refused, and refuses the changes that Landlock does not know.
+"""Records the writes that are refused, and refuses the changes that Landlock cannot refuse.
 
-A seccomp filter sends the system calls that change files to another process before the kernel carries
-them out. `send_to` is called in the process that becomes the program; `Refusals` answers in the doctor.
-A call in an allowed folder goes on. A call elsewhere is written down; the kernel then refuses it by
-Landlock. What Landlock cannot refuse is refused here: a change of mode, owner, times or attributes, and
-of files in an allowed folder that were there before the program.
+A seccomp filter sends the system calls that change files to another process before the kernel executes
+them. The process that becomes the program calls `send_to`; `Refusals` answers in the doctor. A call in an
+allowed folder continues. A call elsewhere is recorded, and then the kernel refuses it by Landlock. What
+Landlock cannot refuse is refused here: changes of mode, owner, times or attributes, and changes of files
+in an allowed folder that existed before the program started.
 
-The path is read from memory that the program may still change: this stops mistakes, not attacks. If the
-doctor is gone, such calls fail.
+The path is read from memory that the program can still change, so this stops mistakes, not attacks. If
+the doctor has ended, such calls fail.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FLAG_REQUESTS = (0x40086602, 0x40046602, 0x401C5820)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _EPERM = 1
 MOST_NAMED = 50
-MADE = "made"
+CREATED = "made"
 _LONGEST_PATH = 4096
 
 
@@ -47,8 +47,8 @@ _LONGEST_PATH = 4096
 class _Call:
     """A system call: where its path, folder and flags are among the arguments.
 
-    over: where the path is that a rename replaces. is_status: Landlock, or an old one, does not know the call.
-    path: -1 if the file is the descriptor `folder`. requests: the values of the second argument that change something.
+    over: where the path is that a rename replaces. is_status: Landlock, or an old version of it, does not cover the call.
+    path: -1 if the file is the descriptor `folder`. requests: the values of the second argument that make a change.
     """
 
     name: str
@@ -83,7 +83,7 @@ def _calls() -> dict[int, _Call]:
         "fchmodat", "fchmodat2", "fchownat", "utimensat", "setxattr", "lsetxattr", "removexattr", "lremovexattr", "chmod",
         "chown", "lchown", "utime", "utimes", "futimesat", "truncate", "setxattrat", "removexattrat", "file_setattr",
     }  # fmt: skip
-    second = {"symlink": 1, "link": 1}  # the path that is made
+    second = {"symlink": 1, "link": 1}  # the path that is created
     machine = platform.machine()
     found = {}
     for name, numbers in new.items():
@@ -135,7 +135,7 @@ def _install() -> int:
 
 
 def _program(architecture: int) -> bytes:
-    """The filter: notify for listed calls, and for an open only if its flags say that it may write."""
+    """The filter: notify for the listed calls, and for an open only if its flags permit writing."""
 
     def one(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
         return struct.pack("HBBI", code, if_true, if_false, value)
@@ -158,16 +158,16 @@ def _program(architecture: int) -> bytes:
 
 
 class Refusals:
-    """Answers for the calls of one program, in a thread, until `close`. named: what was refused.
+    """Answers the calls of one program, in a thread, until `close`. named: what was refused.
 
-    allowed: folders in which calls go on. kept: folders among them whose present entries must not change.
+    allowed: folders in which calls continue. kept: folders among them whose present entries must not change.
     """
 
     def __init__(self, path: str, allowed: list[str], kept: list[str]) -> None:
         self._kept_in = [folder for folder in kept if os.path.isdir(folder)]
         self._kept = [f"{folder}/{name}" for folder in self._kept_in for name in os.listdir(folder)]
-        self._made: set[str] = set()
-        self._record = os.open(f"{posixpath.dirname(path)}/{MADE}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._created: set[str] = set()
+        self._record = os.open(f"{posixpath.dirname(path)}/{CREATED}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)  # in a folder that only this user can enter
         with own_folder(posixpath.dirname(path)) as folder:  # a long path does not fit into an address
             self._socket.bind(f"{folder}/{posixpath.basename(path)}")
@@ -195,7 +195,7 @@ class Refusals:
         while True:
             ready = dict(poller.poll(60_000))
             if self._read in ready or ready.get(self._listener, 0) & (select.POLLHUP | select.POLLERR):
-                return  # told to stop, or the last process of the program has ended
+                return  # `close` was called, or the last process of the program has ended
             with contextlib.suppress(OSError):
                 if self._listener in ready:
                     self._answer()
@@ -218,8 +218,8 @@ class Refusals:
                     if len(self.named) < MOST_NAMED:
                         self.named.setdefault(path, call.name)
                     error = -_EPERM if call.is_status or is_kept else error
-                elif path not in self._made and _is_within(path, self._kept_in):
-                    self._made.add(path)
+                elif path not in self._created and _is_within(path, self._kept_in):
+                    self._created.add(path)
                     os.write(self._record, os.fsencode(path) + b"\0")
         reply = struct.pack("=QqiI", key, 0, error, 0 if error else _CONTINUE)
         fcntl.ioctl(self._listener, _SEND, reply)
@@ -231,7 +231,7 @@ class Refusals:
         return [path for path in found if path]
 
     def _path(self, pid: int, arguments: list[int], at: int, folder_at: int) -> str:
-        """The absolute path in the arguments of a call, as far as it can be read."""
+        """The absolute path in the arguments of a call; empty if it cannot be read."""
         text = _read_text(pid, arguments[at]) if at >= 0 else ""
         if text.startswith("/"):
             return posixpath.normpath(text)
@@ -246,21 +246,21 @@ class Refusals:
 
     def _is_allowed(self, path: str) -> bool:
         if path.startswith("/proc/self/fd/") or not path.startswith("/") or path.endswith(" (deleted)"):
-            return True  # an open descriptor, whose own path was looked at; a pipe, socket or file without a name
+            return True  # an open descriptor, whose own path was checked; a pipe, socket or file without a name
         return _is_within(path, self._allowed)
 
 
-def remove_made(folder: str) -> None:
-    """Remove what a program whose `Refusals` lay in this folder has made in kept folders, and not removed.
+def remove_created(folder: str) -> None:
+    """Remove the files that a program created in kept folders and left there. folder: of its `Refusals`.
 
-    A process whose calls nobody answers cannot do that itself.
+    The program cannot remove them once the doctor no longer answers its calls.
     """
     try:
-        with open(f"{folder}/{MADE}", "rb") as file:
-            made = file.read().split(b"\0")
+        with open(f"{folder}/{CREATED}", "rb") as file:
+            created = file.read().split(b"\0")
     except OSError:
         return
-    for path in made:
+    for path in created:
         with contextlib.suppress(OSError):
             status = os.lstat(path)
             if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
@@ -272,7 +272,7 @@ def _is_within(path: str, folders: list[str]) -> bool:
 
 
 def _read_text(pid: int, address: int) -> str:
-    """Text in the memory of another process, up to its end or that of a path."""
+    """A C string in the memory of another process, at most as long as a path."""
     if not address:
         return ""
     found = b""
@@ -280,7 +280,7 @@ def _read_text(pid: int, address: int) -> str:
         while len(found) < _LONGEST_PATH and b"\0" not in found:
             place = address + len(found)
             memory.seek(place)
-            piece = memory.read(256 - place % 256)  # never over the end of a page
+            piece = memory.read(256 - place % 256)  # never across the end of a page
             if not piece:
                 break
             found += piece

@@ -1,8 +1,8 @@
-"""Renames that only a view refuses.
+"""Makes renames work that fail only in a view.
 
-An overlay of a user namespace does not rename a folder of the original (EXDEV), and what is one file
-system outside may be several in a view. There `os.rename` and `os.replace` copy and remove instead. A
-rename that the originals' file systems would refuse as well still fails.
+An overlay in a user namespace cannot rename a folder of the original (EXDEV), and one file system outside
+may be several in a view. There `os.rename` and `os.replace` copy and remove instead. A rename that would
+also fail on the original file systems still fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def install(original: str) -> None:
-    """Do so in this process and its forks. original: where the original files are in this view."""
+    """Replace the functions in this process and its forks. original: where the original files are in this view."""
     if getattr(os.rename, "_unjam", False):
         return
     for name in ("rename", "replace"):
@@ -54,7 +54,7 @@ def _copy_and_remove(src: str, dst: str, rename: Callable[..., None]) -> None:
     try:
         if os.path.isdir(src) and not os.path.islink(src):
             shutil.copytree(src, copy, symlinks=True)
-            rename(copy, dst)  # fails as the first one should have, if something is there already
+            rename(copy, dst)  # fails, as the first rename should have, if the target exists
             shutil.rmtree(src)
         else:
             shutil.copy2(src, copy, follow_symlinks=False)

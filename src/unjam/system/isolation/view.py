@@ -2,26 +2,26 @@
 
 NOTE [ The view ]
 
-`enter` moves this process into a mount namespace of its own, in which every file system is covered:
-reads come from the original, writes go to a layer in memory that only this process and its children
-see, and that vanishes with them. Devices and the kernel's own file systems stay as they are.
+`enter` moves this process into its own mount namespace, in which a layer covers every file system: reads
+come from the original, and writes go to the layer in memory, which only this process and its children see
+and which vanishes with them. Devices and the kernel's own file systems are not covered.
 
     base/shared            the real folder, in every view
-    base/mounts/original   the file systems as they are outside, read-only
+    base/mounts/original   the original file systems, read-only
     base/mounts/NAME       the layers of the view NAME, one for each covered folder
 
 Root covers a file system with one overlay. In a user namespace the kernel does not allow an overlay
 over a folder that has a mount below it, so there such a folder is rebuilt: its files and links are
 copied, each folder in it that has no mount below gets an overlay, and the others are rebuilt in turn.
-In practice these are `/` and a few folders near it. A file there that is too large to copy is shown
+In practice these are `/` and a few folders near it. A file there that is too large to copy becomes
 read-only; `enter` returns the paths of such files.
 
-A view can be entered from within another: it is built over the original, and over a `snapshot` of
-the first view's layers if one is given. Such a view shows the files as they were at that moment.
+A process in a view can enter another view, which is built over the original and, if given, over a
+`snapshot` of the first view's layers. Such a view shows the files as they were at that moment.
 /dev/shm is the exception: processes of one program share memory there, so views within a view share
 its /dev/shm.
 
-A socket does not work through an overlay: those in use are bound into the view one by one.
+A socket does not work through an overlay, so the sockets in use are bound into the view one by one.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ import shutil
 import stat
 from dataclasses import dataclass
 
-from unjam.system.isolation.layer_files import copy_status, copy_tree, entries, own_foreign_folders
-from unjam.system.isolation.mounts import CannotIsolate, Kernel, Mount, Refused, mounted, named_by_descriptor
+from unjam.system.isolation.layer_files import copy_foreign_folders, copy_status, copy_tree, entries
+from unjam.system.isolation.mounts import CallRefused, CannotIsolate, Kernel, Mount, mounted, named_by_descriptor
 from unjam.system.memory_limits import available_memory
 
 SHARED = "shared"
 _MOUNTS, _ORIGINAL, _LEFT, _COPIES = b"mounts", b"original", b"left", b"copies"
-# a file larger than this is shown read-only where its folder has to be rebuilt
+# a larger file is shown read-only where its folder must be rebuilt
 MOST_COPIED = 16 << 20
-# the layers of all views of one program may use this share of the memory that is free
+# the layers of all views of one program may use 1/SHARE_OF_MEMORY of the available memory
 SHARE_OF_MEMORY = 5
 _SMALLEST_LAYER = 64 << 20
-# a layer with less room than this counts as full: the write that failed needed more
+# a layer with less room than this counts as full, because the write that failed needed more
 _ROOM_LEFT = 1 << 20
 _SHM = b"/dev/shm"
 
 
 @dataclass(frozen=True, slots=True)
 class _Layers:
-    """Where a view under construction lies. `room` limits what its layers may hold, in bytes."""
+    """The folders of a view under construction."""
 
     own: bytes  # its tmpfs
     below: bytes  # a snapshot's folder, or empty
@@ -70,24 +70,24 @@ class _Layers:
 
 
 def enter(base: str, name: str, below: str = "", folder: str = "") -> list[str]:
-    """Move this process into a new view; return what a write still changes or is refused for.
+    """Move this process into a new view; return the paths that are read-only in it.
 
     base: a folder of the doctor's, with a folder SHARED in it. name: of the new view. below: a
-    snapshot that lies over the original files. folder: the current folder in the new view.
+    snapshot to put over the original files. folder: the current folder in the new view.
     """
     at = os.fsencode(base)
     folder = folder or os.getcwd()
     inner = os.path.isdir(os.path.join(at, _MOUNTS, _ORIGINAL))
     kernel = Kernel()
-    in_user_namespace = kernel.own_mounts()
+    in_user_namespace = kernel.unshare_mounts()
     own = os.path.join(at, _MOUNTS, os.fsencode(name))
     os.makedirs(own, 0o700)
     kernel.mount("tmpfs", own, b"mode=0700,size=%d" % _room())
     os.mkdir(own + b"/view")
     os.mkdir(os.path.join(own, _COPIES), 0o700)
-    # of their own, so that a full folder of copies never looks to the program like a full disk
+    # separate, so that a full folder of copies never looks like a full disk to the program
     kernel.mount("tmpfs", os.path.join(own, _COPIES), b"mode=0700,size=%d" % _room())
-    view = _Build(kernel, _Layers(own, os.fsencode(below)), at, inner, in_user_namespace)
+    view = _ViewBuilder(kernel, _Layers(own, os.fsencode(below)), at, inner, in_user_namespace)
     view.build()
     view.become_root()
     if in_user_namespace and os.geteuid():
@@ -103,7 +103,7 @@ def original(base: str) -> str:
 
 
 def room_if_full(base: str, name: str) -> int:
-    """In a view: how many bytes its layers may hold, if they hold that many; 0 if not."""
+    """In a view: the capacity of its layers in bytes if they are full, else 0."""
     try:
         found = os.statvfs(os.path.join(base, os.fsdecode(_MOUNTS), name))
     except OSError:
@@ -112,7 +112,7 @@ def room_if_full(base: str, name: str) -> int:
 
 
 def is_in(pid: int, base: str, name: str = "") -> bool:
-    """Whether a process is in the view of this name, or in any. The number of a namespace is used again, and would not tell."""
+    """Whether a process is in the view of this name, or in any. The mounts tell; namespace numbers are reused."""
     top = os.path.join(os.fsencode(base), _MOUNTS)
     wanted = {os.path.join(top, os.fsencode(name)) if name else top}
     try:
@@ -123,8 +123,8 @@ def is_in(pid: int, base: str, name: str = "") -> bool:
         return False
 
 
-class _Build:
-    """Puts a view together, mount by mount."""
+class _ViewBuilder:
+    """Builds a view, mount by mount."""
 
     def __init__(self, kernel: Kernel, layers: _Layers, base: bytes, inner: bool, in_user_namespace: bool) -> None:  # noqa: FBT001 - private
         self._kernel, self._layers, self._base = kernel, layers, base
@@ -135,7 +135,7 @@ class _Build:
     def build(self) -> None:
         """Cover every file system."""
         mounts = mounted()
-        kernels = [one for one in mounts if self._is_shown(one)]
+        kernels = [one for one in mounts if self._is_uncovered(one)]
         points: list[Mount] = []
         for one in mounts:
             point = self._outside(one.point)
@@ -171,19 +171,17 @@ class _Build:
             kernel.unmount(os.path.join(mounts, _LEFT))
         else:
             original = os.path.join(mounts, _ORIGINAL)
-            kernel.unmount(
-                original + self._layers.own
-            )  # bound above; here it would stand in the way of views within this one
+            kernel.unmount(original + self._layers.own)  # bound above; here it would prevent views within this one
             kernel.make_read_only(original)
 
-    def _is_shown(self, one: Mount) -> bool:
-        """Whether a mount is shown as it is. In a view within a view /dev/shm comes with /dev."""
+    def _is_uncovered(self, one: Mount) -> bool:
+        """Whether a mount is shown uncovered. In a view within a view, /dev/shm comes with /dev."""
         if one.point.startswith(self._base + b"/"):
             return False
         return one.is_kernels or _is_within(one.point, [b"/dev"])
 
     def _outside(self, point: bytes) -> bytes | None:
-        """The mount point as it is outside of all views; None if it is not there."""
+        """The mount point outside of all views; None if it exists only in views."""
         if self._original:
             if point == self._original:
                 return b"/"
@@ -205,7 +203,7 @@ class _Build:
             self._cover(one.point, inner)
 
     def _show_file(self, one: Mount, source: bytes, target: bytes) -> None:
-        """A file that is mounted by itself: a private copy, which the covering folder holds."""
+        """Show a file that is a mount point: as a private copy in the covering folder."""
         status = os.stat(source)
         if not stat.S_ISREG(status.st_mode):
             self._kernel.bind(source, target)
@@ -253,7 +251,7 @@ class _Build:
                     self._overlay(path, self._source(path))
 
     def _copied_below(self, entry: os.DirEntry[bytes], copy: bytes, path: bytes) -> list[bytes]:
-        """Copy a file; its path if it is shown read-only instead."""
+        """Copy a file, or return its path if it must be shown read-only instead."""
         readable = os.access(entry.path, os.R_OK)
         if readable and entry.stat().st_size <= MOST_COPIED:
             self._copy(entry.path, copy)
@@ -268,7 +266,7 @@ class _Build:
         os.makedirs(own + b"/upper")
         os.mkdir(own + b"/work")
         if point.startswith(_SHM):
-            os.chmod(own + b"/upper", 0o1777)  # noqa: S103 - as it is outside
+            os.chmod(own + b"/upper", 0o1777)  # noqa: S103 - as outside
         self._mount_overlay(point, source, own)
 
     def _mount_overlay(self, point: bytes, source: bytes, own: bytes) -> None:
@@ -276,17 +274,17 @@ class _Build:
         copy_status(copied or source, own + b"/upper")
         lowers = [copied, source] if copied else [source]
         if self._rebuilds and not copied:
-            own_foreign_folders(source, own + b"/upper")
+            copy_foreign_folders(source, own + b"/upper")
         with named_by_descriptor(own + b"/upper", own + b"/work", *lowers) as (upper, work, *below):
             options = b"lowerdir=%s,upperdir=%s,workdir=%s" % (b":".join(below), upper, work)
             options += b",userxattr" if self._rebuilds else b",redirect_dir=on"
             try:
                 self._kernel.mount("overlay", self._target(point), options)
-            except Refused as error:
+            except CallRefused as error:
                 raise CannotIsolate(f"cannot cover {os.fsdecode(point)}: {error}") from error
 
     def _cover_shared_memory(self) -> None:
-        """Cover /dev/shm, with as much room as is free in it."""
+        """Cover /dev/shm with a layer that has as much room as is free in it."""
         if not os.path.isdir(_SHM):
             return
         own = self._layers.of(_SHM)
@@ -307,7 +305,7 @@ class _Build:
                             pass
                     self._kernel.bind(self._source(path), target)
             except (OSError, CannotIsolate):
-                continue  # nobody listens there any more, or this user cannot reach it
+                continue  # no process listens there any more, or this user cannot reach it
 
     def _show_read_only(self, point: bytes) -> None:
         target = self._target(point)
@@ -331,9 +329,9 @@ class _Build:
 
 
 def snapshot(base: str, source: str, name: str) -> str:
-    """Copy the layers of the view `source` as they are now; "" if there is no room for the copy.
+    """Copy the present layers of the view `source`; return "" if there is no room for the copy.
 
-    A file that has not changed since an earlier snapshot shares its memory with that one.
+    A file that has not changed since an earlier snapshot shares its memory with that snapshot.
     """
     at = os.path.join(os.fsencode(base), _MOUNTS, os.fsencode(source))
     layers, copies = at + b"/layers", os.path.join(at, _COPIES)

@@ -25,6 +25,7 @@ from unjam.doctor.facts.trial import (
 )
 from unjam.system import stacks
 from unjam.system.exits import decode as exit_of
+from unjam.system.proc_files import read_end
 from unjam.system.stacks import Frame
 from unjam.system.waiting import read_text, tail
 

@@ -25,8 +25,8 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
 from unjam.system.children import reap
 from unjam.system.isolation.program_files import ProgramFiles
-from unjam.system.leftovers import places, prefix, sweep
-from unjam.system.waiting import tail
+from unjam.system.leftovers import persistent_folders, prefix, sweep
+from unjam.system.proc_files import read_end
 
 HidingHandlers = tuple[tuple[str, int, int, int, str], ...]  # see TrialSetup.handlers
 
@@ -51,7 +51,7 @@ class CapturedProgram:
         adopt_orphans()
         sweep(remove_program)
         self.files = ProgramFiles.choose(
-            tempfile.mkdtemp(prefix=prefix("check"), dir=places()[0]), may_be_real=may_be_real
+            tempfile.mkdtemp(prefix=prefix("check"), dir=persistent_folders()[0]), may_be_real=may_be_real
         )
         self.files.save()
         if self.files.is_risky:
@@ -165,4 +165,4 @@ class CapturedProgram:
 
     def output(self) -> str:
         """The end of the program's output."""
-        return tail(f"{self.folder}/program.output")
+        return read_end(f"{self.folder}/program.output")

@@ -22,7 +22,7 @@ from unjam.doctor.facts.watched import Watched, WatchedProcess
 from unjam.doctor.judge import judged
 from unjam.doctor.report.diagnosis import Diagnosis, TrialRow
 from unjam.system.exits import decode
-from unjam.system.isolation.program_files import REAL, full_words
+from unjam.system.isolation.program_files import REAL, full_text
 from unjam.system.masking import without_secrets
 
 BUDGET = 60.0

@@ -60,7 +60,7 @@ class ProgramSampler:
     def _read_stack(self, pid: int, waits: str) -> None:
         try:
             threads = python_stacks.stacks(pid, values=False)
-        except python_stacks.Refused as refused:
+        except python_stacks.CannotReadStacks as refused:
             self._refused = "ermission" in str(refused) or "not installed" in str(refused)
             return
         main = next((one for one in threads if one.tid == pid), threads[0] if threads else None)

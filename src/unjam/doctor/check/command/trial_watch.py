@@ -31,6 +31,7 @@ from unjam.system import stacks, waiting
 from unjam.system.children import reap
 from unjam.system.memory_limits import available_memory, oom_kills
 from unjam.system.native_stacks import libraries_on_stack
+from unjam.system.proc_files import read_text
 
 # an interrupted trial counts as hung after this many seconds without progress
 QUIET = 2.0
@@ -222,7 +223,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _read_report(path: str) -> dict[str, Any] | None:
-    text = waiting.read_text(path)
+    text = read_text(path)
     try:
         words = json.loads(text)
     except ValueError:

@@ -73,7 +73,7 @@ class WatchedProgram(CapturedProgram):
     ) -> None:
         """stop_early: each process of the program ends when it first uses a loader."""
         super().__init__(may_be_real=may_be_real)
-        if edits and self.files.way != VIEW:
+        if edits and self.files.isolation != VIEW:
             self._remove_files()
             reap(self._cleanup.dismiss(), LET_GO.seconds)
             reason = self.files.reason

@@ -204,7 +204,7 @@ class _MeasuredStretch:
         return True
 
     def _close_epoch(self, times: array[float], sizes: array[int], begun: float, *, whole: bool) -> None:
-        self._memory = max(self._memory, sum(map(limits.own_memory, [os.getpid(), *self._pids()])))
+        self._memory = max(self._memory, sum(map(limits.pss_bytes, [os.getpid(), *self._pids()])))
         if not times:
             return
         (workers, main), at = self._latest

@@ -25,8 +25,9 @@ from unjam.doctor.check.processes import pause
 from unjam.system import process_table
 from unjam.system.descriptor_owners import Owners
 from unjam.system.isolation import view
-from unjam.system.isolation.program_files import full_words
-from unjam.system.waiting import address_text, read_text
+from unjam.system.isolation.program_files import full_text
+from unjam.system.proc_files import read_text
+from unjam.system.waiting import address_text
 
 NOTES = "needed"
 _SIZES = {"tcp": 4, "tcp6": 16}  # of an address in these tables, in bytes
@@ -52,7 +53,7 @@ def own_servers() -> tuple[Server, ...]:
     addresses = _listening()
     if not addresses:
         return ()
-    table = process_table.everyone()
+    table = process_table.all_processes()
     mine, me = _sockets(os.getpid()), os.getpid()
     peers = {_peer(inode) for inode in mine}
     family = [table[me], *process_table.descendants(table, me)]
@@ -111,7 +112,7 @@ def missing(folder: str) -> str:
             if "accelerator" in noted:
                 return f"it needs {noted['accelerator']}, which cannot be used in a fork of the program"
             if "room" in noted:
-                return f"it {full_words(noted['room'])}"
+                return f"it {full_text(noted['room'])}"
             server = Server(**noted)
             if not _is_served(server):
                 return f"it needs the program's own server at {server.address}, which has ended"

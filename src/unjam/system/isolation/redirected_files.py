@@ -1,21 +1,22 @@
-"""A folder that takes the changes of a program instead of the original files.
+"""Which file a path stands for, where a scratch folder takes a program's changes instead of the original files.
 
 NOTE [ Redirected files ]
 
-Where a view (NOTE [ The view ]) is not possible, Python's own functions are pointed to other files:
-`redirect` replaces them, and this module says which file a path stands for.
+Where a view (NOTE [ The view ]) is not possible, `redirect` replaces Python's own file functions by
+functions that use other files, and this module decides which ones.
 
-    scratch/files/PATH   a new or changed file, folder or link
-    scratch/hidden/HASH  the original at this path, and all below it, is not visible any more
+    scratch/files/PATH        a new or changed file, folder or link
+    scratch/hidden/HASH       the original at this path, and all below it, is no longer visible
     scratch/hidden/mode-HASH  the program has set the mode of this folder
 
 A path stands for its entry in `files` if there is one, for nothing if it or a folder above it is
-hidden, and for the original otherwise. A mark is never removed: what is made again lies in `files`.
-So each change is one operation on the disk, and the workers of a program see each other's files.
+hidden, and for the original otherwise. The marks in `hidden` are never removed: a file that is created
+again is in `files`. So each change is one operation on the disk, and the workers of a program see each
+other's files.
 
-A program looks at thousands of files that it never changes, most of them while it imports. So what is
-known of folders is kept until the next mark, or the next folder that is made, removed or renamed: each
-of these changes the time of `hidden`.
+A program looks at thousands of files that it never changes, most of them while it imports. So we cache
+what we found out about folders until the next mark, or until a folder is created, removed or renamed:
+each of these changes the modification time of `hidden`.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ from dataclasses import dataclass, field
 _lstat, _stat, _listdir, _mkdir, _readlink, _symlink = os.lstat, os.stat, os.listdir, os.mkdir, os.readlink, os.symlink
 _unlink, _rmdir, _chmod, _utime, _open, _getcwd = os.unlink, os.rmdir, os.chmod, os.utime, os.open, os.getcwd
 _scandir, _rename, _link = os.scandir, os.rename, os.link
-# devices and the kernel's files are what they are; files in /dev/shm are files
-LEFT_ALONE = ("/dev", "/proc", "/sys")
+# devices and the kernel's files are never redirected; files in /dev/shm are
+PASSED_THROUGH = ("/dev", "/proc", "/sys")
 SHARED_MEMORY = "/dev/shm"
 MOST_LINKS = 40
-# nanoseconds in which the clock of a file system may not advance
+# a file system may give two changes within this many nanoseconds the same time
 CLOCK_STEP = 50_000_000
-MOST_KNOWN = 20_000
-_CHMOD = "mode-"  # before a folder's mark if the program has set its mode
+MOST_CACHED = 20_000
+_CHMOD = "mode-"  # prefix of the mark of a folder whose mode the program has set
 
 
-class Union:
-    """The files that a program sees: the originals, and over them its own changes."""
+class RedirectedFiles:
+    """The files that a program sees: the originals, overlaid with its own changes."""
 
     def __init__(self, scratch: str, real: list[str]) -> None:
         """real: folders whose files are used as they are."""
@@ -54,15 +55,15 @@ class Union:
         self.files, self._hidden = f"{scratch}/files", f"{scratch}/hidden"
         for folder in (self.files, self._hidden):
             os.makedirs(folder, 0o700, exist_ok=True)
-        self._real = (*LEFT_ALONE, scratch, *real)
-        self._known = _Known(frozenset())
-        self._known_at = -1
+        self._real = (*PASSED_THROUGH, scratch, *real)
+        self._cached = _Cache(frozenset())
+        self._cached_at = -1
         self._owner = _stat(self._hidden).st_uid
 
     # -- names -------------------------------------------------------------------------------------
 
-    def is_left_alone(self, path: str) -> bool:
-        """Whether a path is used as it is."""
+    def is_passed_through(self, path: str) -> bool:
+        """Whether a path is never redirected."""
         if path == SHARED_MEMORY or path.startswith(f"{SHARED_MEMORY}/"):
             return False
         return any(path == top or path.startswith(f"{top}/") for top in self._real)
@@ -76,15 +77,15 @@ class Union:
         return posixpath.join(self._folder(folder), name)
 
     def current(self) -> str:
-        """The current folder, under the name that the program knows."""
+        """The current folder, by its original path."""
         return self.shown(_getcwd())
 
     def shown(self, path: str) -> str:
-        """The path that the program knows for a file that may lie in `files`."""
+        """The original path of a file that may be in `files`."""
         return path[len(self.files) :] or "/" if path == self.files or path.startswith(f"{self.files}/") else path
 
     def target(self, path: str) -> str:
-        """The canonical path of what a path stands for, with links followed."""
+        """The canonical path that a path leads to, with links followed."""
         full = self.canonical(path)
         for _ in range(MOST_LINKS):
             link = self._link_at(full)
@@ -94,17 +95,17 @@ class Union:
         raise _error(errno.ELOOP, path)
 
     def _folder(self, folder: str) -> str:
-        folders = self._now().folders
+        folders = self._cache().folders
         if folder not in folders:
-            done, lasts = self._resolve(folder)
-            if not lasts:
+            done, is_stable = self._resolve(folder)
+            if not is_stable:
                 return done
             folders[folder] = done
         return folders[folder]
 
     def _resolve(self, folder: str) -> tuple[str, bool]:
-        """A folder without links in its path, and whether only this program can change that."""
-        done, links, lasts = "/", MOST_LINKS, True
+        """A folder without links in its path, and whether only this program can change the result."""
+        done, links, is_stable = "/", MOST_LINKS, True
         parts = [part for part in folder.split("/") if part not in ("", ".")]
         while parts:
             name = parts.pop(0)
@@ -114,7 +115,7 @@ class Union:
             done = posixpath.join(done, name)
             found = self.find(done)
             mode = _lstat(found).st_mode
-            lasts = lasts and not self.is_left_alone(done)
+            is_stable = is_stable and not self.is_passed_through(done)
             if stat.S_ISLNK(mode):
                 link = _readlink(found)
                 links -= 1
@@ -124,23 +125,23 @@ class Union:
                 done = "/" if link.startswith("/") else posixpath.dirname(done)
             elif not stat.S_ISDIR(mode):
                 raise _error(errno.ENOTDIR, folder)
-        return done, lasts
+        return done, is_stable
 
     def _link_at(self, full: str) -> str | None:
-        """Where a link leads. A descriptor's name in /proc may lead to what has no path."""
+        """The target of a link. The name of a descriptor in /proc may lead to something without a path."""
         try:
             found = _readlink(self.find(full))
         except OSError:
             return None
-        if self.is_left_alone(full) and not (found.startswith("/") and (_mode(found) or _mode(self.files + found))):
+        if self.is_passed_through(full) and not (found.startswith("/") and (_mode(found) or _mode(self.files + found))):
             return None
         return found
 
     # -- reading -----------------------------------------------------------------------------------
 
     def find(self, full: str) -> str:
-        """The file that a canonical path stands for; if there is none, a path where none is."""
-        if self.is_left_alone(full):
+        """The file that a canonical path stands for; if there is none, a path at which nothing exists."""
+        if self.is_passed_through(full):
             return full
         own = self.files + full
         if self._is_untouched(posixpath.dirname(full)):
@@ -148,8 +149,8 @@ class Union:
         return own if _exists(own) or self.is_hidden(full) else full
 
     def _is_untouched(self, folder: str) -> bool:
-        """Whether a folder is the original, and nothing was made in it."""
-        known = self._now().untouched
+        """Whether a folder is the original, and nothing was created in it."""
+        known = self._cache().untouched
         if folder not in known:
             known[folder] = not _exists(self.files + folder) and not self.is_hidden(folder)
         return known[folder]
@@ -158,7 +159,7 @@ class Union:
         """The entries of a folder: each name, and the file that it stands for."""
         own = self.files + full
         found: dict[str, str] = {}
-        if not self.is_left_alone(full) and stat.S_ISDIR(_mode(own)):
+        if not self.is_passed_through(full) and stat.S_ISDIR(_mode(own)):
             found = {name: posixpath.join(own, name) for name in _listdir(own)}
             if self.is_hidden(full) or not stat.S_ISDIR(_mode(full)):
                 return list(found.items())
@@ -172,18 +173,18 @@ class Union:
 
     def is_merged(self, full: str) -> bool:
         """Whether the entries of a folder differ from those of the original."""
-        if self.is_left_alone(full):
+        if self.is_passed_through(full):
             return False
-        return _exists(self.files + full) or bool(self._now().marks)
+        return _exists(self.files + full) or bool(self._cache().marks)
 
     # -- changing ----------------------------------------------------------------------------------
 
     def make_writable(self, full: str, *, keep: bool, content: bool = True) -> str:
         """The file to write for a canonical path.
 
-        keep: with the content that it has now. content: its content will change, not only its name or status.
+        keep: with its present content. content: the content will change, not only the name or status.
         """
-        if self.is_left_alone(full):
+        if self.is_passed_through(full):
             return full
         own = self.files + full
         if _exists(own):
@@ -199,13 +200,13 @@ class Union:
         if stat.S_ISDIR(status.st_mode):
             _mkdir_once(own, 0o700)
             _copy_status(status, own)
-            self._changed()
+            self._invalidate()
         else:
             self._copy_in(full, own, status, keep=keep)
         return own
 
     def _copy_in(self, full: str, own: str, status: os.stat_result, *, keep: bool) -> None:
-        """Make the own version of a file complete, in one step: another thread or process may do the same."""
+        """Create the complete copy of a file in one step, because another thread or process may do the same."""
         partial = f"{self.scratch}/{os.getpid()}.{threading.get_ident()}.copy"
         if keep:
             shutil.copyfile(full, partial, follow_symlinks=False)
@@ -213,17 +214,17 @@ class Union:
             os.close(_open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
         try:
             _copy_status(status, partial)
-            with contextlib.suppress(FileExistsError):  # the other was first, and may have written to it
+            with contextlib.suppress(FileExistsError):  # the other one was first, and may already have written to it
                 _link(partial, own, follow_symlinks=False)
         finally:
             _unlink(partial)
 
     def hide(self, full: str) -> None:
-        """Let the original at a path, and all below it, not be visible any more."""
+        """Hide the original at a path, and all below it."""
         if not self.is_hidden(full) and _exists(full):
             self._check_folder(posixpath.dirname(full))
             os.close(_open(f"{self._hidden}/{_hash(full)}", os.O_WRONLY | os.O_CREAT, 0o600))
-            self._known_at = -1
+            self._cached_at = -1
 
     def remove(self, full: str) -> None:
         """Remove a file or link."""
@@ -235,16 +236,16 @@ class Union:
         self.hide(full)
         if _exists(own):
             _unlink(own)
-            self._changed()
+            self._invalidate()
 
     def remove_folder(self, full: str) -> None:
-        """Remove a folder that shows no entries."""
+        """Remove a folder without visible entries."""
         if self.names(full):
             raise _error(errno.ENOTEMPTY, full)
         self.hide(full)
         if _exists(self.files + full):
             _rmdir(self.files + full)
-            self._changed()
+            self._invalidate()
 
     def make_folder(self, full: str, mode: int) -> None:
         """Make a folder."""
@@ -252,14 +253,14 @@ class Union:
             raise _error(errno.EEXIST, full)
         self._make_folder_of_new(posixpath.dirname(full))
         _mkdir(self.files + full, mode)
-        self._changed()
+        self._invalidate()
 
     def move(self, source: str, target: str) -> None:
         """Rename a file or folder."""
         try:
             self._move(source, target)
         finally:
-            self._changed()
+            self._invalidate()
 
     def _move(self, source: str, target: str) -> None:
         found = self.find(source)
@@ -277,7 +278,7 @@ class Union:
                 if not stat.S_ISDIR(_mode(over)):
                     raise _error(errno.ENOTDIR, target)
                 self.remove_folder(target)  # fails unless it is an empty folder
-            if self.is_left_alone(source) or self.is_hidden(source) or not _exists(source):
+            if self.is_passed_through(source) or self.is_hidden(source) or not _exists(source):
                 _rename(found, self._place(target))
                 return
             self._copy_folder(source, target)
@@ -289,13 +290,13 @@ class Union:
             raise _error(errno.EISDIR, target)
         own = self.make_writable(source, keep=True, content=False)
         place = self._place(target)
-        if not self.is_left_alone(source):
+        if not self.is_passed_through(source):
             self.hide(source)
         _rename(own, place)
 
     def _place(self, target: str) -> str:
-        """Where a new entry is put."""
-        if self.is_left_alone(target):
+        """The place for a new entry."""
+        if self.is_passed_through(target):
             return target
         self._make_folder_of_new(posixpath.dirname(target))
         return self.files + target
@@ -311,25 +312,25 @@ class Union:
                 shutil.copy2(path, posixpath.join(place, name), follow_symlinks=False)
 
     def _make_folder_of_new(self, folder: str) -> None:
-        """Make a folder of `files` for a new entry, if the user may make entries in it."""
+        """Create a folder in `files` for a new entry, if the user may create entries in it."""
         self._make_folders(folder)
         self._check_folder(folder)
 
     def _check_folder(self, folder: str) -> None:
-        """Refuse to change the entries of a folder if the user could not."""
+        """Refuse to change the entries of a folder where the user may not."""
         if not self.is_hidden(folder) and _exists(folder):
-            # the copy of a folder can always be written to, until the program decides about its mode
-            decided = f"{_CHMOD}{_hash(folder)}" in self._now().marks
-            _check_permission(self.files + folder if decided else folder, folder=True)
+            # the copy of a folder is always writable, until the program sets its mode
+            has_mode = f"{_CHMOD}{_hash(folder)}" in self._cache().marks
+            _check_permission(self.files + folder if has_mode else folder, folder=True)
 
-    def note_mode(self, full: str) -> None:
-        """The program has set the mode of this folder or file."""
+    def record_mode_change(self, full: str) -> None:
+        """Record that the program has set the mode of this folder or file."""
         if stat.S_ISDIR(_mode(self.files + full)):
             os.close(_open(f"{self._hidden}/{_CHMOD}{_hash(full)}", os.O_WRONLY | os.O_CREAT, 0o600))
-            self._known_at = -1
+            self._cached_at = -1
 
     def _make_folders(self, folder: str) -> None:
-        """Make a folder of `files` that has a visible original, and those above it."""
+        """Create a folder in `files` for a visible original, and those above it."""
         own = self.files + folder
         if _exists(own):
             if not stat.S_ISDIR(_mode(own)):
@@ -341,13 +342,13 @@ class Union:
             raise _error(errno.ENOTDIR, folder)
         self._make_folders(posixpath.dirname(folder))
         _mkdir_once(own, stat.S_IMODE(_mode(folder)) | 0o700)
-        self._changed()
+        self._invalidate()
 
-    # -- marks, and what is known --------------------------------------------------------------------
+    # -- marks and cache -------------------------------------------------------------------------------
 
     def is_hidden(self, full: str) -> bool:
         """Whether the original at a path, or a folder above it, is hidden."""
-        known = self._now()
+        known = self._cache()
         if not known.marks:
             return False
         if full not in known.hidden:
@@ -355,29 +356,31 @@ class Union:
         return known.hidden[full]
 
     def _is_marked(self, full: str) -> bool:
-        marks = self._now().marks
+        marks = self._cache().marks
         return bool(marks) and _hash(full) in marks
 
-    def _changed(self) -> None:
-        """Let every process forget what it knows."""
+    def _invalidate(self) -> None:
+        """Invalidate the cache of every process."""
         _utime(self._hidden)
-        self._known_at = -1
+        self._cached_at = -1
 
-    def _now(self) -> _Known:
+    def _cache(self) -> _Cache:
         status = _stat(self._hidden)
         if status.st_uid != self._owner:
-            raise _error(errno.EPERM, self._hidden)  # the doctor is gone, and another user has made the folder again
+            raise _error(
+                errno.EPERM, self._hidden
+            )  # the doctor has ended, and another user has created the folder again
         changed = status.st_mtime_ns
-        if changed != self._known_at or len(self._known) > MOST_KNOWN:
-            self._known, self._known_at = _Known(frozenset(_listdir(self._hidden))), changed
+        if changed != self._cached_at or len(self._cached) > MOST_CACHED:
+            self._cached, self._cached_at = _Cache(frozenset(_listdir(self._hidden))), changed
             if abs(time.time_ns() - changed) < CLOCK_STEP:
-                self._known_at = -1  # a second change may get the same time
-        return self._known
+                self._cached_at = -1  # a second change may have the same time
+        return self._cached
 
 
 @dataclass(slots=True)
-class _Known:
-    """What was found since the last change. marks: the names in `hidden`. The rest is by path."""
+class _Cache:
+    """What was found out since the last change. marks: the names in `hidden`. The rest is by path."""
 
     marks: frozenset[str]
     folders: dict[str, str] = field(default_factory=dict)
@@ -389,7 +392,7 @@ class _Known:
 
 
 def _mkdir_once(path: str, mode: int) -> None:
-    """Make a folder, unless another thread or process has just done it."""
+    """Create a folder, unless another thread or process has just done so."""
     with contextlib.suppress(FileExistsError):
         _mkdir(path, mode)
 
@@ -415,7 +418,7 @@ def _mode(path: str) -> int:
 
 
 def _check_permission(path: str, *, folder: bool = False) -> None:
-    """Refuse what the user could not do to the original."""
+    """Refuse a change that the user may not make to the original."""
     if not _access(path, os.W_OK | (os.X_OK if folder else 0)):
         raise _error(errno.EACCES, path)
 
