@@ -127,9 +127,7 @@ class Readers:
             ).to_json()
         )
         self.frame = {"name": "f", "filename": "a.py", "line": 3, "locals": [{"name": "x", "repr": "1", "arg": True}]}
-        self.threads = [
-            {"os_thread_id": 3, "thread_name": "a", "thread_id": 4, "frames": [self.frame]}
-        ]
+        self.threads = [{"os_thread_id": 3, "thread_name": "a", "thread_id": 4, "frames": [self.frame]}]
 
     @staticmethod
     def _bytes(path: str) -> bytes:

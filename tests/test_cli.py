@@ -157,7 +157,7 @@ def test_an_internal_error_is_not_a_finding(tmp_path):
 
 
 def test_large_output_takes_little_memory(tmp_path):
-    from unjam.system.waiting import tail
+    from unjam.system.proc_files import read_end
 
     path = tmp_path / "output"
     with open(path, "wb") as file:

@@ -96,7 +96,9 @@ def test_a_reused_pid_is_not_the_same_server(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = own(f"127.0.0.1:{server.getsockname()[1]}")
         assert trial_resources._is_served(found)
-        assert not trial_resources._is_served(trial_resources.Server(found.address, found.inode, found.pid, found.born - 1))
+        assert not trial_resources._is_served(
+            trial_resources.Server(found.address, found.inode, found.pid, found.born - 1)
+        )
 
 
 def test_an_accelerator_error_in_a_forked_trial_is_recognised(tmp_path):

@@ -29,7 +29,7 @@ from unjam.shared.plain import is_plain
 from unjam.system import object_graph
 from unjam.system.file_owner import is_users
 from unjam.system.object_graph import Held
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 DEEPEST = 7
 MOST_OBJECTS = 20_000

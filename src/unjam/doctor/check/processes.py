@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from unjam.system.children import reap
 from unjam.system.file_owner import HERE
 from unjam.system.isolation import view
+from unjam.system.proc_files import read_text
 from unjam.system.process_table import queueing_time
-from unjam.system.waiting import read_text
 
 _SUBREAPER = 36
 _TICK = os.sysconf("SC_CLK_TCK")

@@ -13,7 +13,7 @@ from typing import Any
 
 from unjam.doctor.check.inventory import module_file
 from unjam.system.file_owner import is_users
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 MOST_FRAMES, MOST_NAMES, DEEPEST, LOOKED_AT = 3, 60, 2, 12
 MOST_OBJECTS, MOST_ITEMS = 300, 40

@@ -201,7 +201,7 @@ class ProcessPool(Pool):
 
     @override
     def suspended(self, worker: int) -> bool:
-        from unjam.system.waiting import state_of  # noqa: PLC0415 - only for a worker that is stuck
+        from unjam.system.waiting import thread_state  # noqa: PLC0415 - only for a worker that is stuck
 
         pid = self.pid(worker)
         return pid is not None and thread_state(pid) == "T"

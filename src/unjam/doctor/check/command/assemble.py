@@ -25,9 +25,8 @@ from unjam.doctor.facts.trial import (
 )
 from unjam.system import stacks
 from unjam.system.exits import decode as exit_of
-from unjam.system.proc_files import read_end
+from unjam.system.proc_files import read_end, read_text
 from unjam.system.stacks import Frame
-from unjam.system.waiting import read_text, tail
 
 MOST_OUTPUT = 6000
 _FACTS: dict[str, Any] = {kind.__name__: kind for kind in (Batch, LeftBehind, Memory, Raised, Unsent)}
@@ -168,7 +167,7 @@ class _TrialBuilder:
             waited_on={target: len(pids) for target, pids in seen.waited_on.items()},
             peak={self._workers.get(pid, -2): size for pid, size in seen.peak.items()},
             threads=seen.native_threads, oom_kills=seen.killed,
-            output=tail(f"{self._folder}/output", MOST_OUTPUT), note=self._note, lines=hottest(self._folder),
+            output=read_end(f"{self._folder}/output", MOST_OUTPUT), note=self._note, lines=hottest(self._folder),
             lock_waits=seen.lock_waits / seen.worker_samples if seen.worker_samples else 0.0, **self._more,
         )  # fmt: skip
 

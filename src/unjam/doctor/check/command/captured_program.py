@@ -98,7 +98,7 @@ class CapturedProgram:
             with open(f"{folder}/case", "rb") as file:
                 case, handlers = pickle.load(file)
         except (OSError, EOFError) as error:
-            text = tail(f"{folder}/output")
+            text = read_end(f"{folder}/output")
             raise CannotExamine(f"reading the loader's facts failed (exit code {code})\n{text}") from error
         return case, handlers
 
@@ -113,7 +113,7 @@ class CapturedProgram:
         if plan.fresh and not self._has_started_fresh(leader, folder):
             end_session(leader, folder)
             note = "the dataset cannot be sent to a new process"
-            return Trial(plan, "refused", 0.0, note=note, output=tail(f"{folder}/output"))
+            return Trial(plan, "refused", 0.0, note=note, output=read_end(f"{folder}/output"))
         seen = watch(leader, folder, timeouts, reserve)
         trial = assemble(plan, folder, seen)
         if (not trial.fine or trial.bad) and not plan.in_place and (lacks := missing(folder)):

@@ -112,7 +112,7 @@ def check_program(target: str, arguments: list[str], options: CheckOptions, *, m
     command = program_command(target, arguments, module=module)
     stdin = sys.stdin.buffer.read() if target == "-" else None
     program = WatchedProgram(command, may_be_real=bool(options.watch), stdin=stdin, edits=options.edits)
-    again = functools.partial(_first_loaders, command, stdin, options) if program.files.way != REAL else None
+    again = functools.partial(_first_loaders, command, stdin, options) if program.files.isolation != REAL else None
     return _watch(program, target, options, again)
 
 
@@ -141,7 +141,7 @@ def _watch(
             what = {"failed": "and failed, perhaps for this reason", "frozen": "and froze, perhaps for this reason"}
             advice = "let it write less, or examine it where more memory is free"
             raise CannotExamine(
-                f"the program {full_words(room)}, {what.get(watched.outcome, 'and could not continue as usual')}; {advice}"
+                f"the program {full_text(room)}, {what.get(watched.outcome, 'and could not continue as usual')}; {advice}"
             )
         if watched.outcome == "failed" and (refused := program.refused_changes()):
             raise CannotExamine(

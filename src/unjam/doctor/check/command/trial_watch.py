@@ -200,10 +200,10 @@ def inspect_processes(leader: int, folder: str) -> list[dict[str, Any]]:
     for one in armed:
         wait = waits[one.pid]
         _signal(one.pid, self_inspection.STACK_SIGNAL)
-        _wait_until(lambda: waiting.read_text(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called at once
+        _wait_until(lambda: read_text(f"{folder}/{one.pid}.stack") != "")  # noqa: B023 - called at once
         pause(0.05)
         own = _read_report(f"{folder}/{one.pid}.report")
-        stack = stacks.main_stack(waiting.read_text(f"{folder}/{one.pid}.stack"))
+        stack = stacks.main_stack(read_text(f"{folder}/{one.pid}.stack"))
         found.append({
             "pid": one.pid,
             "waits": wait.kind,

@@ -45,7 +45,7 @@ from unjam.system.children import reap
 from unjam.system.isolation.program_files import REAL, VIEW
 from unjam.system.memory_limits import available_memory
 from unjam.system.private_files import is_own_peer, own_folder
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 # a normal time without an event, in seconds
 QUIET = 1.0
@@ -199,7 +199,7 @@ class WatchedProgram(CapturedProgram):
             outcome = "failed"
         for process in processes:
             process.exclusive = [one for one in process.exclusive if os.path.exists(f"/proc/{self.pid}/root{one.path}")]
-        kept, looks = self.files.way == REAL, self._sampler.facts()
+        kept, looks = self.files.isolation == REAL, self._sampler.facts()
         return Watched(outcome, code, seconds, processes, self.output(), files_kept=kept, looks=looks)
 
     def _take_twins(self) -> None:

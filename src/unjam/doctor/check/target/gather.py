@@ -208,7 +208,7 @@ class ProcessSnapshot:
 
 def process_snapshot(loader: Any) -> ProcessSnapshot:
     """Read these facts now; to be called in the program's process."""
-    facts = fork_safety.look()
+    facts = fork_safety.collect_facts()
     return ProcessSnapshot(threads_now(Inventory(roots_of(loader))), facts.native_threads, _pools(), facts.accelerator)
 
 
@@ -236,7 +236,7 @@ def process_facts(snapshot: ProcessSnapshot, environment: Mapping[str, str]) -> 
         opened={
             target: place for target in open_files().values() if (place := file_events.line_of(target)) is not None
         },
-        idle_variables=thread_variables.read_by_nobody(_possibly_unread(environment)),
+        idle_variables=thread_variables.unread_variables(_possibly_unread(environment)),
         late_variables=_late_variables(environment, snapshot.pools),
     )
 

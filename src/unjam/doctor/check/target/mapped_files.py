@@ -9,7 +9,7 @@ from unjam.doctor.check.target import file_events
 from unjam.doctor.check.target.observer import Observer
 from unjam.doctor.facts.faults import ShrunkFile
 from unjam.system.file_owner import is_installed
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -34,7 +34,7 @@ from unjam.doctor.check.trial.recorded_dataset import RecordedBatches, RecordedD
 from unjam.doctor.facts.digest import digest, signature, weigh
 from unjam.doctor.facts.faults import LeftHeld, RewrittenFile, WrittenFile
 from unjam.doctor.facts.watched import Moment, WatchedSample
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 SHARE = 0.03  # of the loading time that examining samples may take
 MOST_EXAMINED = 3000

@@ -28,7 +28,7 @@ from unjam.system.isolation import redirect
 from unjam.system.isolation.program_files import ProgramFiles
 from unjam.system.isolation.redirect import SITE
 from unjam.system.private_files import own_folder
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 # files in the folder of the program: its first process; this process waits at its end; it may end; see `Observer.stops_early`
 LEADER, WAITS_AT_END, MAY_END, STOP_EARLY = "leader", "waits-at-end", "may-end", "stop-early"

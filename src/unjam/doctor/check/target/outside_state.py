@@ -21,7 +21,7 @@ from unjam.doctor.facts.source import file_of, where_set
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.facts.watched import HASH, SETTING
 from unjam.system.file_owner import is_users
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, frozenset, type(None))
 MOST = 200

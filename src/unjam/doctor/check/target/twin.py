@@ -133,7 +133,7 @@ class Capture:
     def enter_files(self, name: str) -> None:
         """Give this process its own view of the files as they were at the capture."""
         taken = self.files
-        if taken is not None and taken.files.way != REAL and taken.copy:
+        if taken is not None and taken.files.isolation != REAL and taken.copy:
             # where a view of the program's files is impossible, this process shares them
             with contextlib.suppress(CannotIsolate, OSError):
                 taken.files.enter(name, taken.copy, self.folder)

@@ -11,7 +11,7 @@ import ctypes
 import mmap
 from dataclasses import dataclass
 
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 # a larger region is probably a dataset in shared memory, which is only read
 LARGEST = 64 << 20

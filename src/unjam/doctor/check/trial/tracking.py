@@ -22,7 +22,7 @@ from unjam.doctor.check.trial.trial_resources import Server, note_error
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.trial import Memory, Plan
 from unjam.loader.outlier import read as read_shape
-from unjam.system.waiting import read_text
+from unjam.system.proc_files import read_text
 
 MEMORY_EVERY = 0.2  # most seconds between two readings of a worker's memory
 # the numbers of samples after which it is read in any case: fast samples may fill it within that time
