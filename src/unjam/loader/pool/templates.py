@@ -23,7 +23,7 @@ from unjam.system import memory
 
 # Most templates per process. Above that we end the least recently used ones that have no workers.
 MOST = 8
-# if the input's stream is smaller than this, each worker rebuilds it itself, in milliseconds
+# each worker rebuilds an input with a smaller stream than this itself, in milliseconds
 LARGE_STREAM = 1 << 20
 _alive: weakref.WeakValueDictionary[int, TemplateProcess] = weakref.WeakValueDictionary()
 
@@ -42,7 +42,7 @@ class TemplateProcess(ForkClient):
         except BaseException:
             self._channel.close()
             raise
-        # modules that it imported after it was forked
+        # modules that it has imported since it was forked
         self.imported: set[str] = set()
         self.whole: Payload | None = None  # the payload that it has rebuilt, if any
         self.containers: list[LargeContainer] = []
@@ -69,7 +69,7 @@ class TemplateProcess(ForkClient):
         return rebuilt
 
     def also(self, modules: list[str]) -> template.Rebuilt:
-        """Make it import more modules."""
+        """Make the template import more modules."""
         with self._exclusive():
             self._ask(template.Import(tuple(modules)))
             (answer,) = self._answers(1, REBUILD)
@@ -78,11 +78,11 @@ class TemplateProcess(ForkClient):
         return rebuilt
 
     def suits(self, known: list[LargeContainer], whole: Payload | None) -> bool:
-        """Whether it has exactly these containers, and this payload's input (None: no input)."""
+        """Return whether it has exactly these containers and this payload's input (None: no input)."""
         return [id(one) for one in self.containers] == [id(one) for one in known] and self.whole is whole
 
     def close(self) -> None:
-        """End it, and the workers that it still has."""
+        """Stop it, and the workers that it still has."""
         self._end()
 
 
@@ -151,11 +151,11 @@ class TemplateCache:
         return bool(self._containers)
 
     def estimated_bytes(self) -> int:
-        """About how many bytes the large containers take in a template."""
+        """Estimate how many bytes the large containers take in a template."""
         return sum(estimate(one.container) for one in self._containers)
 
     def template(self, payload: Payload, threads: int | None, imported: Iterable[str] = ()) -> TemplateProcess | None:
-        """Return a template for a payload; None: workers come from the fork server.
+        """Return a template for a payload, or None if workers should be forked from the fork server.
 
         Call `find_containers` first. `imported`: installed modules that workers had to import; an
         existing template imports them now.
@@ -214,7 +214,7 @@ class TemplateCache:
         if payload.manifest.stream[1] < LARGE_STREAM:
             return False
         if payload.runs:
-            self.reason = f"{payload.runs} is code of the program's own, which every worker has to call for itself"
+            self.reason = f"{payload.runs} is the program's own code, which every worker must run itself"
         else:
             self.reason = self._unfit.get("input", "") or self._unfit.get("modules", "")
         return not self.reason
@@ -253,7 +253,7 @@ class TemplateCache:
                 one.forget()
                 taken = large_containers.taken(one.container)
                 if taken is None:
-                    raise CannotStartError("the dataset was changed while its workers were started")
+                    raise CannotStartError("the dataset was modified while its workers were starting")
                 self._containers[number], stream = taken
             streams.append(stream)
         places, at = [], 0

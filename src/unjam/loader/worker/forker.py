@@ -43,7 +43,7 @@ class NotForked:
 
 
 class Forker:
-    """See the module docstring. `children`: exit status pipes by pid, kept across an exec."""
+    """Forks workers and reaps them. `children`: exit status pipes by pid, kept across an exec."""
 
     # exit after this many seconds without a child or a request; None: never
     idle: float | None = None
@@ -63,7 +63,7 @@ class Forker:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
-        """Fork and reap until the parent or the channel is gone, or we were idle too long."""
+        """Fork and reap until the parent or the channel is gone, or we have been idle too long."""
         poller = select.poll()
         poller.register(self._channel.fileno(), select.POLLIN)
         poller.register(self._wake, select.POLLIN)
@@ -116,8 +116,8 @@ class Forker:
                     os.write(pipe, str(os.waitstatus_to_exitcode(status)).encode())
                 os.close(pipe)
 
-    def _fork(self, envelope: Envelope, name: str, be: Callable[[int], None]) -> None:
-        """Fork a child that calls `be` with the first descriptor; answer with the result."""
+    def _fork(self, envelope: Envelope, name: str, run: Callable[[int], None]) -> None:
+        """Fork a child that calls `run` with the first descriptor; answer with the result."""
         read, write = os.pipe()
         me = os.getpid()
         try:
@@ -125,10 +125,10 @@ class Forker:
         except OSError as error:
             os.close(read)
             os.close(write)
-            self._answer(NotForked(f"{error.strerror} (the limit of processes or memory is reached)"))
+            self._answer(NotForked(f"{error.strerror} (the process or memory limit is reached)"))
             return
         if pid == 0:
-            self._child(me, envelope, (read, write), name, be)
+            self._child(me, envelope, (read, write), name, run)
         self._children[pid] = write
         fds = [read]
         if hasattr(os, "pidfd_open"):
@@ -139,7 +139,7 @@ class Forker:
             os.close(fd)
 
     def _child(
-        self, parent: int, envelope: Envelope, pipe: tuple[int, int], name: str, be: Callable[[int], None]
+        self, parent: int, envelope: Envelope, pipe: tuple[int, int], name: str, run: Callable[[int], None]
     ) -> None:
         code = 1
         try:
@@ -157,7 +157,7 @@ class Forker:
                 os.close(fd)
             name_process(name)
             # No gc.unfreeze(): a gc run over inherited objects would copy their pages into the child.
-            be(channel)
+            run(channel)
             code = 0
         except BaseException:  # noqa: BLE001 - the last frame of this process; the report goes to stderr
             import traceback  # noqa: PLC0415 - only for this report

@@ -43,9 +43,7 @@ class Preload:
 
 @dataclass(frozen=True, slots=True)
 class Preloaded:
-    """The server is ready to fork. It did not import the modules in `refused`."""
-
-    refused: tuple[str, ...]
+    """The server has imported what it can and is ready to fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +60,23 @@ def main(fd: int) -> None:
 
 
 class Server(Forker):
-    """See the module docstring."""
+    """The fork server's main loop and its requests."""
 
     def __init__(self, fd: int) -> None:
         state = json.loads(os.environ.pop(_STATE_VARIABLE, "{}"))
         super().__init__(fd, LANGUAGE, {int(pid): pipe for pid, pipe in state.get("children", {}).items()})
-        self._tried: set[str] = set(state.get("refused", ()))
+        # modules that start a thread on import
         self._refused: set[str] = set(state.get("refused", ()))
+        self._tried = set(self._refused)
         with _in_the_background():
-            from unjam.loader.worker import main as program  # noqa: PLC0415 - slow: take the socket first
+            from unjam.loader.worker import main as program  # noqa: PLC0415 - slow: open the socket first
 
             self._program = program
             program.warm_up()
         gc.freeze()
         if state:
             # We replaced a program that had not answered its request: answer it.
-            self._answer(Preloaded(tuple(sorted(self._refused))))
+            self._answer(Preloaded())
 
     def _obey(self, envelope: Envelope) -> None:
         match envelope.message:
@@ -101,7 +100,7 @@ class Server(Forker):
     def _preload(self, request: Preload) -> None:
         before = list(sys.path)
         sys.path[:] = request.path
-        # Libraries read it on import, as they did in the parent.
+        # libraries read these variables on import
         os.environ.update(request.environ)
         os.environ.update(NO_THREADS)
         try:
@@ -117,10 +116,10 @@ class Server(Forker):
         finally:
             sys.path[:] = before
         gc.freeze()
-        self._answer(Preloaded(tuple(sorted(self._refused))))
+        self._answer(Preloaded())
 
     def _is_refused(self, name: str) -> bool:
-        """Return whether a module, or a package around it, starts threads on import."""
+        """Return whether a module, or a package that contains it, starts threads on import."""
         if len(self._refused) >= MOST_STARTS:
             return True  # each restart takes seconds
         return any(name == one or name.startswith(one + ".") for one in self._refused)
@@ -136,7 +135,7 @@ class Server(Forker):
 
 @contextlib.contextmanager
 def _in_the_background() -> Iterator[None]:
-    """Lower our scheduling priority: the program that started the server goes on meanwhile."""
+    """Lower our scheduling priority, because the program that started us is running meanwhile."""
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except (AttributeError, OSError):

@@ -11,12 +11,12 @@ A template rebuilds:
 - the large containers of plain values (`large_containers`). They hold no code, so rebuilding them
   has no side effects.
 - the program's own modules and what they import, with the state that we send (`module_state`).
-- the whole worker input, if the rest of it is large too, and only if that runs none of the
-  program's own code: each worker needs its own of what a `__setstate__` opens or draws. If the
+- the whole worker input, if the rest of it is large too, and only if rebuilding runs none of the
+  program's own code: each worker needs its own copy of what a `__setstate__` opens or draws. If the
   rest is small, each worker rebuilds it.
 
-Afterwards there must be one thread, no child and no new descriptor. Otherwise the template reports
-why it is unfit and exits, and the parent asks for another one that does less. Finally the template
+Afterwards the template must have one thread, no child and no new descriptor. Otherwise it reports why
+it is unfit and exits, and the parent starts another one that does less. Finally the template
 makes its objects immortal (`uncounted`), so that workers can read them without copying pages.
 """
 
@@ -45,7 +45,7 @@ from unjam.system import memory
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """Descriptors that do not fit into the next frame."""
+    """Descriptors that did not fit into the next message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Rebuild:
     """What to rebuild.
 
     Descriptors: the large containers' memory if there are any, the resource tracker's if
-    `has_tracker`, the payload's, then those that the payload refers to.
+    `has_tracker`, the payload's, then those that the payload uses.
     containers: offset and length of each large container's stream. modules: to import.
     whole: rebuild the worker input too.
     """
@@ -69,14 +69,14 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """Import these too, because workers had to import them."""
+    """Import these modules too, because workers had to import them."""
 
     modules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The template can fork now, or `unfit` says why not.
+    """The template can fork now, unless `unfit` says why not.
 
     imported: installed modules that it had to import. seconds: how long it took.
     """
@@ -90,7 +90,7 @@ LANGUAGE = (More, Rebuild, Import, Rebuilt, Fork, Forked, NotForked)
 
 
 class Template(Forker):
-    """See NOTE [ Template ]."""
+    """A template process, see NOTE [ Template ]."""
 
     idle = TEMPLATE_IDLE.seconds
 
@@ -193,20 +193,20 @@ def _descriptors() -> set[tuple[int, int, int]]:
 
 
 def _unfit(before: set[tuple[int, int, int]], *, children: bool = False) -> str:
-    """Return why workers must not be forked from this process; empty if they may."""
+    """Return why it is unsafe to fork workers from this process; empty if it is safe."""
     if threads() > 1:
-        return "its modules, or rebuilding it, started a thread"
+        return "importing its modules or rebuilding it started a thread"
     new = _descriptors() - before
     if new:
         number = min(new)[0]
-        return f"its modules, or rebuilding it, opened something: {_name(number)}"
+        return f"importing its modules or rebuilding it opened {_name(number)}"
     if children:  # our workers are children too; we cannot tell them apart
         return ""
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
         return ""
-    return "its modules, or rebuilding it, started a process"
+    return "importing its modules or rebuilding it started a process"
 
 
 def _name(fd: int) -> str:
