@@ -1,4 +1,4 @@
-"""Group failures for an error message and for a table in the terminal."""
+"""Groups failures, for an error message and for `unjam errors`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from unjam.loader.incident import Incident
 from unjam.system.masking import without_secrets
@@ -61,12 +61,12 @@ class Group:
 
 
 class Groups:
-    """Counts incidents one at a time, so memory is bounded by the number of groups."""
+    """Counts incidents one at a time; memory is bounded by the number of groups."""
 
     def __init__(self, incidents: Iterable[Incident] = ()) -> None:
         self.incidents = 0
-        self.strange = 0  # lines that are not an incident
-        self.ungrouped = 0  # incidents without a group because there are too many groups
+        self.strange = 0  # lines that are not incidents
+        self.ungrouped = 0  # incidents in no group, because there are too many groups
         self._groups: dict[str, dict[str, Group]] = {what: {} for what in KINDS}
         for incident in incidents:
             self.add(incident)
@@ -101,7 +101,7 @@ def summary(incidents: Iterable[Incident]) -> list[str]:
         place = f", at {short(group.where.most_common(1)[0][0])}" if group.where else ""
         lines.append(f"  {group.count} x {group.name}{place}; samples {group.shown_samples}")
     if len(groups) > MOST_CAUSES:
-        lines.append(f"  and {len(groups) - MOST_CAUSES} causes more")
+        lines.append(f"  and {len(groups) - MOST_CAUSES} more causes")
     return lines
 
 
@@ -117,9 +117,9 @@ def read(path: str) -> Groups:
 
 
 def incidents(path: str) -> Iterator[Incident | None]:
-    """Yield the incident in each line of an error log; None for a line that is none."""
+    """Yield the incident of each line of an error log; None for a line that is not an incident."""
     if stat.S_ISFIFO(os.stat(path).st_mode) and not os.path.realpath(path).startswith("/proc/"):
-        raise OSError(errno.EINVAL, "it is a pipe", path)  # to open it would wait for somebody who writes
+        raise OSError(errno.EINVAL, "it is a pipe", path)  # opening it would wait for a writer
     with open(path, "rb") as file:
         if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is a device", path)
@@ -131,7 +131,7 @@ def incidents(path: str) -> Iterator[Incident | None]:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """Yield the lines that are not empty; None for one that is too long."""
+    """Yield the non-empty lines; None for a line that is too long."""
     while line := file.readline(MOST_LINE):
         if len(line) == MOST_LINE and not line.endswith(b"\n"):
             while (rest := file.readline(MOST_LINE)) and not rest.endswith(b"\n"):
@@ -141,9 +141,9 @@ def _lines(file: BinaryIO) -> Iterator[bytes | None]:
             yield line
 
 
-def as_json(found: Groups, version: str) -> dict[str, Any]:
-    """Return the groups as JSON data."""
-    return {
+def dumps(found: Groups, version: str) -> str:
+    """Return the groups as JSON text."""
+    data = {
         "schema": SCHEMA,
         "unjam": version,
         "incidents": found.incidents,
@@ -164,15 +164,11 @@ def as_json(found: Groups, version: str) -> dict[str, Any]:
             for what in KINDS
         },
     }
-
-
-def dumps(found: Groups, version: str) -> str:
-    """Return `as_json` as text."""
-    return json_text(as_json(found, version), indent=2)
+    return json_text(data, indent=2)
 
 
 def short(location: str) -> str:
-    """Return the location with a relative path if that is shorter."""
+    """Return the location, with a relative path if that is shorter."""
     file, _, line = location.rpartition(":")
     try:
         near = os.path.relpath(file)
@@ -211,7 +207,7 @@ def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
             table.add_column("line", overflow="fold", ratio=2)
         if kind != "sample":
             table.add_column("samples", overflow="fold", ratio=2)
-        table.add_column("done", no_wrap=True)
+        table.add_column("decision", no_wrap=True)
         table.add_column("last", no_wrap=True)
         for group in found.by(kind)[:20]:
             row = [str(group.count), printable_line(group.name)]
@@ -228,4 +224,4 @@ def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
     if found.strange:
         console.print(f"{found.strange} lines could not be read")
     if found.ungrouped:
-        console.print(f"{found.ungrouped} entries are counted in no group: there are more than {MOST_GROUPS:,} groups")
+        console.print(f"{found.ungrouped} entries are not in any group: there are more than {MOST_GROUPS:,} groups")

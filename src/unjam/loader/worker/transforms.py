@@ -1,4 +1,4 @@
-"""Time each transform of a dataset or a collate function that is made of callable parts.
+"""Times each transform of a dataset or collate function that consists of callable parts.
 
 NOTE [ Which parts are transforms ]
 
@@ -54,7 +54,7 @@ class _Running(threading.local):
         self.clocks: list[TransformClock] = []
 
 
-# class -> (its own `__call__`, or None if inherited; the loaders that time it)
+# class -> (its own `__call__`, or None if inherited; who times it)
 _wrapped: dict[type, tuple[Any, list[Transforms]]] = {}
 
 
@@ -63,7 +63,7 @@ class Transforms:
 
     def __init__(self, roots: dict[str, Any]) -> None:
         self.clocks: dict[int, TransformClock] = {}
-        self._kept: list[Any] = []  # keeps the objects alive, so that each id stays unique
+        self._timed_objects: list[Any] = []  # keeps them alive, so that each id stays unique
         self._running = _Running()
         self._seen: set[int] = set()
         for name, root in roots.items():
@@ -92,14 +92,14 @@ class Transforms:
                 if original is None:
                     delattr(kind, "__call__")
                 else:
-                    setattr(kind, "__call__", original)  # noqa: B010 - a class of the user's
+                    setattr(kind, "__call__", original)  # noqa: B010 - a user's class
         self.clocks.clear()
 
     def measure(self, clock: TransformClock, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call, and add the time to `clock`."""
         running = self._running
         if clock in running.clocks:
-            return call(*args, **kwargs)  # super().__call__(): its time is already counted
+            return call(*args, **kwargs)  # super().__call__(): the outer call already counts its time
         running.clocks.append(clock)
         running.inside.append(0)
         began = time.perf_counter_ns()
@@ -133,7 +133,7 @@ class Transforms:
             return
         if hasattr(kind, "__call__") and not _is_data(kind):  # noqa: B004 - the class: an object may fake attributes
             if id(one) not in self.clocks and self._wrap(kind):
-                self._kept.append(one)
+                self._timed_objects.append(one)
                 self.clocks[id(one)] = TransformClock(path, kind.__name__)
             self._walk(one, path, depth + 1)
         elif _is_data(kind) or issubclass(kind, (list, tuple, dict)):
@@ -151,7 +151,7 @@ class Transforms:
         own = vars(kind).get("__call__")
         users = [self]
         try:
-            setattr(kind, "__call__", _timed(call, users))  # noqa: B010 - a class of the user's
+            setattr(kind, "__call__", _timed(call, users))  # noqa: B010 - a user's class
         except Exception:  # noqa: BLE001 - a user's metaclass may raise
             return False
         _wrapped[kind] = (own, users)
@@ -171,7 +171,7 @@ def _timed(call: Any, users: list[Transforms]) -> Callable[..., Any]:
 
 
 def _children(holder: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object holds, each with the text that leads to it."""
+    """Yield what an object holds, each with the text that leads from the object to it."""
     if not isinstance(holder, (dict, list, tuple)):
         for step, value, *_ in attributes(holder, MOST_ELEMENTS, slots=False):
             # torch keeps submodules in the dict `_modules`; leave that name out of the path.
@@ -185,6 +185,6 @@ def _children(holder: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_data(kind: type) -> bool:
-    """Return whether objects of a class give samples, e.g. a dataset inside a dataset."""
+    """Return whether objects of a class yield samples, e.g. a dataset inside a dataset."""
     container = issubclass(kind, (list, tuple, dict))
     return hasattr(kind, "__getitem__") and not container and not hasattr(kind, "__call__")  # noqa: B004 - as above
