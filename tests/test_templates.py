@@ -19,9 +19,9 @@ import torch
 import unjam
 from support import python, wait_until
 from unjam.loader.pool import fork_server, templates
-from unjam.loader.ship import large_containers, uncounted
+from unjam.loader.ship import immortal, large_containers
 
-N = large_containers.FEWEST + 50
+N = large_containers.MIN_ITEMS + 50
 
 
 class Plain:
@@ -125,7 +125,7 @@ def test_what_the_program_changes_is_seen(change):
 
 def test_nothing_has_changed_if_nothing_has_changed():
     items = dicts()
-    one, _ = large_containers.taken(items)
+    one, _ = large_containers.snapshot(items)
     gc.collect()
     assert one.unchanged()
     items[5]["path"], items[6]["path"] = items[6]["path"], items[5]["path"]
@@ -190,9 +190,9 @@ def test_a_worker_that_writes_has_its_own():
 def test_what_holds_objects_goes_with_the_rest():
     items = [*dicts(), torch.ones(2), np.zeros(3)]
     dataset = Plain(items)
-    assert large_containers.taken(items) is None
+    assert large_containers.snapshot(items) is None
     assert load(loader_of(dataset))[2]["item"] == items[2]
-    assert large_containers.taken([bytearray(3)] * N) is None, "it can be changed and has no version"
+    assert large_containers.snapshot([bytearray(3)] * N) is None, "it can be changed and has no version"
 
 
 # -- the whole cargo ---------------------------------------------------------------------------------------------------------
@@ -522,12 +522,12 @@ def test_a_forked_process_uses_its_own():
 
 def test_nothing_breaks_where_objects_are_always_counted():
     code = (
-        "from unjam.loader.ship import uncounted\n"
+        "from unjam.loader.ship import immortal\n"
         "import sys, gc\n"
         "class Data: pass\n"
         "data = Data(); data.items = [{'a': [str(n), n + 1000, n / 7], 'b': (n, {n})} for n in range(5000)]; data.self = data\n"
-        "count = uncounted.never_count([data])\n"
-        "assert bool(count) == uncounted.supported(), count\n"
+        "count = immortal.make_immortal([data])\n"
+        "assert bool(count) == immortal.supported(), count\n"
         "if count:\n"
         "    one = data.items[7]\n"
         "    before = [sys.getrefcount(x) for x in (one, one['a'], one['a'][0], one['b'])]\n"
@@ -541,7 +541,7 @@ def test_nothing_breaks_where_objects_are_always_counted():
     )
     done = python(["-c", code])
     assert done.returncode == 0, done.stderr
-    assert uncounted.supported() == (sys.version_info >= (3, 12))
+    assert immortal.supported() == (sys.version_info >= (3, 12))
 
 
 class Reads(Plain):
@@ -559,7 +559,7 @@ class Reads(Plain):
 
 
 @pytest.mark.skipif(
-    not uncounted.supported(), reason="objects are always counted before Python 3.12: run the suite there"
+    not immortal.supported(), reason="objects are always counted before Python 3.12: run the suite there"
 )
 def test_reading_copies_nothing():
     items = [{"path": f"{n:020d}.jpg", "box": [n + 1000, n + 2000], "more": (str(n), n / 3)} for n in range(100_000)]

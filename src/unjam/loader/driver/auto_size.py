@@ -216,7 +216,8 @@ class AutoSizer:
             search.settled,
             search.why,
             tuple(
-                AutoStep(s.batches, s.setting.workers, s.setting.depth, s.rate, s.waited, s.verdict) for s in search.steps
+                AutoStep(s.batches, s.setting.workers, s.setting.depth, s.rate, s.waited, s.verdict)
+                for s in search.steps
             ),
         )
 

@@ -133,10 +133,10 @@ class TemplateCache:
             if one is None or not one.unchanged():
                 if one is not None:
                     one.forget()
-                taken = large_containers.taken(container)
-                if taken is None:
+                snapshot = large_containers.snapshot(container)
+                if snapshot is None:
                     continue
-                one, self._streams[id(container)] = taken
+                one, self._streams[id(container)] = snapshot
             self._containers.append(one)
         return {id(one.container): number for number, one in enumerate(self._containers)}
 
@@ -251,10 +251,10 @@ class TemplateCache:
             stream = self._streams.get(id(one.container))
             if stream is None:  # the template that had it is gone
                 one.forget()
-                taken = large_containers.taken(one.container)
-                if taken is None:
+                snapshot = large_containers.snapshot(one.container)
+                if snapshot is None:
                     raise CannotStartError("the dataset was modified while its workers were starting")
-                self._containers[number], stream = taken
+                self._containers[number], stream = snapshot
             streams.append(stream)
         places, at = [], 0
         for stream in streams:

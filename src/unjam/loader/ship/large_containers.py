@@ -1,4 +1,4 @@
-"""Large containers of plain values that a dataset holds.
+"""Finds large containers of plain values in a dataset, and tells whether they have changed.
 
 NOTE [ Large containers ]
 
@@ -6,12 +6,12 @@ Millions of strings, numbers and dicts take seconds to pickle. Between two epoch
 always unchanged, and we can prove that without reading every value. A dict has a version that
 changes with each write, and a list or set is unchanged while it holds the same objects. So for
 each container that we sent, this process keeps the dicts with their versions, and the lists and
-sets with their items. Holding references also keeps the addresses from being reused. Immutable
-values need no check.
+sets with their items. Our references also prevent the addresses from being reused. Immutable values
+need no check.
 
-A large container is sent separately from the object that holds it. An object inside it that is also
-referenced from outside would become two objects in the worker. So a container with such an object
-does not count as a large container: it is sent with the rest.
+We send a large container separately from the object that holds it. An object inside it that is also
+referenced from outside would become two objects in the worker. So we send a container with such an
+object together with the rest, not as a large container.
 """
 
 from __future__ import annotations
@@ -22,35 +22,29 @@ import io
 import itertools
 import pickle
 import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from unjam.loader.ship.immortal import known_layout
 from unjam.shared.share import locations
 from unjam.system.memory import same_bytes
 
-# Containers with fewer items aren't worth separate handling.
-FEWEST = 10_000
+# Smaller containers aren't worth separate handling.
+MIN_ITEMS = 10_000
 _MUTABLE = (list, set)
+_INSIDE = frozenset({list, dict, tuple, set, frozenset})
 _CHUNK = 50_000
-LONG = 1000
+LONG_LIST = 1000
 # offset of a dict's version: after reference count, type and number of items
 _VERSION_AT = 24
 
 
 def supported() -> bool:
     """Return whether dicts of this interpreter have versions that we can read."""
-    return (
-        sys.implementation.name == "cpython"
-        and sys.version_info < (3, 14)
-        and ctypes.sizeof(ctypes.c_void_p) == 8
-        and not sysconfig.get_config_var("Py_GIL_DISABLED")
-        and not hasattr(sys, "gettotalrefcount")
-        and _versions_change()
-    )
+    return sys.version_info < (3, 14) and known_layout() and _versions_change()
 
 
 class _NotPlain(Exception):
@@ -66,11 +60,11 @@ class _ContainerPickler(pickle.Pickler):
 
 @dataclass(slots=True, eq=False)
 class LargeContainer:
-    """One container as it was when it was sent. See NOTE [ Large containers ]."""
+    """One container, with what shows whether it has changed since it was sent."""
 
     container: Any
     dicts: list[dict[Any, Any]] = field(default_factory=list)
-    # addresses of the dicts and their versions; addresses of the lists and sets
+    # addresses and versions of the dicts; addresses of the lists and sets
     places: Any = None
     versions: Any = None
     lists: list[Any] = field(default_factory=list)
@@ -80,7 +74,7 @@ class LargeContainer:
     held: list[Any] = field(default_factory=list)
 
     def forget(self) -> None:
-        """Drop our references, so that `taken` does not count them as references from outside."""
+        """Drop our references, so that `snapshot` does not count them as references from outside."""
         self.dicts, self.places, self.versions = [], None, None
         self.lists, self.list_places, self.held, self.counts = [], None, [], ()
 
@@ -114,7 +108,7 @@ class LargeContainer:
         return at == len(self.held)
 
 
-def taken(container: Any) -> tuple[LargeContainer, bytes] | None:
+def snapshot(container: Any) -> tuple[LargeContainer, bytes] | None:
     """Return the container as a `LargeContainer` with its stream; None if it is not suitable."""
     file = io.BytesIO()
     try:
@@ -128,8 +122,9 @@ def taken(container: Any) -> tuple[LargeContainer, bytes] | None:
         dicts = [one for one in level if type(one) is dict]
         large.dicts += dicts
         large.lists += [one for one in level if type(one) in _MUTABLE]
-        inner = itertools.chain(itertools.chain.from_iterable(map(dict.values, dicts)), *_others(level))
-        level = [one for one in inner if type(one) in _INSIDE]
+        others = (one for one in level if type(one) is not dict)
+        parts = itertools.chain.from_iterable(itertools.chain(map(dict.values, dicts), others))
+        level = [one for one in parts if type(one) in _INSIDE]
         del dicts
     if large.lists:
         large.list_places = _places(large.lists)
@@ -148,7 +143,7 @@ def _in_chunks(lists: list[Any]) -> Iterator[list[Any]]:
     """Yield long lists one at a time and the others in chunks; always in the same order."""
     short: list[Any] = []
     for one in lists:
-        if len(one) >= LONG and type(one) is list:
+        if len(one) >= LONG_LIST and type(one) is list:
             yield [one]
             continue
         short.append(one)
@@ -159,20 +154,13 @@ def _in_chunks(lists: list[Any]) -> Iterator[list[Any]]:
         yield short
 
 
-_INSIDE = frozenset({list, dict, tuple, set, frozenset})
-
-
-def _others(level: list[Any]) -> Iterator[Any]:
-    return (one for one in level if type(one) is not dict)
-
-
 def find(root: Any) -> list[Any]:
-    """Return the containers below an object that may be large containers, each once."""
+    """Return the containers in an object that may be large containers, each once."""
     if not supported():
         return []
     found: dict[int, Any] = {}
     for part in locations(root):
-        if type(part.value) in (list, dict, tuple) and len(part.value) >= FEWEST:
+        if type(part.value) in (list, dict, tuple) and len(part.value) >= MIN_ITEMS:
             found.setdefault(id(part.value), part.value)
     return list(found.values())
 

@@ -1,4 +1,4 @@
-"""Find the modules that a dataset's code can reach, starting from its classes and functions.
+"""Finds the modules that a dataset's code can reach, starting from its classes and functions.
 
 We only inspect and never import. A module's variables name the modules, classes and functions it
 uses, and the code of its functions names what they import when they run. Finding too many modules
@@ -28,7 +28,7 @@ MOST_ITEMS = 200
 
 @dataclass(slots=True)
 class Reached:
-    """The user's modules that were reached, and the names of the installed ones."""
+    """The user's modules that were reached, and the names of the installed modules."""
 
     own: dict[str, types.ModuleType] = field(default_factory=dict)
     installed: set[str] = field(default_factory=set)
@@ -56,7 +56,7 @@ def reach(roots: Iterable[str]) -> Reached:
 
 
 def installed_in_use() -> dict[str, types.ModuleType]:
-    """Return the installed modules that the program's modules have in a variable.
+    """Return the installed modules that variables of the program's modules refer to.
 
     Code needs such a variable to set a flag of an installed module.
     """
@@ -140,7 +140,7 @@ def is_installed_module(module: Any) -> bool:
 
 def file_of(module: Any) -> str:
     """Return the file of a module, without running the module's own code."""
-    # Use the type: isinstance reads __class__ of the object, and some objects then warn.
+    # not isinstance: it reads `__class__` of the object, and some objects then warn
     if not issubclass(type(module), types.ModuleType):
         return ""
     path = vars(module).get("__file__")  # not getattr: a module's __getattr__ may run code

@@ -1,4 +1,4 @@
-"""Apply the program's warning filters in a worker that was not forked from it.
+"""Applies the program's warning filters in a worker that was not forked from it.
 
 A filter names a warning class, which may belong to a package that the dataset never needs.
 Lightning, for example, adds such filters and takes seconds to import. Code cannot raise a warning
@@ -8,6 +8,7 @@ whose class is not imported, so we add such a filter only when its module is imp
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 import warnings
@@ -29,9 +30,9 @@ class Pattern:
     @classmethod
     def of(cls, found: Any) -> Pattern | None:
         """Return the pattern of a filter field; None: anything matches."""
-        if found is None or isinstance(found, str):
-            return None if found is None else cls(found)
-        return cls(found.pattern, found.flags)
+        if found is None:
+            return None
+        return cls(found) if isinstance(found, str) else cls(found.pattern, found.flags)
 
     def value(self) -> Any:
         """Return the value for a filter field."""
@@ -79,10 +80,10 @@ def use(wanted: list[Filter]) -> None:
     warnings.filters[:] = entries.values()  # type: ignore[index] # typeshed calls it a Sequence; it is a list
     for place, one in enumerate(wanted):
         if place not in entries and one.module_of not in sys.modules:
-            after_import(one.module_of, lambda module, at=place: _add(module, wanted, entries, at))  # type: ignore[misc] # a lambda's default
+            after_import(one.module_of, functools.partial(_add, wanted, entries, place))
 
 
-def _add(_: ModuleType, wanted: list[Filter], entries: dict[int, Any], place: int) -> None:
+def _add(wanted: list[Filter], entries: dict[int, Any], place: int, _: ModuleType) -> None:
     """Insert a filter before the first filter that follows it in the program."""
     with contextlib.suppress(KeyError, AttributeError):
         entries[place] = wanted[place].entry()

@@ -17,7 +17,7 @@ A template rebuilds:
 
 Afterwards the template must have one thread, no child and no new descriptor. Otherwise it reports why
 it is unfit and exits, and the parent starts another one that does less. Finally the template
-makes its objects immortal (`uncounted`), so that workers can read them without copying pages.
+makes its objects immortal (`immortal`), so that workers can read them without copying pages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unjam.deadlines import TEMPLATE_IDLE
-from unjam.loader.ship import shipping, uncounted
+from unjam.loader.ship import immortal, shipping
 from unjam.loader.ship.process_state import ProcessState, use_tracker
 from unjam.loader.ship.reachable_modules import is_installed_module
 from unjam.loader.transport.channel import Envelope
@@ -130,7 +130,7 @@ class Template(Forker):
         gc.enable()
         if not unfit:
             gc.freeze()
-            uncounted.never_count([*shipping.containers, self._worker_input])
+            immortal.make_immortal([*shipping.containers, self._worker_input])
         loaded = list(sys.modules.items())
         imported = tuple(name for name, module in loaded if name not in modules and is_installed_module(module))
         self._answer(Rebuilt(unfit, imported, time.monotonic() - began))

@@ -1,17 +1,17 @@
-"""Make plain objects immortal, so that forked processes can read them without copying them.
+"""Makes plain objects immortal, so that forked processes can read them without copying them.
 
-Reading a Python object writes its reference count, so the kernel copies its page into the process
-that reads. Since Python 3.12 the count of an object with the same reference count as `None` never
-changes. A template sets that count on every plain object it holds. These objects are then never
+Reading a Python object writes its reference count, so the kernel copies its memory page for the process
+that reads. Since Python 3.12, an object with the same reference count as `None` is immortal: its count
+never changes. A template sets that count on every plain object it holds. These objects are then never
 freed, which is fine in a template.
 
 NOTE [ Reading counts ]
 
 An object's address is its `id`. Its count lies at the start, its type after the count. We read and
 write millions of them with numpy, through a view of the address range that a chunk spans, and touch
-nothing in between. The count tells which objects were visited. We read the number to write from
-`None`. We do nothing on other interpreters, on builds with reference tracing, and on builds without
-a global lock, whose counts lie elsewhere.
+nothing in between. The count shows which objects were visited. We read the value to write from `None`.
+We do nothing on other interpreters, on builds with reference tracing, and on free-threaded builds, whose
+counts lie elsewhere.
 """
 
 from __future__ import annotations
@@ -35,23 +35,26 @@ _COUNT_BYTES, _TYPE_AT = 4, 8
 _CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
-def supported() -> bool:
-    """Return whether this interpreter has immortal objects, in the memory layout we know."""
+def known_layout() -> bool:
+    """Return whether objects of this interpreter have the memory layout we know."""
     return (
         sys.implementation.name == "cpython"
-        and sys.version_info >= (3, 12)
         and ctypes.sizeof(ctypes.c_void_p) == 8
         and sys.byteorder == "little"
         and not sysconfig.get_config_var("Py_GIL_DISABLED")
         and not hasattr(sys, "gettotalrefcount")
-        and _immortal_count() >= 1 << 31
     )
 
 
-def never_count(roots: Iterable[Any]) -> int:
+def supported() -> bool:
+    """Return whether this interpreter has immortal objects, in the memory layout we know."""
+    return sys.version_info >= (3, 12) and known_layout() and _immortal_count() >= 1 << 31
+
+
+def make_immortal(roots: Iterable[Any]) -> int:
     """Make every plain object below `roots` immortal; return how many there were.
 
-    We visit the attributes of other objects too, but leave the objects themselves counted.
+    We visit the attributes of other objects too, but leave those objects mortal.
     """
     if not supported():
         return 0
@@ -91,7 +94,7 @@ def _types(words: Any, places: Any) -> Any:
 
 
 def _parts(chunk: list[Any]) -> list[Any]:
-    """Return what containers hold.
+    """Return the objects in containers.
 
     gc.get_referents omits the keys of a dict with only str keys, so we add dict keys, each once.
     """
