@@ -20,13 +20,13 @@ class ElasticSampler(Sampler[Any]):
     All ranks use the same order of all samples, determined by `seed` and the epoch. A rank takes every
     `num_replicas`-th sample. The state is the epoch and the number of samples that all ranks together have consumed,
     so a run that resumes with a different number of ranks neither loses nor repeats a sample of the rest of the epoch.
-    At the end of the epoch, all ranks get the same number of samples: missing ones are filled up with the epoch's
-    first samples, as `DistributedSampler` does; with `drop_last`, surplus ones are left out.
+    All ranks get the same number of samples: if the rest does not divide evenly, samples from the start of the epoch
+    are repeated, as `DistributedSampler` does; with `drop_last`, the surplus is left out.
 
     source: a dataset, or another sampler (weighted, grouped by length, ...) that determines the order for all ranks.
         It is iterated once per epoch, with seeded generators, and may have `set_epoch`.
 
-    The state is part of the loader's (`loader.state_dict()`). Every rank may load the state of rank 0, if all ranks
+    Its state is saved and loaded with its loader (`loader.state_dict()`). Every rank may load the state of rank 0, if all ranks
     take the same number of steps.
     """
 

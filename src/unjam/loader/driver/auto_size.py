@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
+import types
 import weakref
 from array import array
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from typing import Any
 from unjam.loader.driver.times import TAIL
 from unjam.loader.engine.size_search import WORTH, Limits, Setting, SizeSearch, Window
 from unjam.loader.pool.protocol import Facts, Pool
+from unjam.loader.ship.reachable_modules import nested_codes
 from unjam.loader.transport.status_page import Stage
 from unjam.statistics import Auto, AutoStep
 from unjam.system import limits as allowance
@@ -309,11 +311,5 @@ def _uses_worker_info(thing: Any) -> bool:
     for kind in type(thing).__mro__:
         if not kind.__module__.startswith(("builtins", "typing", "abc", "torch.utils.data.dataset")):
             codes += [getattr(value, "__code__", None) for value in vars(kind).values()]
-    while codes:
-        code = codes.pop()
-        if code is None:
-            continue
-        if any("worker_info" in name for name in code.co_names):
-            return True
-        codes += [const for const in code.co_consts if hasattr(const, "co_names")]
-    return False
+    found = [one for code in codes if isinstance(code, types.CodeType) for one in nested_codes(code)]
+    return any("worker_info" in name for code in found for name in code.co_names)

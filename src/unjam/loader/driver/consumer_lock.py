@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 from unjam.deadlines import LOOK_AGAIN
 
@@ -19,7 +20,7 @@ class ConsumerLock:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock: Any = threading.RLock()
         self._inside: FrameType | None = None
 
     @property
@@ -48,7 +49,7 @@ class ConsumerLock:
 
     def enter_to_close(self, seconds: float) -> bool:
         """Acquire the lock for shutdown, without recording a frame. Return False on timeout."""
-        return self._lock.acquire(timeout=seconds)
+        return bool(self._lock.acquire(timeout=seconds))
 
     def check_idle(self) -> None:
         """Raise if this thread is inside a request: in `on_error` or in a sampler."""
@@ -56,4 +57,4 @@ class ConsumerLock:
             raise RuntimeError("the loader was asked for a batch while it was making one (in on_error or a sampler)")
 
     def _owned(self) -> bool:
-        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return] # noqa: SLF001 - as Condition does
+        return bool(self._lock._is_owned())  # noqa: SLF001 - as threading.Condition does

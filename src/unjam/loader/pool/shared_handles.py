@@ -22,7 +22,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from unjam.loader.ship.reachable_modules import file_of
+from unjam.loader.ship.reachable_modules import file_of, nested_codes
+from unjam.loader.worker.exceptions import type_name
 from unjam.loader.worker.spec import WorkerInput
 from unjam.shared.per_worker import PerWorker
 from unjam.system.file_owner import is_installed, is_ours
@@ -98,7 +99,7 @@ def shared_handles(worker_input: WorkerInput, pickled: Collection[int] | None = 
                 descriptors.add(descriptor)
             path, made = part.name or (part.step, kind)
             if what and (path not in found or found[path].kind == "native"):
-                found[path] = SharedHandle(path, _type_name(made), what)
+                found[path] = SharedHandle(path, type_name(made), what)
     return list(found.values())
 
 
@@ -133,10 +134,7 @@ def _defaults(function: types.FunctionType) -> Iterator[Held]:
 
 def _globals(function: types.FunctionType) -> Iterator[Held]:
     """Yield the module variables that a function of the program uses."""
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        codes += [one for one in code.co_consts if type(one) is types.CodeType]
+    for code in nested_codes(function.__code__):
         for name in code.co_names:
             value = function.__globals__.get(name)
             if not issubclass(type(value), _PLAIN) and not callable(value):
@@ -145,10 +143,6 @@ def _globals(function: types.FunctionType) -> Iterator[Held]:
 
 def _package(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
-
-
-def _type_name(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _is_of_a_library(kind: type) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unjam.loader.ship.reachable_modules import MAIN
+from unjam.loader.ship.reachable_modules import MAIN, nested_codes
 from unjam.loader.ship.shared_maps import SharedMaps
 from unjam.system import object_graph
 
@@ -135,13 +135,7 @@ def _function_parts(function: types.FunctionType) -> Iterator[tuple[str, object]
     for place, value in enumerate(function.__defaults__ or ()):
         yield f" -> default argument {place}", value
     if function.__module__ in MAIN:
-        for name in _global_names(function.__code__):
-            if name in function.__globals__:
-                yield f" -> global {name!r}", function.__globals__[name]
-
-
-def _global_names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _global_names(constant)
+        for code in nested_codes(function.__code__):
+            for name in code.co_names:
+                if name in function.__globals__:
+                    yield f" -> global {name!r}", function.__globals__[name]

@@ -12,13 +12,19 @@ import sys
 import warnings
 from dataclasses import dataclass, field, replace
 from multiprocessing import process, resource_tracker
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from unjam.loader.ship import warning_filters
 from unjam.system import torch_private
+
+
+Style = Literal["%", "{", "$"]
+# parts of the standard library and torch that type checkers do not know
+_multiprocessing_tracker: Any = resource_tracker
+_deterministic: Any = torch.utils.deterministic
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class HandlerPlan:
     level: int
     pattern: str | None
     dates: str | None
-    style: str
+    style: Style
     is_file: bool
 
 
@@ -105,13 +111,13 @@ def tracker_fd() -> int | None:
 
     A worker needs the parent's: its own tracker would unlink shared segments when the worker ends.
     """
-    fd: int | None = resource_tracker._resource_tracker._fd  # type: ignore[attr-defined] # noqa: SLF001 - no public access
+    fd: int | None = _multiprocessing_tracker._resource_tracker._fd  # noqa: SLF001 - no public access
     return fd
 
 
 def use_tracker(fd: int) -> None:
     """Use the parent's resource tracker."""
-    resource_tracker._resource_tracker._fd = fd  # type: ignore[attr-defined] # noqa: SLF001 - as multiprocessing does
+    _multiprocessing_tracker._resource_tracker._fd = fd  # noqa: SLF001 - as multiprocessing does
 
 
 def _become_child(worker: int, state: ProcessState) -> None:
@@ -155,7 +161,7 @@ def _log_levels() -> dict[str, int]:
     return loggers
 
 
-_STYLES: dict[type, str] = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.StringTemplateStyle: "$"}
+_STYLES: dict[type, Style] = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.StringTemplateStyle: "$"}
 
 
 def _log_handlers() -> list[HandlerPlan]:
@@ -187,7 +193,7 @@ def _settle_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
         else:
             handler = logging.StreamHandler(getattr(sys, plan.target))
         handler.setLevel(plan.level)
-        handler.setFormatter(logging.Formatter(plan.pattern, plan.dates, plan.style))  # type: ignore[arg-type] # one of three
+        handler.setFormatter(logging.Formatter(plan.pattern, plan.dates, plan.style))
         logging.getLogger().addHandler(handler)
         _handlers.append(handler)
     for name, level in levels.items():
@@ -202,7 +208,7 @@ def _torch_flags() -> dict[str, Any]:
         "dtype": torch.get_default_dtype(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "fill": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined] # a module that is also a class
+        "fill": _deterministic.fill_uninitialized_memory,
         "precision": torch.get_float32_matmul_precision(),
         "grad": torch.is_grad_enabled(),
         "sharing": torch.multiprocessing.get_sharing_strategy(),
@@ -220,7 +226,7 @@ def _settle_torch(flags: dict[str, Any]) -> None:
     if changed.keys() & {"deterministic", "warn_only"}:
         torch_private.set_deterministic(flags["deterministic"], warn_only=flags["warn_only"])
     if "fill" in changed:
-        torch.utils.deterministic.fill_uninitialized_memory = flags["fill"]  # type: ignore[attr-defined] # as above
+        _deterministic.fill_uninitialized_memory = flags["fill"]
     if "precision" in changed:
         torch.set_float32_matmul_precision(flags["precision"])
     if "grad" in changed:

@@ -76,25 +76,28 @@ def _submodules(module: types.ModuleType) -> dict[str, types.ModuleType]:
     return {str(value.__name__): value for value in inner if str(value.__name__).startswith(prefix)}
 
 
-def imports_of(code: types.CodeType, package: str) -> Iterator[str]:
-    """Yield the loaded modules that code names: in its imports, or in strings it may look up."""
-    words = (*code.co_names, *(c for c in code.co_consts if isinstance(c, str) and len(c) < 100))
-    for word in words:
-        if word in sys.modules:
-            yield word
-        if package and f"{package}.{word}" in sys.modules:
-            yield f"{package}.{word}"
+def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code object and all code objects inside it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from imports_of(constant, package)
+            yield from nested_codes(constant)
+
+
+def imports_of(code: types.CodeType, package: str) -> Iterator[str]:
+    """Yield the loaded modules that code names: in its imports, or in strings that it may look up."""
+    for one in nested_codes(code):
+        for word in (*one.co_names, *(c for c in one.co_consts if isinstance(c, str) and len(c) < 100)):
+            if word in sys.modules:
+                yield word
+            if package and f"{package}.{word}" in sys.modules:
+                yield f"{package}.{word}"
 
 
 def uses_globals(code: types.CodeType, space: Mapping[str, Any]) -> bool:
     """Return whether code, or code nested in it, uses variables of its module; `space` has them."""
-    for step in dis.get_instructions(code):
-        if step.opname in _WRITES or (step.opname == "LOAD_GLOBAL" and step.argval in space):
-            return True
-    return any(uses_globals(inner, space) for inner in code.co_consts if isinstance(inner, types.CodeType))
+    steps = (step for one in nested_codes(code) for step in dis.get_instructions(one))
+    return any(step.opname in _WRITES or (step.opname == "LOAD_GLOBAL" and step.argval in space) for step in steps)
 
 
 # methods of an object's class that pickle may call when it rebuilds the object

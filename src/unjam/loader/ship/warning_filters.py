@@ -20,6 +20,9 @@ from unjam.loader.ship.reachable_modules import MAIN
 from unjam.system.import_hook import after_import
 
 
+_warnings: Any = warnings  # type checkers call `filters` a Sequence, but it is a list
+
+
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """A regular expression, or the plain text that Python's own filters use."""
@@ -77,7 +80,7 @@ def use(wanted: list[Filter]) -> None:
     for place, one in enumerate(wanted):
         with contextlib.suppress(KeyError, AttributeError):
             entries[place] = one.entry()
-    warnings.filters[:] = entries.values()  # type: ignore[index] # typeshed calls it a Sequence; it is a list
+    _warnings.filters[:] = entries.values()
     for place, one in enumerate(wanted):
         if place not in entries and one.module_of not in sys.modules:
             after_import(one.module_of, functools.partial(_add, wanted, entries, place))
@@ -87,8 +90,8 @@ def _add(wanted: list[Filter], entries: dict[int, Any], place: int, _: ModuleTyp
     """Insert a filter before the first filter that follows it in the program."""
     with contextlib.suppress(KeyError, AttributeError):
         entries[place] = wanted[place].entry()
-        rules: Any = warnings.filters
+        rules = _warnings.filters
         after = [entries[at] for at in sorted(entries) if at > place]
         next_one = next((at for at, rule in enumerate(rules) if any(rule is one for one in after)), len(rules))
         rules.insert(next_one, entries[place])
-        warnings._filters_mutated()  # type: ignore[attr-defined] # noqa: SLF001 - as all functions of `warnings` do
+        _warnings._filters_mutated()  # noqa: SLF001 - as all functions of `warnings` do
