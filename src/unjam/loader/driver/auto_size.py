@@ -5,6 +5,7 @@ One sizer lives as long as its loader, through all epochs. A window never spans 
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import sys
@@ -71,7 +72,7 @@ class AutoSizer:
     """
 
     def __init__(self, *, live: bool, start: int, depth: int | None, single: bool = False) -> None:
-        self._settings = (live, start, depth, single)
+        self._copy = functools.partial(AutoSizer, live=live, start=start, depth=depth, single=single)
         self._live = live
         self._single = single
         limits = _limits()
@@ -87,7 +88,7 @@ class AutoSizer:
 
     def __reduce__(self) -> Any:
         # a copy of a loader measures again
-        return _new_sizer, self._settings
+        return self._copy, ()
 
     @property
     def setting(self) -> Setting:
@@ -254,10 +255,6 @@ def _median_seconds(stamps: list[bytes]) -> float:
         last = max(1, len(words) - TAIL)
         took += [words[at + 1] - words[at] for at in range(last)]
     return statistics.median(took) / 1e9 if took else math.nan
-
-
-def _new_sizer(live: bool, start: int, depth: int | None, single: bool) -> AutoSizer:  # noqa: FBT001 - from __reduce__
-    return AutoSizer(live=live, start=start, depth=depth, single=single)
 
 
 def _limits() -> Limits:

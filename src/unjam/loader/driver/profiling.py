@@ -42,9 +42,6 @@ class Profiler:
         self._looks = 0
         self._stop = threading.Event()
 
-    def __reduce__(self) -> Any:
-        return Profiler, ()
-
     def add(self, taken: bytes) -> None:
         """Add what a worker measured while it made a batch."""
         self._add_transforms(pickle.loads(taken))

@@ -102,9 +102,6 @@ class ServedProcess:
 class Launcher(Protocol):
     """A way to start workers."""
 
-    # whether workers inherit the dataset from this process's memory, because they are forked
-    inherits: bool
-
     def launch(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
         """Start these workers in parallel; return each one's process and our end of its channel."""
 
@@ -114,8 +111,6 @@ class ServerLauncher:
 
     `template`: returns the template, a new one if it is gone; None to use the server itself.
     """
-
-    inherits = False
 
     def __init__(self, template: Callable[[], ForkClient] | None = None) -> None:
         self._template = template
@@ -148,12 +143,14 @@ class ServerLauncher:
 
 
 class ContextLauncher:
-    """Starts workers with a multiprocessing context, the user's or `fork`."""
+    """Starts workers with a multiprocessing context, the user's or `fork`.
+
+    `worker_input`: for forked workers, which inherit it from this process's memory.
+    """
 
     def __init__(self, context: Any, worker_input: WorkerInput | None) -> None:
         self._context = context
         self._worker_input = worker_input
-        self.inherits = worker_input is not None
 
     def launch(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
         """Start these workers one after another."""
@@ -164,7 +161,13 @@ class ContextLauncher:
             try:
                 process = self._context.Process(
                     target=_enter,
-                    args=(theirs, mine if self.inherits else None, self._worker_input, os.getpid(), by_main_thread),
+                    args=(
+                        theirs,
+                        None if self._worker_input is None else mine,
+                        self._worker_input,
+                        os.getpid(),
+                        by_main_thread,
+                    ),
                     daemon=True,
                 )
                 process.start()

@@ -31,7 +31,6 @@ _CONTAINERS = (list, dict, tuple, set, frozenset)
 _LEAVES = (str, bytes, int, float, complex, bool, type(None), bytearray)
 # objects per call of gc.get_referents
 CHUNK = 20_000
-_COUNT_BYTES, _TYPE_AT = 4, 8
 _CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
@@ -68,13 +67,11 @@ def make_immortal(roots: Iterable[Any]) -> int:
         if not parts:
             continue
         addresses = np.fromiter(map(id, parts), np.uint64, len(parts))
-        low, high = int(addresses.min()), int(addresses.max())
-        words = np.ctypeslib.as_array((ctypes.c_uint32 * ((high - low) // 4 + 4)).from_address(low))
-        places = ((addresses - np.uint64(low)) >> np.uint64(2)).astype(np.int64)
-        kinds = _types(words, places)
+        kinds = read_words(addresses, 8)
         is_plain = np.isin(kinds, plain)
-        fresh = is_plain & (words[places] < np.uint32(1 << 31))
-        words[places[fresh]] = number
+        counts, places = _words(addresses, np.uint32)
+        fresh = is_plain & (counts[places] < np.uint32(1 << 31))
+        counts[places[fresh]] = number
         total += int(fresh.sum())
         found = [parts[at] for at in np.flatnonzero(fresh & np.isin(kinds, containers)).tolist()]
         found += _attributes([parts[at] for at in np.flatnonzero(~is_plain).tolist()], opened)
@@ -86,11 +83,18 @@ def _immortal_count() -> int:
     return ctypes.c_uint32.from_address(id(None)).value
 
 
-def _types(words: Any, places: Any) -> Any:
-    """Return the addresses of the types of the objects at these places."""
-    low = words[places + _TYPE_AT // _COUNT_BYTES].astype(np.uint64)
-    high = words[places + _TYPE_AT // _COUNT_BYTES + 1].astype(np.uint64)
-    return low | (high << np.uint64(32))
+def read_words(addresses: Any, offset: int) -> Any:
+    """Read the 8 bytes at an offset in each of the objects at these addresses."""
+    words, places = _words(addresses + np.uint64(offset), np.uint64)
+    return words[places]
+
+
+def _words(addresses: Any, word: type[np.unsignedinteger[Any]]) -> tuple[Any, Any]:
+    """Return the memory that these addresses span, as an array of words, and the index of each address in it."""
+    low, size = int(addresses.min()), np.dtype(word).itemsize
+    places = ((addresses - np.uint64(low)) // np.uint64(size)).astype(np.int64)
+    memory: Any = (ctypes.c_uint8 * ((int(places.max()) + 1) * size)).from_address(low)
+    return np.frombuffer(memory, word), places
 
 
 def _parts(chunk: list[Any]) -> list[Any]:

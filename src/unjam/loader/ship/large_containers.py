@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from unjam.loader.ship.immortal import known_layout
+from unjam.loader.ship.immortal import known_layout, read_words
 from unjam.shared.share import locations
 from unjam.system.memory import same_bytes
 
@@ -96,7 +96,7 @@ class LargeContainer:
         """Return whether the container is unchanged and nothing outside references a part of it."""
         if self.held_elsewhere():
             return False
-        if len(self.dicts) and not np.array_equal(_read_words(self.places, _VERSION_AT), self.versions):
+        if len(self.dicts) and not np.array_equal(read_words(self.places, _VERSION_AT), self.versions):
             return False
         at = 0
         for some in _in_chunks(self.lists):
@@ -130,7 +130,7 @@ def snapshot(container: Any) -> tuple[LargeContainer, bytes] | None:
         large.list_places = _places(large.lists)
     if large.dicts:
         large.places = _places(large.dicts)
-        large.versions = _read_words(large.places, _VERSION_AT)
+        large.versions = read_words(large.places, _VERSION_AT)
     if large.held_elsewhere():
         return None
     for some in _in_chunks(large.lists):
@@ -173,16 +173,9 @@ def _places(objects: list[Any]) -> Any:
     return np.fromiter(map(id, objects), np.uint64, len(objects))
 
 
-def _read_words(addresses: Any, offset: int) -> Any:
-    """Read the 8 bytes at an offset in each of the objects at these addresses."""
-    low, high = int(addresses.min()), int(addresses.max())
-    words = np.ctypeslib.as_array((ctypes.c_uint64 * ((high - low) // 8 + offset // 8 + 1)).from_address(low))
-    return words[((addresses - np.uint64(low)) >> np.uint64(3)).astype(np.int64) + offset // 8]
-
-
 def _counts(addresses: Any) -> Any:
     """Read the low 32 bits of the reference counts; immortal objects have the largest."""
-    return _read_words(addresses, 0) & np.uint64(0xFFFFFFFF)
+    return read_words(addresses, 0) & np.uint64(0xFFFFFFFF)
 
 
 def _items(some: list[Any]) -> int:
@@ -195,10 +188,10 @@ def _versions_change() -> bool:
     one: dict[Any, Any] = {"a": 1}
     other: dict[Any, Any] = {"a": 1}
     places = _places([one, other])
-    before = _read_words(places, _VERSION_AT).tolist()
+    before = read_words(places, _VERSION_AT).tolist()
     one["a"] = 2
-    after = _read_words(places, _VERSION_AT).tolist()
+    after = read_words(places, _VERSION_AT).tolist()
     one.pop("a")
-    last = _read_words(places, _VERSION_AT).tolist()
+    last = read_words(places, _VERSION_AT).tolist()
     own = {before[0], after[0], last[0]}
     return len(own) == 3 and before[1] == after[1] == last[1] and before[1] not in own

@@ -20,7 +20,6 @@ import torch
 from unjam.loader.ship import warning_filters
 from unjam.system import torch_private
 
-
 Style = Literal["%", "{", "$"]
 # parts of the standard library and torch that type checkers do not know
 _multiprocessing_tracker: Any = resource_tracker

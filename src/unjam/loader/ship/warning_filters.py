@@ -19,7 +19,6 @@ from typing import Any
 from unjam.loader.ship.reachable_modules import MAIN
 from unjam.system.import_hook import after_import
 
-
 _warnings: Any = warnings  # type checkers call `filters` a Sequence, but it is a list
 
 
