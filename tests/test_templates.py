@@ -459,13 +459,15 @@ def test_a_template_killed_while_it_forks():
 
 
 def test_templates_are_limited_in_number():
-    loaders = [loader_of(Plain([f"{k} {n}" for n in range(N)]), num_workers=1) for k in range(templates.MOST + 3)]
+    loaders = [
+        loader_of(Plain([f"{k} {n}" for n in range(N)]), num_workers=1) for k in range(templates.MAX_TEMPLATES + 3)
+    ]
     for loader in loaders:
         load(loader)
-    assert len(mine()) <= templates.MOST
+    assert len(mine()) <= templates.MAX_TEMPLATES
     for number, loader in enumerate(loaders):
         assert load(loader)[0]["item"] == f"{number} 0"
-    assert len(mine()) <= templates.MOST
+    assert len(mine()) <= templates.MAX_TEMPLATES
 
 
 def test_an_idle_forker_ends_by_itself():

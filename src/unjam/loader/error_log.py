@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SCHEMA = 1
-MOST_CAUSES = 8
-MOST_SAMPLES = 8
-MOST_KEPT = 1000
-MOST_GROUPS = 10_000
-MOST_PLACES = 50
-MOST_LINE = 4 << 20
+MAX_CAUSES = 8
+MAX_SAMPLES = 8
+MAX_KEPT = 1000
+MAX_GROUPS = 10_000
+MAX_PLACES = 50
+MAX_LINE = 4 << 20
 KINDS = ("cause", "sample", "worker")
 
 
@@ -44,11 +44,11 @@ class Group:
     def add(self, incident: Incident, location: str, samples: list[str], weight: int) -> None:
         """Add an incident, counted `weight` times."""
         self.count += weight
-        if location and (len(self.where) < MOST_PLACES or location in self.where):
+        if location and (len(self.where) < MAX_PLACES or location in self.where):
             self.where[location] += 1
-        self.samples.update(dict.fromkeys(samples[: MOST_KEPT - len(self.samples)]))
+        self.samples.update(dict.fromkeys(samples[: MAX_KEPT - len(self.samples)]))
         worker = "this process" if incident.worker is None else str(incident.worker)
-        self.workers[worker if len(self.workers) < MOST_KEPT or worker in self.workers else "others"] += 1
+        self.workers[worker if len(self.workers) < MAX_KEPT or worker in self.workers else "others"] += 1
         decision = incident.decision[:40] or "none"
         self.decisions[decision if len(self.decisions) < 8 or decision in self.decisions else "others"] += 1
         self.first = min(self.first or incident.at, incident.at)
@@ -57,7 +57,7 @@ class Group:
     @property
     def shown_samples(self) -> str:
         """The first few samples."""
-        return ", ".join(list(self.samples)[:MOST_SAMPLES]) + (" …" if len(self.samples) > MOST_SAMPLES else "")
+        return ", ".join(list(self.samples)[:MAX_SAMPLES]) + (" …" if len(self.samples) > MAX_SAMPLES else "")
 
 
 class Groups:
@@ -79,7 +79,7 @@ class Groups:
             for name in _names(incident, what, samples):
                 group = groups.get(name)
                 if group is None:
-                    if len(groups) >= MOST_GROUPS:
+                    if len(groups) >= MAX_GROUPS:
                         self.ungrouped += 1
                         continue
                     group = groups[name] = Group(name)
@@ -97,11 +97,11 @@ def summary(incidents: Iterable[Incident]) -> list[str]:
     """Return the causes, one line each."""
     groups = Groups(incidents).by("cause")
     lines = []
-    for group in groups[:MOST_CAUSES]:
+    for group in groups[:MAX_CAUSES]:
         place = f", at {short(group.where.most_common(1)[0][0])}" if group.where else ""
         lines.append(f"  {group.count} x {group.name}{place}; samples {group.shown_samples}")
-    if len(groups) > MOST_CAUSES:
-        lines.append(f"  and {len(groups) - MOST_CAUSES} more causes")
+    if len(groups) > MAX_CAUSES:
+        lines.append(f"  and {len(groups) - MAX_CAUSES} more causes")
     return lines
 
 
@@ -132,9 +132,9 @@ def incidents(path: str) -> Iterator[Incident | None]:
 
 def _lines(file: BinaryIO) -> Iterator[bytes | None]:
     """Yield the non-empty lines; None for a line that is too long."""
-    while line := file.readline(MOST_LINE):
-        if len(line) == MOST_LINE and not line.endswith(b"\n"):
-            while (rest := file.readline(MOST_LINE)) and not rest.endswith(b"\n"):
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE and not line.endswith(b"\n"):
+            while (rest := file.readline(MAX_LINE)) and not rest.endswith(b"\n"):
                 pass
             yield None
         elif line.strip():
@@ -224,4 +224,4 @@ def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
     if found.strange:
         console.print(f"{found.strange} lines could not be read")
     if found.ungrouped:
-        console.print(f"{found.ungrouped} entries are not in any group: there are more than {MOST_GROUPS:,} groups")
+        console.print(f"{found.ungrouped} entries are not in any group: there are more than {MAX_GROUPS:,} groups")

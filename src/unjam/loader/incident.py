@@ -121,7 +121,7 @@ class Incident:
         return self.kind
 
 
-MOST_TEXT, MOST_SAMPLES = 20_000, 4096
+MAX_TEXT, MAX_SAMPLES = 20_000, 4096
 _INTEGERS = {"batch", "epoch", "seed", "yielded", "worker", "pid", "tries", "exit_code", "parent", "version"}
 _INDICES = {"sample", "replacement"}
 
@@ -139,11 +139,11 @@ def _valid(name: str, value: Any) -> Any:
     elif name == "samples":
         if not isinstance(value, list):
             raise ValueError("samples is not a list")
-        value = tuple(_plain_index(one) for one in value[:MOST_SAMPLES])
+        value = tuple(_plain_index(one) for one in value[:MAX_SAMPLES])
     elif name in _INDICES:
         value = _plain_index(value)
     elif isinstance(value, str):
-        value = value[:MOST_TEXT]
+        value = value[:MAX_TEXT]
     else:
         raise ValueError(f"{name} is not a string")
     return value

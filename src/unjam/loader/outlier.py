@@ -17,8 +17,8 @@ from typing import Any
 
 from unjam.deadlines import PROBE_COLLATE
 
-MOST_LEAVES = 1000
-MOST_KEYS = 12
+MAX_LEAVES = 1000
+MAX_KEYS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ def read(sample: Any) -> dict[str, str]:
 
 
 def _walk(part: Any, where: str, found: dict[str, str]) -> None:
-    if len(found) >= MOST_LEAVES:
+    if len(found) >= MAX_LEAVES:
         return
     if isinstance(part, Mapping):
         keys = [repr(key) for key in part]
-        shown = ", ".join(sorted(keys)[:MOST_KEYS]) + (", …" if len(keys) > MOST_KEYS else "")
+        shown = ", ".join(sorted(keys)[:MAX_KEYS]) + (", …" if len(keys) > MAX_KEYS else "")
         found[where] = f"a {type(part).__name__} with keys {shown or 'none'}"
         for key in part:
             _walk(part[key], f"{where}[{key!r}]", found)

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MOST_DEPTH = 6
+MAX_DEPTH = 6
 
 
 def key_of(dataset: Any, index: Any, depth: int = 0) -> str | None:
@@ -27,7 +27,7 @@ def key_of(dataset: Any, index: Any, depth: int = 0) -> str | None:
 
 
 def _key_of(dataset: Any, index: Any, depth: int) -> str | None:
-    if depth > MOST_DEPTH:
+    if depth > MAX_DEPTH:
         return None
     index = operator.index(index)
     attributes = vars(dataset)

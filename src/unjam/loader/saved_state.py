@@ -18,7 +18,7 @@ from unjam.system import random_state
 
 VERSION = 1
 GLOBAL = "global "  # prefix of the name of a global generator
-MOST_WORKERS = 4096
+MAX_WORKERS = 4096
 _LIMIT = 1 << 63
 _Check = Callable[[Any], str]  # returns what is wrong with a value; empty: nothing
 
@@ -187,18 +187,18 @@ def _marks(value: Any) -> str:
 
 def _is_worker(name: Any) -> bool:
     """Return whether a key is the number of a worker, as `str` writes it."""
-    is_number = isinstance(name, str) and name.isascii() and name.isdecimal() and len(name) <= len(str(MOST_WORKERS))
-    return is_number and str(int(name)) == name and int(name) < MOST_WORKERS
+    is_number = isinstance(name, str) and name.isascii() and name.isdecimal() and len(name) <= len(str(MAX_WORKERS))
+    return is_number and str(int(name)) == name and int(name) < MAX_WORKERS
 
 
 _ALWAYS: dict[str, _Check] = {
-    "epoch": _integer(0, _LIMIT), "finished": _flag, "batches": _integer(0, _LIMIT), "num_workers": _integer(0, MOST_WORKERS),
+    "epoch": _integer(0, _LIMIT), "finished": _flag, "batches": _integer(0, _LIMIT), "num_workers": _integer(0, MAX_WORKERS),
     "keeps_workers": _flag, "seed": _integer(0, _LIMIT), "sample_seed": _maybe(_integer(0, _LIMIT)),
     "rank": _rank, "begin": _states,
 }  # fmt: skip
 _WITHIN_EPOCH: dict[str, _Check] = {
     "generators": _generators, "position": _integer(0, _LIMIT), "ahead": _numbers, "drawn": _integer(0, 1 << 32),
-    "seeded": _flag, "drew": _flag, "begun": _integer(0, _LIMIT), "last_worker": _integer(-1, MOST_WORKERS),
+    "seeded": _flag, "drew": _flag, "begun": _integer(0, _LIMIT), "last_worker": _integer(-1, MAX_WORKERS),
 }  # fmt: skip
 _OPTIONAL: dict[str, _Check] = {"sampler": _sampler, "set_epoch": _epochs, "workers": _marks}
 _MARK: dict[str, _Check] = {

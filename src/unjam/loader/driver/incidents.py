@@ -85,7 +85,7 @@ class Incidents:
             # a sample that took too long is recorded once, with the decision of the policy
             self._recorder.incident(incident)
             if restarted:
-                self._recorder.say("death", "%s; a new worker makes its batches again", incident.what)
+                self._recorder.say("death", "%s; a new worker will make its batches again", incident.what)
 
     def died(self, outcome: act.GiveUp) -> UnjamError:
         """Return what to raise when the epoch cannot continue."""

@@ -21,7 +21,7 @@ from unjam.statistics import LineTime, Profile, TransformTime
 
 # average seconds between two stack samples, of one worker each
 INTERVAL = 0.02
-MOST_LINES = 30
+MAX_LINES = 30
 _AT_WORK = {Stage.GETITEM: "getitem", Stage.COLLATE: "collate", Stage.PICKLE: "pickle", Stage.SEND: "send"}
 
 
@@ -128,6 +128,6 @@ class Profiler:
         ]
         return Profile(
             self._looks,
-            tuple(sorted(lines, key=lambda one: -one.looks)[:MOST_LINES]),
+            tuple(sorted(lines, key=lambda one: -one.looks)[:MAX_LINES]),
             tuple(sorted(transforms, key=lambda one: -one.own)),
         )

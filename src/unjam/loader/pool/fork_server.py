@@ -75,7 +75,7 @@ class ForkClient:
         if refused is not None:
             for one in forked:
                 close_forked(one)
-            raise CannotStartError(f"the system would not start a worker: {refused}")
+            raise CannotStartError(f"the system cannot start a worker: {refused}")
         return forked
 
     @contextlib.contextmanager
@@ -173,7 +173,7 @@ class ForkServer(ForkClient):
             answer = self._answers(1, SERVER_REPLY)[0]
             answer.close()
         if isinstance(answer.message, NotForked):
-            raise CannotStartError(f"the system would not start a process: {answer.message.reason}")
+            raise CannotStartError(f"the system cannot start a process: {answer.message.reason}")
 
     def shut_down(self) -> None:
         """Stop the server; its workers die with it."""

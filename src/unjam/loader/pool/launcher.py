@@ -173,7 +173,7 @@ class ContextLauncher:
                 process.start()
             except OSError as error:
                 mine.close()
-                raise CannotStartError(f"the system would not start a worker: {error}") from error
+                raise CannotStartError(f"the system cannot start a worker: {error}") from error
             finally:
                 theirs.close()
             started.append((process, mine))

@@ -21,8 +21,8 @@ from unjam.loader.worker import template
 from unjam.shared.share import estimate
 from unjam.system import memory
 
-# Most templates per process. Above that we end the least recently used ones that have no workers.
-MOST = 8
+# templates per process; above this we stop the least recently used ones that have no workers
+MAX_TEMPLATES = 8
 # each worker rebuilds an input with a smaller stream than this itself, in milliseconds
 LARGE_STREAM = 1 << 20
 _alive: weakref.WeakValueDictionary[int, TemplateProcess] = weakref.WeakValueDictionary()
@@ -97,10 +97,10 @@ def _close_channel(channel: Channel, owner: int) -> None:
 
 
 def _end_idle_templates() -> None:
-    """If there are too many templates, end the least recently used ones that have no workers."""
+    """If there are too many templates, stop the least recently used ones that have no workers."""
     living = [one for one in _alive.values() if one.usable]
     idle = sorted((one for one in living if not one.users), key=lambda one: one.last)
-    for one in idle[: max(0, len(living) - MOST + 1)]:
+    for one in idle[: max(0, len(living) - MAX_TEMPLATES + 1)]:
         one.close()
 
 

@@ -12,7 +12,7 @@ it has imported the module, if it ever does; we import nothing for it. A variabl
 pickled or rebuilt keeps the value that the import gives it, and the debug log names it.
 
 Limits: a variable that holds something else (a client, a model), or a Python container of more
-than `MOST_ITEMS` items, keeps the value that the import gives it. If such a variable is missing or
+than `MAX_ITEMS` items, keeps the value that the import gives it. If such a variable is missing or
 None in the worker, we do not set the module's boolean flags either: `ready = True` without the
 client would be wrong.
 """
@@ -45,7 +45,7 @@ _SPACES = (argparse.Namespace, types.SimpleNamespace)
 # process_state sends the flags of these that matter
 _LARGE_PACKAGES = ("torch", "numpy")
 # Larger containers aren't worth checking and sending every epoch.
-MOST_ITEMS = 100_000
+MAX_ITEMS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def _pack(value: Any, pack: Pack) -> PackedModule:
 
 
 def _is_data(value: Any) -> bool:
-    return _count(value, MOST_ITEMS, 6) is not None
+    return _count(value, MAX_ITEMS, 6) is not None
 
 
 def _count(value: Any, limit: int, depth: int) -> int | None:

@@ -275,7 +275,7 @@ def _reduce_semaphore(_: ShippingPickler, lock: Any) -> Any:
     Older Pythons would send the address instead.
     """
     if lock._semlock.name is None:  # noqa: SLF001 - no public way to ask
-        raise CannotPickle("it is from the fork context: only forked children of this process have it")
+        raise CannotPickle("it was created in the fork context, so only forked children of this process can use it")
     return NotImplemented
 
 

@@ -23,7 +23,7 @@ _WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL")
 # wrappers of a class's functions -> attribute with the function
 _WRAPPERS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 # a variable with more items holds data, not code
-MOST_ITEMS = 200
+MAX_ITEMS = 200
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ def _named_by(module: types.ModuleType) -> set[str]:
     package = vars(module).get("__package__") or ""
     for value in list(vars(module).values()):
         found.update(_module_names(value, module.__name__, package))
-        if type(value) in (list, tuple, set, frozenset, dict) and len(value) <= MOST_ITEMS:
+        if type(value) in (list, tuple, set, frozenset, dict) and len(value) <= MAX_ITEMS:
             for item in value.values() if type(value) is dict else value:
                 found.update(_module_names(item, module.__name__, package))
     found.discard(module.__name__)

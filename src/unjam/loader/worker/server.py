@@ -29,7 +29,7 @@ _STATE_VARIABLE = "UNJAM_SERVER_STATE"
 # values back. This one is for Arrow's allocator: pandas, scikit-learn and datasets import Arrow.
 NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # after this many restarts because an import started a thread, the server imports nothing more
-MOST_STARTS = 3
+MAX_STARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Server(Forker):
 
     def _is_refused(self, name: str) -> bool:
         """Return whether a module, or a package that contains it, starts threads on import."""
-        if len(self._refused) >= MOST_STARTS:
+        if len(self._refused) >= MAX_STARTS:
             return True  # each restart takes seconds
         return any(name == one or name.startswith(one + ".") for one in self._refused)
 

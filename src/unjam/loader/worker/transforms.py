@@ -26,10 +26,10 @@ from typing import Any
 
 from unjam.system.object_graph import attributes, items
 
-MOST_FOUND = 200
+MAX_FOUND = 200
 # limits: objects visited in all, elements visited per container
-MOST_SEEN, MOST_ELEMENTS = 2000, 200
-DEEPEST = 6
+MAX_SEEN, MAX_ELEMENTS = 2000, 200
+MAX_DEPTH = 6
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), types.ModuleType, type)
 
 # (path, name) -> (calls, inclusive nanoseconds, nanoseconds without nested transforms)
@@ -117,8 +117,8 @@ class Transforms:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def _walk(self, holder: Any, path: str, depth: int) -> None:
-        full = len(self._seen) >= MOST_SEEN or len(self.clocks) >= MOST_FOUND
-        if depth > DEEPEST or id(holder) in self._seen or full:
+        full = len(self._seen) >= MAX_SEEN or len(self.clocks) >= MAX_FOUND
+        if depth > MAX_DEPTH or id(holder) in self._seen or full:
             return
         self._seen.add(id(holder))
         # A user object may raise when we inspect it; then we skip it.
@@ -173,11 +173,11 @@ def _timed(call: Any, users: list[Transforms]) -> Callable[..., Any]:
 def _children(holder: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an object holds, each with the text that leads from the object to it."""
     if not isinstance(holder, (dict, list, tuple)):
-        for step, value, *_ in attributes(holder, MOST_ELEMENTS, slots=False):
+        for step, value, *_ in attributes(holder, MAX_ELEMENTS, slots=False):
             # torch keeps submodules in the dict `_modules`; leave that name out of the path.
             yield "" if step == "._modules" else step, value
         return
-    for at, (step, value, *_) in enumerate(items(holder, MOST_ELEMENTS)):
+    for at, (step, value, *_) in enumerate(items(holder, MAX_ELEMENTS)):
         # A list of a million file names holds no transforms: stop early at a plain value.
         if at >= 8 and isinstance(value, _PLAIN) and not isinstance(holder, dict):
             return
