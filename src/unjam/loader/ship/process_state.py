@@ -100,8 +100,8 @@ class ProcessState:
             os.sched_setaffinity(0, self.affinity)
         sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
         warning_filters.use(self.filters)
-        _settle_logging(self.log_levels, self.log_handlers)
-        _settle_torch(self.torch)
+        _apply_logging(self.log_levels, self.log_handlers)
+        _apply_torch(self.torch)
         np.seterr(**self.numpy_errors)
 
 
@@ -182,7 +182,7 @@ def _log_handlers() -> list[HandlerPlan]:
 _handlers: list[logging.Handler] = []
 
 
-def _settle_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
+def _apply_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
     while _handlers:
         logging.getLogger().removeHandler(_handlers.pop())
     for plan in plans:
@@ -216,7 +216,7 @@ def _torch_flags() -> dict[str, Any]:
     }
 
 
-def _settle_torch(flags: dict[str, Any]) -> None:
+def _apply_torch(flags: dict[str, Any]) -> None:
     """Set only flags that differ, because some of torch's setters import much of torch."""
     here = _torch_flags()
     changed = {name: value for name, value in flags.items() if here[name] != value}

@@ -81,7 +81,7 @@ class Forker:
             while self._channel.arrived:
                 envelope = self._channel.arrived.popleft()
                 try:
-                    self._obey(envelope)
+                    self._handle(envelope)
                 finally:
                     envelope.close()
             if self.idle is not None and time.monotonic() - used > self.idle:
@@ -90,7 +90,7 @@ class Forker:
             os.kill(pid, signal.SIGKILL)
         os._exit(0)
 
-    def _obey(self, envelope: Envelope) -> None:
+    def _handle(self, envelope: Envelope) -> None:
         """Handle one message."""
         raise NotImplementedError
 
@@ -155,7 +155,7 @@ class Forker:
             for standard, fd in zip((1, 2), output, strict=False):
                 os.dup2(fd, standard)
                 os.close(fd)
-            name_process(name)
+            set_process_name(name)
             # No gc.unfreeze(): a gc run over inherited objects would copy their pages into the child.
             run(channel)
             code = 0
@@ -164,10 +164,10 @@ class Forker:
 
             traceback.print_exc()
         finally:
-            leave(code)
+            exit_as_child(code)
 
 
-def threads() -> int:
+def count_threads() -> int:
     """Return how many threads this process has."""
     try:
         return len(os.listdir("/proc/self/task"))
@@ -177,13 +177,13 @@ def threads() -> int:
         return threading.active_count()
 
 
-def name_process(name: str) -> None:
+def set_process_name(name: str) -> None:
     """Set the name that `ps` and `top` show."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as comm:
         comm.write(name[:15])
 
 
-def leave(code: int) -> None:
+def exit_as_child(code: int) -> None:
     """Exit as multiprocessing's children do: run finalisers, flush streams, skip teardown."""
     from multiprocessing import util  # noqa: PLC0415 - only needed at exit
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.loader.transport.channel import Envelope
-from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, threads
+from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, count_threads
 
 _STATE_VARIABLE = "UNJAM_SERVER_STATE"
 # Variables that keep libraries from starting a thread on import; workers get the program's own
@@ -78,16 +78,16 @@ class Server(Forker):
             # We replaced a program that had not answered its request: answer it.
             self._answer(Preloaded())
 
-    def _obey(self, envelope: Envelope) -> None:
+    def _handle(self, envelope: Envelope) -> None:
         match envelope.message:
             case Preload() as request:
                 self._preload(request)
             case NewTemplate():
-                self._fork(envelope, "unjam-template", self._be_template)
+                self._fork(envelope, "unjam-template", self._run_template)
             case Fork(worker):
                 self._fork(envelope, f"unjam-worker-{worker}", self._work)
 
-    def _be_template(self, channel: int) -> None:
+    def _run_template(self, channel: int) -> None:
         from unjam.loader.worker.template import Template  # noqa: PLC0415 - only needed in a template
 
         Template(channel, self._program).serve()
@@ -111,8 +111,8 @@ class Server(Forker):
                 # An import that fails here also fails in the worker, which reports it.
                 with contextlib.suppress(BaseException):
                     importlib.import_module(name)
-                if threads() > 1:
-                    self._start_over(name)
+                if count_threads() > 1:
+                    self._restart_without(name)
         finally:
             sys.path[:] = before
         gc.freeze()
@@ -124,7 +124,7 @@ class Server(Forker):
             return True  # each restart takes seconds
         return any(name == one or name.startswith(one + ".") for one in self._refused)
 
-    def _start_over(self, culprit: str) -> None:
+    def _restart_without(self, culprit: str) -> None:
         """Exec a fresh program that does not import `culprit`; it answers the request."""
         state = {"children": self._children, "refused": sorted(self._refused | {culprit})}
         os.environ[_STATE_VARIABLE] = json.dumps(state)

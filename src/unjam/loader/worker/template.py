@@ -38,7 +38,7 @@ from unjam.loader.ship.process_state import ProcessState, use_tracker
 from unjam.loader.ship.reachable_modules import is_installed_module
 from unjam.loader.transport.channel import Envelope
 from unjam.loader.worker import thread_limits
-from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, threads
+from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, count_threads
 from unjam.loader.worker.server import NO_THREADS
 from unjam.system import memory
 
@@ -100,7 +100,7 @@ class Template(Forker):
         self._worker_input: Any = None
         self._fds: list[int] = []
 
-    def _obey(self, envelope: Envelope) -> None:
+    def _handle(self, envelope: Envelope) -> None:
         match envelope.message:
             case More():
                 self._fds += envelope.fds
@@ -194,7 +194,7 @@ def _descriptors() -> set[tuple[int, int, int]]:
 
 def _unfit(before: set[tuple[int, int, int]], *, children: bool = False) -> str:
     """Return why it is unsafe to fork workers from this process; empty if it is safe."""
-    if threads() > 1:
+    if count_threads() > 1:
         return "importing its modules or rebuilding it started a thread"
     new = _descriptors() - before
     if new:
