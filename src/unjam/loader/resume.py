@@ -50,6 +50,7 @@ from unjam.loader.state import LoaderState
 from unjam.loader.worker.progress import as_plain, from_plain, is_stateful
 from unjam.loader.worker.spec import batch_seed
 from unjam.system import random_state
+from unjam.system.object_graph import attributes
 
 # these draw from torch's generators only
 _TORCH_SAMPLERS = (
@@ -90,7 +91,7 @@ class StatefulDraw:
 def _samplers(loader: Any) -> Iterator[tuple[str, Any]]:
     """Yield the loader's samplers and the samplers inside them, outermost first, each with its path."""
     seen: set[int] = set()
-    waiting = [(name, getattr(loader, name, None), 0) for name in ("batch_sampler", "sampler")]
+    waiting = [("batch_sampler", loader.batch_sampler, 0), ("sampler", loader.sampler, 0)]
     while waiting:
         path, sampler, depth = waiting.pop(0)
         if sampler is None or id(sampler) in seen:
@@ -98,8 +99,8 @@ def _samplers(loader: Any) -> Iterator[tuple[str, Any]]:
         seen.add(id(sampler))
         yield path, sampler
         if depth < _MAX_DEPTH:
-            inner = getattr(sampler, "__dict__", {}).items()
-            waiting += [(f"{path}.{name}", one, depth + 1) for name, one in inner if isinstance(one, Sampler)]
+            inner = (part for part in attributes(sampler, slots=False) if isinstance(part.value, Sampler))
+            waiting += [(path + part.step, part.value, depth + 1) for part in inner]
 
 
 def stateful_sampler(loader: Any) -> Any:
@@ -113,9 +114,9 @@ def _generators(loader: Any) -> dict[str, Any]:
     """Return the generator objects that the order may depend on, by path."""
     found = {"generator": loader.generator} if loader.generator is not None else {}
     for path, sampler in _samplers(loader):
-        for name, one in getattr(sampler, "__dict__", {}).items():
-            if random_state.state_of(one) and not any(one is known for known in found.values()):
-                found[f"{path}.{name}"] = one
+        for part in attributes(sampler, slots=False):
+            if random_state.state_of(part.value) and not any(part.value is known for known in found.values()):
+                found[path + part.step] = part.value
     return found
 
 
