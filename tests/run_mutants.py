@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant(
         "a loaded state begins the epoch after it",
         "loader/resume.py",
-        "state.epoch += not self._goes_on",
+        "state.epoch += self._partial is None",
         "state.epoch += 1",
         "test_resume test_resume_property",
     ),

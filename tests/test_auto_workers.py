@@ -48,11 +48,11 @@ def batches(loader):
 
 
 def resize(loader, iterator, *sizes):
-    """Change the size by hand, as the pace would."""
+    """Change the size by hand, as the search would."""
     sizer = loader._state.sizer
     sizer._live = False  # it measures, and decides nothing
     for size in sizes:
-        sizer.pace.setting = sizer.wanted = Setting(size, 2)
+        sizer.search.setting = sizer.wanted = Setting(size, 2)
         yield next(iterator)
 
 
@@ -235,7 +235,7 @@ def test_workers_are_added_when_samples_wait():
     assert "kept" in text
 
 
-# -- the pace, with no process at all --------------------------------------------------------------------------------------
+# -- the search, with no process at all --------------------------------------------------------------------------------------
 
 
 def run(pace, world, most=40):

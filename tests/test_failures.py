@@ -629,7 +629,7 @@ def test_a_failed_generator_ends_and_is_reported(workers, caplog):
     made = DataLoader(BadStream(7, goes_on=False), batch_size=2, num_workers=workers, on_error="skip")
     got = sorted(n for batch in made for n in batch.tolist())
     assert got == ([0, 1, 2, 3, 4, 5, 6, 8, 10] if workers else list(range(7)))
-    assert any("a generator cannot go on after an exception" in record.getMessage() for record in caplog.records)
+    assert any("a generator cannot continue after an exception" in record.getMessage() for record in caplog.records)
 
 
 @WORKERS

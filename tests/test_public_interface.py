@@ -314,7 +314,7 @@ def test_a_size_chosen_at_the_end_of_an_epoch_applies_to_the_next():
     loader = unjam.DataLoader(list(range(64)), batch_size=4, num_workers="auto", persistent_workers=True)
     assert sum(len(batch) for batch in loader) == 64
     iterator = loader._iterator
-    search = loader._state.sizer.pace
+    search = loader._state.sizer.search
     search.setting = Setting(min(search.limits.workers, search.setting.workers + 2), search.setting.depth)
     assert sum(len(batch) for batch in loader) == 64
     assert sum(iterator._driver.pool.pid(n) is not None for n in range(search.limits.workers)) >= search.setting.workers

@@ -386,7 +386,7 @@ class SlowToBegin(torch.utils.data.IterableDataset):
 def test_a_stream_that_starts_slowly_is_not_restarted(monkeypatch):
     from unjam.loader.driver import stalls
 
-    monkeypatch.setattr(stalls, "FORGOTTEN", 0.3)
+    monkeypatch.setattr(stalls, "MAX_IDLE", 0.3)
     loader = unjam.DataLoader(SlowToBegin(), batch_size=4, num_workers=1, persistent_workers=True, warn_after=0.4)
     for _ in range(2):
         assert torch.cat(list(loader)).tolist() == list(range(8))

@@ -19,9 +19,9 @@ import torch
 import unjam
 from support import python, wait_until
 from unjam.loader.pool import fork_server, templates
-from unjam.loader.ship import large_containers, uncounted
+from unjam.loader.ship import immortal, large_containers
 
-N = large_containers.FEWEST + 50
+N = large_containers.MIN_ITEMS + 50
 
 
 class Plain:
@@ -125,7 +125,7 @@ def test_changes_of_the_program_are_seen_by_workers(change):
 
 def test_unchanged_containers_are_recognised():
     items = dicts()
-    one, _ = large_containers.taken(items)
+    one, _ = large_containers.snapshot(items)
     gc.collect()
     assert one.unchanged()
     items[5]["path"], items[6]["path"] = items[6]["path"], items[5]["path"]
@@ -190,9 +190,9 @@ def test_writes_of_a_worker_stay_private():
 def test_containers_of_objects_are_pickled_with_the_dataset():
     items = [*dicts(), torch.ones(2), np.zeros(3)]
     dataset = Plain(items)
-    assert large_containers.taken(items) is None
+    assert large_containers.snapshot(items) is None
     assert load(loader_of(dataset))[2]["item"] == items[2]
-    assert large_containers.taken([bytearray(3)] * N) is None, "it can be changed and has no version"
+    assert large_containers.snapshot([bytearray(3)] * N) is None, "it can be changed and has no version"
 
 
 # -- the whole cargo ---------------------------------------------------------------------------------------------------------
@@ -458,14 +458,16 @@ def test_a_template_killed_while_forking_loses_nothing():
         assert len(list(iterator)) == 8
 
 
-def test_the_number_of_templates_is_limited():
-    loaders = [loader_of(Plain([f"{k} {n}" for n in range(N)]), num_workers=1) for k in range(templates.MOST + 3)]
+def test_templates_are_limited_in_number():
+    loaders = [
+        loader_of(Plain([f"{k} {n}" for n in range(N)]), num_workers=1) for k in range(templates.MAX_TEMPLATES + 3)
+    ]
     for loader in loaders:
         load(loader)
-    assert len(mine()) <= templates.MOST
+    assert len(mine()) <= templates.MAX_TEMPLATES
     for number, loader in enumerate(loaders):
         assert load(loader)[0]["item"] == f"{number} 0"
-    assert len(mine()) <= templates.MOST
+    assert len(mine()) <= templates.MAX_TEMPLATES
 
 
 def test_an_idle_forker_exits():
@@ -522,12 +524,12 @@ def test_a_forked_process_creates_its_own_template():
 
 def test_disabling_reference_counts_breaks_nothing():
     code = (
-        "from unjam.loader.ship import uncounted\n"
+        "from unjam.loader.ship import immortal\n"
         "import sys, gc\n"
         "class Data: pass\n"
         "data = Data(); data.items = [{'a': [str(n), n + 1000, n / 7], 'b': (n, {n})} for n in range(5000)]; data.self = data\n"
-        "count = uncounted.never_count([data])\n"
-        "assert bool(count) == uncounted.supported(), count\n"
+        "count = immortal.make_immortal([data])\n"
+        "assert bool(count) == immortal.supported(), count\n"
         "if count:\n"
         "    one = data.items[7]\n"
         "    before = [sys.getrefcount(x) for x in (one, one['a'], one['a'][0], one['b'])]\n"
@@ -541,7 +543,7 @@ def test_disabling_reference_counts_breaks_nothing():
     )
     done = python(["-c", code])
     assert done.returncode == 0, done.stderr
-    assert uncounted.supported() == (sys.version_info >= (3, 12))
+    assert immortal.supported() == (sys.version_info >= (3, 12))
 
 
 class Reads(Plain):
@@ -559,7 +561,7 @@ class Reads(Plain):
 
 
 @pytest.mark.skipif(
-    not uncounted.supported(), reason="objects are always counted before Python 3.12: run the suite there"
+    not immortal.supported(), reason="objects are always counted before Python 3.12: run the suite there"
 )
 def test_reading_copies_no_memory():
     items = [{"path": f"{n:020d}.jpg", "box": [n + 1000, n + 2000], "more": (str(n), n / 3)} for n in range(100_000)]

@@ -1,4 +1,4 @@
-"""A distributed sampler that can go on with another number of ranks."""
+"""A distributed sampler that can resume with a different number of ranks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from unjam.loader.worker.spec import isolated_random_state, seed_batch
 
 
 class ElasticSampler(Sampler[Any]):
-    """Divides the samples of an epoch among the ranks there are now, after those that were consumed.
+    """Splits the samples of an epoch that are not yet consumed among the current ranks.
 
-    All ranks have one order of all samples, from `seed` and the epoch. A rank takes every `num_replicas`-th sample. The
-    state is (epoch, samples that all ranks have consumed together), so a run that goes on with another number of
-    ranks loses and repeats no sample of the rest of the epoch. At the end, the last samples are filled up with the
-    epoch's first ones so that all ranks have the same number, as `DistributedSampler` does; with `drop_last` they are
-    left out.
+    All ranks use the same order of all samples, determined by `seed` and the epoch. A rank takes every
+    `num_replicas`-th sample. The state is the epoch and the number of samples that all ranks together have consumed,
+    so a run that resumes with a different number of ranks neither loses nor repeats a sample of the rest of the epoch.
+    All ranks get the same number of samples: if the rest does not divide evenly, samples from the start of the epoch
+    are repeated, as `DistributedSampler` does; with `drop_last`, the surplus is left out.
 
-    source: a dataset, or another sampler (weighted, grouped by length, ...) that gives one order for all ranks. It is
-        asked once per epoch, with seeded generators, and may have `set_epoch`.
+    source: a dataset, or another sampler (weighted, grouped by length, ...) that determines the order for all ranks.
+        It is iterated once per epoch, with seeded generators, and may have `set_epoch`.
 
-    Save and load it with its loader (`loader.state_dict()`). Every rank may load the state of rank 0, if all ranks
+    Its state is saved and loaded with its loader (`loader.state_dict()`). Every rank may load the state of rank 0, if all ranks
     take the same number of steps.
     """
 
@@ -40,36 +40,37 @@ class ElasticSampler(Sampler[Any]):
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        together = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self.num_replicas = num_replicas or (torch.distributed.get_world_size() if together else 1)
-        self.rank = rank if rank is not None else (torch.distributed.get_rank() if together else 0)
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self.num_replicas = num_replicas or (torch.distributed.get_world_size() if distributed else 1)
+        self.rank = rank if rank is not None else (torch.distributed.get_rank() if distributed else 0)
         if not 0 <= self.rank < self.num_replicas:
             raise ValueError(f"rank should be from 0 to {self.num_replicas - 1}, but got rank={self.rank}")
         self.source, self.shuffle, self.seed, self.drop_last = source, shuffle, seed, drop_last
         self.epoch = 0
-        # samples of this epoch that all ranks together had consumed when the present iterator began, and since then
+        # samples of this epoch that all ranks together consumed: before the current iterator started, and since then
         self._before = self._since = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch; nothing changes if it is the one that is being consumed."""
+        """Start an epoch; does nothing if it is the current one."""
         if epoch != self.epoch:
             self.epoch, self._before, self._since = epoch, 0, 0
 
     def __len__(self) -> int:
-        """Return how many samples of a whole epoch a rank gets."""
+        """Return the number of samples that a rank gets in a full epoch."""
         total = len(self.source)  # type: ignore[arg-type] # samplers with a length
         return total // self.num_replicas if self.drop_last else -(-total // self.num_replicas)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield this rank's samples of the rest of the epoch."""
+        """Yield this rank's share of the rest of the epoch."""
         self._before, self._since = self._before + self._since, 0
         order = self._order()
         left = order[self._before :]
-        short = -len(left) % self.num_replicas
-        if short and self.drop_last:
-            left = left[: len(left) - len(left) % self.num_replicas]
-        elif short:
-            left = left + (order * (1 + short // max(1, len(order))))[:short]
+        surplus = len(left) % self.num_replicas
+        if surplus and self.drop_last:
+            left = left[:-surplus]
+        elif surplus:
+            missing = self.num_replicas - surplus
+            left = left + (order * (1 + missing // len(order)))[:missing]
         for index in left[self.rank :: self.num_replicas]:
             self._since += self.num_replicas
             yield index
@@ -90,14 +91,14 @@ class ElasticSampler(Sampler[Any]):
         return order
 
     def state_dict(self) -> dict[str, int]:
-        """Return the epoch and the samples that all ranks have consumed in it."""
+        """Return the epoch and the number of samples that all ranks together have consumed in it."""
         return {"epoch": self.epoch, "consumed": self._before + self._since, "seed": self.seed}
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
-        """Go on from a state, with as many ranks as there are now."""
+        """Resume from a state, with the current number of ranks."""
         if state_dict["seed"] != self.seed:
             raise CannotResumeError(
-                f"this state was taken with seed={state_dict['seed']}, and this sampler has seed={self.seed}: "
-                "the order would be another one"
+                f"this state was saved with seed={state_dict['seed']}, but this sampler has seed={self.seed}, "
+                "which gives a different order"
             )
         self.epoch, self._before, self._since = state_dict["epoch"], state_dict["consumed"], 0

@@ -1,4 +1,4 @@
-"""Group failures for an error message and for a table in the terminal."""
+"""Groups failures, for an error message and for `unjam errors`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from unjam.loader.incident import Incident
 from unjam.system.masking import without_secrets
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SCHEMA = 1
-MOST_CAUSES = 8
-MOST_SAMPLES = 8
-MOST_KEPT = 1000
-MOST_GROUPS = 10_000
-MOST_PLACES = 50
-MOST_LINE = 4 << 20
+MAX_CAUSES = 8
+MAX_SAMPLES = 8
+MAX_KEPT = 1000
+MAX_GROUPS = 10_000
+MAX_PLACES = 50
+MAX_LINE = 4 << 20
 KINDS = ("cause", "sample", "worker")
 
 
@@ -44,11 +44,11 @@ class Group:
     def add(self, incident: Incident, location: str, samples: list[str], weight: int) -> None:
         """Add an incident, counted `weight` times."""
         self.count += weight
-        if location and (len(self.where) < MOST_PLACES or location in self.where):
+        if location and (len(self.where) < MAX_PLACES or location in self.where):
             self.where[location] += 1
-        self.samples.update(dict.fromkeys(samples[: MOST_KEPT - len(self.samples)]))
+        self.samples.update(dict.fromkeys(samples[: MAX_KEPT - len(self.samples)]))
         worker = "this process" if incident.worker is None else str(incident.worker)
-        self.workers[worker if len(self.workers) < MOST_KEPT or worker in self.workers else "others"] += 1
+        self.workers[worker if len(self.workers) < MAX_KEPT or worker in self.workers else "others"] += 1
         decision = incident.decision[:40] or "none"
         self.decisions[decision if len(self.decisions) < 8 or decision in self.decisions else "others"] += 1
         self.first = min(self.first or incident.at, incident.at)
@@ -57,16 +57,16 @@ class Group:
     @property
     def shown_samples(self) -> str:
         """The first few samples."""
-        return ", ".join(list(self.samples)[:MOST_SAMPLES]) + (" …" if len(self.samples) > MOST_SAMPLES else "")
+        return ", ".join(list(self.samples)[:MAX_SAMPLES]) + (" …" if len(self.samples) > MAX_SAMPLES else "")
 
 
 class Groups:
-    """Counts incidents one at a time, so memory is bounded by the number of groups."""
+    """Counts incidents one at a time; memory is bounded by the number of groups."""
 
     def __init__(self, incidents: Iterable[Incident] = ()) -> None:
         self.incidents = 0
-        self.strange = 0  # lines that are not an incident
-        self.ungrouped = 0  # incidents without a group because there are too many groups
+        self.strange = 0  # lines that are not incidents
+        self.ungrouped = 0  # incidents in no group, because there are too many groups
         self._groups: dict[str, dict[str, Group]] = {what: {} for what in KINDS}
         for incident in incidents:
             self.add(incident)
@@ -79,7 +79,7 @@ class Groups:
             for name in _names(incident, what, samples):
                 group = groups.get(name)
                 if group is None:
-                    if len(groups) >= MOST_GROUPS:
+                    if len(groups) >= MAX_GROUPS:
                         self.ungrouped += 1
                         continue
                     group = groups[name] = Group(name)
@@ -97,11 +97,11 @@ def summary(incidents: Iterable[Incident]) -> list[str]:
     """Return the causes, one line each."""
     groups = Groups(incidents).by("cause")
     lines = []
-    for group in groups[:MOST_CAUSES]:
+    for group in groups[:MAX_CAUSES]:
         place = f", at {short(group.where.most_common(1)[0][0])}" if group.where else ""
         lines.append(f"  {group.count} x {group.name}{place}; samples {group.shown_samples}")
-    if len(groups) > MOST_CAUSES:
-        lines.append(f"  and {len(groups) - MOST_CAUSES} causes more")
+    if len(groups) > MAX_CAUSES:
+        lines.append(f"  and {len(groups) - MAX_CAUSES} more causes")
     return lines
 
 
@@ -117,9 +117,9 @@ def read(path: str) -> Groups:
 
 
 def incidents(path: str) -> Iterator[Incident | None]:
-    """Yield the incident in each line of an error log; None for a line that is none."""
+    """Yield the incident of each line of an error log; None for a line that is not an incident."""
     if stat.S_ISFIFO(os.stat(path).st_mode) and not os.path.realpath(path).startswith("/proc/"):
-        raise OSError(errno.EINVAL, "it is a pipe", path)  # to open it would wait for somebody who writes
+        raise OSError(errno.EINVAL, "it is a pipe", path)  # opening it would wait for a writer
     with open(path, "rb") as file:
         if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is a device", path)
@@ -131,19 +131,19 @@ def incidents(path: str) -> Iterator[Incident | None]:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """Yield the lines that are not empty; None for one that is too long."""
-    while line := file.readline(MOST_LINE):
-        if len(line) == MOST_LINE and not line.endswith(b"\n"):
-            while (rest := file.readline(MOST_LINE)) and not rest.endswith(b"\n"):
+    """Yield the non-empty lines; None for a line that is too long."""
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE and not line.endswith(b"\n"):
+            while (rest := file.readline(MAX_LINE)) and not rest.endswith(b"\n"):
                 pass
             yield None
         elif line.strip():
             yield line
 
 
-def as_json(found: Groups, version: str) -> dict[str, Any]:
-    """Return the groups as JSON data."""
-    return {
+def dumps(found: Groups, version: str) -> str:
+    """Return the groups as JSON text."""
+    data = {
         "schema": SCHEMA,
         "unjam": version,
         "incidents": found.incidents,
@@ -164,15 +164,11 @@ def as_json(found: Groups, version: str) -> dict[str, Any]:
             for what in KINDS
         },
     }
-
-
-def dumps(found: Groups, version: str) -> str:
-    """Return `as_json` as text."""
-    return json_text(as_json(found, version), indent=2)
+    return json_text(data, indent=2)
 
 
 def short(location: str) -> str:
-    """Return the location with a relative path if that is shorter."""
+    """Return the location, with a relative path if that is shorter."""
     file, _, line = location.rpartition(":")
     try:
         near = os.path.relpath(file)
@@ -211,7 +207,7 @@ def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
             table.add_column("line", overflow="fold", ratio=2)
         if kind != "sample":
             table.add_column("samples", overflow="fold", ratio=2)
-        table.add_column("done", no_wrap=True)
+        table.add_column("decision", no_wrap=True)
         table.add_column("last", no_wrap=True)
         for group in found.by(kind)[:20]:
             row = [str(group.count), printable_line(group.name)]
@@ -228,4 +224,4 @@ def show(found: Groups, kinds: Iterable[str], console: Console) -> None:
     if found.strange:
         console.print(f"{found.strange} lines could not be read")
     if found.ungrouped:
-        console.print(f"{found.ungrouped} entries are counted in no group: there are more than {MOST_GROUPS:,} groups")
+        console.print(f"{found.ungrouped} entries are not in any group: there are more than {MAX_GROUPS:,} groups")

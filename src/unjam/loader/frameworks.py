@@ -1,4 +1,4 @@
-"""Warns when a library silently replaces one of our loaders by one of torch's."""
+"""Warns when a library silently replaces one of our loaders with one of torch's."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def watch_accelerate(ours: type[torch.utils.data.DataLoader[Any]]) -> None:
         if isinstance(dataloader, ours) and not _is_ours(prepared, ours):
             file, line = calling_place()
             text = (
-                f"accelerate made a loader of torch's out of the unjam loader over {type(dataloader.dataset).__qualname__}; "
-                "call unjam.install() before accelerator.prepare() to keep unjam's loading"
+                f"accelerate replaced the unjam loader over {type(dataloader.dataset).__qualname__} with one of torch's; "
+                "call unjam.install() before accelerator.prepare() to keep unjam's"
             )
             warnings.warn_explicit(text, UnjamWarning, file or "<unknown>", line or 1)
         return prepared
@@ -41,7 +41,7 @@ def watch_accelerate(ours: type[torch.utils.data.DataLoader[Any]]) -> None:
 
 
 def _is_ours(loader: Any, ours: type) -> bool:
-    """Whether a loader makes our iterators: by its class, or because of `unjam.install`."""
+    """Return whether a loader makes our iterators, by its class or because of `unjam.install`."""
     if isinstance(loader, ours) or isinstance(getattr(loader, "base_dataloader", None), ours):
         return True
     installed = sys.modules.get("unjam.doctor.run.install")

@@ -1,7 +1,7 @@
-"""Everything known about one failure, to and from JSON.
+"""What is known about one failure, to and from JSON.
 
-One line of an error log is one incident. To read older and newer logs, the reader ignores unknown
-fields and uses the default for missing ones.
+Each line of an error log is one incident. To read logs of other versions, the reader ignores unknown
+fields and uses the defaults for missing ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Incident:
     """One failure.
 
     kind: "sample" (user code raised), "death" (a worker ended), "timeout" (a sample took too long),
-        "silence" (no progress; no action taken), "suspended" (something stopped a worker) or
+        "silence" (no progress; no action taken), "suspended" (something suspended a worker) or
         "shrink" (a worker was killed for memory and not replaced).
     at: seconds since 1970. what: a one-line summary. decision: what was done about it.
     """
@@ -58,7 +58,7 @@ class Incident:
     waits_for: str = ""
     note: str = ""
     dataset: str = ""
-    # of the loader: its epoch, and with rng="sample" the seed of the samples' random numbers
+    # the loader's epoch; with rng="sample", the seed of the samples' random numbers
     epoch: int | None = None
     seed: int | None = None
     rank: str | None = field(default_factory=lambda: os.environ.get("RANK"))
@@ -77,7 +77,7 @@ class Incident:
     def from_json(cls, line: str) -> Incident:
         """Read what `to_json` of any version wrote; raise ValueError for anything else.
 
-        The file is not trusted: we check the type of every value and cut long texts and lists.
+        The file is not trusted: we check the type of every value and truncate long texts and lists.
         """
         try:
             found = json.loads(line)
@@ -121,31 +121,31 @@ class Incident:
         return self.kind
 
 
-MOST_TEXT, MOST_SAMPLES = 20_000, 4096
-_WHOLE = {"batch", "epoch", "seed", "yielded", "worker", "pid", "tries", "exit_code", "parent", "version"}
-_ANY = {"sample", "replacement"}
+MAX_TEXT, MAX_SAMPLES = 20_000, 4096
+_INTEGERS = {"batch", "epoch", "seed", "yielded", "worker", "pid", "tries", "exit_code", "parent", "version"}
+_INDICES = {"sample", "replacement"}
 
 
 def _valid(name: str, value: Any) -> Any:
     """Return the checked value of a field, or raise ValueError."""
-    if name in _WHOLE:
+    if name in _INTEGERS:
         if type(value) is not int or abs(value) >= 1 << 63:
-            raise ValueError(f"{name} is no whole number")
+            raise ValueError(f"{name} is not an integer")
     elif name in ("at", "seconds"):
         # up to the year 9999, the limit of datetime
         if type(value) not in (int, float) or not abs(value) < 253e9:
-            raise ValueError(f"{name} is no time")
+            raise ValueError(f"{name} is not a time")
         value = float(value)
     elif name == "samples":
         if not isinstance(value, list):
-            raise ValueError("samples is no list")
-        value = tuple(_plain_index(one) for one in value[:MOST_SAMPLES])
-    elif name in _ANY:
+            raise ValueError("samples is not a list")
+        value = tuple(_plain_index(one) for one in value[:MAX_SAMPLES])
+    elif name in _INDICES:
         value = _plain_index(value)
     elif isinstance(value, str):
-        value = value[:MOST_TEXT]
+        value = value[:MAX_TEXT]
     else:
-        raise ValueError(f"{name} is no text")
+        raise ValueError(f"{name} is not a string")
     return value
 
 

@@ -1,8 +1,8 @@
-"""Find the samples of a batch that differ from the others, or that cannot be collated at all.
+"""Finds the samples of a batch that differ from the others, or that cannot be collated at all.
 
-We read each sample as a tree: type, dtype and shape at each path. torch's default collate needs
-equal trees, so comparing trees is enough. Another collate function may have any rules. Then we
-name a sample only if the function fails on it alone, or works without it.
+We describe each sample as a tree: type, dtype and shape at each path. torch's default collate needs
+equal trees, so comparing trees is enough. Another collate function may have any rules, so we name a
+sample only if the function fails on it alone, or works without it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 from unjam.deadlines import PROBE_COLLATE
 
-MOST_LEAVES = 1000
-MOST_KEYS = 12
+MAX_LEAVES = 1000
+MAX_KEYS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Outlier:
-    """A sample that does not fit. `usual`: what the samples at `others` have in the same place."""
+    """A sample that does not fit. `usual`: what the samples at the positions `others` have at the same path."""
 
     place: int
     where: str
@@ -33,8 +33,8 @@ class Outlier:
     how: str = ""
 
     def words(self, names: list[str], iterable: bool) -> str:  # noqa: FBT001 - private to the loader
-        """Describe it in words; `names` are the samples' names by place."""
-        who = f"the sample at place {self.place} of the batch" if iterable else names[self.place]
+        """Describe it in words; `names`: the samples' names by position."""
+        who = f"the sample at position {self.place} of the batch" if iterable else names[self.place]
         at = f" at {self.where}" if self.where else ""
         text = f"{who} {'holds' if self.where else 'is'} {self.has}{at}"
         if self.usual and len(self.others) == 1 and not iterable:
@@ -47,14 +47,13 @@ class Outlier:
 def find(samples: list[Any], collate: Callable[[list[Any]], Any], *, strict: bool, fresh: bool) -> list[Outlier]:
     """Return the samples that make `collate` fail, in order.
 
-    `strict`: it is torch's default collate, whose rules we know. `fresh`: `collate` has not seen
-    these sample objects. Otherwise it may have changed them, and we consider only samples that are
-    None.
+    `strict`: `collate` is torch's default collate, whose rules we know. `fresh`: `collate` has not seen
+    these sample objects. Otherwise it may have modified them, so we consider only samples that are None.
     """
     trees = [read(sample) for sample in samples]
     if strict:
         return _impossible(trees) or _unlike(trees) or _with_graph(trees)
-    return _by_trial(samples, trees, _unlike(trees), collate, fresh=fresh)
+    return _by_trial(samples, trees, collate, fresh=fresh)
 
 
 def unlike(samples: list[Any]) -> list[Outlier]:
@@ -73,11 +72,11 @@ def read(sample: Any) -> dict[str, str]:
 
 
 def _walk(part: Any, where: str, found: dict[str, str]) -> None:
-    if len(found) >= MOST_LEAVES:
+    if len(found) >= MAX_LEAVES:
         return
     if isinstance(part, Mapping):
         keys = [repr(key) for key in part]
-        shown = ", ".join(sorted(keys)[:MOST_KEYS]) + (", …" if len(keys) > MOST_KEYS else "")
+        shown = ", ".join(sorted(keys)[:MAX_KEYS]) + (", …" if len(keys) > MAX_KEYS else "")
         found[where] = f"a {type(part).__name__} with keys {shown or 'none'}"
         for key in part:
             _walk(part[key], f"{where}[{key!r}]", found)
@@ -94,7 +93,7 @@ def _kind(part: Sequence[Any]) -> str:
 
 
 def describe(leaf: Any) -> str:
-    """Describe a leaf; two leaves with equal text can be collated."""
+    """Describe a leaf; two leaves with equal descriptions can be collated."""
     if leaf is None:
         return "None"
     if isinstance(leaf, (bool, numbers.Number)) or (type(leaf).__module__ == "numpy" and getattr(leaf, "ndim", 1) == 0):
@@ -132,7 +131,7 @@ def _impossible(trees: list[dict[str, str]]) -> list[Outlier]:
 
 
 def _with_graph(trees: list[dict[str, str]]) -> list[Outlier]:
-    """Return samples with a tensor that requires grad; a worker cannot stack those into a slot."""
+    """Return samples with a tensor that requires grad; a worker cannot collate those into shared memory."""
     found = []
     for place, tree in enumerate(trees):
         where = next((where for where, has in tree.items() if has.endswith("requires grad")), None)
@@ -149,7 +148,7 @@ def _kinds(table: Mapping[Any, Any]) -> list[type]:
 
 
 def _usual(trees: list[dict[str, str]], place: int, where: str) -> tuple[str, tuple[int, ...]]:
-    """Return the most common different value at a path among the others, and who has it."""
+    """Return the most common different value at a path, and the positions of the samples that have it."""
     others = [(at, tree.get(where)) for at, tree in enumerate(trees) if at != place]
     held = Counter(has for _, has in others if has is not None and has != trees[place].get(where))
     if not held:
@@ -159,7 +158,7 @@ def _usual(trees: list[dict[str, str]], place: int, where: str) -> tuple[str, tu
 
 
 def _unlike(trees: list[dict[str, str]]) -> list[Outlier]:
-    """Return samples whose tree is not the most common one; in a tie the first tree wins."""
+    """Return samples whose tree is not the most common one; in a tie, the first tree wins."""
     shapes = [tuple(sorted(tree.items())) for tree in trees]
     common = Counter(shapes).most_common(1)[0][0] if shapes else ()
     usual, alike = dict(common), tuple(place for place, shape in enumerate(shapes) if shape == common)
@@ -172,11 +171,9 @@ def _unlike(trees: list[dict[str, str]]) -> list[Outlier]:
     return odd
 
 
-def _by_trial(
-    samples: list[Any], trees: list[dict[str, str]], unlike: list[Outlier], collate: Any, *, fresh: bool
-) -> list[Outlier]:
+def _by_trial(samples: list[Any], trees: list[dict[str, str]], collate: Any, *, fresh: bool) -> list[Outlier]:
     trial = _Trial(collate, time.monotonic() + PROBE_COLLATE.seconds)
-    by_place = {odd.place: odd for odd in unlike}
+    by_place = {odd.place: odd for odd in _unlike(trees)}
 
     def odd(place: int, how: str) -> Outlier:
         known = by_place.get(place)
@@ -190,7 +187,7 @@ def _by_trial(
         return [odd(place, "collate_fn fails on it alone") for place in alone]
     suspects = [place for place in candidates if place in by_place]
     if suspects and trial.works([sample for place, sample in enumerate(samples) if place not in suspects]):
-        how = "collate_fn works without it" if len(suspects) == 1 else "collate_fn works without it and its like"
+        how = "collate_fn works without it" if len(suspects) == 1 else "collate_fn works without these samples"
         return [odd(place, how) for place in suspects]
     for place in candidates if len(samples) > 1 else ():
         if trial.works(samples[:place] + samples[place + 1 :]):
@@ -199,7 +196,7 @@ def _by_trial(
 
 
 class _Trial:
-    """Calls a collate function on copies of parts of the batch; gives no answer after `until`."""
+    """Calls a collate function on copies of parts of the batch; gives no answers after `until`."""
 
     def __init__(self, collate: Any, until: float) -> None:
         self._collate = collate
@@ -220,6 +217,6 @@ class _Trial:
             samples = list(samples)
         try:
             self._collate(samples)
-        except Exception:  # noqa: BLE001 - we test whether it fails
+        except Exception:  # noqa: BLE001 - this only tests whether it fails
             return False
         return True

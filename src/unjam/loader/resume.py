@@ -1,21 +1,21 @@
-"""A loader's state as plain data, and how a new iterator goes on from it.
+"""Saves a loader's state as plain data and resumes from it.
 
-NOTE [ How a run goes on exactly ]
+NOTE [ Exact resume ]
 
-Order. A sampler gives the same indices again if the random generators that it draws from are in the
-same states. So the state has those states as they were when the epoch began, and how many batches the
-consumer has got. A resumed epoch sets the generators back, asks the sampler anew and passes over that
-many batches of indices; no sample is loaded for that. A checksum of the indices shows whether they are
-the same. A sampler with `state_dict()` is set to its own state instead.
+Order. A sampler yields the same indices again if the random generators that it draws from are in the
+same states. So we save those states as of the start of the epoch, and the number of batches that the
+consumer has received. A resumed epoch restores the generators, iterates the sampler again and skips that
+many batches of indices, without loading any samples. A checksum of the indices shows whether they are
+the same. If the sampler has `state_dict()`, we restore its own state instead.
 
-Samples. A worker's generators go on in the states that they had after its last batch that the consumer
-got; those come with the batch (`WorkerPosition`). With `rng="sample"`, or `num_workers="auto"`, random
-numbers belong to the sample or batch, and nothing is needed. An iterable dataset goes on from its own
-state, or is read again up to the same sample.
+Samples. A worker's generators continue from their states after the worker's last batch that the consumer
+received; these states arrive with the batch (`WorkerMark`). With `rng="sample"` or `num_workers="auto"`,
+random numbers depend on the sample or batch only, so nothing needs to be saved. An iterable dataset
+resumes from its own state, or is read again up to the same sample.
 
 The program's generators. torch's loaders draw the order of each epoch from torch's global generator,
-and without workers the samples draw from all three. So a resumed run sets the global generators back to
-where they were when the state was taken, at the first `iter()`. If the program has done that itself,
+and without workers the samples draw from all three. So the first `iter()` of a resumed run restores the
+global generators to their states as of `state_dict()`. If the program has already done that itself,
 nothing changes.
 """
 
@@ -50,9 +50,10 @@ from unjam.loader.state import LoaderState
 from unjam.loader.worker.progress import as_plain, from_plain, is_stateful
 from unjam.loader.worker.spec import batch_seed
 from unjam.system import random_state
+from unjam.system.object_graph import attributes
 
 # these draw from torch's generators only
-_TORCHS = (
+_TORCH_SAMPLERS = (
     BatchSampler,
     DistributedSampler,
     RandomSampler,
@@ -60,12 +61,15 @@ _TORCHS = (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-_DEEPEST = 4
-_BLOCK = 256  # batches that are passed over at a time
+_MAX_DEPTH = 4  # of samplers inside samplers
+_SKIP_BLOCK = 256  # batches skipped at a time
 
 
 class StatefulDraw:
-    """Draws indices from a sampler that can save its state. Made anew for each call: see NOTE [ The end of an iterator ]."""
+    """Draws indices from a sampler that can save its state.
+
+    A new object for each call, see NOTE [ The end of an iterator ].
+    """
 
     def __init__(self, draw: Any, sampler: Any, batches: Any) -> None:
         self._draw, self._sampler, self._batches = draw, sampler, batches
@@ -75,7 +79,7 @@ class StatefulDraw:
         return self._draw()
 
     def state(self, count: int) -> Any:
-        """Return the sampler's state after `count` indices, and whether it has ended with them."""
+        """Return the sampler's state after a batch of `count` indices, and whether that was its last batch."""
         batches = self._batches
         ended = type(batches) is BatchSampler and not batches.drop_last and count < batches.batch_size
         return {"state": copy.deepcopy(self._sampler.state_dict()), "ended": ended}
@@ -85,18 +89,18 @@ class StatefulDraw:
 
 
 def _samplers(loader: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the loader's samplers with their paths, outermost first, and those inside them."""
+    """Yield the loader's samplers and the samplers inside them, outermost first, each with its path."""
     seen: set[int] = set()
-    waiting = [(name, getattr(loader, name, None), 0) for name in ("batch_sampler", "sampler")]
+    waiting = [("batch_sampler", loader.batch_sampler, 0), ("sampler", loader.sampler, 0)]
     while waiting:
         path, sampler, depth = waiting.pop(0)
         if sampler is None or id(sampler) in seen:
             continue
         seen.add(id(sampler))
         yield path, sampler
-        if depth < _DEEPEST:
-            inner = getattr(sampler, "__dict__", {}).items()
-            waiting += [(f"{path}.{name}", one, depth + 1) for name, one in inner if isinstance(one, Sampler)]
+        if depth < _MAX_DEPTH:
+            inner = (part for part in attributes(sampler, slots=False) if isinstance(part.value, Sampler))
+            waiting += [(path + part.step, part.value, depth + 1) for part in inner]
 
 
 def stateful_sampler(loader: Any) -> Any:
@@ -107,32 +111,32 @@ def stateful_sampler(loader: Any) -> Any:
 
 
 def _generators(loader: Any) -> dict[str, Any]:
-    """Return the generator objects that the order may come from, by path."""
+    """Return the generator objects that the order may depend on, by path."""
     found = {"generator": loader.generator} if loader.generator is not None else {}
     for path, sampler in _samplers(loader):
-        for name, one in getattr(sampler, "__dict__", {}).items():
-            if random_state.state_of(one) and not any(one is known for known in found.values()):
-                found[f"{path}.{name}"] = one
+        for part in attributes(sampler, slots=False):
+            if random_state.state_of(part.value) and not any(part.value is known for known in found.values()):
+                found[path + part.step] = part.value
     return found
 
 
 def _global_names(loader: Any, *, samples: bool = False) -> tuple[str, ...]:
-    """Return the global generators that the order may come from; with `samples` also samples in this process."""
+    """Return the global generators that the order may depend on; with `samples`, also samples loaded in this process."""
     streams = isinstance(loader.dataset, IterableDataset)
     if loader.num_workers == 0 and (samples or streams):
         return random_state.NAMES
-    own = streams or all(type(one) in _TORCHS for _, one in _samplers(loader))
+    own = streams or all(type(one) in _TORCH_SAMPLERS for _, one in _samplers(loader))
     return ("torch",) if own else random_state.NAMES
 
 
 def begin_states(loader: Any, *, samples: bool = False) -> dict[str, bytes]:
-    """Return the states of all generators that the order may come from."""
+    """Return the states of all generators that the order may depend on."""
     names = _global_names(loader, samples=samples)
     found = {GLOBAL + name: state for name, state in random_state.capture(names).items()}
     return found | {path: random_state.state_of(one) for path, one in _generators(loader).items()}
 
 
-def _set_back(loader: Any, states: Mapping[str, bytes]) -> None:
+def _restore_generators(loader: Any, states: Mapping[str, bytes]) -> None:
     known = _generators(loader)
     for path, state in states.items():
         if path.startswith(GLOBAL):
@@ -196,7 +200,7 @@ def _counts_epochs(sampler: Any) -> bool:
 
 
 def load_state_dict(loader: Any, state: LoaderState, saved: Any) -> None:
-    """Remember a state: the next iterator goes on from it."""
+    """Store a state that the next iterator resumes from."""
     if isinstance(saved, Mapping) and not saved:
         return
     saved = checked(saved)
@@ -212,8 +216,8 @@ def load_state_dict(loader: Any, state: LoaderState, saved: Any) -> None:
         before, now = saved["num_workers"], loader.num_workers
         if before != now:
             raise CannotResumeError(
-                f"this state was taken with num_workers={before}, and each of them has its part of the stream: "
-                f"it cannot go on with num_workers={now}"
+                f"this state was saved with num_workers={before}, and each worker reads its own part of the stream; "
+                f"it cannot resume with num_workers={now}"
             )
     state.pending = copy.deepcopy(saved)
     for path, sampler in _samplers(loader):
@@ -222,75 +226,74 @@ def load_state_dict(loader: Any, state: LoaderState, saved: Any) -> None:
 
 
 def _check_kind(loader: Any, saved: Mapping[str, Any]) -> None:
-    """Refuse the state of another kind of loader: it would begin anew, or elsewhere, without a word."""
+    """Raise if the state is of another kind of loader: it would silently start over, or in the wrong place."""
     marks = saved.get("workers", {})
     if "sampler" in saved and stateful_sampler(loader) is None:
         raise CannotResumeError(
-            "the saved state has the state of a sampler, and this loader has no sampler that takes it"
+            "the saved state contains a sampler's state, but this loader has no sampler with load_state_dict()"
         )
     if any("dataset" in mark for mark in marks.values()) and not is_stateful(loader.dataset):
         raise CannotResumeError(
-            "the saved state has the state of a dataset, and this loader's has no load_state_dict()"
+            "the saved state contains a dataset's state, but this loader's dataset has no load_state_dict()"
         )
     if saved["finished"]:
         return
-    given = sum(mark["yielded"] for mark in marks.values())
+    yielded = sum(mark["yielded"] for mark in marks.values())
     streams = isinstance(loader.dataset, IterableDataset)
-    if streams and given < saved["batches"]:
+    if streams and yielded < saved["batches"]:
         raise CannotResumeError(
-            "the saved state is no state of a stream, field 'workers': it does not say what each worker gave"
+            "the saved state is not of an iterable dataset, field 'workers': the number of samples of each worker is missing"
         )
-    if given and not streams:
-        raise CannotResumeError("the saved state is one of a stream, and this loader's dataset is none")
+    if yielded and not streams:
+        raise CannotResumeError(
+            "the saved state is of an iterable dataset, but this loader's dataset is not iterable-style"
+        )
 
 
-# -- going on ------------------------------------------------------------------------------------------
+# -- resuming ------------------------------------------------------------------------------------------
 
 
 class Resumption:
-    """How a new iterator begins: a new epoch, or where a saved state stood."""
+    """How a new iterator starts: with a new epoch, or from a saved state."""
 
     def __init__(self, loader: Any, state: LoaderState) -> None:
-        self._loader, self._state, self.saved = loader, state, state.pending
-        if self.saved is not None:
-            _set_back(loader, self._begin())
+        self._loader, self._state = loader, state
+        self._saved = saved = state.pending
+        # the saved state, if it was saved in the middle of an epoch
+        self._partial = None if saved is None or saved["finished"] else saved
+        # the generators' states at the start of the saved epoch
+        self._begin: dict[str, bytes] = {}
+        self._same_rank = False
+        if saved is not None:
+            self._begin = {path: random_state.from_text(text) for path, text in saved["begin"].items()}
+            self._same_rank = saved["rank"] == _rank()
+            _restore_generators(loader, self._begin)
         self._now = begin_states(loader)
 
-    def _begin(self) -> dict[str, bytes]:
-        assert self.saved is not None, "nothing was loaded"
-        return {path: random_state.from_text(text) for path, text in self.saved["begin"].items()}
-
-    @property
-    def _same_rank(self) -> bool:
-        return self.saved is not None and self.saved["rank"] == _rank()
-
-    @property
-    def _goes_on(self) -> bool:
-        return self.saved is not None and not self.saved["finished"]
-
     def workers(self, wanted: int, most: int) -> int:
-        """Return how many workers the epoch has: a stream goes on with those that it had."""
-        if self.saved is None or not self._goes_on:
+        """Return how many workers the epoch uses: a resumed stream keeps its number of workers."""
+        if self._partial is None:
             return wanted
-        had: int = self.saved["num_workers"]
+        had: int = self._partial["num_workers"]
         if had > most:
             raise CannotResumeError(
-                f"this state was taken with num_workers={had}, each with its part of the stream; this machine allows {most}"
+                f"this state was saved with num_workers={had}, each reading its own part of the stream; "
+                f"this machine allows only {most}"
             )
         return had
 
     def seed(self, drawn: int, workers: int, *, by_batch: bool) -> int:
         """Number the epoch, and return torch's base seed for its workers.
 
-        drawn: the seed that a new iterator drew. by_batch: random numbers belong to the batch.
+        drawn: the seed that a new iterator drew. by_batch: random numbers depend on the batch, not on the worker.
         """
-        state, saved = self._state, self.saved
+        state, saved = self._state, self._saved
         if saved is not None:
             state.epoch, state.sample_seed = saved["epoch"], saved["sample_seed"]
-        state.epoch += not self._goes_on
+        state.epoch += self._partial is None
         seed = drawn
-        if saved is not None and (self._goes_on or saved["keeps_workers"]):
-            # other workers: the same seed would give the random numbers of the epoch's first batches again
+        if saved is not None and (self._partial or saved["keeps_workers"]):
+            # with other workers, the same seed would repeat the random numbers of the epoch's first batches
             same = self._same_rank and (by_batch or saved["num_workers"] == workers)
             seed = saved["seed"] if same else batch_seed(saved["seed"] + _rank()[0], saved["epoch"], saved["batches"])
         if state.sample_seed is None:
@@ -298,38 +301,37 @@ class Resumption:
         return seed
 
     def start(self, iterator: Any, *, seed: int, begun: int, keeps_workers: bool) -> Delivered:
-        """Return the progress that the epoch starts with; the iterator's sampler has passed over what is done."""
-        state, saved, workers = self._state, self.saved, iterator._num_workers  # noqa: SLF001 - one of ours
+        """Return the progress that the epoch starts with; skip what is done in the iterator's sampler."""
+        state, saved, workers = self._state, self._saved, iterator._num_workers  # noqa: SLF001 - one of ours
         progress = Delivered(
             state.epoch, workers=workers, seed=seed, begun=begun, keeps_workers=keeps_workers, begin=self._now
         )
         same = saved is not None and self._same_rank and saved["num_workers"] == workers
         if saved is not None and same:
             marks = {int(worker): from_plain(plain) for worker, plain in saved.get("workers", {}).items()}
-            progress.worker_positions = (
-                marks if self._goes_on else {n: mark.in_next_epoch() for n, mark in marks.items()}
-            )
-        if saved is not None and self._goes_on:
+            progress.marks = marks if self._partial else {n: mark.in_next_epoch() for n, mark in marks.items()}
+        if self._partial is not None:
+            saved = self._partial
             progress.batches, progress.position, progress.drawn = saved["batches"], saved["position"], saved["drawn"]
             progress.ahead = dict.fromkeys(saved["ahead"], (0, None))
-            progress.begin = self._begin()
+            progress.begin = self._begin
             progress.begun, progress.seeded, progress.drew = saved["begun"], saved["seeded"], saved["drew"]
             progress.last_worker = saved["last_worker"] if same else -1
             progress.sampler_state = saved.get("sampler")
-            self._pass_over(iterator, progress)
+            self._skip_done(iterator, progress)
             if not progress.drew:
-                self._restore()  # the sampler draws its order from here
+                _restore_global_generators(saved["generators"])  # the sampler will draw its order from these states
             iterator._num_yielded = progress.batches  # noqa: SLF001 - torch's own count
-        elif saved is not None and saved["keeps_workers"]:  # workers that stay draw no new seed
+        elif saved is not None and saved["keeps_workers"]:  # persistent workers draw no new seed
             progress.seeded, progress.begun = False, 1
-            progress.begin = self._begin()
-            self._pass_over(iterator, progress)
+            progress.begin = self._begin
+            self._skip_done(iterator, progress)
         return progress
 
-    def _pass_over(self, iterator: Any, progress: Delivered) -> None:
-        """Ask the sampler anew, as the epoch did when it began, and pass over the batches that are done."""
+    def _skip_done(self, iterator: Any, progress: Delivered) -> None:
+        """Iterate the sampler again, as the epoch did at its start, and skip the batches that are done."""
         sampler = iterator._index_sampler  # noqa: SLF001 - torch's name
-        _set_back(self._loader, progress.begin)
+        _restore_generators(self._loader, progress.begin)
         if progress.sampler_state is not None:
             stateful_sampler(self._loader).load_state_dict(copy.deepcopy(progress.sampler_state["state"]))
             ended = progress.sampler_state["ended"]
@@ -344,34 +346,33 @@ class Resumption:
         if isinstance(self._loader.dataset, IterableDataset):
             return
         if not progress.position and progress.drew:
-            # batches were prefetched: the sampler had drawn its order when the state was taken
+            # batches were prefetched, so the sampler had already drawn its order when the state was saved
             iterator._sampler_iter = itertools.chain(list(itertools.islice(indices, 1)), indices)  # noqa: SLF001 - as above
             return
         if type(sampler) is BatchSampler and progress.position:
-            iterator._sampler_iter, passed, drawn = _in_blocks(sampler, progress.position)  # noqa: SLF001 - as above
+            iterator._sampler_iter, skipped, drawn = _skip_in_blocks(sampler, progress.position)  # noqa: SLF001 - as above
         else:
             batched = iterator._auto_collation  # noqa: SLF001 - as above
-            passed, drawn = _one_by_one(indices, progress.position, batched=batched)
-        if passed < progress.position:
-            _warn(f"the sampler ended after {passed} batches, and {progress.position} were delivered before")
+            skipped, drawn = _skip_one_by_one(indices, progress.position, batched=batched)
+        if skipped < progress.position:
+            _warn(f"the sampler ended after {skipped} batches, but {progress.position} were delivered before")
         elif drawn != progress.drawn:
-            _warn("the sampler gave other indices than before, so samples may be missing or repeated")
+            _warn("the sampler yielded other indices than before, so samples may be missing or repeated")
             progress.drawn = drawn
 
     def finish(self) -> None:
-        """The iterator is ready: set the program's generators to where they were when the state was taken."""
-        saved, self._state.pending = self.saved, None
-        if saved is not None and self._goes_on and saved["drew"]:
-            self._restore()
-
-    def _restore(self) -> None:
-        assert self.saved is not None, "nothing was loaded"
-        texts = self.saved["generators"]
-        random_state.restore({name: random_state.from_text(text) for name, text in texts.items()})
+        """Restore the program's generators to their states as of `state_dict()`, once the iterator is ready."""
+        self._state.pending = None
+        if self._partial is not None and self._partial["drew"]:
+            _restore_global_generators(self._partial["generators"])
 
 
-def _one_by_one(indices: Iterator[Any], batches: int, *, batched: bool) -> tuple[int, int]:
-    """Pass over batches; return how many there were, and their checksum."""
+def _restore_global_generators(texts: Mapping[str, str]) -> None:
+    random_state.restore({name: random_state.from_text(text) for name, text in texts.items()})
+
+
+def _skip_one_by_one(indices: Iterator[Any], batches: int, *, batched: bool) -> tuple[int, int]:
+    """Skip batches; return how many there were, and their checksum."""
     drawn = 0
     for number in range(batches):
         try:
@@ -382,31 +383,31 @@ def _one_by_one(indices: Iterator[Any], batches: int, *, batched: bool) -> tuple
     return batches, drawn
 
 
-def _in_blocks(sampler: BatchSampler, batches: int) -> tuple[Iterator[Any], int, int]:
-    """Pass over batches of torch's own BatchSampler: ask the sampler inside, many batches at a time.
+def _skip_in_blocks(sampler: BatchSampler, batches: int) -> tuple[Iterator[Any], int, int]:
+    """Skip batches of torch's own BatchSampler, many at a time, by iterating the sampler inside it.
 
-    Return the rest of the batches, how many were passed over, and their checksum.
+    Return the rest of the batches, how many were skipped, and their checksum.
     """
     inner, size = iter(sampler.sampler), sampler.batch_size
-    passed = drawn = 0
-    while passed < batches:
-        wanted = size * min(batches - passed, _BLOCK)
+    skipped = drawn = 0
+    while skipped < batches:
+        wanted = size * min(batches - skipped, _SKIP_BLOCK)
         block = list(itertools.islice(inner, wanted))
         try:
             drawn = zlib.crc32(array.array("q", block), drawn)  # as `checksum` does for each batch
         except (TypeError, OverflowError):
             for at in range(0, len(block), size):
                 drawn = checksum(tuple(block[at : at + size]), drawn)
-        passed += -(-len(block) // size)
+        skipped += -(-len(block) // size)
         if len(block) < wanted:
             break
     rest = copy.copy(sampler)
     rest.sampler = _Rest(inner)
-    return iter(rest), passed, drawn
+    return iter(rest), skipped, drawn
 
 
 class _Rest:
-    """What is left of a sampler's indices."""
+    """The rest of a sampler's indices."""
 
     def __init__(self, indices: Iterator[Any]) -> None:
         self._indices = indices
@@ -417,7 +418,7 @@ class _Rest:
 
 def _warn(text: str) -> None:
     warnings.warn(
-        f"{text}: this epoch cannot go on exactly where it was. Seed the sampler, or give it state_dict() and load_state_dict()",
+        f"{text}; this epoch cannot resume exactly. Seed the sampler, or give it state_dict() and load_state_dict()",
         UnjamWarning,
         stacklevel=2,
     )

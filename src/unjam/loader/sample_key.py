@@ -1,4 +1,4 @@
-"""Find the dataset's own name for a sample: a path or an id.
+"""Finds the dataset's own name for a sample: a path or an id.
 
 We assume no attribute names. If the dataset holds a list as long as itself, with a path or a
 string at the sample's index, that is the name. We look inside `Subset`, `ConcatDataset` and
@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MOST_DEPTH = 6
+MAX_DEPTH = 6
 
 
 def key_of(dataset: Any, index: Any, depth: int = 0) -> str | None:
@@ -27,14 +27,14 @@ def key_of(dataset: Any, index: Any, depth: int = 0) -> str | None:
 
 
 def _key_of(dataset: Any, index: Any, depth: int) -> str | None:
-    if depth > MOST_DEPTH:
+    if depth > MAX_DEPTH:
         return None
     index = operator.index(index)
-    attributes = getattr(dataset, "__dict__", {})
+    attributes = vars(dataset)
     inner, indices = attributes.get("dataset"), attributes.get("indices")
     if inner is not None and indices is not None:
         return key_of(inner, indices[index], depth + 1) if len(indices) == len(dataset) else None
-    parts, ends = attributes.get("datasets"), getattr(dataset, "cumulative_sizes", None)
+    parts, ends = attributes.get("datasets"), attributes.get("cumulative_sizes")
     if isinstance(parts, Sequence) and ends:
         which = bisect.bisect_right(ends, index)
         return key_of(parts[which], index - (ends[which - 1] if which else 0), depth + 1)
@@ -55,7 +55,6 @@ def _word(item: Any) -> str | None:
         return _word(item[0]) if isinstance(item[0], (str, os.PathLike)) else None
     if isinstance(item, Mapping):
         # For a record, take the first short string or path among its values.
-        return next(
-            (os.fspath(v) for v in item.values() if isinstance(v, (str, os.PathLike)) and len(str(v)) < 200), None
-        )
+        names = (os.fspath(value) for value in item.values() if isinstance(value, (str, os.PathLike)))
+        return next((name for name in names if len(name) < 200), None)
     return None

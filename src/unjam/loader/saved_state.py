@@ -1,9 +1,9 @@
-"""What a saved state of a loader must look like.
+"""Checks a loader's saved state.
 
-A state comes from a checkpoint: it may be damaged, of another program, or made by somebody else. Each
-field is checked when it is loaded, so that nothing fails later, and the error names the field. A
-checksum tells that all fields are still as they were saved: one that is possible but wrong would
-repeat samples, or leave some out, without a word.
+A state comes from a checkpoint: it may be damaged, or another program may have written it. We check each
+field when the state is loaded, so that nothing fails later, and the error names the field. A checksum
+shows whether a field has changed since it was saved: a valid but wrong value would silently repeat or
+skip samples.
 """
 
 from __future__ import annotations
@@ -17,47 +17,44 @@ from unjam.errors import CannotResumeError
 from unjam.system import random_state
 
 VERSION = 1
-GLOBAL = "global "  # before the name of a global generator
-MOST_WORKERS = 4096
-_MOST = 1 << 63
-_Check = Callable[[Any], str]  # what is wrong with a value; empty: nothing
+GLOBAL = "global "  # prefix of the name of a global generator
+MAX_WORKERS = 4096
+_LIMIT = 1 << 63
+_Check = Callable[[Any], str]  # returns what is wrong with a value; empty: nothing
 
 
 def checked(saved: Any) -> dict[str, Any]:
-    """Return the state if it is one of `state_dict()`; raise CannotResumeError if not."""
+    """Return the state if `state_dict()` made it; otherwise raise CannotResumeError."""
     if not isinstance(saved, Mapping):
-        raise CannotResumeError(f"a saved state is a dict, not a {type(saved).__name__}")
+        raise CannotResumeError(f"a saved state must be a dict, not a {type(saved).__name__}")
     version = saved.get("unjam")
     if type(version) is not int or version != VERSION:
         keys = ", ".join(map(str, list(saved)[:4]))
-        told = f"version {_kind(version)}" if "unjam" in saved else f"its keys are {keys}"
+        found = f"version {_kind(version)}" if "unjam" in saved else f"its keys are {keys}"
         raise CannotResumeError(
-            f"this is no state of an unjam.DataLoader of this version ({told}); load the state that its state_dict() returned"
+            f"this is not a state of an unjam.DataLoader of this version ({found}); load what its state_dict() returned"
         )
-    found = {name: saved[name] for name in (*_ALWAYS, *_WITHIN_EPOCH, *_OPTIONAL) if name in saved}
-    _check_fields("", found, _ALWAYS)
-    if not found["finished"]:
-        _check_fields("", found, _WITHIN_EPOCH)
-        done, ahead = found["position"], found["ahead"]
-        if any(one <= done for one in ahead) or len(set(ahead)) != len(ahead):
-            raise _damaged("ahead", f"it has batches that are not beyond position {done}")
-        if found["batches"] > done + len(ahead):
-            raise _damaged(
-                "batches", f"{found['batches']} is more than the {done + len(ahead)} batches that are done with"
-            )
-    for name, check in _OPTIONAL.items():
-        if name in found:
-            _check_fields("", found, {name: check})
-    for number, mark in found.get("workers", {}).items():
+    state = {name: saved[name] for name in (*_ALWAYS, *_WITHIN_EPOCH, *_OPTIONAL) if name in saved}
+    _check_fields("", state, _ALWAYS)
+    if not state["finished"]:
+        _check_fields("", state, _WITHIN_EPOCH)
+        position, ahead = state["position"], state["ahead"]
+        if any(one <= position for one in ahead) or len(set(ahead)) != len(ahead):
+            raise _damaged("ahead", f"some batches are not after position {position}")
+        completed = position + len(ahead)
+        if state["batches"] > completed:
+            raise _damaged("batches", f"{state['batches']} is more than the {completed} completed batches")
+    _check_fields("", state, {name: check for name, check in _OPTIONAL.items() if name in state})
+    for number, mark in state.get("workers", {}).items():
         _check_mark(f"workers.{number}", mark)
-    found = {"unjam": version, **found}
-    if saved.get("checksum") != fields_checksum(found):
+    state = {"unjam": version, **state}
+    if saved.get("checksum") != fields_checksum(state):
         raise _damaged("checksum", "other fields have changed since it was saved")
-    return {**found, "checksum": saved["checksum"]}
+    return {**state, "checksum": saved["checksum"]}
 
 
 def fields_checksum(state: Mapping[str, Any]) -> int:
-    """The checksum of all fields of ours; states of datasets and samplers may be of any kind."""
+    """Return the checksum of all our fields; states of datasets and samplers may be of any type."""
     ours = {name: value for name, value in state.items() if name not in ("sampler", "workers", "checksum")}
     marks = {
         number: {name: value for name, value in mark.items() if name not in ("dataset", "iterator")}
@@ -68,20 +65,20 @@ def fields_checksum(state: Mapping[str, Any]) -> int:
 
 def _check_mark(path: str, mark: Any) -> None:
     if not isinstance(mark, Mapping):
-        raise _damaged(path, f"a dict is needed, not {_kind(mark)}")
+        raise _damaged(path, f"it must be a dict, not {_kind(mark)}")
     _check_fields(path, mark, _MARK)
     if "start" in mark:
         _check_fields(path, mark, {"start": _global_states})
     if mark["told"] > mark["yielded"]:
-        raise _damaged(f"{path}.told", f"{mark['told']} is more than the {mark['yielded']} samples that were given")
+        raise _damaged(f"{path}.told", f"{mark['told']} is more than the {mark['yielded']} yielded samples")
 
 
-def _check_fields(path: str, found: Mapping[str, Any], checks: Mapping[str, _Check]) -> None:
+def _check_fields(path: str, state: Mapping[str, Any], checks: Mapping[str, _Check]) -> None:
     for name, check in checks.items():
         full = f"{path}.{name}" if path else name
-        if name not in found:
+        if name not in state:
             raise _damaged(full, "it is missing")
-        problem = check(found[name])
+        problem = check(state[name])
         if problem:
             raise _damaged(full, problem)
 
@@ -97,17 +94,17 @@ def _kind(value: Any) -> str:
 # -- checks ----------------------------------------------------------------------------------------------
 
 
-def _whole(least: int, most: int) -> _Check:
+def _integer(least: int, most: int) -> _Check:
     def check(value: Any) -> str:
         if type(value) is not int:
-            return f"a whole number is needed, not {_kind(value)}"
+            return f"it must be an integer, not {_kind(value)}"
         return "" if least <= value < most else f"{value} is not between {least} and {most - 1}"
 
     return check
 
 
 def _flag(value: Any) -> str:
-    return "" if type(value) is bool else f"True or False is needed, not {_kind(value)}"
+    return "" if type(value) is bool else f"it must be True or False, not {_kind(value)}"
 
 
 def _maybe(check: _Check) -> _Check:
@@ -116,38 +113,38 @@ def _maybe(check: _Check) -> _Check:
 
 def _rank(value: Any) -> str:
     is_pair = isinstance(value, (list, tuple)) and len(value) == 2 and all(type(one) is int for one in value)
-    return "" if is_pair and 0 <= value[0] < value[1] else "a rank and the number of ranks are needed"
+    return "" if is_pair and 0 <= value[0] < value[1] else "it must be a rank and the number of ranks"
 
 
 def _numbers(value: Any) -> str:
     if not isinstance(value, (list, tuple)):
-        return f"a list of numbers is needed, not {_kind(value)}"
-    count = _whole(0, _MOST)
-    return next((problem for one in value if (problem := count(one))), "")
+        return f"it must be a list of integers, not {_kind(value)}"
+    check = _integer(0, _LIMIT)
+    return next((problem for one in value if (problem := check(one))), "")
 
 
 def _texts(value: Any) -> str:
     if not isinstance(value, Mapping):
-        return f"a dict is needed, not {_kind(value)}"
+        return f"it must be a dict, not {_kind(value)}"
     for name, text in value.items():
         if not isinstance(name, str) or not isinstance(text, str):
-            return f"{name!r}: the state of a generator is text"
+            return f"{name!r}: the state of a generator must be text"
     return ""
 
 
 def _states(value: Any) -> str:
-    """The states of generators by path; those of objects are checked when the objects are known."""
+    """Check generators' states by path; those of generator objects are checked once the objects are known."""
     problem = _texts(value) or ("" if f"{GLOBAL}torch" in value else f"{GLOBAL}torch is missing")
     if problem:
         return problem
     for path, text in value.items():
-        if problem := _state_in(path.removeprefix(GLOBAL) if path.startswith(GLOBAL) else "", text):
+        if problem := _generator_problem(path.removeprefix(GLOBAL) if path.startswith(GLOBAL) else "", text):
             return f"{path}: {problem}"
     return ""
 
 
-def _state_in(name: str, text: str) -> str:
-    """What is wrong with the state of a generator. name: of a global one."""
+def _generator_problem(name: str, text: str) -> str:
+    """Return what is wrong with the state of a generator. name: of a global generator; else empty."""
     try:
         state = random_state.from_text(text)
         if name:
@@ -165,43 +162,45 @@ def _global_states(value: Any) -> str:
     problem = _texts(value)
     if problem:
         return problem
-    return next((f"{name}: {problem}" for name, text in value.items() if (problem := _state_in(name or "?", text))), "")
+    return next(
+        (f"{name}: {problem}" for name, text in value.items() if (problem := _generator_problem(name or "?", text))), ""
+    )
 
 
 def _sampler(value: Any) -> str:
     if not isinstance(value, Mapping) or "state" not in value or type(value.get("ended")) is not bool:
-        return "it has no state of a sampler"
+        return "it is not a sampler's state"
     return ""
 
 
 def _epochs(value: Any) -> str:
     if not isinstance(value, Mapping):
-        return f"a dict is needed, not {_kind(value)}"
-    return next((problem for one in value.values() if (problem := _whole(-_MOST, _MOST)(one))), "")
+        return f"it must be a dict, not {_kind(value)}"
+    return next((problem for one in value.values() if (problem := _integer(-_LIMIT, _LIMIT)(one))), "")
 
 
 def _marks(value: Any) -> str:
     if not isinstance(value, Mapping):
-        return f"a dict is needed, not {_kind(value)}"
-    return next((f"{name!r:.40} is no worker" for name in value if not _is_worker(name)), "")
+        return f"it must be a dict, not {_kind(value)}"
+    return next((f"{name!r:.40} is not a worker" for name in value if not _is_worker(name)), "")
 
 
 def _is_worker(name: Any) -> bool:
-    """Whether a key is the number of a worker, written as `str` writes it."""
-    is_number = isinstance(name, str) and name.isascii() and name.isdecimal() and len(name) <= len(str(MOST_WORKERS))
-    return is_number and str(int(name)) == name and int(name) < MOST_WORKERS
+    """Return whether a key is the number of a worker, as `str` writes it."""
+    is_number = isinstance(name, str) and name.isascii() and name.isdecimal() and len(name) <= len(str(MAX_WORKERS))
+    return is_number and str(int(name)) == name and int(name) < MAX_WORKERS
 
 
 _ALWAYS: dict[str, _Check] = {
-    "epoch": _whole(0, _MOST), "finished": _flag, "batches": _whole(0, _MOST), "num_workers": _whole(0, MOST_WORKERS),
-    "keeps_workers": _flag, "seed": _whole(0, _MOST), "sample_seed": _maybe(_whole(0, _MOST)),
+    "epoch": _integer(0, _LIMIT), "finished": _flag, "batches": _integer(0, _LIMIT), "num_workers": _integer(0, MAX_WORKERS),
+    "keeps_workers": _flag, "seed": _integer(0, _LIMIT), "sample_seed": _maybe(_integer(0, _LIMIT)),
     "rank": _rank, "begin": _states,
 }  # fmt: skip
 _WITHIN_EPOCH: dict[str, _Check] = {
-    "generators": _generators, "position": _whole(0, _MOST), "ahead": _numbers, "drawn": _whole(0, 1 << 32),
-    "seeded": _flag, "drew": _flag, "begun": _whole(0, _MOST), "last_worker": _whole(-1, MOST_WORKERS),
+    "generators": _generators, "position": _integer(0, _LIMIT), "ahead": _numbers, "drawn": _integer(0, 1 << 32),
+    "seeded": _flag, "drew": _flag, "begun": _integer(0, _LIMIT), "last_worker": _integer(-1, MAX_WORKERS),
 }  # fmt: skip
 _OPTIONAL: dict[str, _Check] = {"sampler": _sampler, "set_epoch": _epochs, "workers": _marks}
 _MARK: dict[str, _Check] = {
-    "yielded": _whole(0, _MOST), "told": _whole(0, _MOST), "last": _whole(0, 1 << 32), "ended": _flag, "random": _global_states,
+    "yielded": _integer(0, _LIMIT), "told": _integer(0, _LIMIT), "last": _integer(0, 1 << 32), "ended": _flag, "random": _global_states,
 }  # fmt: skip

@@ -1,7 +1,7 @@
-"""What unjam keeps for a loader: its record, what it sent to its workers, the best size so far.
+"""What unjam keeps for a loader: its statistics, what it sent to its workers, the best size so far.
 
-Our own loader has it in one private attribute. For torch's loaders we keep it outside the object,
-so that printing, comparing or pickling the loader shows nothing new.
+Our own loader keeps it in one private attribute. For torch's loaders we keep it outside the object,
+so that printing, comparing or pickling the loader shows no difference.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from unjam.system.by_identity import ByIdentity
 
 @dataclass(slots=True)
 class LoaderState:
-    """A loader's state. `sizer`: chooses the number of workers if that is "auto".
+    """A loader's state.
 
-    progress: what the latest iterator has delivered. pending: a state that the next one goes on from. epoch: how many
-    epochs were begun. sample_seed: the seed of the samples' random numbers, with `rng="sample"`.
+    sizer: chooses the number of workers if that is "auto". progress: what the latest iterator has delivered.
+    pending: a saved state that the next iterator resumes from. epoch: how many epochs were started.
+    sample_seed: the seed of the samples' random numbers, with `rng="sample"`.
     """
 
     recorder: Recorder
@@ -49,12 +50,12 @@ def attach(loader: Any, options: LoaderOptions, state: LoaderState) -> None:
 
 
 def attached(loader: Any) -> bool:
-    """Whether `attach` was called for this loader."""
+    """Return whether `attach` was called for this loader."""
     return _attached.get(loader) is not None
 
 
 def own_of(loader: Any) -> tuple[LoaderOptions, LoaderState]:
-    """Return the options and the state of our own loader, or of an attached one of torch's."""
+    """Return the options and the state of our own loader, or of one of torch's that was attached."""
     known = _attached.get(loader)
     return known if known is not None else (LoaderOptions.of(loader), loader._state)  # noqa: SLF001 - one of ours
 

@@ -1,6 +1,6 @@
-"""What unjam needs of an accelerator: a stream of its own, events, registered memory.
+"""The operations that unjam needs on an accelerator: its own stream, events, registered memory.
 
-`Accelerator` is the whole interface; tests put a stand-in in its place.
+`Accelerator` is the whole interface, and works for devices without streams. Tests use a stand-in for it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -19,10 +19,11 @@ from unjam.deadlines import COPY_ENDS
 from unjam.errors import DeviceError
 from unjam.system.logs import log
 
-# registered memory is pinned for every device of the process
+# cudaHostRegisterPortable: registered memory counts as pinned for every device of the process
 _PORTABLE = 1
-_ALREADY = 712  # an earlier call has registered it, and was interrupted after that
-# what a sparse tensor is made of
+# cudaErrorHostMemoryAlreadyRegistered: an earlier call registered it and was then interrupted
+_ALREADY = 712
+# the methods that return the parts of a sparse tensor
 _PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -30,138 +31,145 @@ _PARTS = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
-_LATER = 16  # tensors
-_LOOK = 0.001  # seconds between two looks at an event
+_KEPT = 16  # tensors
+_POLL = 0.001  # seconds between two queries of an event
 
 
-class Mark(Protocol):
-    """A point in our stream."""
+class Mark:
+    """A point in our stream. This one is always completed: nothing runs in the background."""
 
     def done(self) -> bool:
-        """Whether the device has come to it."""
+        """Return whether the device has completed all work before this point."""
+        return True
 
     def times(self) -> tuple[int, int, int]:
-        """When our work before it began and ended, and how long the consumer's stream waited for it; in nanoseconds.
+        """Return when our work before it started and ended, and how long the consumer's stream waited for it.
 
-        To be asked when it is done.
+        In nanoseconds. Call it only when the mark is done.
         """
+        now = time.monotonic_ns()
+        return now, now, 0
 
 
-class Accelerator(Protocol):
-    """A device with a stream of our own."""
+class Accelerator:
+    """A device. This one has no streams: batches are copied when the consumer asks for them."""
 
-    device: torch.device
-    # whether memory of our own can be read by the device directly, and whether pinned memory can
-    registers: bool
-    pins: bool
+    # whether the device can read memory directly after `register`, and whether it can read pinned memory
+    registers = pins = False
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
 
     def ours(self) -> contextlib.AbstractContextManager[Any]:
-        """What is done inside goes to our stream."""
+        """Return a context in which work goes to our stream."""
+        return contextlib.nullcontext()
 
     def staging(self, size: int) -> torch.Tensor:
-        """Return pinned memory, which may be dropped as soon as a copy from it was begun."""
+        """Return host memory, pinned if possible, that may be dropped as soon as a copy from it has started."""
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def staged(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a pinned copy of a tensor."""
+        """Return a pinned copy of a tensor, or the tensor itself if the device does not need one."""
+        return tensor
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return memory of the device for a tensor."""
+        """Allocate device memory for a tensor."""
+        return torch.empty_like(tensor, device=self.device)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Begin a copy to the device."""
+        """Start a copy to the device."""
+        target.copy_(source)
 
     def begin(self, *, after_consumer: bool) -> Any:
-        """A point before the work of a batch, for `mark`; `after_consumer`: after all that the consumer has begun."""
+        """Return the start of a batch's work, for `mark`; `after_consumer`: wait for the consumer's work so far."""
+        del after_consumer
 
     def mark(self, begun: Any) -> Mark:
-        """A point after all that we have begun so far."""
+        """Return a mark after all work that we have started so far."""
+        del begun
+        return Mark()
 
     def hand_over(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
-        """Let the consumer's current stream wait for a point, and protect tensors that it will use."""
+        """Make the consumer's current stream wait for a mark; keep the tensors' memory while that stream uses it."""
+        del mark, tensors
 
     def register(self, address: int, size: int) -> bool:
-        """Let the device read memory directly; False if it is refused."""
+        """Let the device read memory directly; return False if the driver refuses."""
+        del address, size
+        return False
 
     def undo(self, address: int) -> Callable[[], None]:
-        """Return what ends the registration of memory, in this process only."""
+        """Return a function that unregisters memory, in this process only."""
+        del address
+        return lambda: None
 
 
-class StreamMark:
-    """An event after a copy, and those that time it."""
+class StreamMark(Mark):
+    """An event after a copy, and the events that time it."""
 
     def __init__(self, clock: tuple[Any, int], begun: Any, end: Any) -> None:
-        self._clock = clock  # an event, and when it was
-        self._begun, self._end = begun, end
+        self._clock = clock  # an event, and its time
+        self._begun, self.end = begun, end
         self.waits: tuple[Any, Any] | None = None  # on the consumer's stream
 
-    @property
-    def end(self) -> Any:
-        """The event itself."""
-        return self._end
-
     def done(self) -> bool:
-        """See `Mark`."""
-        return bool(self._end.query())
+        """Return whether the event is completed."""
+        return bool(self.end.query())
 
     def times(self) -> tuple[int, int, int]:
-        """See `Mark`."""
+        """Return the times of the events."""
         first, at = self._clock
         begun = at + _nanoseconds(first, self._begun)
         waited = 0 if self.waits is None or not self.waits[1].query() else _nanoseconds(*self.waits)
-        return begun, begun + _nanoseconds(self._begun, self._end), waited
+        return begun, begun + _nanoseconds(self._begun, self.end), waited
 
 
-class StreamAccelerator:
-    """Any device of torch with streams: CUDA, ROCm, XPU."""
+class StreamAccelerator(Accelerator):
+    """Any device that torch supports with streams: CUDA, ROCm, XPU."""
 
     pins = True
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        super().__init__(device)
         self._module: Any = getattr(torch, device.type)
         self._consumers = self._module.current_stream(device)
         self._stream = self._module.Stream(device=device)
         self._first = True
         self._clock = (self._event(self._stream), time.monotonic_ns())
-        self._unprotected: deque[torch.Tensor] = deque(maxlen=_LATER)
+        self._unprotected: deque[torch.Tensor] = deque(maxlen=_KEPT)
         self.registers = device.type == "cuda"
 
     def ours(self) -> contextlib.AbstractContextManager[Any]:
-        """See `Accelerator`."""
+        """Make our stream the current one; remember the consumer's."""
         self._consumers = self._module.current_stream(self.device)
         found: contextlib.AbstractContextManager[Any] = self._module.stream(self._stream)
         return found
 
     def staging(self, size: int) -> torch.Tensor:
-        """See `Accelerator`."""
+        """Return pinned memory; torch's allocator does not reuse it while a copy reads it."""
         return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def staged(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See `Accelerator`."""
-        # always a copy: the consumer may change a tensor that is pinned already
+        """Return a pinned copy, even of a pinned tensor: the consumer may change the original."""
         return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
 
-    def like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See `Accelerator`."""
-        return torch.empty_like(tensor, device=self.device)
-
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Accelerator`."""
+        """Start a copy that runs in the background."""
         target.copy_(source, non_blocking=True)
 
     def begin(self, *, after_consumer: bool) -> Any:
-        """See `Accelerator`."""
+        """Return an event before the work of a batch."""
         if after_consumer or self._first:
-            self._first = False  # what the program has prepared on the device is there before the first batch
+            self._first = False  # the first batch must see what the program has prepared on the device
             self._stream.wait_stream(self._consumers)
         return self._event(self._stream)
 
     def mark(self, begun: Any) -> StreamMark:
-        """See `Accelerator`."""
+        """Return a mark with an event in our stream."""
         return StreamMark(self._clock, begun, self._event(self._stream))
 
     def hand_over(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
-        """See `Accelerator`."""
+        """Record the consumer's stream on the tensors and make it wait for the mark's event."""
         assert isinstance(mark, StreamMark), "a mark of another accelerator"
         current = self._module.current_stream(self.device)
         for tensor in tensors:
@@ -184,23 +192,23 @@ class StreamAccelerator:
             self._unprotected.append(tensor)  # freed some batches later
 
     def register(self, address: int, size: int) -> bool:
-        """See `Accelerator`."""
+        """Register memory with the CUDA driver."""
         with torch.cuda.device(self.device):
             refused = int(torch.cuda.cudart().cudaHostRegister(address, size, _PORTABLE))
             if refused in (0, _ALREADY):
                 return True
-            # the refusal stays in the thread as its last error, and the next kernel would raise it
+            # CUDA keeps the refusal as this thread's last error, and the next kernel would raise it
             with contextlib.suppress(RuntimeError):
                 torch.zeros(1, device=self.device).add_(1)
             return False
 
     def undo(self, address: int) -> Callable[[], None]:
-        """See `Accelerator`."""
+        """Return a function that unregisters memory from the CUDA driver."""
         runtime, home, device = torch.cuda.cudart(), os.getpid(), self.device
 
         def unregister() -> None:
             if os.getpid() == home:  # a forked child must not use the driver
-                with contextlib.suppress(Exception), torch.cuda.device(device):  # at the interpreter's end
+                with contextlib.suppress(Exception), torch.cuda.device(device):  # it may fail at interpreter exit
                     runtime.cudaHostUnregister(address)
 
         return unregister
@@ -215,73 +223,8 @@ def _nanoseconds(before: Any, after: Any) -> int:
     return int(before.elapsed_time(after) * 1e6)
 
 
-class PlainMark:
-    """Nothing runs in the background: all is done."""
-
-    def done(self) -> bool:
-        """See `Mark`."""
-        return True
-
-    def times(self) -> tuple[int, int, int]:
-        """See `Mark`."""
-        now = time.monotonic_ns()
-        return now, now, 0
-
-
-class PlainAccelerator:
-    """A device without streams: batches are copied when the consumer asks for them."""
-
-    registers = pins = False
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def ours(self) -> contextlib.AbstractContextManager[Any]:
-        """See `Accelerator`."""
-        return contextlib.nullcontext()
-
-    def staging(self, size: int) -> torch.Tensor:
-        """See `Accelerator`."""
-        return torch.empty(size, dtype=torch.uint8, device="cpu")
-
-    def staged(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See `Accelerator`."""
-        return tensor
-
-    def like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See `Accelerator`."""
-        return torch.empty_like(tensor, device=self.device)
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Accelerator`."""
-        target.copy_(source)
-
-    def begin(self, *, after_consumer: bool) -> Any:
-        """See `Accelerator`."""
-        del after_consumer
-
-    def mark(self, begun: Any) -> PlainMark:
-        """See `Accelerator`."""
-        del begun
-        return PlainMark()
-
-    def hand_over(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
-        """See `Accelerator`."""
-        del mark, tensors
-
-    def register(self, address: int, size: int) -> bool:
-        """See `Accelerator`."""
-        del address, size
-        return False
-
-    def undo(self, address: int) -> Callable[[], None]:
-        """See `Accelerator`."""
-        del address
-        return lambda: None
-
-
 def check(device: torch.device) -> None:
-    """Raise `DeviceError` if an accelerator is not there."""
+    """Raise `DeviceError` if this machine does not have the device."""
     if device.type == "meta" or (device.type == "mps" and torch.backends.mps.is_available()):
         return
     module: Any = getattr(torch, device.type, None)
@@ -291,7 +234,7 @@ def check(device: torch.device) -> None:
     count = module.device_count()
     index: int | None = device.index
     if index is not None and index >= count:
-        raise DeviceError(f"device={str(device)!r}: there are {count} {device.type} devices, numbered from 0")
+        raise DeviceError(f"device={str(device)!r}: the last device of this machine is {device.type}:{count - 1}")
 
 
 def open_accelerator(device: torch.device) -> Accelerator:
@@ -299,24 +242,24 @@ def open_accelerator(device: torch.device) -> Accelerator:
     check(device)
     module: Any = getattr(torch, device.type, None)
     if module is None or not all(hasattr(module, name) for name in ("Stream", "Event", "stream", "current_stream")):
-        return PlainAccelerator(device)
+        return Accelerator(device)
     index: int | None = device.index
     return StreamAccelerator(torch.device(device.type, module.current_device() if index is None else index))
 
 
-def _over(mark: Mark) -> bool:
+def _completed(mark: Mark) -> bool:
     try:
         return mark.done()
     except RuntimeError:
-        return True  # the device has failed: it reads nothing any more
+        return True  # the device has failed and no longer reads anything
 
 
 def await_marks(marks: list[Mark]) -> bool:
-    """Wait until the device has come to all marks; False if it does not in time."""
+    """Wait until the device has completed all marks; return False on timeout."""
     until = time.monotonic() + COPY_ENDS.seconds
-    while not all(_over(mark) for mark in marks):
+    while not all(_completed(mark) for mark in marks):
         if time.monotonic() > until:
-            log.warning("copies to the device did not end within %g s; their memory is kept", COPY_ENDS.seconds)
+            log.warning("copies to the device did not complete within %g s; their memory is kept", COPY_ENDS.seconds)
             return False
-        threading.Event().wait(_LOOK)
+        threading.Event().wait(_POLL)
     return True

@@ -20,7 +20,7 @@ from unjam.loader.device.transfer import Transfer
 from unjam.loader.pool.batch_result import BatchResult
 from unjam.system.torch_private import pin_memory
 
-# one thread copies 5 GB/s; four, on a machine with many cores, as much as the memory gives
+# One thread copies 5 GB/s. Four threads, on a machine with many cores, use the full memory bandwidth.
 THREADS = max(1, min(4, (os.cpu_count() or 1) // 4))
 
 
@@ -37,16 +37,17 @@ class Pinner(Transfer):
 
     @override
     def wrap(self, number: int, result: BatchResult) -> BatchResult:
+        """Return a result that is pinned in a thread; start that now."""
         if result.empty or result.raises or isinstance(result, PinnedBatch):
             return result
         known = self._wrapped.get(number)
-        if known is None or known.raw is not result:  # otherwise an earlier call was interrupted
+        if known is None or known.raw is not result:  # else an earlier call was interrupted
             known = self._wrapped[number] = PinnedBatch(result, self._executor, number, self._wrapped)
         known.begin(self._work)
         return known
 
     def close(self) -> None:
-        """Stop; the thread finishes the batch that it is pinning."""
+        """Stop; each thread finishes the batch that it is pinning."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, result: BatchResult) -> Any:
@@ -67,22 +68,27 @@ class PinnedBatch(BatchResult):
         self._begun: Future[Any] | None = None
 
     def begin(self, work: Callable[[BatchResult], Any]) -> None:
-        """Give it to a thread, once."""
+        """Start pinning it in a thread, unless already started."""
         if self._begun is None:
             self._begun = self._executor.submit(work, self._result)
 
     @property
     def _future(self) -> Future[Any]:
-        assert self._begun is not None, "wrapped and not begun"
+        assert self._begun is not None, "begin() was not called"
         return self._begun
 
     @property
+    def facts(self) -> Facts:
+        """What is known about the batch without opening it."""
+        return self._result.facts
+
+    @property
     def ready(self) -> bool:
-        """Whether opening it would not wait."""
+        """Whether it is pinned, so that `open` returns at once."""
         return self._future.done()
 
-    def open_with_owner(self, *, copy: bool) -> tuple[Any, Any]:
-        """Return the pinned batch; torch's allocator owns its memory."""
+    def open(self, *, copy: bool) -> Any:
+        """Return the pinned batch; wait until it is ready."""
         del copy
         self._wrapped.pop(self._number, None)
         while True:
@@ -93,7 +99,7 @@ class PinnedBatch(BatchResult):
                     raise
 
     def refuse(self) -> None:
-        """Give the slot back. If the thread has started, the slot is freed when it is done."""
+        """Release the slot. If a thread is already pinning the batch, it releases the slot when it is done."""
         self._wrapped.pop(self._number, None)
         if self._future.cancel():
             self._result.refuse()
@@ -106,7 +112,7 @@ def _current_device() -> tuple[int]:
 
 
 def _prepare(device: int) -> None:
-    torch.set_num_threads(1)  # for this thread only: leave the cores to the training
+    torch.set_num_threads(1)  # for this thread only: leave the cores to training
     if device < 0:
         return
     if hasattr(torch, "accelerator") and hasattr(torch.accelerator, "set_device_index"):

@@ -1,4 +1,4 @@
-"""Walks through whatever a collate function returns: applies a function to tensors, finds tensors."""
+"""Finds and replaces the tensors in whatever a collate function returns."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import Any
 
 import torch
 
-# nothing of a batch is in these
-_CLOSED = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.FunctionType, range)
+from unjam.system.object_graph import attributes
+
+# values that hold no part of a batch
+_LEAVES = (str, bytes, int, float, complex, type(None), type, types.ModuleType, types.FunctionType, range)
 
 
 def apply(data: Any, tensor: Callable[[torch.Tensor], Any], other: Callable[[Any], Any]) -> Any:
-    """Return a copy of a structure with `tensor` applied to each tensor, and `other` to objects of tensors with `.to()`.
+    """Return a copy of a structure with `tensor` applied to each tensor.
 
-    Everything else stays the same object. Types of containers are kept.
+    `other` is applied to objects that hold tensors and have a `.to()` method. Everything else stays the same object.
+    Containers keep their types.
     """
     if isinstance(data, torch.Tensor):
         return tensor(data)
-    if isinstance(data, _CLOSED):
+    if isinstance(data, _LEAVES):
         return data
     if callable(getattr(data, "to", None)) and next(tensors(data), None) is not None:
         return other(data)
@@ -41,39 +44,38 @@ def apply(data: Any, tensor: Callable[[torch.Tensor], Any], other: Callable[[Any
     return data
 
 
-def _mapping(data: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+def _mapping(data: Any, parts: dict[Any, Any]) -> Any:
     if type(data) is dict:
         return parts
     try:
         if isinstance(data, (dict, collections.UserDict)):
-            made = copy.copy(
-                data
-            )  # it may have attributes of its own; other mappings may share what they hold with a copy
+            # A copy keeps additional attributes. Copies of other mappings may share their items with the original.
+            made = copy.copy(data)
             made.update(parts)
             return made
-        return type(data)(parts)  # type: ignore[call-arg] # most mappings accept one
+        return type(data)(parts)  # most mappings accept one
     except TypeError:
         return parts
 
 
-def _sequence(data: Sequence[Any], parts: list[Any]) -> Any:
+def _sequence(data: Any, parts: list[Any]) -> Any:
     if all(one is two for one, two in zip(data, parts, strict=True)):
-        return data  # no tensor in it: ranges, arrays
+        return data  # it holds no tensor
     if type(data) is list:
         return parts
     try:
-        return type(data)(parts)  # type: ignore[call-arg] # most sequences accept one
+        return type(data)(parts)  # most sequences accept one
     except TypeError:
         return parts
 
 
 def tensors(data: Any) -> Iterator[torch.Tensor]:
-    """Find the tensors of a structure, also in attributes of objects; each once."""
-    seen: dict[int, Any] = {}  # objects that are kept cannot have the same number as others
+    """Yield each tensor in a structure once, also those in attributes of objects."""
+    seen: dict[int, Any] = {}  # by id; keeping the objects alive keeps each id unique
     waiting = [data]
     while waiting:
         one = waiting.pop()
-        if id(one) in seen or isinstance(one, _CLOSED):
+        if id(one) in seen or isinstance(one, _LEAVES):
             continue
         seen[id(one)] = one
         if isinstance(one, torch.Tensor):
@@ -84,10 +86,4 @@ def tensors(data: Any) -> Iterator[torch.Tensor]:
         elif isinstance(one, (Sequence, set, frozenset)):
             waiting += one
         if type(one) not in (dict, list, tuple):
-            waiting += getattr(one, "__dict__", {}).values()
-            waiting += [getattr(one, name, None) for kind in type(one).__mro__ for name in _slots(kind)]
-
-
-def _slots(kind: type) -> Sequence[str]:
-    found = kind.__dict__.get("__slots__", ())
-    return (found,) if isinstance(found, str) else tuple(found)
+            waiting += [part.value for part in attributes(one)]

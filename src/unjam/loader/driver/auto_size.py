@@ -1,14 +1,15 @@
-"""Measures what `engine.size_search` needs: delivery rate, idle time, processors and memory.
+"""Measures what `engine.size_search` needs: delivery rate, idle time, use of processors and memory.
 
 One sizer lives as long as its loader, through all epochs. A window never spans two epochs.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
 import statistics
 import sys
+import types
 import weakref
 from array import array
 from collections.abc import Iterator
@@ -17,34 +18,34 @@ from typing import Any
 
 from unjam.loader.driver.times import TAIL
 from unjam.loader.engine.size_search import WORTH, Limits, Setting, SizeSearch, Window
-from unjam.loader.pool.batch_result import BatchReport
-from unjam.loader.pool.protocol import Pool
+from unjam.loader.pool.protocol import Facts, Pool
+from unjam.loader.ship.reachable_modules import nested_codes
 from unjam.loader.transport.status_page import Stage
 from unjam.statistics import Auto, AutoStep
 from unjam.system import limits as allowance
 from unjam.system.memory_limits import available_memory
 from unjam.system.object_graph import Held, attributes, items, walk
 
-# A window ends when its mean is known to 5 %: not before FEWEST and not after MOST, each as
-# (batches, seconds).
-FEWEST, MOST = (8, 0.4), (120, 5.0)
-SURE = 0.05
+# A window ends when the standard error of its mean is below MAX_ERROR: not before MIN_WINDOW and not
+# after MAX_WINDOW, each as (batches, seconds).
+MIN_WINDOW, MAX_WINDOW = (8, 0.4), (120, 5.0)
+MAX_ERROR = 0.05
 # batch times are uneven if they vary by more than this part of their mean
 UNEVEN = 0.7
-DEEPEST = 16
-# Workers may take this part of the available memory. We measure what one takes; SUPPOSED is used
-# until then.
-WORKERS_SHARE, SUPPOSED = 0.5, 200 << 20
-DESCRIPTORS_EACH = 12
-MOST_AT_FIRST = 8
+MAX_DEPTH = 16
+# Workers may take this part of the available memory. We measure the memory of one worker; until then
+# we assume ASSUMED_MEMORY.
+MEMORY_SHARE, ASSUMED_MEMORY = 0.5, 200 << 20
+DESCRIPTORS_PER_WORKER = 12
+MAX_FIRST_SIZE = 8
 # how many objects `divides_itself` inspects at most
-MOST_PARTS = 200
+MAX_PARTS = 200
 _NOT_READY = (Stage.STARTING, Stage.LOADING, Stage.INIT)
 
 
 @dataclass(slots=True)
 class _CurrentWindow:
-    """The current window; nanoseconds. `skip`: batches to ignore, made with the last setting."""
+    """Measurements of the current window; nanoseconds. `skip`: batches to ignore, made with the last setting."""
 
     size: int
     skip: int
@@ -66,18 +67,19 @@ class AutoSizer:
     """Chooses the number of workers and how far they run ahead.
 
     `live`: the number of workers may change within an epoch. `depth`: the user's `prefetch_factor`,
-    never changed. `single`: at most one worker, because an iterable that does not ask which worker
-    it is in yields every sample once per worker.
+    which never changes. `single`: use at most one worker, because an iterable that does not ask which
+    worker it is in yields every sample once per worker.
     """
 
     def __init__(self, *, live: bool, start: int, depth: int | None, single: bool = False) -> None:
-        self._settings = (live, start, depth, single)
+        self._copy = functools.partial(AutoSizer, live=live, start=start, depth=depth, single=single)
         self._live = live
+        self._single = single
         limits = _limits()
         if single:
-            limits = replace(limits, workers=1, because="the iterable does not ask which worker it is in")
+            limits = replace(limits, workers=1, because="an iterable that does not ask which worker it is in")
         start = min(start, limits.workers)
-        self.pace = SizeSearch(Setting(start, depth or 2), limits, adapts_depth=depth is None)
+        self.search = SizeSearch(Setting(start, depth or 2), limits, adapts_depth=depth is None)
         self.wanted: Setting | None = None
         # weak: the pool must be freed together with its iterator
         self._pool_ref: weakref.ref[Any] | None = None
@@ -86,12 +88,12 @@ class AutoSizer:
 
     def __reduce__(self) -> Any:
         # a copy of a loader measures again
-        return _anew, self._settings
+        return self._copy, ()
 
     @property
     def setting(self) -> Setting:
         """The number of workers and the depth to use from now on."""
-        return self.pace.setting
+        return self.search.setting
 
     @property
     def _pool(self) -> Pool | None:
@@ -100,17 +102,17 @@ class AutoSizer:
     @property
     def limits(self) -> Limits:
         """The largest setting possible."""
-        return self.pace.limits
+        return self.search.limits
 
     def begin(self, pool: Pool) -> None:
-        """Begin an epoch."""
+        """Start an epoch."""
         self._pool_ref = weakref.ref(pool)
         self.wanted = None
         self._now = _CurrentWindow(self.setting.workers, self.setting.workers + 2)
 
     def end(self) -> None:
-        """End an epoch; if sizes change only between epochs, the epoch was one window."""
-        if not self._live and self._now.count >= FEWEST[0]:
+        """End an epoch. If sizes change only between epochs, the epoch was one window."""
+        if not self._live and self._now.count >= MIN_WINDOW[0]:
             self._end_window()
 
     def delivered(self, facts: BatchReport, waited: int, now: int) -> None:
@@ -136,10 +138,10 @@ class AutoSizer:
         if len(stamps) >= 16:
             making = int.from_bytes(stamps[-8:], sys.byteorder) - int.from_bytes(stamps[:8], sys.byteorder)
             own.made += making
-            if len(own.makings) < MOST[0]:
+            if len(own.makings) < MAX_WINDOW[0]:
                 own.makings.append(making)
                 own.stamps.append(stamps)
-        if self._live and _is_over(own, (now - own.began) / 1e9, self.pace.base_rate):
+        if self._live and _is_over(own, (now - own.began) / 1e9, self.search.base_rate):
             self._end_window()
 
     # -- internals ---------------------------------------------------------------------------------
@@ -159,14 +161,14 @@ class AutoSizer:
             _median_seconds(own.stamps),
             _is_uneven(own.makings),
         )
-        before = self.pace.setting
+        before = self.search.setting
         self._limit_by_memory()
-        after = self.pace.judge(window)
+        after = self.search.judge(window)
         if after == before or not self._live:
             self._now = _CurrentWindow(own.size, 1)
             return
         self.wanted = after
-        # first the batches that were started under the old setting have to come through
+        # skip the batches that were started under the old setting
         self._now = _CurrentWindow(after.workers, max(before.workers, after.workers) + 2)
 
     def _all_ready(self) -> bool:
@@ -177,7 +179,7 @@ class AutoSizer:
         return all(heartbeat is None or heartbeat.stage not in _NOT_READY for heartbeat in heartbeats)
 
     def _processor_seconds(self) -> float:
-        """CPU seconds used by the present workers; those that left are not included."""
+        """Return the CPU seconds of the current workers."""
         pool, total = self._pool, 0.0
         if pool is None:
             return math.nan
@@ -188,15 +190,14 @@ class AutoSizer:
         return total
 
     def use_cluster(self, room: int) -> None:
-        """The workers are on a cluster with room for so many."""
-        limits = self.pace.limits
-        if limits.because != "memory":
-            words = f"the cluster's {room} processor{'s' * (room > 1)}"
-            workers = min(room, 1) if limits.workers == 1 and "iterable" in limits.because else room
-            self.pace.limits = replace(limits, workers=workers, processors=room, because=words)
+        """Set the limits for workers on a cluster with `room` processors."""
+        if self.limits.because != "memory":
+            words = f"the size of the cluster (processors: {room})"
+            workers = min(room, 1) if self._single else room
+            self.search.limits = replace(self.limits, workers=workers, processors=room, because=words)
 
     def _limit_by_memory(self) -> None:
-        """Limit the number of workers by the memory of one worker, measured once."""
+        """Limit the number of workers by the memory that one worker uses, measured once."""
         pool = self._pool
         pid = pool.pid(0) if pool is not None and pool.is_here(0) else None
         left = available_memory()
@@ -204,49 +205,49 @@ class AutoSizer:
         if not size or left is None:
             return
         self._measured_memory = True
-        room = self._now.size + int(left * WORKERS_SHARE / allowance.local_ranks() // size)
-        limits = self.pace.limits
-        if room < limits.workers:
-            self.pace.limits = dataclasses.replace(limits, workers=max(1, room), because="memory")
+        room = self._now.size + int(left * MEMORY_SHARE / allowance.local_ranks() // size)
+        if room < self.limits.workers:
+            self.search.limits = replace(self.limits, workers=max(1, room), because="memory")
 
     def report(self) -> Auto:
         """Return the report for `statistics()`."""
-        pace = self.pace
+        search = self.search
         return Auto(
-            pace.setting.workers,
-            pace.setting.depth,
-            pace.limits.workers,
-            pace.settled,
-            pace.why,
+            search.setting.workers,
+            search.setting.depth,
+            search.limits.workers,
+            search.settled,
+            search.why,
             tuple(
-                AutoStep(s.batches, s.setting.workers, s.setting.depth, s.rate, s.waited, s.verdict) for s in pace.steps
+                AutoStep(s.batches, s.setting.workers, s.setting.depth, s.rate, s.waited, s.verdict)
+                for s in search.steps
             ),
         )
 
 
 def _is_over(own: _CurrentWindow, seconds: float, base: float) -> bool:
-    """Whether the window shows enough: a stable mean, or a clear difference from the base rate."""
-    if own.count >= MOST[0] and seconds >= FEWEST[1]:
+    """Return whether the window is conclusive: a stable mean, or a clear difference from the base rate."""
+    if own.count >= MAX_WINDOW[0] and seconds >= MIN_WINDOW[1]:
         return True
-    if seconds >= MOST[1] and own.count >= 4:
+    if seconds >= MAX_WINDOW[1] and own.count >= 4:
         return True
-    if own.count < FEWEST[0] or seconds < FEWEST[1] or len(own.chunks) < 4 or own.chunk:
+    if own.count < MIN_WINDOW[0] or seconds < MIN_WINDOW[1] or len(own.chunks) < 4 or own.chunk:
         return False
     mean = sum(own.chunks) / len(own.chunks)
     error = statistics.stdev(own.chunks) / math.sqrt(len(own.chunks)) / mean if mean else 1.0
     if _is_uneven(own.makings):
         return False
     gain = own.samples / seconds / base if base else WORTH
-    return error < SURE or abs(gain / WORTH - 1) > 4 * error
+    return error < MAX_ERROR or abs(gain / WORTH - 1) > 4 * error
 
 
 def _is_uneven(makings: list[int]) -> bool:
-    """Whether a few batches take most of the time."""
+    """Return whether a few batches take most of the time."""
     return len(makings) >= 4 and statistics.stdev(makings) > UNEVEN * statistics.fmean(makings)
 
 
 def _median_seconds(stamps: list[bytes]) -> float:
-    """The median time of a sample in seconds; of a batch if the dataset loads batches at once."""
+    """Return the median time of a sample in seconds; of a batch if the dataset loads whole batches."""
     took: list[int] = []
     for one in stamps:
         words = array("q")
@@ -256,46 +257,42 @@ def _median_seconds(stamps: list[bytes]) -> float:
     return statistics.median(took) / 1e9 if took else math.nan
 
 
-def _anew(live: bool, start: int, depth: int | None, single: bool = False) -> AutoSizer:  # noqa: FBT001, FBT002 - from __reduce__
-    return AutoSizer(live=live, start=start, depth=depth, single=single)
-
-
 def _limits() -> Limits:
     most, because = most_workers(available_memory())
-    return Limits(most, DEEPEST, allowance.own_processors(), because)
+    return Limits(most, MAX_DEPTH, allowance.own_processors(), because)
 
 
 def most_workers(left: int | None) -> tuple[int, str]:
-    """How many workers the machine allows with this much memory left, and which limit decides."""
-    # more workers than processors: workers that wait for a disk or a network use no processor
+    """Return how many workers the machine allows with `left` bytes of memory, and which limit decides."""
+    # allow more workers than processors: workers that wait for a disk or network do not use one
     processors = allowance.own_processors()
     known = {f"the limit for {processors} processor{'s' * (processors > 1)}": max(16, min(64, processors * 4))}
     if left is not None:
-        known["memory"] = int(left * WORKERS_SHARE / allowance.local_ranks() // SUPPOSED)
+        known["memory"] = int(left * MEMORY_SHARE / allowance.local_ranks() // ASSUMED_MEMORY)
     most, used = allowance.descriptors()
-    known["the limit of open files"] = (most - used - 64) // DESCRIPTORS_EACH
+    known["the limit of open files"] = (most - used - 64) // DESCRIPTORS_PER_WORKER
     because = min(known, key=lambda name: known[name])
     return max(1, known[because]), because
 
 
 def first_size(dataset: Any, *, iterable: bool) -> int:
-    """With how many workers to begin."""
+    """Return the number of workers to start with."""
     if iterable and not divides_itself(dataset):
         return 1
-    return max(1, min(MOST_AT_FIRST, allowance.own_processors(), _limits().workers))
+    return max(1, min(MAX_FIRST_SIZE, allowance.own_processors(), _limits().workers))
 
 
 def divides_itself(dataset: Any) -> bool:
-    """Whether an iterable's code asks which worker it is in.
+    """Return whether an iterable's code asks which worker it is in.
 
     If it does not, every worker yields all samples.
     """
-    below = walk(Held("", dataset), _callables, deepest=8, most=MOST_PARTS)
+    below = walk(Held("", dataset), _callables, deepest=8, most=MAX_PARTS)
     return _uses_worker_info(dataset) or any(_uses_worker_info(part.value) for part, fresh in below if fresh)
 
 
 def _callables(above: Held) -> Iterator[Held]:
-    """The values that an object holds, also in lists and tuples, which may have code."""
+    """Yield the values in an object, and in its lists and tuples, that may have code."""
     for part in attributes(above.value, 50, slots=False):
         for one in items(part.value, 20) if type(part.value) in (list, tuple) else (part,):
             if callable(one.value) or hasattr(one.value, "__dict__"):
@@ -311,11 +308,5 @@ def _uses_worker_info(thing: Any) -> bool:
     for kind in type(thing).__mro__:
         if not kind.__module__.startswith(("builtins", "typing", "abc", "torch.utils.data.dataset")):
             codes += [getattr(value, "__code__", None) for value in vars(kind).values()]
-    while codes:
-        code = codes.pop()
-        if code is None:
-            continue
-        if any("worker_info" in name for name in code.co_names):
-            return True
-        codes += [const for const in code.co_consts if hasattr(const, "co_names")]
-    return False
+    found = [one for code in codes if isinstance(code, types.CodeType) for one in nested_codes(code)]
+    return any("worker_info" in name for code in found for name in code.co_names)

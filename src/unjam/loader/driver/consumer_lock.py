@@ -1,4 +1,4 @@
-"""A lock: one thread at a time may ask a loader for a batch."""
+"""A lock that lets one thread at a time ask a loader for a batch."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 from unjam.deadlines import LOOK_AGAIN
 
 
 class ConsumerLock:
-    """Makes a second thread wait; refuses a request from inside the same thread's own request.
+    """Makes a second thread wait; refuses a nested request of the same thread.
 
-    The lock knows its owner, and the frame that is inside. If a signal handler raises right after the
-    lock was taken, or right before it is released, that frame is gone and the thread can enter again:
-    it owns the lock but is not inside.
+    The lock knows its owner and the frame that entered. If a signal handler raises right after the lock
+    was acquired or right before it is released, that frame is gone: the thread still owns the lock but is
+    not inside a request, and can enter again.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock: Any = threading.RLock()
         self._inside: FrameType | None = None
 
     @property
@@ -33,7 +34,7 @@ class ConsumerLock:
         return frame is not None
 
     def enter(self, closed: Callable[[], bool]) -> None:
-        """Wait for the lock; raise StopIteration if the loader is closed meanwhile."""
+        """Acquire the lock; raise StopIteration if the loader is closed meanwhile."""
         self.check_idle()
         if not self._owned():
             while not self._lock.acquire(timeout=LOOK_AGAIN.seconds):
@@ -47,13 +48,13 @@ class ConsumerLock:
         self._lock.release()
 
     def enter_to_close(self, seconds: float) -> bool:
-        """Acquire the lock for shutdown; record no owner. Return False if that takes too long."""
-        return self._lock.acquire(timeout=seconds)
+        """Acquire the lock for shutdown, without recording a frame. Return False on timeout."""
+        return bool(self._lock.acquire(timeout=seconds))
 
     def check_idle(self) -> None:
-        """Raise if this thread is inside a request: in the user's function or in a sampler."""
+        """Raise if this thread is inside a request: in `on_error` or in a sampler."""
         if self.is_mine:
             raise RuntimeError("the loader was asked for a batch while it was making one (in on_error or a sampler)")
 
     def _owned(self) -> bool:
-        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return] # noqa: SLF001 - as Condition does
+        return bool(self._lock._is_owned())  # noqa: SLF001 - as threading.Condition does

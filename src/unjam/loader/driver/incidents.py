@@ -1,7 +1,7 @@
-"""Turns the death or silence of a worker into an incident, a log line or an error.
+"""Turns the death or silence of a worker into an incident, a log message or an error.
 
-The engine decides and has no texts; the driver carries out. This file writes the texts and asks the
-policy about samples that killed a worker.
+The engine decides and the driver acts; neither has texts. This file writes the texts and applies the
+policy to samples that killed a worker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Incidents:
-    """Reports what happens to one pool's workers. Imports the code for evidence on first use."""
+    """Reports what happens to the workers of one pool. Imports the code for evidence on first use."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class Incidents:
         self._timeout = settings.timeout
         self._sample_timeout = settings.sample_timeout
         self.unready: dict[int, BatchResult] = {}
-        # by worker: the incident of its last exit; and, if we stopped it because its sample took
-        # too long, (batch, position, incident)
+        # by worker: the incident of its last exit
         self._exit_incidents: dict[int, Incident] = {}
+        # by worker, if we killed it because its sample took too long: batch, position and incident
         self._overdue: dict[int, tuple[int, int, Incident]] = {}
 
     # -- exits -------------------------------------------------------------------------------------
 
     def fair(self, event: ev.Death) -> ev.Death:
-        """Clear the sample of blame if the overdue worker had moved on before we killed it."""
+        """Blame no sample if the overdue worker had moved on before we killed it."""
         batch, position, _ = self._overdue.get(event.worker, (event.batch, event.position, None))
         if event.cause is ev.Cause.SILENT and (batch, position) == (event.batch, event.position):
             return event
@@ -76,20 +76,20 @@ class Incidents:
         about = worker_words.subject(last_exit.heartbeat, on, iterable=self._iterable)
         incident = worker_words.story(last_exit, about, decision=decision, dataset=self._recorder.dataset)
         if event.cause is ev.Cause.SUSPENDED:
-            incident = dataclasses.replace(incident, what=f"{incident.what}; unjam ended it, because it did not go on")
+            incident = dataclasses.replace(incident, what=f"{incident.what}; unjam killed it because it did not resume")
         self._exit_incidents[event.worker] = incident
         if not any(isinstance(action, (act.AskPolicy, act.GiveUp)) for action in decided):
             self._overdue.pop(event.worker, None)
         if restarted:
             self._recorder.restarted()
         if event.cause is not ev.Cause.SILENT:
-            # a sample that took too long is recorded once, with the policy's decision
+            # a sample that took too long is recorded once, with the decision of the policy
             self._recorder.incident(incident)
             if restarted:
-                self._recorder.say("death", "%s; a new worker makes its batches again", incident.what)
+                self._recorder.say("death", "%s; a new worker will make its batches again", incident.what)
 
     def died(self, outcome: act.GiveUp) -> UnjamError:
-        """Return what to raise when the epoch cannot go on."""
+        """Return what to raise when the epoch cannot continue."""
         incident = self._exit_incidents.get(outcome.worker if outcome.worker is not None else -1)
         if incident is None:
             return WorkerDiedError(f"a worker is gone; {outcome.reason.value}")
@@ -116,19 +116,16 @@ class Incidents:
         """Warn that the system killed a worker for memory and that the others share its work."""
         incident = self._exit_incidents.get(worker)
         what = incident.what if incident is not None else f"worker {worker} was killed for memory"
-        self._recorder.say("memory", "%s; it is not replaced, and %d workers go on", what, left)
+        self._recorder.say("memory", "%s; it is not replaced, workers left: %d", what, left)
 
     def not_ready(self, worker: int) -> tuple[BaseException, bool]:
-        """Return what a worker raised before its first sample.
-
-        Also return whether it was rebuilding the dataset.
-        """
+        """Return what a worker raised before its first sample, and whether it was rebuilding the dataset."""
         result = self.unready.pop(worker)
         error = error_of(result.report.failures()[-1])
         if not result.loading:
             self._recorder.failed(error)
         raised = error.exception
-        if isinstance(raised, StopIteration):  # it would end the epoch in silence
+        if isinstance(raised, StopIteration):  # it would silently end the epoch
             raised = RuntimeError(f"worker {worker} raised StopIteration before its first sample")
             raised.__cause__ = error.exception
         return raised, result.loading
@@ -158,16 +155,16 @@ class Incidents:
         log.warning("no progress: %s", worker_words.lines(incident))
 
     def go_on(self, worker: int) -> None:
-        """Continue a worker that something suspended, and report it."""
+        """Resume a suspended worker, and report it."""
         from unjam.loader.incident import Incident  # noqa: PLC0415 - only when something fails
 
         pid = self._pool.pid(worker)
-        what = f"worker {worker} (pid {pid}) was suspended by somebody (SIGSTOP)"
+        what = f"worker {worker} (pid {pid}) was suspended (SIGSTOP)"
         self._pool.continue_worker(worker)
         self._recorder.incident(
             Incident("suspended", what, decision="continue", worker=worker, pid=pid, dataset=self._recorder.dataset)
         )
-        self._recorder.say("suspended", "%s; it was told to go on", what)
+        self._recorder.say("suspended", "%s; unjam resumed it", what)
 
     def timed_out(self, oldest: tuple[int, BatchRequest] | None) -> LoaderTimeoutError:
         """Return the error for the user's `timeout`, with what the oldest batch waits for."""
@@ -209,7 +206,7 @@ class Incidents:
         in_getitem = last_exit is not None and last_exit.heartbeat.stage is Stage.GETITEM
         several = len(work.indices) > 1
         if action.position < 0 and in_getitem and several and -1 not in work.decisions:
-            # the dataset loads batches at once; loading one by one shows which sample it is
+            # the dataset loads whole batches; loading samples one by one shows which one it is
             work.decisions[-1] = SINGLY
             return None
         failed = self._failure(action, work)
@@ -259,10 +256,10 @@ class Incidents:
 
 
 _HELP = {
-    Reason.CANNOT_REPLAY: "it died on the same sample before, and a sample of an iterable cannot be left out; a map-style dataset can go on without it",
+    Reason.CANNOT_REPLAY: "a sample of an iterable dataset cannot be left out; with a map-style dataset, on_error='skip' leaves it out",
     Reason.DIED: "on_worker_death='restart' makes the lost batches again",
-    Reason.TOO_MANY_DEATHS: "something outside kills the workers; `dmesg` and the scheduler's log may know who",
+    Reason.TOO_MANY_DEATHS: "something outside the program kills the workers; look in `dmesg` and in the scheduler's log",
     Reason.KILLED_FOR_MEMORY: "use fewer workers, a smaller prefetch_factor, or a machine with more memory",
-    Reason.DIED_REPEATEDLY: "on_error='skip' leaves out samples that end their worker",
-    Reason.NEVER_READY: "num_workers=0 runs the same start in this process, where a debugger can follow it",
+    Reason.DIED_REPEATEDLY: "on_error='skip' leaves out samples that kill their worker",
+    Reason.NEVER_READY: "num_workers=0 runs the same setup in this process, where a debugger can step through it",
 }

@@ -1,8 +1,8 @@
 """The `on_error` policy in the training process.
 
-A worker applies the fixed policies to its own samples. Here we ask the user's function, and decide
-about samples that killed their worker. When a batch is delivered, we record all its failures, so
-that they are recorded in the order of delivery.
+A worker applies the fixed policies to its own samples. Here we call the user's function, and decide
+about samples that killed their worker. We record the failures of a batch when it is delivered, so they
+are recorded in the order of delivery.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class OnErrorPolicy:
         # by batch: what the user's function raised
         self._broken: dict[int, BaseException] = {}
 
-    def ask(self, batch: int, failed: SampleFailure) -> Decision:
-        """Ask the user's function; if it raises, that exception replaces the batch."""
-        assert self.function is not None, "nobody to ask"
+    def ask(self, batch: int, failed: Failed) -> Decision:
+        """Call the user's function; if it raises, its exception replaces the batch."""
+        assert self.function is not None, "on_error is not a function"
         try:
             answer = self.function(error_of(failed))
         except Exception as problem:  # noqa: BLE001 - raised when the batch is delivered
-            # drop its frames: they refer to the iterator
+            # drop its frames, because they refer to the iterator
             text = "".join(traceback.format_exception(type(problem), problem, problem.__traceback__))
             problem.__context__ = None
             add_notes(problem, (f"raised in on_error:\n{text}",))
@@ -63,7 +63,7 @@ class OnErrorPolicy:
         self._left_out.setdefault(batch, []).append(failed)
 
     def has_news_of(self, batch: int) -> bool:
-        """Whether anything is recorded here about a batch."""
+        """Return whether anything is recorded about a batch."""
         return batch in self._left_out or batch in self._broken
 
     def forget(self, batch: int) -> None:
@@ -93,7 +93,7 @@ class OnErrorPolicy:
     def finish_iterable(
         self, batch: int, failures: list[SampleFailure], worker: int, *, cut_short: bool
     ) -> BaseException | None:
-        """Record the failures since an ended iterable's last batch; return what to raise."""
+        """Record the failures after the last batch of an iterable that ended; return what to raise."""
         errors, broken = self._collect(batch, failures)
         problem: BaseException | None = broken
         for error in errors:
@@ -101,8 +101,8 @@ class OnErrorPolicy:
         if cut_short:
             self._recorder.say(
                 "cut short",
-                "the iterable of worker %d ended right after a sample that failed: a generator cannot go on after an "
-                "exception, and what it had still to yield is missing",
+                "the iterable of worker %d ended right after a failed sample: a generator cannot continue after an "
+                "exception, so the samples that it had not yet yielded are missing",
                 worker,
             )
         return problem
@@ -120,8 +120,8 @@ class OnErrorPolicy:
         return [error_of(failed) for failed in together if failed.exception is not None], self._broken.pop(batch, None)
 
 
-def error_of(failed: SampleFailure) -> SampleError:
-    """Return a failure as the user sees it, with its original exception."""
+def error_of(failed: Failed) -> SampleError:
+    """Convert a failure to what the user sees, with the original exception."""
     exception = failed.exception
     assert exception is not None, "a failure without an exception"
     return failed.as_error(exception.restore() if isinstance(exception, ExceptionRecord) else exception)

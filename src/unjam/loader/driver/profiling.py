@@ -1,4 +1,4 @@
-"""`profile=True`: where the workers' time goes, by transform and by line.
+"""`profile=True`: measures where the workers' time goes, by transform and by line.
 
 Lines are sampled: a few dozen times a second we ask one worker's fault handler for its stack. That
 works without ptrace and while C code holds the GIL. Idle workers are not sampled.
@@ -12,6 +12,7 @@ import random
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unjam.loader.transport import channel
@@ -20,7 +21,7 @@ from unjam.statistics import LineTime, Profile, TransformTime
 
 # average seconds between two stack samples, of one worker each
 INTERVAL = 0.02
-MOST_LINES = 30
+MAX_LINES = 30
 _AT_WORK = {Stage.GETITEM: "getitem", Stage.COLLATE: "collate", Stage.PICKLE: "pickle", Stage.SEND: "send"}
 
 
@@ -41,31 +42,26 @@ class Profiler:
         self._looks = 0
         self._stop = threading.Event()
 
-    def __reduce__(self) -> Any:
-        return Profiler, ()
-
     def add(self, taken: bytes) -> None:
         """Add what a worker measured while it made a batch."""
-        for key, (count, total, own) in pickle.loads(taken).items():
-            known = self._transforms.setdefault(key, [0, 0, 0])
-            known[0] += count
-            known[1] += total
-            known[2] += own
+        self._add_transforms(pickle.loads(taken))
 
     def take(self, other: Profiler) -> None:
         """Add what another profiler collected."""
         self._lines.update(other._lines)
         self._looks += other._looks
-        for key, known in other._transforms.items():
-            mine = self._transforms.setdefault(key, [0, 0, 0])
-            for at, value in enumerate(known):
-                mine[at] += value
+        self._add_transforms(other._transforms)
+
+    def _add_transforms(self, times: Mapping[tuple[str, str], Sequence[int]]) -> None:
+        for key, values in times.items():
+            known = self._transforms.get(key, (0, 0, 0))
+            self._transforms[key] = [one + other for one, other in zip(known, values, strict=True)]
 
     def watch(self, pool: Any) -> None:
         """Sample the workers of a pool until it is closed.
 
-        Without workers we only time transforms. A sampling thread in the training process would see
-        the loading code only where it releases the GIL, which gives a wrong picture.
+        Without workers we only time transforms: a sampling thread in the training process would see the
+        loading code only where it releases the GIL, which gives a wrong picture.
         """
         self._stop.set()
         if pool is not None:
@@ -95,7 +91,7 @@ class Profiler:
 
         stack = stacks.main_stack(text)
         waits = stack is not None and any(frame.file == channel.__file__ for frame in stack.frames)
-        if stack is not None and not waits:  # in the channel: it has finished and waits
+        if stack is not None and not waits:  # a worker in the channel is idle
             self._count_line(stage, [(frame.file, frame.line or 0, frame.function) for frame in stack.frames])
 
     def _count_line(self, stage: str, frames: list[tuple[str, int, str]]) -> None:
@@ -132,6 +128,6 @@ class Profiler:
         ]
         return Profile(
             self._looks,
-            tuple(sorted(lines, key=lambda one: -one.looks)[:MOST_LINES]),
+            tuple(sorted(lines, key=lambda one: -one.looks)[:MAX_LINES]),
             tuple(sorted(transforms, key=lambda one: -one.own)),
         )

@@ -1,8 +1,8 @@
-"""Checks the workers that owe batches while the parent waits: overdue, suspended or silent?
+"""Checks whether workers that owe batches are overdue, suspended or silent, while the parent waits.
 
 We never decide on one check, nor on the clock alone. A worker may have been suspended together with
-its parent (Ctrl-Z, a paused container), and then every heartbeat looks old. So time counts from the
-first check that saw the worker in its present state, and a gap between two checks restarts the
+its parent (Ctrl-Z, a paused container), and then every heartbeat looks old. So we count the time from
+the first check that saw the worker in its current state, and a gap between two checks restarts the
 count.
 """
 
@@ -16,13 +16,13 @@ from unjam.loader.pool.protocol import Pool
 from unjam.loader.transport.status_page import Heartbeat, Stage
 from unjam.loader.worker.messages import BatchRequest
 
-# stages that count as a sample's time; pauses and questions do not
+# Stages that count towards a sample's time. Pauses and waiting for `on_error` do not.
 _OWN_TIME = (Stage.GETITEM, Stage.COLLATE, Stage.PICKLE)
-# A worker that owes a batch may be idle for this many seconds; on a busy machine it may see its
+# A worker that owes a batch may be idle for this many seconds: on a busy machine it may see its
 # task late.
-FORGOTTEN = 10.0
+MAX_IDLE = 10.0
 # the shortest time between two checks, even if sample_timeout is shorter
-SHORTEST_LOOK = 0.05
+MIN_INTERVAL = 0.05
 
 
 @dataclass(slots=True)
@@ -48,13 +48,13 @@ class StallDetector:
         """Return a detector that has seen nothing yet."""
         interval = LOOK_AGAIN.seconds
         if sample_timeout is not None:
-            interval = min(interval, max(SHORTEST_LOOK, sample_timeout / 4))
+            interval = min(interval, max(MIN_INTERVAL, sample_timeout / 4))
         if warn_after is not None:
-            interval = min(interval, max(SHORTEST_LOOK, warn_after / 2))
+            interval = min(interval, max(MIN_INTERVAL, warn_after / 2))
         return cls(pool, sample_timeout, warn_after, {}, 0.0, warn_after or 0.0, interval)
 
     def due(self, now: float) -> bool:
-        """Whether it is time for a check."""
+        """Return whether it is time for a check."""
         return now - self._last >= self.interval
 
     def look(self, now: float, owed: dict[int, list[BatchRequest]], waited: float) -> list[ev.Event]:
@@ -76,7 +76,7 @@ class StallDetector:
             if same and self.pool.suspended(worker):
                 events.append(ev.Suspended(worker))
                 self._seen[worker] = (heartbeat, now)
-            elif same and not paused and heartbeat.stage is Stage.IDLE and now - first > FORGOTTEN and works[0].sent_to:
+            elif same and not paused and heartbeat.stage is Stage.IDLE and now - first > MAX_IDLE and works[0].sent_to:
                 # its answer was lost: a signal handler raised while we read the channel
                 events.append(ev.Forgotten(worker))
                 self._seen[worker] = (heartbeat, now)
@@ -89,7 +89,7 @@ class StallDetector:
         return events
 
     def rest(self, waited: float) -> None:
-        """The consumer got a batch; after a short wait, reset the time of the next warning."""
+        """Record that the consumer got a batch; if the wait was short, reset the time of the next warning."""
         if self.warn_after is not None and waited < self.warn_after:
             self._next_warning = self.warn_after
 
@@ -101,6 +101,6 @@ class StallDetector:
             return False
         allowed = self.sample_timeout
         if heartbeat.stage is not Stage.GETITEM or heartbeat.position < 0:
-            # it works on the whole batch at once
+            # it processes the whole batch at once
             allowed *= max(1, len(work.indices))
         return now - max(heartbeat.since / 1e9, first - self.interval) > allowed

@@ -25,7 +25,7 @@ COUNT_EVERY = 1024
 COUNT_BYTES = 1 << 19
 # the last stamps of a batch: collate begins, pickling begins, done
 TAIL = 3
-MOST_SLOW = 20
+MAX_SLOW = 20
 # A sample is slow if it takes this many times the median, and at least this many nanoseconds.
 SLOW_TIMES, SLOW_LEAST = 10, 2_000_000
 STAGES = ("getitem", "collate", "pickle")
@@ -155,8 +155,8 @@ class Times:
 
     def _keep_slowest(self, durations: Whole, positions: Whole, owners: Whole, pending: Any) -> None:
         """Keep the slowest samples, by name."""
-        least = self._slow[-1][0] if len(self._slow) == MOST_SLOW else 0
-        most = min(MOST_SLOW, len(durations))
+        least = self._slow[-1][0] if len(self._slow) == MAX_SLOW else 0
+        most = min(MAX_SLOW, len(durations))
         at = np.argpartition(-durations, most - 1)[:most]
         at = at[np.argsort(-durations[at], kind="stable")]
         for value, place in zip(durations[at].tolist(), at.tolist(), strict=True):
@@ -164,7 +164,7 @@ class Times:
                 break
             entry = pending[int(owners[place])]
             self._slow.append((value, _sample(entry, int(positions[place])), entry[0]))
-        self._slow = sorted(self._slow, key=lambda one: -one[0])[:MOST_SLOW]
+        self._slow = sorted(self._slow, key=lambda one: -one[0])[:MAX_SLOW]
         if self._slow:
             first = self._slow[0]
             one_sample = not first[1].startswith("batch ")

@@ -2,15 +2,15 @@
 
 NOTE [ Which sample is to blame ]
 
-The sample that a worker was on when it died is a suspect. If the next worker dies on it too, we
-blame it: the policy decides, so it is not tried for ever. But something outside may kill workers at
-random, and then two deaths on one sample are chance. A suspect that passes on a second try proves
-that deaths here also come from outside. After such passes, blame takes one or two more deaths. A
-sample that took too long is blamed at once. A worker that something suspended, or whose machine
-is gone, blames no sample.
+The sample that a worker was loading when it died is a suspect. If the next worker dies on it too, we
+blame it: the policy decides what to do, so it is not retried for ever. But something outside the
+program may kill workers at random, and then two deaths on one sample are a coincidence. A suspect that
+succeeds on a second try proves that such deaths happen. From then on, one or two more deaths are needed
+to blame a sample. A sample that took too long is blamed at once. The death of a worker that something
+suspended, or whose machine is gone, blames no sample.
 
-If the system killed a worker for memory, there are probably too many workers. While there are
-others, we do not replace it and they share its work.
+If the system killed a worker for memory, there are probably too many workers. If others are left, we
+do not replace it, and they share its work.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from unjam.loader.engine.actions import AskPolicy, Reason
 from unjam.loader.engine.events import Cause, Death
 from unjam.loader.engine.ledger import InFlight
 
-# with this many suspects that passed later, blame takes two more deaths, not one
+# after this many suspects that succeeded later, two more deaths are needed, not one
 MANY_PASSED = 4
 
 
 @dataclass(slots=True)
 class Blame:
-    """The evidence so far. `blame_after`: how many deaths blame a sample if chance is unlikely."""
+    """The evidence so far. `blame_after`: how many deaths blame a sample, unless workers are killed at random."""
 
     blame_after: int
     passed_later: int = 0
 
-    def passed(self, entry: InFlight) -> None:
-        """A batch was made: its suspects that the policy was not asked about have passed."""
+    def passed(self, entry: BatchEntry) -> None:
+        """Record that a batch was made: its suspects that the policy was not asked about have succeeded."""
         self.passed_later += len(entry.deaths.keys() - entry.judged)
 
     def record_death(self, death: Death, entry: InFlight | None) -> list[AskPolicy]:
@@ -41,7 +41,7 @@ class Blame:
         if death.cause in (Cause.SUSPENDED, Cause.MACHINE) or not death.prepared:
             return []
         if entry is None or death.batch is None:
-            # it was on no batch that we know, so something outside killed it
+            # it was on no known batch, so something outside the program killed it
             self.passed_later += 1
             return []
         deaths = entry.deaths

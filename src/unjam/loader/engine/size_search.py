@@ -1,19 +1,18 @@
-"""Decides how many workers there are and how far they run ahead.
+"""Decides how many workers to use and how far they run ahead.
 
 NOTE [ Size search ]
 
-A window is a series of batches under one setting. It shows:
+A window is a series of batches under one setting. It shows one of these:
 
-    the consumer hardly waits                 enough; try fewer workers if they are idle
+    the consumer hardly waits                 fast enough; try fewer workers if they are idle
     it waits, and the workers are idle        batches wait behind a slow one: run further ahead
     it waits, and the workers are busy        try more workers; undo that if it gains nothing
 
-Every change is an experiment: we compare the window before with the window after. We keep a change
-that costs something only if it gained `WORTH`, and a change that saves something unless it lost
-more than `KEEP`. Both have a margin, so that noise does not move the setting back and forth. When
-there is nothing left to try, the search is settled. It starts again when the measurements have
-clearly changed. While the consumer still waits, it also starts again from time to time, with pauses
-that double.
+Every change is an experiment: we compare the window before it with the window after it. We keep a
+change that costs resources only if the rate rose by `WORTH`, and a change that saves resources unless
+the rate fell below `KEEP`. The gap between the two keeps noise from moving the setting back and forth.
+When nothing is left to try, the search is settled. It starts again when the measurements have clearly
+changed and, while the consumer still waits, after pauses that double each time.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-# a consumer that waits for a smaller part of its time than this gets enough
+# loading is fast enough if the consumer waits for a smaller part of its time than this
 ENOUGH = 0.04
-# and one that got enough, and now waits more than this, does not
+# once fast enough, it is too slow again if the consumer waits for more than this
 TOO_MUCH = 0.15
-# a change that costs something must gain this factor; one that saves may lose down to this one
+# the rate must rise by this factor if a change costs resources; may fall to this one if it saves them
 WORTH, KEEP = 1.06, 0.97
-# workers that are busy for a smaller part of their time than this are idle
+# workers count as idle if they are busy for a smaller part of their time than this
 IDLE = 0.8
 # how many windows in a row must agree before a settled search starts again
 IN_A_ROW = 3
-# the rate has changed if it fell below this part of the settled one
+# the rate has changed if it fell below this part of the rate when the search settled
 CHANGED = 0.7
 # Seconds after which a settled search starts again if the consumer waits; doubled each time.
-SECOND_THOUGHTS = 60.0
-MOST_STEPS = 64
+RETRY_AFTER = 60.0
+MAX_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,9 @@ class Setting:
 class Window:
     """Measurements of one window.
 
-    waited: the part of the time in which the consumer waited. busy: the part of the workers' time
-    in which they made batches. computed: processors that the workers used together; NaN if unknown.
+    waited: part of the time in which the consumer waited. busy: part of the workers' time in which they
+    made batches. computed: processors that the workers used together; NaN if unknown. usual: median time
+    of a sample. uneven: a few batches take most of the time.
     """
 
     seconds: float
@@ -61,7 +61,6 @@ class Window:
     waited: float
     busy: float
     computed: float = math.nan
-    # median time of a sample, and whether a few batches take most of the time
     usual: float = math.nan
     uneven: bool = False
 
@@ -71,7 +70,7 @@ class Window:
         return self.samples / self.seconds if self.seconds > 0 else 0.0
 
     def gain(self, before: Window, workers: int, workers_before: int) -> float:
-        """How many times as fast as `before`.
+        """Return how many times as fast this window is as `before`.
 
         If a few slow samples take most of the time, the rate depends mainly on how many of them a
         window happened to contain. Then we compare the work done: the workers' busy time divided by
@@ -106,17 +105,17 @@ class Step:
 
 @dataclass(slots=True)
 class SizeSearch:
-    """See NOTE [ Size search ]. `setting` is the one to use; `judge` changes it."""
+    """The search, see NOTE [ Size search ]. `setting` is the one to use; `judge` changes it."""
 
     setting: Setting
     limits: Limits
     adapts_depth: bool = True
     settled: bool = False
-    why: str = "nothing measured yet"
+    why: str = "no measurements yet"
     batches: int = 0
     # during an experiment: the rate to compare with; otherwise 0
     base_rate: float = 0.0
-    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
+    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
     _trying: str = ""
     _base: tuple[Setting, Window] | None = None
     _closed: set[str] = field(default_factory=set)
@@ -125,10 +124,10 @@ class SizeSearch:
     _changed_in_a_row: int = 0
     _idle_in_a_row: int = 0
     _since: float = 0.0
-    _pause: float = SECOND_THOUGHTS
+    _pause: float = RETRY_AFTER
 
     def judge(self, window: Window) -> Setting:
-        """Evaluate a window of the present setting; return the setting to use from now on."""
+        """Evaluate a window of the current setting; return the setting to use from now on."""
         self.batches += window.batches
         if self.settled:
             self._check_settled(window)
@@ -183,7 +182,7 @@ class SizeSearch:
                 }[direction]
             if wanted != self.setting:
                 self._trying, self.setting = direction, wanted
-                self.why = f"trying {wanted.workers} workers, {wanted.depth} batches ahead for each"
+                self.why = f"trying {wanted.workers} workers with {wanted.depth} batches ahead each"
                 self.base_rate = window.rate
                 return
         self._settle(window)
@@ -193,8 +192,7 @@ class SizeSearch:
             idles = window.busy * self.setting.workers * 1.25 <= self.setting.workers - 1
             return ["fewer"] if idles else []
         deeper = ["deeper"] if self.adapts_depth else []
-        # Running further ahead gains at most the workers' idle time; more workers can double the
-        # rate.
+        # Running further ahead gains at most the workers' idle time; more workers can double the rate.
         if window.busy < IDLE / 2:
             return [*deeper, "more", "fewer"]
         return ["more", *(deeper if window.busy < 0.95 else ()), "fewer"]
@@ -205,10 +203,10 @@ class SizeSearch:
         self.why = self._reason(window)
 
     def _reason(self, window: Window) -> str:
+        words = [f"training waits for data {window.waited:.0%} of the time"]
         if window.waited <= ENOUGH:
-            return f"the training waits for data {window.waited:.0%} of its time"
+            return words[0]
         slower = 1.0
-        words = [f"the training waits for data {window.waited:.0%} of its time"]
         if "more" in self._gains:
             size, gain, slower = self._gains["more"]
             words.append(f"{size} workers were {gain:.2f} times as fast")
@@ -217,7 +215,7 @@ class SizeSearch:
         if window.computed >= 0.85 * self.limits.processors:
             words.append(f"all {self.limits.processors} processors are in use")
         elif slower > 1.3 and window.computed < 0.6 * self.limits.processors:
-            words.append(f"with them a sample took {slower:.1f} times as long: it waits for something they share")
+            words.append(f"with them a sample took {slower:.1f} times as long: samples wait for a shared resource")
         return "; ".join(words)
 
     # -- after the search has settled --------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How workers end: wait for it, read what they left, and tell the engine."""
+"""Waits for workers to exit and describes their exits."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from unjam.loader.pool.worker_handle import WorkerHandle
 from unjam.loader.transport.status_page import Heartbeat, Stage
 from unjam.system.memory_limits import oom_kills
 
-_ON_BATCH = (Stage.GETITEM, Stage.COLLATE, Stage.PICKLE, Stage.SEND, Stage.RETRYING)
+_WORKING_ON_BATCH = (Stage.GETITEM, Stage.COLLATE, Stage.PICKLE, Stage.SEND, Stage.RETRYING)
 
 
 class OomKillCounter:
-    """Finds out whether a worker was killed for memory: the system counts such kills."""
+    """Tells whether the system killed a worker for memory, from the system's count of such kills."""
 
     def __init__(self) -> None:
         self._seen = oom_kills()
 
     def look(self) -> None:
-        """Begin an epoch: ignore the kills so far."""
+        """Ignore the kills so far; for the start of an epoch."""
         self._seen = oom_kills()
 
     def killed(self, handle: WorkerHandle) -> str:
@@ -40,7 +40,7 @@ class OomKillCounter:
 
 
 def wait_for_exits(handles: list[WorkerHandle], seconds: float) -> list[WorkerHandle]:
-    """Wait until these workers have exited; return those that are left."""
+    """Wait until these workers have exited; return the ones that still run."""
     until = time.monotonic() + seconds
     left = [handle for handle in handles if handle.process.is_alive()]
     while left and time.monotonic() < until:
@@ -53,7 +53,7 @@ def wait_for_exits(handles: list[WorkerHandle], seconds: float) -> list[WorkerHa
 
 
 def exit_of(handle: WorkerHandle, memory: str) -> WorkerExit:
-    """Return what is known about a worker's exit."""
+    """Describe the exit of a worker."""
     return WorkerExit(
         handle.number,
         handle.process.pid,
@@ -74,6 +74,6 @@ def death_of(handle: WorkerHandle, ending: WorkerExit) -> ev.Death:
 
 
 def sample_of(heartbeat: Heartbeat) -> tuple[int | None, int]:
-    """Return the batch and the position in it that a worker is on; None and -1 if it is on none."""
-    batch = heartbeat.batch if heartbeat.stage in _ON_BATCH else None
+    """Return the batch that a worker is making and the position in it; None and -1 if it makes none."""
+    batch = heartbeat.batch if heartbeat.stage in _WORKING_ON_BATCH else None
     return batch, heartbeat.position if heartbeat.stage in (Stage.GETITEM, Stage.RETRYING) else -1

@@ -1,7 +1,7 @@
-"""The parent's side of the fork server, which each process starts once, on first need.
+"""The parent's side of the fork server, which each process starts once, when it is first needed.
 
-It is unjam's own; we do not touch multiprocessing's fork server, which other code in the process
-may use. A process that was forked from one that has a server starts its own.
+It is unjam's own: other code in the process may use multiprocessing's fork server, so we leave that alone.
+A process forked from one that has a server starts its own.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class ForkClient:
 
     @property
     def usable(self) -> bool:
-        """Whether this process made it and it still listens."""
+        """Whether this process started it and it still listens."""
         if self._owner == os.getpid() and not self._channel.closed and not self._channel.arrived:
             self._channel.receive()  # to notice the end of the stream
         return self._owner == os.getpid() and not self._channel.closed
 
     def fork(self, workers: list[tuple[int, int]]) -> list[ForkedWorker]:
-        """Fork a worker for each (number, channel descriptor); they start in parallel."""
+        """Fork a worker for each (number, channel descriptor), in parallel."""
         output = _standard_output()
         with self._exclusive():
             for number, fd in workers:
@@ -75,13 +75,13 @@ class ForkClient:
         if refused is not None:
             for one in forked:
                 close_forked(one)
-            raise CannotStartError(f"the system would not start a worker: {refused}")
+            raise CannotStartError(f"the system cannot start a worker: {refused}")
         return forked
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         if not self._lock.acquire(timeout=SERVER_LOCK.seconds):
-            raise CannotStartError(f"another thread has been talking to {self.what} for too long")
+            raise CannotStartError(f"another thread has been using {self.what} for too long")
         try:
             yield
         except ChannelClosed as error:
@@ -90,13 +90,13 @@ class ForkClient:
             self._lock.release()
 
     def _ask(self, message: object, fds: Sequence[int] = ()) -> None:
-        """Send a request, which is answered once, in the order of the requests."""
+        """Send a request. Each request gets one answer, in order."""
         self._channel.post(message, fds=fds)
         self._unanswered += 1
 
-    def _answers(self, count: int, bound: Deadline) -> list[Frame]:
-        """The answers to the last `count` requests."""
-        answers: list[Frame] = []
+    def _answers(self, count: int, bound: Deadline) -> list[Envelope]:
+        """Wait for the answers to the last `count` requests."""
+        answers: list[Envelope] = []
         until = time.monotonic() + bound.seconds
         while len(answers) < count:
             left = until - time.monotonic()
@@ -105,12 +105,12 @@ class ForkClient:
             if left <= 0:
                 raise CannotStartError(f"{self.what} did not answer within {bound.seconds:g} s")
             self._channel.flush()
-            # wait only briefly while something is unsent: the full socket may have space soon
+            # wait only briefly while data is unsent: the full socket may have space soon
             self._channel.poll(min(left, 0.05) if self._channel.unsent else left)
             self._channel.receive()
             while self._channel.arrived:
                 answer = self._channel.arrived.popleft()
-                # an exception (Ctrl-C, a time limit) ended the wait for earlier answers: nobody wants them now
+                # an exception (Ctrl-C, a time limit) ended the wait for earlier answers: discard them
                 stale = self._unanswered > count - len(answers)
                 self._unanswered -= 1
                 if stale:
@@ -120,7 +120,7 @@ class ForkClient:
         if any(answer.fds_lost for answer in answers):
             for answer in answers:
                 answer.close()
-            raise CannotStartError("this process has no descriptors left; raise `ulimit -n` or close some files")
+            raise CannotStartError("this process has no file descriptors left; raise `ulimit -n` or close some files")
         return answers
 
     def _lost(self) -> ServerLostError:
@@ -132,7 +132,6 @@ class ForkServer(ForkClient):
     """One server process. Use `shared()`."""
 
     def __init__(self) -> None:
-        self._refused: set[str] = set()
         self._preloaded: set[str] = set()
         mine, theirs = pair()
         with theirs, _interrupts_blocked():
@@ -165,8 +164,7 @@ class ForkServer(ForkClient):
             self._preloaded.update(new)
             path = tuple(os.path.abspath(entry) for entry in sys.path)
             self._ask(server.Preload(new, path, {**os.environ, **thread_environment(1)}))
-            answer = self._answers(1, SERVER_REPLY)[0]
-            self._refused.update(answer.message.refused)
+            self._answers(1, SERVER_REPLY)
 
     def new_template(self, fd: int) -> None:
         """Fork a template that uses the channel descriptor `fd`."""
@@ -175,10 +173,10 @@ class ForkServer(ForkClient):
             answer = self._answers(1, SERVER_REPLY)[0]
             answer.close()
         if isinstance(answer.message, NotForked):
-            raise CannotStartError(f"the system would not start a process: {answer.message.reason}")
+            raise CannotStartError(f"the system cannot start a process: {answer.message.reason}")
 
     def shut_down(self) -> None:
-        """End the server; its workers die with it."""
+        """Stop the server; its workers die with it."""
         if self._owner != os.getpid():
             self._channel.forget()
             self._process.returncode = 0  # not our child: nothing to reap, no warning
@@ -201,7 +199,7 @@ class ForkServer(ForkClient):
             self._process.wait(OBEY_KILL.seconds)
         self._channel.close()
         return ServerLostError(
-            f"the fork server ended with status {self._process.returncode}; what it printed above says why"
+            f"the fork server exited with status {self._process.returncode}; see its output on stderr"
         )
 
 
@@ -229,12 +227,12 @@ def shared() -> ForkServer:
 
 
 def start_early() -> None:
-    """Start the server before it is needed, if a processor is free; does not import torch here."""
+    """Start the server before it is needed, if there are several processors; do not import torch here."""
     if server_pid() is not None or (os.cpu_count() or 1) < 2 or sys.platform == "win32":
         return
     if process.current_process().daemon:
         return  # a multiprocessing worker: it runs no atexit functions
-    # ignore errors here: when the server is needed we try again and report them
+    # ignore errors: when the server is needed, we try again and report them
     with contextlib.suppress(OSError, CannotStartError):
         shared()
         atexit.register(shut_down)
@@ -249,7 +247,7 @@ def with_server(use: Callable[[ForkServer], T]) -> T:
 
 
 def shut_down() -> None:
-    """End this process's server, if there is one; the next loader starts a new one."""
+    """Stop this process's server, if there is one; the next loader starts a new one."""
     global _current
     if _current is not None:
         server, _current = _current, None
@@ -257,7 +255,7 @@ def shut_down() -> None:
 
 
 def server_pid() -> int | None:
-    """The process id of this process's server, if it runs."""
+    """Return the process id of this process's server, if it runs."""
     return _current.pid if _current is not None and _current.usable else None
 
 
@@ -281,7 +279,7 @@ def _after_fork_in_child() -> None:
 
 
 def _standard_output() -> list[int]:
-    """The present descriptors of stdout and stderr; the server may have started with others."""
+    """Return the current descriptors of stdout and stderr; they may have changed since the server started."""
     try:
         os.fstat(1)
         os.fstat(2)
@@ -291,7 +289,7 @@ def _standard_output() -> list[int]:
 
 
 def close_forked(one: ForkedWorker) -> None:
-    """Close the descriptors of a worker that we do not use."""
+    """Close the descriptors of a forked worker that is not needed."""
     os.close(one.status_fd)
     if one.pidfd is not None:
         os.close(one.pidfd)

@@ -1,4 +1,4 @@
-"""Starts worker processes, by the fork server or by multiprocessing."""
+"""Starts worker processes: through the fork server or with multiprocessing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unjam.system.memory import OwnedFd
 
 
 class ServedProcess:
-    """A worker that the fork server forked: not our child, but with the same interface as one."""
+    """A worker that the fork server forked. It is not our child, but has the interface of a multiprocessing process."""
 
     daemon = True
 
@@ -44,8 +44,8 @@ class ServedProcess:
 
     @property
     def exitcode(self) -> int | None:
-        """The exit code, or None while it lives."""
-        self._look(0)
+        """The exit code, or None while it runs."""
+        self._read_exit_code(0)
         return self._exitcode
 
     def is_alive(self) -> bool:
@@ -53,11 +53,11 @@ class ServedProcess:
         return self.exitcode is None
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its exit, at most `timeout` seconds; None: as long as it lives."""
+        """Wait until it exits, at most `timeout` seconds; None: without limit."""
         until = None if timeout is None else time.monotonic() + timeout
         while self._exitcode is None and (until is None or time.monotonic() < until):
-            self._look(OBEY_KILL.seconds if until is None else max(0.0, until - time.monotonic()))
-        self._look(0)
+            self._read_exit_code(OBEY_KILL.seconds if until is None else max(0.0, until - time.monotonic()))
+        self._read_exit_code(0)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
@@ -76,7 +76,7 @@ class ServedProcess:
             else:
                 os.kill(self.pid, number)
 
-    def _look(self, seconds: float) -> None:
+    def _read_exit_code(self, seconds: float) -> None:
         if self._status_fd is None or self._exitcode is not None:
             return
         poller = select.poll()
@@ -102,11 +102,6 @@ class ServedProcess:
 class Launcher(Protocol):
     """A way to start workers."""
 
-    # whether workers inherit the dataset from this process's memory, because they are forked
-    inherits: bool
-    # whether multiprocessing does not know these processes
-    adopts: bool
-
     def launch(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
         """Start these workers in parallel; return each one's process and our end of its channel."""
 
@@ -114,17 +109,14 @@ class Launcher(Protocol):
 class ServerLauncher:
     """Starts workers from unjam's fork server, or from one of its templates.
 
-    `template`: returns the template, made again if it is gone; None to use the server itself.
+    `template`: returns the template, a new one if it is gone; None to use the server itself.
     """
-
-    inherits = False
-    adopts = True
 
     def __init__(self, template: Callable[[], ForkClient] | None = None) -> None:
         self._template = template
 
     def launch(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
-        """See `Launcher`."""
+        """Fork these workers with one request to the server or template."""
         pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
             pairs.extend(pair() for _ in workers)
@@ -151,51 +143,55 @@ class ServerLauncher:
 
 
 class ContextLauncher:
-    """Starts workers with a multiprocessing context, the user's or `fork`."""
+    """Starts workers with a multiprocessing context, the user's or `fork`.
 
-    adopts = False
+    `worker_input`: for forked workers, which inherit it from this process's memory.
+    """
 
     def __init__(self, context: Any, worker_input: WorkerInput | None) -> None:
         self._context = context
         self._worker_input = worker_input
-        self.inherits = worker_input is not None
 
     def launch(self, workers: list[int]) -> list[tuple[Any, socket.socket]]:
-        """See `Launcher`."""
+        """Start these workers one after another."""
         started: list[tuple[Any, socket.socket]] = []
+        by_main_thread = threading.current_thread() is threading.main_thread()
         for _ in workers:
             mine, theirs = pair()
-            origin = Origin(os.getpid(), by_main_thread=threading.current_thread() is threading.main_thread())
             try:
                 process = self._context.Process(
                     target=_enter,
-                    args=(theirs, mine if self.inherits else None, self._worker_input, origin),
+                    args=(
+                        theirs,
+                        None if self._worker_input is None else mine,
+                        self._worker_input,
+                        os.getpid(),
+                        by_main_thread,
+                    ),
                     daemon=True,
                 )
                 process.start()
             except OSError as error:
                 mine.close()
-                raise CannotStartError(f"the system would not start a worker: {error}") from error
+                raise CannotStartError(f"the system cannot start a worker: {error}") from error
             finally:
                 theirs.close()
             started.append((process, mine))
         return started
 
 
-class Origin:
-    """The process that started a worker, and whether its main thread did."""
-
-    def __init__(self, pid: int, *, by_main_thread: bool) -> None:
-        self.pid = pid
-        self.by_main_thread = by_main_thread
-
-
-def _enter(theirs: socket.socket, mine: socket.socket | None, worker_input: WorkerInput | None, origin: Origin) -> None:
-    """The entry point of a worker that multiprocessing started."""
-    if os.getppid() == origin.pid and origin.by_main_thread:
-        parent_death.die_with_parent(origin.pid)
+def _enter(
+    theirs: socket.socket,
+    mine: socket.socket | None,
+    worker_input: WorkerInput | None,
+    parent: int,
+    by_main_thread: bool,  # noqa: FBT001 - multiprocessing passes positional arguments
+) -> None:
+    """Run a worker that multiprocessing started. by_main_thread: the parent's main thread started it."""
+    if os.getppid() == parent and by_main_thread:
+        parent_death.die_with_parent(parent)
     else:
-        parent_death.die_with(origin.pid)
+        parent_death.die_with(parent)
     if mine is not None:
         mine.close()
         open_pools.forget_all()

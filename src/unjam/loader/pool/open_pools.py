@@ -7,25 +7,25 @@ from typing import Protocol
 
 
 class Closable(Protocol):
-    """A pool, as far as this file needs it."""
+    """A pool that can be closed."""
 
     def close(self) -> None:
-        """End its workers."""
+        """Stop its workers."""
 
     def forget(self) -> None:
-        """Close this process's copies of its descriptors, and nothing else."""
+        """Only close this process's copies of its descriptors."""
 
 
 open_pools: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def forget_all() -> None:
-    """In a forked worker: close the parent's ends of every pool's channels."""
+    """Close the parent's ends of every pool's channels; for a forked worker."""
     for pool in list(open_pools):
         pool.forget()
 
 
 def close_all() -> None:
-    """At interpreter exit: end all workers."""
+    """Stop all workers; for interpreter exit."""
     for pool in list(open_pools):
         pool.close()

@@ -1,7 +1,8 @@
-"""Finds what workers would share although it can serve only one of them: a connection, or a position in a file.
+"""Finds handles in a dataset that only one worker can use safely: connections and file positions.
 
-A request that one worker sends may be answered to another, and a worker that reads moves the position
-for all. The samples are then wrong, and nothing fails. So it is said before the first batch.
+If workers share a connection, the answer to one worker's request may reach another. If they share an
+open file, each read moves the position for all of them. The samples are then wrong although nothing
+fails, so we warn before the first batch.
 """
 
 from __future__ import annotations
@@ -21,21 +22,23 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from unjam.loader.ship.reachable_modules import file_of, nested_codes
+from unjam.loader.worker.exceptions import type_name
 from unjam.loader.worker.spec import WorkerInput
 from unjam.shared.per_worker import PerWorker
 from unjam.system.file_owner import is_installed, is_ours
 from unjam.system.object_graph import Held, attributes, enclosed, items, walk, wrapped
 
-DEEPEST, MOST = 12, 1000
-_MOST_ITEMS = 100
-_MANY_PROCESSES = ("multiprocessing", "torch")  # packages whose objects are made for several processes
-# kinds of objects that have no handle below them; most of a dataset is made of them
+MAX_DEPTH, MAX_OBJECTS = 12, 1000
+_MAX_ITEMS = 100
+_MADE_TO_SHARE = ("multiprocessing", "torch")  # packages whose objects several processes may use
+# types that hold no handles; most of a dataset consists of them
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType, types.CodeType)
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
-# generators and the like
-_PYTHONS = frozenset(value for value in vars(types).values() if isinstance(value, type))
+# the interpreter's own types: generators, coroutines, frames, ...
+_INTERPRETER_TYPES = frozenset(value for value in vars(types).values() if isinstance(value, type))
 _NATIVE_METHODS = ("method_descriptor", "cython_function_or_method", "builtin_function_or_method")
-_ENDS = ("close", "_close", "release", "abort")
+_CLOSING_METHODS = ("close", "_close", "release", "abort")
 _RISKS = {
     "connection": "all workers share this one connection, so the answer to one may reach another, and samples may be wrong",
     "file": "all workers share the position in this one file, so each moves it for the others, and samples may be wrong",
@@ -45,9 +48,10 @@ _RISKS = {
 
 @dataclass(frozen=True, slots=True)
 class SharedHandle:
-    """One of them. kind: "connection", "file", or "native" for an object of a native library that has to be closed.
+    """A handle that workers would share.
 
-    path, type_name: what the program made, as the user would write it; the handle may lie inside.
+    kind: "connection", "file", or "native" for an object of a native library that has a close method.
+    path, type_name: the object that the program created, as the user would write it; the handle may be inside it.
     """
 
     path: str
@@ -56,33 +60,33 @@ class SharedHandle:
 
     @property
     def risk(self) -> str:
-        """What goes wrong, as the end of a sentence."""
+        """What can go wrong, as the end of a sentence."""
         return _RISKS[self.kind]
 
     @property
     def cure(self) -> str:
-        """What to do."""
+        """How to fix it."""
         return (
-            f"help: make it in each worker: unjam.per_worker(what opens it, its arguments) in place of {self.path}; or open "
-            "it on first use in __getitem__"
+            f"help: open it in each worker: replace {self.path} by unjam.per_worker(function that opens it, its arguments); "
+            "or open it on first use in __getitem__"
         )
 
 
 def shared_handles(worker_input: WorkerInput, pickled: Collection[int] | None = None) -> list[SharedHandle]:
-    """What workers would share of the worker input; each once, under its shortest path.
+    """Return the handles in the worker input that workers would share, each once, with its shortest path.
 
-    pickled: by id, the connections that are sent to workers which are not forked; these share nothing else.
+    pickled: for workers that are not forked, the ids of the connections that they get; they share nothing else.
     """
     found: dict[str, SharedHandle] = {}
     descriptors: set[int] = set()
     queues: set[int] = set()
     for name in ("dataset", "collate_fn", "worker_init_fn"):
         root = Held(name, getattr(worker_input, name))
-        for part, fresh in walk(root, _parts, deepest=DEEPEST, most=MOST):
+        for part, fresh in walk(root, _parts, deepest=MAX_DEPTH, most=MAX_OBJECTS):
             value, kind = part.value, type(part.value)
             if not fresh:
                 continue
-            if _home(kind) in _MANY_PROCESSES and not issubclass(kind, (Connection, socket.socket)):
+            if _package(kind) in _MADE_TO_SHARE and not issubclass(kind, (Connection, socket.socket)):
                 queues |= {id(inner.value) for inner in attributes(value)}
                 continue
             if id(value) in queues or (pickled is not None and id(value) not in pickled):
@@ -95,19 +99,19 @@ def shared_handles(worker_input: WorkerInput, pickled: Collection[int] | None = 
                 descriptors.add(descriptor)
             path, made = part.name or (part.step, kind)
             if what and (path not in found or found[path].kind == "native"):
-                found[path] = SharedHandle(path, _type_name(made), what)
+                found[path] = SharedHandle(path, type_name(made), what)
     return list(found.values())
 
 
 def _parts(above: Held) -> Iterator[Held]:
-    """The parts of one object. `name` is the outermost object of a library around them: its path and its type."""
+    """Yield the parts of an object. `name`: path and type of the outermost library object that contains them."""
     value = above.value
-    if issubclass(type(value), (*_PLAIN, io.IOBase, PerWorker)):  # an object may refuse to say its class
+    if issubclass(type(value), (*_PLAIN, io.IOBase, PerWorker)):  # not isinstance: `__class__` of some objects raises
         return
     made = above.name
     if not issubclass(type(value), _CONTAINERS) and type(value) not in (types.FunctionType, types.MethodType):
         made = (made or (above.step, type(value))) if _is_of_a_library(type(value)) else None
-    for part in (*items(value, _MOST_ITEMS), *attributes(value), *wrapped(value)):
+    for part in (*items(value, _MAX_ITEMS), *attributes(value), *wrapped(value)):
         if not issubclass(type(part.value), _PLAIN):
             yield part._replace(step=above.step + part.step, name=made)
     if type(value) is types.FunctionType:
@@ -129,35 +133,28 @@ def _defaults(function: types.FunctionType) -> Iterator[Held]:
 
 
 def _globals(function: types.FunctionType) -> Iterator[Held]:
-    """The variables of its module that a function of the program uses."""
-    codes = [function.__code__]
-    while codes:
-        code = codes.pop()
-        codes += [one for one in code.co_consts if type(one) is types.CodeType]
+    """Yield the module variables that a function of the program uses."""
+    for code in nested_codes(function.__code__):
         for name in code.co_names:
             value = function.__globals__.get(name)
             if not issubclass(type(value), _PLAIN) and not callable(value):
                 yield Held(f"global {name}", value)
 
 
-def _home(kind: type) -> str:
+def _package(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
 
 
-def _type_name(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
 def _is_of_a_library(kind: type) -> bool:
-    """Whether a class is no code of the program's own. A dataset of a library holds what the program gave it."""
+    """Return whether a class belongs to a library. Datasets do not count: they hold what the program gave them."""
     if issubclass(kind, Dataset):
         return False
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ != "__main__" and (file is None or is_installed(file) or is_ours(file))
+    file = file_of(sys.modules.get(kind.__module__))
+    return kind.__module__ != "__main__" and (not file or is_installed(file) or is_ours(file))
 
 
 def _descriptor(value: Any) -> int | None:
-    """The descriptor of an object, asked only where no code of the program's own runs."""
+    """Return the file descriptor of an object, without running the program's own code."""
     method = getattr(type(value), "fileno", None)
     if method is None or (
         isinstance(method, types.FunctionType) and not issubclass(type(value), (io.IOBase, Connection))
@@ -171,7 +168,7 @@ def _descriptor(value: Any) -> int | None:
 
 
 def _is_two_way(value: Any) -> bool:
-    """Whether a file reads from one stream and writes to another. It does not say which: one of a socket's, for example."""
+    """Return whether a file object reads and writes two streams, e.g. of a socket; it has no `fileno`."""
     if issubclass(type(value), io.TextIOWrapper):
         value = value.buffer
     return issubclass(type(value), io.BufferedRWPair) and not value.closed
@@ -188,7 +185,7 @@ def _kind_of(descriptor: int, value: Any) -> str:
 
 
 def _reads(file: Any) -> bool:
-    """Whether a file is open for reading, in a way that uses the position."""
+    """Return whether a file is open for reading and reads move its position."""
     if not issubclass(type(file), io.IOBase):
         return False
     with contextlib.suppress(Exception):
@@ -197,16 +194,16 @@ def _reads(file: Any) -> bool:
 
 
 def _is_native_handle(value: Any) -> bool:
-    """Whether an object of native code has to be closed, and is neither memory nor a lock."""
+    """Return whether an object is of a native type with a close method, and is neither memory nor a lock."""
     kind = type(value)
-    ends = any(hasattr(kind, name) for name in _ENDS)
-    if not ends or hasattr(kind, "acquire") or callable(getattr(kind, "fileno", None)) or kind in _PYTHONS:
+    closes = any(hasattr(kind, name) for name in _CLOSING_METHODS)
+    if not closes or hasattr(kind, "acquire") or callable(getattr(kind, "fileno", None)) or kind in _INTERPRETER_TYPES:
         return False
     try:
         memoryview(value)
     except TypeError:
         return any(map(_is_native, kind.__mro__)) and not _is_closed(value)
-    except Exception:  # noqa: BLE001 - memory that is closed
+    except Exception:  # noqa: BLE001 - released memory
         return False
     return False
 
@@ -218,7 +215,7 @@ def _is_closed(value: Any) -> bool:
 
 
 def _is_native(kind: type) -> bool:
-    """Whether a class has methods, and native code alone."""
+    """Return whether a class has methods, all of them native."""
     own = vars(kind)
     if kind is object or "__dict__" in own or "__slots__" in own:
         return False

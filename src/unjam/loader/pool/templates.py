@@ -21,9 +21,9 @@ from unjam.loader.worker import template
 from unjam.shared.share import estimate
 from unjam.system import memory
 
-# Most templates per process. Above that we end the least recently used ones that have no workers.
-MOST = 8
-# if the input's stream is smaller than this, each worker rebuilds it itself, in milliseconds
+# templates per process; above this we stop the least recently used ones that have no workers
+MAX_TEMPLATES = 8
+# each worker rebuilds an input with a smaller stream than this itself, in milliseconds
 LARGE_STREAM = 1 << 20
 _alive: weakref.WeakValueDictionary[int, TemplateProcess] = weakref.WeakValueDictionary()
 
@@ -42,7 +42,7 @@ class TemplateProcess(ForkClient):
         except BaseException:
             self._channel.close()
             raise
-        # modules that it imported after it was forked
+        # modules that it has imported since it was forked
         self.imported: set[str] = set()
         self.whole: Payload | None = None  # the payload that it has rebuilt, if any
         self.containers: list[LargeContainer] = []
@@ -69,7 +69,7 @@ class TemplateProcess(ForkClient):
         return rebuilt
 
     def also(self, modules: list[str]) -> template.Rebuilt:
-        """Make it import more modules."""
+        """Make the template import more modules."""
         with self._exclusive():
             self._ask(template.Import(tuple(modules)))
             (answer,) = self._answers(1, REBUILD)
@@ -78,11 +78,11 @@ class TemplateProcess(ForkClient):
         return rebuilt
 
     def suits(self, known: list[LargeContainer], whole: Payload | None) -> bool:
-        """Whether it has exactly these containers, and this payload's input (None: no input)."""
+        """Return whether it has exactly these containers and this payload's input (None: no input)."""
         return [id(one) for one in self.containers] == [id(one) for one in known] and self.whole is whole
 
     def close(self) -> None:
-        """End it, and the workers that it still has."""
+        """Stop it, and the workers that it still has."""
         self._end()
 
 
@@ -97,10 +97,10 @@ def _close_channel(channel: Channel, owner: int) -> None:
 
 
 def _end_idle_templates() -> None:
-    """If there are too many templates, end the least recently used ones that have no workers."""
+    """If there are too many templates, stop the least recently used ones that have no workers."""
     living = [one for one in _alive.values() if one.usable]
     idle = sorted((one for one in living if not one.users), key=lambda one: one.last)
-    for one in idle[: max(0, len(living) - MOST + 1)]:
+    for one in idle[: max(0, len(living) - MAX_TEMPLATES + 1)]:
         one.close()
 
 
@@ -133,10 +133,10 @@ class TemplateCache:
             if one is None or not one.unchanged():
                 if one is not None:
                     one.forget()
-                taken = large_containers.taken(container)
-                if taken is None:
+                snapshot = large_containers.snapshot(container)
+                if snapshot is None:
                     continue
-                one, self._streams[id(container)] = taken
+                one, self._streams[id(container)] = snapshot
             self._containers.append(one)
         return {id(one.container): number for number, one in enumerate(self._containers)}
 
@@ -151,11 +151,11 @@ class TemplateCache:
         return bool(self._containers)
 
     def estimated_bytes(self) -> int:
-        """About how many bytes the large containers take in a template."""
+        """Estimate how many bytes the large containers take in a template."""
         return sum(estimate(one.container) for one in self._containers)
 
     def template(self, payload: Payload, threads: int | None, imported: Iterable[str] = ()) -> TemplateProcess | None:
-        """Return a template for a payload; None: workers come from the fork server.
+        """Return a template for a payload, or None if workers should be forked from the fork server.
 
         Call `find_containers` first. `imported`: installed modules that workers had to import; an
         existing template imports them now.
@@ -214,7 +214,7 @@ class TemplateCache:
         if payload.manifest.stream[1] < LARGE_STREAM:
             return False
         if payload.runs:
-            self.reason = f"{payload.runs} is code of the program's own, which every worker has to call for itself"
+            self.reason = f"{payload.runs} is the program's own code, which every worker must run itself"
         else:
             self.reason = self._unfit.get("input", "") or self._unfit.get("modules", "")
         return not self.reason
@@ -251,10 +251,10 @@ class TemplateCache:
             stream = self._streams.get(id(one.container))
             if stream is None:  # the template that had it is gone
                 one.forget()
-                taken = large_containers.taken(one.container)
-                if taken is None:
-                    raise CannotStartError("the dataset was changed while its workers were started")
-                self._containers[number], stream = taken
+                snapshot = large_containers.snapshot(one.container)
+                if snapshot is None:
+                    raise CannotStartError("the dataset was modified while its workers were starting")
+                self._containers[number], stream = snapshot
             streams.append(stream)
         places, at = [], 0
         for stream in streams:

@@ -1,4 +1,4 @@
-"""Large containers of plain values that a dataset holds.
+"""Finds large containers of plain values in a dataset, and tells whether they have changed.
 
 NOTE [ Large containers ]
 
@@ -6,12 +6,12 @@ Millions of strings, numbers and dicts take seconds to pickle. Between two epoch
 always unchanged, and we can prove that without reading every value. A dict has a version that
 changes with each write, and a list or set is unchanged while it holds the same objects. So for
 each container that we sent, this process keeps the dicts with their versions, and the lists and
-sets with their items. Holding references also keeps the addresses from being reused. Immutable
-values need no check.
+sets with their items. Our references also prevent the addresses from being reused. Immutable values
+need no check.
 
-A large container is sent separately from the object that holds it. An object inside it that is also
-referenced from outside would become two objects in the worker. So a container with such an object
-does not count as a large container: it is sent with the rest.
+We send a large container separately from the object that holds it. An object inside it that is also
+referenced from outside would become two objects in the worker. So we send a container with such an
+object together with the rest, not as a large container.
 """
 
 from __future__ import annotations
@@ -22,35 +22,29 @@ import io
 import itertools
 import pickle
 import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from unjam.loader.ship.immortal import known_layout, read_words
 from unjam.shared.share import locations
 from unjam.system.memory import same_bytes
 
-# Containers with fewer items aren't worth separate handling.
-FEWEST = 10_000
+# Smaller containers aren't worth separate handling.
+MIN_ITEMS = 10_000
 _MUTABLE = (list, set)
+_INSIDE = frozenset({list, dict, tuple, set, frozenset})
 _CHUNK = 50_000
-LONG = 1000
+LONG_LIST = 1000
 # offset of a dict's version: after reference count, type and number of items
 _VERSION_AT = 24
 
 
 def supported() -> bool:
     """Return whether dicts of this interpreter have versions that we can read."""
-    return (
-        sys.implementation.name == "cpython"
-        and sys.version_info < (3, 14)
-        and ctypes.sizeof(ctypes.c_void_p) == 8
-        and not sysconfig.get_config_var("Py_GIL_DISABLED")
-        and not hasattr(sys, "gettotalrefcount")
-        and _versions_change()
-    )
+    return sys.version_info < (3, 14) and known_layout() and _versions_change()
 
 
 class _NotPlain(Exception):
@@ -66,11 +60,11 @@ class _ContainerPickler(pickle.Pickler):
 
 @dataclass(slots=True, eq=False)
 class LargeContainer:
-    """One container as it was when it was sent. See NOTE [ Large containers ]."""
+    """One container, with what shows whether it has changed since it was sent."""
 
     container: Any
     dicts: list[dict[Any, Any]] = field(default_factory=list)
-    # addresses of the dicts and their versions; addresses of the lists and sets
+    # addresses and versions of the dicts; addresses of the lists and sets
     places: Any = None
     versions: Any = None
     lists: list[Any] = field(default_factory=list)
@@ -80,7 +74,7 @@ class LargeContainer:
     held: list[Any] = field(default_factory=list)
 
     def forget(self) -> None:
-        """Drop our references, so that `taken` does not count them as references from outside."""
+        """Drop our references, so that `snapshot` does not count them as references from outside."""
         self.dicts, self.places, self.versions = [], None, None
         self.lists, self.list_places, self.held, self.counts = [], None, [], ()
 
@@ -102,7 +96,7 @@ class LargeContainer:
         """Return whether the container is unchanged and nothing outside references a part of it."""
         if self.held_elsewhere():
             return False
-        if len(self.dicts) and not np.array_equal(_read_words(self.places, _VERSION_AT), self.versions):
+        if len(self.dicts) and not np.array_equal(read_words(self.places, _VERSION_AT), self.versions):
             return False
         at = 0
         for some in _in_chunks(self.lists):
@@ -114,7 +108,7 @@ class LargeContainer:
         return at == len(self.held)
 
 
-def taken(container: Any) -> tuple[LargeContainer, bytes] | None:
+def snapshot(container: Any) -> tuple[LargeContainer, bytes] | None:
     """Return the container as a `LargeContainer` with its stream; None if it is not suitable."""
     file = io.BytesIO()
     try:
@@ -128,14 +122,15 @@ def taken(container: Any) -> tuple[LargeContainer, bytes] | None:
         dicts = [one for one in level if type(one) is dict]
         large.dicts += dicts
         large.lists += [one for one in level if type(one) in _MUTABLE]
-        inner = itertools.chain(itertools.chain.from_iterable(map(dict.values, dicts)), *_others(level))
-        level = [one for one in inner if type(one) in _INSIDE]
+        others = (one for one in level if type(one) is not dict)
+        parts = itertools.chain.from_iterable(itertools.chain(map(dict.values, dicts), others))
+        level = [one for one in parts if type(one) in _INSIDE]
         del dicts
     if large.lists:
         large.list_places = _places(large.lists)
     if large.dicts:
         large.places = _places(large.dicts)
-        large.versions = _read_words(large.places, _VERSION_AT)
+        large.versions = read_words(large.places, _VERSION_AT)
     if large.held_elsewhere():
         return None
     for some in _in_chunks(large.lists):
@@ -148,7 +143,7 @@ def _in_chunks(lists: list[Any]) -> Iterator[list[Any]]:
     """Yield long lists one at a time and the others in chunks; always in the same order."""
     short: list[Any] = []
     for one in lists:
-        if len(one) >= LONG and type(one) is list:
+        if len(one) >= LONG_LIST and type(one) is list:
             yield [one]
             continue
         short.append(one)
@@ -159,20 +154,13 @@ def _in_chunks(lists: list[Any]) -> Iterator[list[Any]]:
         yield short
 
 
-_INSIDE = frozenset({list, dict, tuple, set, frozenset})
-
-
-def _others(level: list[Any]) -> Iterator[Any]:
-    return (one for one in level if type(one) is not dict)
-
-
 def find(root: Any) -> list[Any]:
-    """Return the containers below an object that may be large containers, each once."""
+    """Return the containers in an object that may be large containers, each once."""
     if not supported():
         return []
     found: dict[int, Any] = {}
     for part in locations(root):
-        if type(part.value) in (list, dict, tuple) and len(part.value) >= FEWEST:
+        if type(part.value) in (list, dict, tuple) and len(part.value) >= MIN_ITEMS:
             found.setdefault(id(part.value), part.value)
     return list(found.values())
 
@@ -185,16 +173,9 @@ def _places(objects: list[Any]) -> Any:
     return np.fromiter(map(id, objects), np.uint64, len(objects))
 
 
-def _read_words(addresses: Any, offset: int) -> Any:
-    """Read the 8 bytes at an offset in each of the objects at these addresses."""
-    low, high = int(addresses.min()), int(addresses.max())
-    words = np.ctypeslib.as_array((ctypes.c_uint64 * ((high - low) // 8 + offset // 8 + 1)).from_address(low))
-    return words[((addresses - np.uint64(low)) >> np.uint64(3)).astype(np.int64) + offset // 8]
-
-
 def _counts(addresses: Any) -> Any:
     """Read the low 32 bits of the reference counts; immortal objects have the largest."""
-    return _read_words(addresses, 0) & np.uint64(0xFFFFFFFF)
+    return read_words(addresses, 0) & np.uint64(0xFFFFFFFF)
 
 
 def _items(some: list[Any]) -> int:
@@ -207,10 +188,10 @@ def _versions_change() -> bool:
     one: dict[Any, Any] = {"a": 1}
     other: dict[Any, Any] = {"a": 1}
     places = _places([one, other])
-    before = _read_words(places, _VERSION_AT).tolist()
+    before = read_words(places, _VERSION_AT).tolist()
     one["a"] = 2
-    after = _read_words(places, _VERSION_AT).tolist()
+    after = read_words(places, _VERSION_AT).tolist()
     one.pop("a")
-    last = _read_words(places, _VERSION_AT).tolist()
+    last = read_words(places, _VERSION_AT).tolist()
     own = {before[0], after[0], last[0]}
     return len(own) == 3 and before[1] == after[1] == last[1] and before[1] not in own

@@ -1,8 +1,8 @@
-"""Module variables of the user's program, sent to workers that import those modules again.
+"""Sends module variables of the user's program to workers that import those modules again.
 
 A forked worker sees `config.ROOT = args.root`, and the random split that a module drew on import. A
-worker that imports the module itself sees what the file says, draws another split, and silently
-trains on other data. So we send the data in variables of the user's own modules.
+worker that imports the module itself sees the values in the file and draws another split: it would
+silently train on other data. So we send the data in variables of the user's own modules.
 
 NOTE [ Module state ]
 
@@ -12,7 +12,7 @@ it has imported the module, if it ever does; we import nothing for it. A variabl
 pickled or rebuilt keeps the value that the import gives it, and the debug log names it.
 
 Limits: a variable that holds something else (a client, a model), or a Python container of more
-than `MOST_ITEMS` items, keeps the value that the import gives it. If such a variable is missing or
+than `MAX_ITEMS` items, keeps the value that the import gives it. If such a variable is missing or
 None in the worker, we do not set the module's boolean flags either: `ready = True` without the
 client would be wrong.
 """
@@ -23,6 +23,7 @@ import argparse
 import contextlib
 import dataclasses
 import enum
+import functools
 import pathlib
 import pickle
 import sys
@@ -31,6 +32,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from unjam.loader.ship.reachable_modules import MAIN, Reached, installed_in_use, is_users_module
@@ -40,10 +42,10 @@ from unjam.system.logs import log
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes)
 _FLAGS = (bool, int, float, str, type(None))
 _SPACES = (argparse.Namespace, types.SimpleNamespace)
-# process_state sends the flags that matter of these
+# process_state sends the flags of these that matter
 _LARGE_PACKAGES = ("torch", "numpy")
 # Larger containers aren't worth checking and sending every epoch.
-MOST_ITEMS = 100_000
+MAX_ITEMS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,10 @@ def collect(reached: Reached, pack: Pack) -> dict[str, ModuleState]:
 def expect(states: dict[str, ModuleState], buffers: Sequence[Any]) -> None:
     """Apply the state of each module now if it is imported, otherwise right after its import."""
     for name, state in states.items():
-        after_import(name, lambda module, state=state: _apply(module, state, buffers))  # type: ignore[misc] # a lambda's default
+        after_import(name, functools.partial(_apply, state, buffers))
 
 
-def _apply(module: types.ModuleType, state: ModuleState, buffers: Sequence[Any]) -> None:
+def _apply(state: ModuleState, buffers: Sequence[Any], module: types.ModuleType) -> None:
     space = vars(module)
     incomplete = any(space.get(name) is None for name in state.opaque)
     for name, packed in state.plain.items():
@@ -131,7 +133,7 @@ def _log_failure(what: str) -> Any:
     try:
         yield
     except Exception:  # noqa: BLE001 - user code; module state is optional
-        log.debug("the variable %s stays as its import makes it", what, exc_info=True)
+        log.debug("the variable %s keeps the value that its import gives it", what, exc_info=True)
 
 
 def _equal(old: Any, value: Any) -> bool:
@@ -139,7 +141,7 @@ def _equal(old: Any, value: Any) -> bool:
         return False
     if isinstance(value, torch.Tensor):
         return old.dtype == value.dtype and torch.equal(old, value)
-    if type(value).__module__ == "numpy":
+    if isinstance(value, np.ndarray):
         return bool(old.dtype == value.dtype and old.shape == value.shape and (old == value).all())
     try:
         return bool(old == value)
@@ -154,7 +156,7 @@ def _fill(old: Any, items: dict[Any, Any]) -> None:
 
 
 def _filled(old: Any, value: Any) -> Any:
-    """Put the new contents into the old container: other modules may hold a reference to it."""
+    """Put the new content into the old container, because other modules may hold a reference to it."""
     if type(old) is not type(value):
         return value
     if isinstance(value, dict):
@@ -216,7 +218,7 @@ def _pack(value: Any, pack: Pack) -> PackedModule:
 
 
 def _is_data(value: Any) -> bool:
-    return _count(value, MOST_ITEMS, 6) is not None
+    return _count(value, MAX_ITEMS, 6) is not None
 
 
 def _count(value: Any, limit: int, depth: int) -> int | None:
@@ -227,7 +229,7 @@ def _count(value: Any, limit: int, depth: int) -> int | None:
     if kind is torch.Tensor:
         plain = value.device.type == "cpu" and value.layout is torch.strided and not value.requires_grad
         return 1 if plain and not value.is_shared() else None
-    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+    if kind is np.ndarray:
         return 1 if not value.dtype.hasobject else None
     if kind in _SPACES:
         value, kind = vars(value), dict
@@ -259,5 +261,5 @@ def _count_object(value: Any, limit: int, depth: int) -> int | None:
     if kind.__module__ in MAIN or "<locals>" in kind.__qualname__:
         return None
     items = _count(dict(value), limit, depth - 1) if isinstance(value, dict) else 0
-    attributes = _count(dict(getattr(value, "__dict__", {})), limit, depth - 1)
+    attributes = _count(dict(getattr(value, "__dict__", {})), limit, depth - 1)  # a defaultdict has none
     return None if items is None or attributes is None or items + attributes > limit else items + attributes

@@ -1,4 +1,4 @@
-"""Find the part of an object that cannot be pickled: its path, as the user would write it in code.
+"""Finds the part of an object that cannot be pickled: its path, as the user would write it in code.
 
 We search by trying. If an object fails, we try each of its parts alone and continue in the part
 that fails. The culprit is the object that fails although all its parts can be pickled.
@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from unjam.loader.ship.reachable_modules import MAIN, nested_codes
 from unjam.loader.ship.shared_maps import SharedMaps
 from unjam.system import object_graph
 
 # We stop the search at this depth.
-DEEPEST = 40
-# parts of one container that we try; a million similar items need not all be tried
-MOST_PARTS = 2000
+MAX_DEPTH = 40
+# how many parts of one object we try; a million similar items need not all be tried
+MAX_PARTS = 2000
 
-
-_PYTHONS = sys.stdlib_module_names - {"__main__"}
+_STDLIB = sys.stdlib_module_names - {"__main__"}
 # standard library classes whose attributes the user sets
 _OPEN = (types.SimpleNamespace, argparse.Namespace)
 
@@ -44,7 +44,7 @@ class Culprit:
 def find_culprit(
     name: str, root: object, attempt: Callable[[object], None], *, by_name: bool = False
 ) -> Culprit | None:
-    """Return the deepest part of `root` for which `attempt` raises, or None if `root` is fine.
+    """Return the deepest part of `root` for which `attempt` raises, or None if `root` can be pickled.
 
     `by_name`: functions and classes are pickled by name, as plain pickle does, so we do not search
     inside them.
@@ -53,7 +53,7 @@ def find_culprit(
     if reason is None:
         return None
     path, found, seen = name, root, {id(root)}
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         for step, part in () if by_name and isinstance(found, (types.FunctionType, type)) else _safe_parts(found):
             if by_name and step.startswith(" ->"):
                 continue
@@ -107,21 +107,21 @@ def _safe_parts(obj: Any) -> Iterator[tuple[str, object]]:
 def _parts(obj: Any) -> Iterator[tuple[str, object]]:
     """Yield the parts of an object, each with the text that leads from the object to it."""
     if isinstance(obj, Mapping) and not isinstance(obj, dict):
-        yield from ((f"[{key!r}]", value) for key, value in itertools.islice(obj.items(), MOST_PARTS))
-    yield from _steps(object_graph.items(obj, MOST_PARTS))
+        yield from ((f"[{key!r}]", value) for key, value in itertools.islice(obj.items(), MAX_PARTS))
+    yield from _steps(object_graph.items(obj, MAX_PARTS))
     if isinstance(obj, (functools.partial, types.MethodType)):
         yield from _steps(object_graph.wrapped(obj))
     elif isinstance(obj, types.FunctionType):
         yield from _function_parts(obj)
     elif isinstance(obj, type):
-        for name, value in itertools.islice(vars(obj).items(), MOST_PARTS):
+        for name, value in itertools.islice(vars(obj).items(), MAX_PARTS):
             if isinstance(value, (types.FunctionType, staticmethod, classmethod)) or not name.startswith("__"):
                 yield f".{name}", getattr(value, "__func__", value)
-    elif type(obj).__module__.partition(".")[0] not in _PYTHONS or isinstance(obj, _OPEN):
+    elif type(obj).__module__.partition(".")[0] not in _STDLIB or isinstance(obj, _OPEN):
         # Not for standard library classes: their internals do not help the user.
-        # We do not ask __getstate__, which may leave the failing attribute out.
-        yield from _steps(object_graph.attributes(obj, MOST_PARTS))
-        if type(obj).__module__ in ("__main__", "__mp_main__") or "<locals>" in type(obj).__qualname__:
+        # We do not call __getstate__, which may leave out the failing attribute.
+        yield from _steps(object_graph.attributes(obj, MAX_PARTS))
+        if type(obj).__module__ in MAIN or "<locals>" in type(obj).__qualname__:
             yield f" -> class {type(obj).__name__}", type(obj)
 
 
@@ -134,14 +134,8 @@ def _function_parts(function: types.FunctionType) -> Iterator[tuple[str, object]
         yield f" -> variable {part.step!r} of the enclosing function", part.value
     for place, value in enumerate(function.__defaults__ or ()):
         yield f" -> default argument {place}", value
-    if function.__module__ in ("__main__", "__mp_main__"):
-        for name in _global_names(function.__code__):
-            if name in function.__globals__:
-                yield f" -> global {name!r}", function.__globals__[name]
-
-
-def _global_names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _global_names(constant)
+    if function.__module__ in MAIN:
+        for code in nested_codes(function.__code__):
+            for name in code.co_names:
+                if name in function.__globals__:
+                    yield f" -> global {name!r}", function.__globals__[name]

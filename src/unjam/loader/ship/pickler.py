@@ -1,4 +1,4 @@
-"""How we pickle each kind of object for a worker. See NOTE [ By value ]."""
+"""Pickles each kind of object for a worker, see NOTE [ By value ]."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import torch
 from torch.multiprocessing import reductions
 
@@ -36,7 +37,6 @@ from unjam.system.torch_private import PipeWrapper
 ALIGNMENT = 64
 _LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))
 _CONNECTIONS = (socket.socket, Connection)
-_UNKNOWN = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,14 @@ class SharedBytes:
 
 
 class CannotPickle(Exception):
-    """An object is meaningful only in this process. The message begins with "it is" or "it"."""
+    """An object has a meaning in this process only. The message starts with "it"."""
 
 
 class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle ships no types
-    """See NOTE [ By value ]."""
+    """Pickles an object by value and collects its buffers, descriptors and modules.
+
+    See NOTE [ By value ].
+    """
 
     # whether the process that rebuilds the object can import the program's own modules
     imports_own = True
@@ -68,7 +71,7 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
         self.modules: set[str] = set()
         # a method of the program's own code that runs when the object is rebuilt; empty: none
         self.runs = ""
-        # by id: the sockets and pipes that were pickled, which the worker will share with this process
+        # ids of the pickled sockets and pipes, which the worker will share with this process
         self.connections: set[int] = set()
         self.maps = maps or SharedMaps()
         self._known: dict[type, Any] = {}
@@ -108,8 +111,9 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
     def reducer_override(self, obj: Any) -> Any:
         """Called by pickle for every object that is not of a builtin type."""
         kind = type(obj)
-        reduce = self._known.get(kind, _UNKNOWN)
-        if reduce is _UNKNOWN:
+        try:
+            reduce = self._known[kind]
+        except KeyError:
             reduce = self._known[kind] = self._reducer_for(kind)
         if reduce is not None:
             reduced = reduce(self, obj)
@@ -140,24 +144,26 @@ class ShippingPickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle 
 
 
 class TravellingPickler(ShippingPickler):
-    """For another machine: nothing can be shared with this process, and the program's own modules may not exist there."""
+    """Pickles for another machine, which shares nothing with this process and may lack the program's own modules."""
 
     imports_own = False
 
     def reducer_override(self, obj: Any) -> Any:
-        """See `ShippingPickler`; what `unjam.share` shares goes by its content."""
-        return reduce_to_content(obj) if isinstance(obj, Buffer) else super().reducer_override(obj)
+        """Pickle what `unjam.share` shares by its content, and everything else as for a worker."""
+        return travelling(obj) if isinstance(obj, Buffer) else super().reducer_override(obj)
 
     def inherit(self, fd: int) -> int:
         """Refuse: a descriptor means nothing on another machine."""
         del fd
-        raise CannotPickle("it shares memory or an open handle with this process, which another machine does not have")
+        raise CannotPickle(
+            "it shares memory or an open handle with this process, which is not possible on another machine"
+        )
 
 
 class ContainerPickler(ShippingPickler):
     """Writes a number in place of some containers, found by identity.
 
-    It is slower, because pickle calls `persistent_id` for every object.
+    This is slower, because pickle calls `persistent_id` for every object.
     """
 
     def __init__(self, file: io.BytesIO, numbers: Mapping[int, int]) -> None:
@@ -241,12 +247,10 @@ def _reduce_tensor(_: ShippingPickler, tensor: torch.Tensor) -> Any:
 def _reduce_storage(pickler: ShippingPickler, storage: torch.UntypedStorage) -> Any:
     if storage.device.type != "cpu":
         return NotImplemented
-    if storage.is_shared():
-        if storage.nbytes() == 0:
-            return unpickling.storage_of, (b"",)
-        return reductions.reduce_storage(storage)
     if storage.nbytes() == 0:
         return unpickling.storage_of, (b"",)
+    if storage.is_shared():
+        return reductions.reduce_storage(storage)
     shared = pickler.shared(storage.data_ptr(), storage.nbytes())
     if shared is not None:
         return unpickling.storage_of, (shared,)
@@ -271,7 +275,7 @@ def _reduce_semaphore(_: ShippingPickler, lock: Any) -> Any:
     Older Pythons would send the address instead.
     """
     if lock._semlock.name is None:  # noqa: SLF001 - no public way to ask
-        raise CannotPickle("it is made for forked processes: only children of this one have it")
+        raise CannotPickle("it was created in the fork context, so only forked children of this process can use it")
     return NotImplemented
 
 
@@ -355,7 +359,7 @@ def _reduce_cached(_: ShippingPickler, function: Any) -> Any:
 
     Pickle would send it by name, which a worker cannot find.
     """
-    if function.__module__ not in ("__main__", "__mp_main__") and "<locals>" not in function.__qualname__:
+    if function.__module__ not in MAIN and "<locals>" not in function.__qualname__:
         return NotImplemented
     return unpickling.cached_of, (function.__wrapped__, function.cache_parameters())
 
@@ -363,9 +367,7 @@ def _reduce_cached(_: ShippingPickler, function: Any) -> Any:
 def _reduce_handle(_: ShippingPickler, handle: PerWorker) -> Any:
     """Send a `per_worker` function of `__main__` by value: a worker does not have its name."""
     by_name = handle.__reduce__()
-    return (
-        by_value(handle) if isinstance(by_name, str) and handle.__module__ in ("__main__", "__mp_main__") else by_name
-    )
+    return by_value(handle) if isinstance(by_name, str) and handle.__module__ in MAIN else by_name
 
 
 @functools.cache
@@ -380,6 +382,8 @@ def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]
         (functools._lru_cache_wrapper, _reduce_cached),  # noqa: SLF001 - the type has no public name
         (PerWorker, _reduce_handle),
         (PipeWrapper, _reduce_pipe),
+        (np.ndarray, _reduce_array),
+        (np.lib.npyio.NpzFile, _reduce_archive),
     ]
     try:
         from multiprocessing import synchronize  # noqa: PLC0415 - not every system has semaphores
@@ -387,13 +391,6 @@ def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]
         pass
     else:
         reducers.append((synchronize.SemLock, _reduce_semaphore))
-    try:
-        import numpy as np  # noqa: PLC0415 - optional, as in torch
-    except ImportError:
-        pass
-    else:
-        reducers.append((np.ndarray, _reduce_array))
-        reducers.append((np.lib.npyio.NpzFile, _reduce_archive))
     return tuple(reducers)
 
 
@@ -402,7 +399,7 @@ def _reducers() -> tuple[tuple[Any, Callable[[ShippingPickler, Any], Any]], ...]
 
 @contextmanager
 def as_if_spawning(pickler: ShippingPickler) -> Iterator[None]:
-    """Let locks, queues and shared tensors pickle themselves as they do for a spawned process."""
+    """Let locks, queues and shared tensors pickle themselves as for a spawned process."""
     before = mp_context.get_spawning_popen()
     mp_context.set_spawning_popen(_Inheriting(pickler))  # type: ignore[arg-type] # the two methods it needs
     try:

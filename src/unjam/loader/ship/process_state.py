@@ -1,8 +1,7 @@
-"""The parent's process state, sent to a worker that was not forked from the parent.
+"""Sends the parent's process state to a worker that was not forked from the parent.
 
-A forked worker inherits the state of its parent. A worker of the fork server inherits the state of
-the *server*, as it was when the server started. This module sends the difference, as far as a
-dataset can notice it.
+A forked worker inherits the state of its parent. A worker of the fork server inherits the state that the
+*server* had when it started. This module sends the difference, as far as a dataset can notice it.
 """
 
 from __future__ import annotations
@@ -13,12 +12,18 @@ import sys
 import warnings
 from dataclasses import dataclass, field, replace
 from multiprocessing import process, resource_tracker
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from unjam.loader.ship import warning_filters
 from unjam.system import torch_private
+
+Style = Literal["%", "{", "$"]
+# parts of the standard library and torch that type checkers do not know
+_multiprocessing_tracker: Any = resource_tracker
+_deterministic: Any = torch.utils.deterministic
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class HandlerPlan:
     level: int
     pattern: str | None
     dates: str | None
-    style: str
+    style: Style
     is_file: bool
 
 
@@ -48,7 +53,7 @@ class ProcessState:
     log_levels: dict[str, int] = field(default_factory=dict)
     log_handlers: list[HandlerPlan] = field(default_factory=list)
     torch: dict[str, Any] = field(default_factory=dict)
-    numpy_errors: dict[str, Any] | None = None
+    numpy_errors: dict[str, Any] = field(default_factory=dict)
     authkey: bytes = b""
     parent_name: str = ""
     parent_pid: int = field(default_factory=os.getpid)
@@ -56,7 +61,7 @@ class ProcessState:
     @classmethod
     def here(cls) -> ProcessState:
         """Return the current state of this process."""
-        state = cls(
+        return cls(
             directory=_working_directory(),
             umask=_umask(),
             affinity=frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
@@ -64,26 +69,23 @@ class ProcessState:
             log_levels=_log_levels(),
             log_handlers=_log_handlers(),
             torch=_torch_flags(),
+            numpy_errors=dict(np.geterr()),
             authkey=bytes(process.current_process().authkey),
             parent_name=process.current_process().name,
         )
-        numpy = sys.modules.get("numpy")
-        if numpy is not None:
-            state.numpy_errors = dict(numpy.geterr())
-        return state
 
     def for_other_machines(self) -> ProcessState:
-        """The part of the state that may leave this machine: no environment, which has secrets, and no key."""
+        """Return the part of the state that may leave this machine: no environment, which has secrets, and no key."""
         return replace(self, environ={}, authkey=b"")
 
     def settle(self, worker: int, *, adopted: bool) -> None:
-        """Make this process look like the parent's child. `adopted`: unknown to multiprocessing."""
+        """Apply the state to a worker. `adopted`: multiprocessing did not start it."""
         if adopted:
             _become_child(worker, self)
         self.settle_program(f"worker {worker}")
 
     def settle_program(self, who: str = "the template") -> None:
-        """Apply the state that the program's code can see. May be called again with newer state."""
+        """Apply the state that the program's code can see. May be called again with a newer state."""
         os.environ.clear()
         os.environ.update(self.environ)
         if self.directory is not None:
@@ -98,12 +100,9 @@ class ProcessState:
             os.sched_setaffinity(0, self.affinity)
         sys.setrecursionlimit(max(self.recursion_limit, sys.getrecursionlimit()))
         warning_filters.use(self.filters)
-        _settle_logging(self.log_levels, self.log_handlers)
-        _settle_torch(self.torch)
-        if self.numpy_errors is not None:
-            import numpy as np  # noqa: PLC0415 - only where the parent has it
-
-            np.seterr(**self.numpy_errors)
+        _apply_logging(self.log_levels, self.log_handlers)
+        _apply_torch(self.torch)
+        np.seterr(**self.numpy_errors)
 
 
 def tracker_fd() -> int | None:
@@ -111,24 +110,24 @@ def tracker_fd() -> int | None:
 
     A worker needs the parent's: its own tracker would unlink shared segments when the worker ends.
     """
-    fd: int | None = resource_tracker._resource_tracker._fd  # type: ignore[attr-defined] # noqa: SLF001 - no public access
+    fd: int | None = _multiprocessing_tracker._resource_tracker._fd  # noqa: SLF001 - no public access
     return fd
 
 
 def use_tracker(fd: int) -> None:
-    """Report to the parent's resource tracker."""
-    resource_tracker._resource_tracker._fd = fd  # type: ignore[attr-defined] # noqa: SLF001 - as multiprocessing does
+    """Use the parent's resource tracker."""
+    _multiprocessing_tracker._resource_tracker._fd = fd  # noqa: SLF001 - as multiprocessing does
 
 
 def _become_child(worker: int, state: ProcessState) -> None:
-    """Tell multiprocessing that this is not a main process; much code checks that."""
-    me = process.BaseProcess(name=f"unjam-worker-{worker}")
-    me._config = {"authkey": process.AuthenticationString(state.authkey), "semprefix": "/mp"}  # type: ignore[attr-defined] # noqa: SLF001
-    me._parent_pid = state.parent_pid  # type: ignore[attr-defined] # noqa: SLF001 - as _bootstrap does
-    me._parent_name = state.parent_name  # type: ignore[attr-defined] # noqa: SLF001
-    process._current_process = me  # type: ignore[attr-defined] # noqa: SLF001
-    parent = process._ParentProcess(state.parent_name, state.parent_pid, None)  # type: ignore[attr-defined] # noqa: SLF001
-    process._parent_process = parent  # type: ignore[attr-defined] # noqa: SLF001
+    """Make multiprocessing treat this process as a child, because much code checks for that."""
+    internals: Any = process
+    me: Any = process.BaseProcess(name=f"unjam-worker-{worker}")
+    # as BaseProcess._bootstrap does
+    me._config = {"authkey": internals.AuthenticationString(state.authkey), "semprefix": "/mp"}  # noqa: SLF001
+    me._parent_pid, me._parent_name = state.parent_pid, state.parent_name  # noqa: SLF001
+    internals._current_process = me  # noqa: SLF001
+    internals._parent_process = internals._ParentProcess(state.parent_name, state.parent_pid, None)  # noqa: SLF001
 
 
 def _working_directory() -> str | None:
@@ -161,7 +160,7 @@ def _log_levels() -> dict[str, int]:
     return loggers
 
 
-_STYLES: dict[type, str] = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.StringTemplateStyle: "$"}
+_STYLES: dict[type, Style] = {logging.PercentStyle: "%", logging.StrFormatStyle: "{", logging.StringTemplateStyle: "$"}
 
 
 def _log_handlers() -> list[HandlerPlan]:
@@ -179,11 +178,11 @@ def _log_handlers() -> list[HandlerPlan]:
     return plans
 
 
-# Handlers that we made; a worker forked from a template replaces those of the template.
+# handlers that we added; a worker forked from a template replaces those of the template
 _handlers: list[logging.Handler] = []
 
 
-def _settle_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
+def _apply_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
     while _handlers:
         logging.getLogger().removeHandler(_handlers.pop())
     for plan in plans:
@@ -193,7 +192,7 @@ def _settle_logging(levels: dict[str, int], plans: list[HandlerPlan]) -> None:
         else:
             handler = logging.StreamHandler(getattr(sys, plan.target))
         handler.setLevel(plan.level)
-        handler.setFormatter(logging.Formatter(plan.pattern, plan.dates, plan.style))  # type: ignore[arg-type] # one of three
+        handler.setFormatter(logging.Formatter(plan.pattern, plan.dates, plan.style))
         logging.getLogger().addHandler(handler)
         _handlers.append(handler)
     for name, level in levels.items():
@@ -208,7 +207,7 @@ def _torch_flags() -> dict[str, Any]:
         "dtype": torch.get_default_dtype(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "fill": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined] # a module that is also a class
+        "fill": _deterministic.fill_uninitialized_memory,
         "precision": torch.get_float32_matmul_precision(),
         "grad": torch.is_grad_enabled(),
         "sharing": torch.multiprocessing.get_sharing_strategy(),
@@ -217,8 +216,8 @@ def _torch_flags() -> dict[str, Any]:
     }
 
 
-def _settle_torch(flags: dict[str, Any]) -> None:
-    """Set only flags that differ: some of torch's setters import much of torch."""
+def _apply_torch(flags: dict[str, Any]) -> None:
+    """Set only flags that differ, because some of torch's setters import much of torch."""
     here = _torch_flags()
     changed = {name: value for name, value in flags.items() if here[name] != value}
     if "dtype" in changed:
@@ -226,7 +225,7 @@ def _settle_torch(flags: dict[str, Any]) -> None:
     if changed.keys() & {"deterministic", "warn_only"}:
         torch_private.set_deterministic(flags["deterministic"], warn_only=flags["warn_only"])
     if "fill" in changed:
-        torch.utils.deterministic.fill_uninitialized_memory = flags["fill"]  # type: ignore[attr-defined] # as above
+        _deterministic.fill_uninitialized_memory = flags["fill"]
     if "precision" in changed:
         torch.set_float32_matmul_precision(flags["precision"])
     if "grad" in changed:

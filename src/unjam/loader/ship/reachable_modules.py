@@ -1,4 +1,4 @@
-"""Find the modules that a dataset's code can reach, starting from its classes and functions.
+"""Finds the modules that a dataset's code can reach, starting from its classes and functions.
 
 We only inspect and never import. A module's variables name the modules, classes and functions it
 uses, and the code of its functions names what they import when they run. Finding too many modules
@@ -23,12 +23,12 @@ _WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL")
 # wrappers of a class's functions -> attribute with the function
 _WRAPPERS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 # a variable with more items holds data, not code
-MOST_ITEMS = 200
+MAX_ITEMS = 200
 
 
 @dataclass(slots=True)
 class Reached:
-    """The user's modules that were reached, and the names of the installed ones."""
+    """The user's modules that were reached, and the names of the installed modules."""
 
     own: dict[str, types.ModuleType] = field(default_factory=dict)
     installed: set[str] = field(default_factory=set)
@@ -56,7 +56,7 @@ def reach(roots: Iterable[str]) -> Reached:
 
 
 def installed_in_use() -> dict[str, types.ModuleType]:
-    """Return the installed modules that the program's modules have in a variable.
+    """Return the installed modules that variables of the program's modules refer to.
 
     Code needs such a variable to set a flag of an installed module.
     """
@@ -76,25 +76,28 @@ def _submodules(module: types.ModuleType) -> dict[str, types.ModuleType]:
     return {str(value.__name__): value for value in inner if str(value.__name__).startswith(prefix)}
 
 
-def imports_of(code: types.CodeType, package: str) -> Iterator[str]:
-    """Yield the loaded modules that code names: in its imports, or in strings it may look up."""
-    words = (*code.co_names, *(c for c in code.co_consts if isinstance(c, str) and len(c) < 100))
-    for word in words:
-        if word in sys.modules:
-            yield word
-        if package and f"{package}.{word}" in sys.modules:
-            yield f"{package}.{word}"
+def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code object and all code objects inside it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from imports_of(constant, package)
+            yield from nested_codes(constant)
+
+
+def imports_of(code: types.CodeType, package: str) -> Iterator[str]:
+    """Yield the loaded modules that code names: in its imports, or in strings that it may look up."""
+    for one in nested_codes(code):
+        for word in (*one.co_names, *(c for c in one.co_consts if isinstance(c, str) and len(c) < 100)):
+            if word in sys.modules:
+                yield word
+            if package and f"{package}.{word}" in sys.modules:
+                yield f"{package}.{word}"
 
 
 def uses_globals(code: types.CodeType, space: Mapping[str, Any]) -> bool:
     """Return whether code, or code nested in it, uses variables of its module; `space` has them."""
-    for step in dis.get_instructions(code):
-        if step.opname in _WRITES or (step.opname == "LOAD_GLOBAL" and step.argval in space):
-            return True
-    return any(uses_globals(inner, space) for inner in code.co_consts if isinstance(inner, types.CodeType))
+    steps = (step for one in nested_codes(code) for step in dis.get_instructions(one))
+    return any(step.opname in _WRITES or (step.opname == "LOAD_GLOBAL" and step.argval in space) for step in steps)
 
 
 # methods of an object's class that pickle may call when it rebuilds the object
@@ -140,7 +143,7 @@ def is_installed_module(module: Any) -> bool:
 
 def file_of(module: Any) -> str:
     """Return the file of a module, without running the module's own code."""
-    # Use the type: isinstance reads __class__ of the object, and some objects then warn.
+    # not isinstance: it reads `__class__` of the object, and some objects then warn
     if not issubclass(type(module), types.ModuleType):
         return ""
     path = vars(module).get("__file__")  # not getattr: a module's __getattr__ may run code
@@ -152,7 +155,7 @@ def _named_by(module: types.ModuleType) -> set[str]:
     package = vars(module).get("__package__") or ""
     for value in list(vars(module).values()):
         found.update(_module_names(value, module.__name__, package))
-        if type(value) in (list, tuple, set, frozenset, dict) and len(value) <= MOST_ITEMS:
+        if type(value) in (list, tuple, set, frozenset, dict) and len(value) <= MAX_ITEMS:
             for item in value.values() if type(value) is dict else value:
                 found.update(_module_names(item, module.__name__, package))
     found.discard(module.__name__)

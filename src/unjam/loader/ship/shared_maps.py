@@ -67,7 +67,7 @@ def _read() -> list[_Map]:
                 span, permissions, offset, device, inode, *name = line.split(maxsplit=5)
                 major, minor = (int(number, 16) for number in device.split(":"))
                 start, end = (int(number, 16) for number in span.split("-"))
-                # Our slot, a batch that the dataset keeps: not written while it is leased.
+                # our slot, of a batch that the dataset keeps: not written while it is leased
                 ours = bool(name) and "memfd:unjam-" in name[0]
                 shared = permissions.startswith("rw") and permissions.endswith("s") and not ours
                 found.append(_Map(start, end, shared, (major, minor), int(inode), int(offset, 16)))

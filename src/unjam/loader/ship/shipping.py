@@ -1,4 +1,4 @@
-"""Send a dataset by value: pickled once, its arrays stored once in memory that every worker maps.
+"""Sends a dataset by value: pickled once, its arrays stored once in memory that every worker maps.
 
 NOTE [ By value ]
 
@@ -8,7 +8,7 @@ parent's own class again. Buffers (arrays, tensors) lie out of band in one piece
 memory, which each worker maps privately. So they exist once, and a worker that writes to one gets
 its own copy of that page, as after a fork.
 
-Some objects are more than their bytes, and keep their meaning:
+Some objects are more than their bytes, and work in the worker as they do here:
 - Memory shared between processes stays shared: `share_memory_()`, memory maps of files, arrays
   over a `multiprocessing.Array`, multiprocessing's queues and locks of a spawn context. If this
   process has no descriptor of the shared memory, the object cannot be sent: a silent copy is worse
@@ -103,7 +103,7 @@ def ship(
     Raises `TooLarge`, before allocating the memory, if it would take more than `within` bytes.
     `numbers`: by id, the large containers that the worker already has (`large_containers`).
     `with_state`: include the state of reachable modules, see NOTE [ Module state ].
-    `travels`: to another machine; the program's own modules go by value.
+    `travels`: to another machine, so pickle the program's own modules by value.
     """
     _main_by_value()
     dumped = _dump_with_code(worker_input) if travels else dump(worker_input, numbers)
@@ -113,8 +113,8 @@ def ship(
         if with_state:
             dumped.state = _dump_state(reached, dumped.buffers)
     except Exception:  # noqa: BLE001 - user code
-        # Module state is optional: go on without it. Buffers added so far only take space.
-        log.debug("the variables of the program's modules stay behind", exc_info=True)
+        # Module state is optional. Buffers added so far only take space.
+        log.debug("the variables of the program's modules are not sent", exc_info=True)
     manifest = _plan(dumped)
     if previous is not None and _unchanged(dumped, manifest, previous):
         return previous
@@ -161,7 +161,7 @@ def _main_by_value() -> None:
 
 
 def receive(fd: int, manifest: Manifest, fds: list[int], *, here: bool = False) -> Any:
-    """Rebuild the object. `here`: in the process that pickled it, which has its classes."""
+    """Rebuild the object. `here`: in the process that pickled it, which already has its classes."""
     content = Content(fd, manifest)
     content.expect_state()
     return content.rebuild(fds, here=here)
@@ -255,7 +255,7 @@ def _dump_with_code(worker_input: object) -> Dumped:
     try:
         return dump(worker_input, kind=TravellingPickler)
     except Exception:  # noqa: BLE001 - some code cannot be pickled; the other machine may have it installed
-        log.debug("the program's own modules cannot travel", exc_info=True)
+        log.debug("the program's own modules cannot be sent", exc_info=True)
         return dumped
     finally:
         for module in own:

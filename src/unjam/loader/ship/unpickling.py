@@ -1,4 +1,4 @@
-"""Functions that the pickle stream of a dataset calls in the worker. See NOTE [ By value ]."""
+"""Functions that the pickle stream of a dataset calls in the worker, see NOTE [ By value ]."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
+import numpy as np
 import torch
 
 _inherited: list[int] = []
@@ -90,15 +91,13 @@ def reopen(path: str, text: tuple[str, str | None] | None, unbuffered: bool, pos
 
 
 def memmap_of(
-    path: str, mode: str, offset: int, kind: type, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]
+    path: str, mode: Any, offset: int, kind: type, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> Any:
     """Map the same part of the same file again."""
-    import numpy as np  # noqa: PLC0415 - only where the parent had it
-
     if not all(shape):
         return np.empty(shape, dtype)
     span = dtype.itemsize + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    raw = np.memmap(path, np.uint8, mode, offset, (span,))  # type: ignore[call-overload] # mode is one of numpy's
+    raw = np.memmap(path, np.uint8, mode, offset, (span,))
     # as_strided keeps `raw`, and so the mapping, alive as its base.
     array = np.lib.stride_tricks.as_strided(raw[: dtype.itemsize].view(dtype), shape, strides, subok=True)
     return array.view(kind)
@@ -106,15 +105,11 @@ def memmap_of(
 
 def archive_of(path: str, options: dict[str, Any]) -> Any:
     """Open a numpy archive."""
-    import numpy as np  # noqa: PLC0415 - only where the parent had it
-
     return np.load(path, **options)
 
 
 def windows_of(memory: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     """Return an array whose elements may share memory with each other."""
-    import numpy as np  # noqa: PLC0415 - only where the parent had it
-
     start = np.frombuffer(memory, np.uint8)[: dtype.itemsize].view(dtype)
     return np.lib.stride_tricks.as_strided(start, shape, strides)
 

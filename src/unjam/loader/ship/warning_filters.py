@@ -1,4 +1,4 @@
-"""Apply the program's warning filters in a worker that was not forked from it.
+"""Applies the program's warning filters in a worker that was not forked from it.
 
 A filter names a warning class, which may belong to a package that the dataset never needs.
 Lightning, for example, adds such filters and takes seconds to import. Code cannot raise a warning
@@ -8,6 +8,7 @@ whose class is not imported, so we add such a filter only when its module is imp
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 import warnings
@@ -17,6 +18,8 @@ from typing import Any
 
 from unjam.loader.ship.reachable_modules import MAIN
 from unjam.system.import_hook import after_import
+
+_warnings: Any = warnings  # type checkers call `filters` a Sequence, but it is a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +32,9 @@ class Pattern:
     @classmethod
     def of(cls, found: Any) -> Pattern | None:
         """Return the pattern of a filter field; None: anything matches."""
-        if found is None or isinstance(found, str):
-            return None if found is None else cls(found)
-        return cls(found.pattern, found.flags)
+        if found is None:
+            return None
+        return cls(found) if isinstance(found, str) else cls(found.pattern, found.flags)
 
     def value(self) -> Any:
         """Return the value for a filter field."""
@@ -76,18 +79,18 @@ def use(wanted: list[Filter]) -> None:
     for place, one in enumerate(wanted):
         with contextlib.suppress(KeyError, AttributeError):
             entries[place] = one.entry()
-    warnings.filters[:] = entries.values()  # type: ignore[index] # typeshed calls it a Sequence; it is a list
+    _warnings.filters[:] = entries.values()
     for place, one in enumerate(wanted):
         if place not in entries and one.module_of not in sys.modules:
-            after_import(one.module_of, lambda module, at=place: _add(module, wanted, entries, at))  # type: ignore[misc] # a lambda's default
+            after_import(one.module_of, functools.partial(_add, wanted, entries, place))
 
 
-def _add(_: ModuleType, wanted: list[Filter], entries: dict[int, Any], place: int) -> None:
+def _add(wanted: list[Filter], entries: dict[int, Any], place: int, _: ModuleType) -> None:
     """Insert a filter before the first filter that follows it in the program."""
     with contextlib.suppress(KeyError, AttributeError):
         entries[place] = wanted[place].entry()
-        rules: Any = warnings.filters
+        rules = _warnings.filters
         after = [entries[at] for at in sorted(entries) if at > place]
         next_one = next((at for at, rule in enumerate(rules) if any(rule is one for one in after)), len(rules))
         rules.insert(next_one, entries[place])
-        warnings._filters_mutated()  # type: ignore[attr-defined] # noqa: SLF001 - as all functions of `warnings` do
+        _warnings._filters_mutated()  # noqa: SLF001 - as all functions of `warnings` do

@@ -1,6 +1,6 @@
-"""Name the sample behind a failed batch without running user code again.
+"""Names the sample behind a failed batch, from the traceback and from differences between the samples.
 
-We use the traceback, and how each sample differs from the others.
+That does not run user code again.
 """
 
 from __future__ import annotations
@@ -9,28 +9,27 @@ import contextlib
 from typing import Any
 
 from unjam.errors import CannotCollateError, short
-from unjam.loader.worker.exceptions import type_name
-from unjam.loader.worker.job import BatchJob
+from unjam.loader.worker.exceptions import ExceptionRecord, type_name
+from unjam.loader.worker.job import Job
 
 
-def named_in_traceback(error: BaseException, dataset: Any, job: BatchJob) -> tuple[int, tuple[str, ...]]:
-    """Find the sample whose `__getitem__` call the error came through.
+def named_in_traceback(error: BaseException, dataset: Any, job: Job) -> tuple[int, tuple[str, ...]]:
+    """Find the sample whose `__getitem__` raised the error.
 
-    Return its position if the call was on `dataset` itself. Otherwise return -1 and a hint in
-    words.
+    Return its position if the call was on `dataset` itself. Otherwise return -1 and a hint in words.
     """
-    indices, words = job.indices(), ""
+    indices, hint = job.indices(), ""
     trace = error.__traceback__
     while trace is not None:
         code, values = trace.tb_frame.f_code, trace.tb_frame.f_locals
         if code.co_name == "__getitem__" and code.co_argcount >= 2:
-            own, wanted = (values.get(name) for name in code.co_varnames[:2])
+            holder, wanted = (values.get(name) for name in code.co_varnames[:2])
             position = next((at for at, index in enumerate(indices) if _same(index, wanted)), -1)
-            if own is dataset and position >= 0:
+            if holder is dataset and position >= 0:
                 return position, ()
-            words = words or f"it came through {type(own).__qualname__}.__getitem__({short(wanted)})"
+            hint = hint or f"raised in {type(holder).__qualname__}.__getitem__({short(wanted)})"
         trace = trace.tb_next
-    return -1, (words,) if words else ()
+    return -1, (hint,) if hint else ()
 
 
 def looks(job: BatchJob, data: list[Any], *, iterable: bool) -> tuple[str, ...]:
@@ -42,7 +41,7 @@ def looks(job: BatchJob, data: list[Any], *, iterable: bool) -> tuple[str, ...]:
 
 
 def explained(error: BaseException, words: str) -> CannotCollateError:
-    """Return an error that names the sample, with torch's own error as its cause."""
+    """Return an error that names the sample; its cause is torch's own error."""
     better = CannotCollateError(words)
     better.__cause__ = error
     return better.with_traceback(error.__traceback__)
@@ -63,4 +62,4 @@ def _same(index: Any, other: Any) -> bool:
 
 def type_of(exception: Any) -> str:
     """Return the name of an exception's type; `exception` may also be an `ExceptionRecord`."""
-    return getattr(exception, "type_name", None) or type_name(type(exception))
+    return exception.type_name if isinstance(exception, ExceptionRecord) else type_name(type(exception))

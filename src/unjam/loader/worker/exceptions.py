@@ -1,9 +1,9 @@
-"""Send an exception to another process and keep its type, whatever its constructor takes.
+"""Sends an exception to another process and keeps its type, whatever arguments its constructor takes.
 
-Pickle rebuilds an exception by calling its class with `args`. If the constructor takes something
-else, that fails in the parent and the user's error is lost. So the worker tries the round trip
-itself. If it fails, the parent rebuilds the exception without calling its constructor. If the class
-cannot be sent either, we send the class name and the message.
+Pickle rebuilds an exception by calling its class with `args`. If the constructor takes other
+arguments, that fails in the parent and the user's error is lost. So the worker first tries the round
+trip itself. If it fails, the parent rebuilds the exception without calling its constructor. If the
+class cannot be sent either, we send its name and the message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RemoteTraceback(Exception):
 
 
 class RemoteError(RuntimeError):
-    """Stands for an exception whose class could not be sent; the message has its name and text."""
+    """Replaces an exception whose class could not be sent; the message has the class name and the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def add_notes(error: BaseException, notes: tuple[str, ...]) -> None:
 
 
 def twin(error: BaseException) -> BaseException:
-    """Copy an exception without its frames, for a record that outlives the handling."""
+    """Copy an exception without its frames, for a record that outlives the exception handling."""
     other = _copy_of(error)
     cause = error.__cause__
     if not isinstance(cause, RemoteTraceback) and error.__traceback__ is not None:
@@ -117,30 +117,20 @@ def record(error: BaseException, notes: tuple[str, ...], *, by_value: bool) -> E
     """Make a record of `error`, which user code raised in this process."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     pickled = state = None
-    for dumps in _dump_functions(by_value=by_value):
-        pickled = _whole(error, dumps)
-        if pickled is not None:
-            break
-    if pickled is None:
-        for dumps in _dump_functions(by_value=by_value):
-            state = _state(error, dumps)
-            if state is not None:
-                break
-    if not isinstance(error, Exception):
-        # SystemExit would end the training silently. KeyboardInterrupt would look like Ctrl-C.
-        pickled = state = None
+    # Others are sent as text: SystemExit would end the training silently, KeyboardInterrupt would look like Ctrl-C.
+    if isinstance(error, Exception):
+        dump_functions = (classes.dumps,) if by_value else (pickle.dumps, classes.dumps)
+        pickled = next(filter(None, (_whole(error, dumps) for dumps in dump_functions)), None)
+        if pickled is None:
+            state = next(filter(None, (_state(error, dumps) for dumps in dump_functions)), None)
     return ExceptionRecord(pickled, state, type_name(type(error)), words_of(error), text, notes)
-
-
-def _dump_functions(*, by_value: bool) -> tuple[Any, ...]:
-    return (classes.dumps,) if by_value else (pickle.dumps, classes.dumps)
 
 
 def _whole(error: BaseException, dumps: Any) -> bytes | None:
     try:
         data: bytes = dumps(error)
         back = pickle.loads(data)
-    except Exception:  # noqa: BLE001 - reductions of user classes may raise anything
+    except Exception:  # noqa: BLE001 - user classes may raise anything when pickled
         return None
     if type(back).__qualname__ != type(error).__qualname__:
         return None

@@ -43,7 +43,7 @@ class NotForked:
 
 
 class Forker:
-    """See the module docstring. `children`: exit status pipes by pid, kept across an exec."""
+    """Forks workers and reaps them. `children`: exit status pipes by pid, kept across an exec."""
 
     # exit after this many seconds without a child or a request; None: never
     idle: float | None = None
@@ -63,7 +63,7 @@ class Forker:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
-        """Fork and reap until the parent or the channel is gone, or we were idle too long."""
+        """Fork and reap until the parent or the channel is gone, or we have been idle too long."""
         poller = select.poll()
         poller.register(self._channel.fileno(), select.POLLIN)
         poller.register(self._wake, select.POLLIN)
@@ -81,7 +81,7 @@ class Forker:
             while self._channel.arrived:
                 frame = self._channel.arrived.popleft()
                 try:
-                    self._obey(frame)
+                    self._handle(envelope)
                 finally:
                     frame.close()
             if self.idle is not None and time.monotonic() - used > self.idle:
@@ -90,7 +90,7 @@ class Forker:
             os.kill(pid, signal.SIGKILL)
         os._exit(0)
 
-    def _obey(self, frame: Frame) -> None:
+    def _handle(self, envelope: Envelope) -> None:
         """Handle one message."""
         raise NotImplementedError
 
@@ -116,8 +116,8 @@ class Forker:
                     os.write(pipe, str(os.waitstatus_to_exitcode(status)).encode())
                 os.close(pipe)
 
-    def _fork(self, frame: Frame, name: str, be: Callable[[int], None]) -> None:
-        """Fork a child that calls `be` with the first descriptor; answer with the result."""
+    def _fork(self, envelope: Envelope, name: str, run: Callable[[int], None]) -> None:
+        """Fork a child that calls `run` with the first descriptor; answer with the result."""
         read, write = os.pipe()
         me = os.getpid()
         try:
@@ -125,10 +125,10 @@ class Forker:
         except OSError as error:
             os.close(read)
             os.close(write)
-            self._answer(NotForked(f"{error.strerror} (the limit of processes or memory is reached)"))
+            self._answer(NotForked(f"{error.strerror} (the process or memory limit is reached)"))
             return
         if pid == 0:
-            self._child(me, frame, (read, write), name, be)
+            self._child(me, envelope, (read, write), name, run)
         self._children[pid] = write
         fds = [read]
         if hasattr(os, "pidfd_open"):
@@ -138,7 +138,9 @@ class Forker:
         for fd in fds:
             os.close(fd)
 
-    def _child(self, parent: int, frame: Frame, pipe: tuple[int, int], name: str, be: Callable[[int], None]) -> None:
+    def _child(
+        self, parent: int, envelope: Envelope, pipe: tuple[int, int], name: str, run: Callable[[int], None]
+    ) -> None:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -153,19 +155,19 @@ class Forker:
             for standard, fd in zip((1, 2), output, strict=False):
                 os.dup2(fd, standard)
                 os.close(fd)
-            name_process(name)
+            set_process_name(name)
             # No gc.unfreeze(): a gc run over inherited objects would copy their pages into the child.
-            be(channel)
+            run(channel)
             code = 0
         except BaseException:  # noqa: BLE001 - the last frame of this process; the report goes to stderr
             import traceback  # noqa: PLC0415 - only for this report
 
             traceback.print_exc()
         finally:
-            leave(code)
+            exit_as_child(code)
 
 
-def threads() -> int:
+def count_threads() -> int:
     """Return how many threads this process has."""
     try:
         return len(os.listdir("/proc/self/task"))
@@ -175,13 +177,13 @@ def threads() -> int:
         return threading.active_count()
 
 
-def name_process(name: str) -> None:
+def set_process_name(name: str) -> None:
     """Set the name that `ps` and `top` show."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as comm:
         comm.write(name[:15])
 
 
-def leave(code: int) -> None:
+def exit_as_child(code: int) -> None:
     """Exit as multiprocessing's children do: run finalisers, flush streams, skip teardown."""
     from multiprocessing import util  # noqa: PLC0415 - only needed at exit
 

@@ -1,4 +1,4 @@
-"""End a worker when its parent dies, even if the worker is stuck.
+"""Kills a worker when its parent dies, even if the worker is stuck.
 
 On Linux the kernel sends a parent-death signal. It also kills a process that is stuck in C code
 while holding the interpreter lock. The kernel ties the signal to the *thread* that forked, so we
@@ -31,7 +31,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def die_with(process: int) -> None:
-    """Start a thread that kills this process when `process` (parent or not) is gone."""
+    """Start a thread that kills this process when `process` (its parent or not) is gone."""
     threading.Thread(target=_watch, args=(process,), name="unjam-lifeline", daemon=True).start()
 
 

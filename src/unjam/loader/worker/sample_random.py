@@ -1,9 +1,9 @@
 """`rng="sample"`: the random numbers of a sample depend on the seed, the epoch and its index only.
 
-Before each sample the generators of torch, numpy and Python are seeded. Python's takes the longest, so
-it is seeded when it is used: until then the module's generator has a class whose methods seed it first.
-Code that took `random.random` out of the module before we came would not notice; if there is any, we
-seed each time.
+Before each sample we seed the generators of torch, numpy and Python. Python's takes the longest, so we
+seed it on first use: until then the `random` module's generator has a class whose methods seed it first.
+Code that imported a function such as `random.random` earlier would bypass that; if there is any, we seed
+each time.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 from unjam.system import random_state
 
 _MASK = (1 << 64) - 1
-# what an index is mixed with, so that sample 3, batch 3 and position 3 of a stream differ
+# mixed with an index, so that sample 3, batch 3 and position 3 of a stream get different seeds
 SAMPLE, BATCH, STREAM = 0, 0x5851F42D4C957F2D, 0x2545F4914F6CDD1D
 
 
 def mixed(base: int, number: int) -> int:
-    """Return 63 bits, of which a change of either argument changes about half (splitmix64)."""
+    """Mix both arguments into 63 bits (splitmix64); a change of either one changes about half of the bits."""
     state = (base + number * 0x9E3779B97F4A7C15) & _MASK
     state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & _MASK
     state = ((state ^ state >> 27) * 0x94D049BB133111EB) & _MASK
@@ -33,7 +33,7 @@ def mixed(base: int, number: int) -> int:
 
 
 def number_of(index: Any) -> int:
-    """Return a number for an index: the same in every process and every run."""
+    """Return a number for an index, the same in every process and every run."""
     if type(index) is int:
         return index
     try:
@@ -43,7 +43,7 @@ def number_of(index: Any) -> int:
         return zlib.crc32(text) | zlib.adler32(text) << 32
 
 
-# the functions of `random` that read or write the state without looking at the generator's class
+# the functions of `random` that access the state directly, bypassing methods of the generator's class
 _DIRECT = ("random", "getrandbits", "seed", "getstate", "setstate")
 
 
@@ -60,7 +60,7 @@ class SampleRandom:
         self._seed(mixed(self._base + SAMPLE, number_of(index)))
 
     def batch(self, number: int) -> None:
-        """Seed for what belongs to a whole batch: `collate_fn`, `__getitems__`."""
+        """Seed for code that handles a whole batch: `collate_fn`, `__getitems__`."""
         self._seed(mixed(self._base + BATCH, number))
 
     def streamed(self, worker: int, position: int) -> None:
@@ -76,7 +76,7 @@ class SampleRandom:
 
 
 def replay_sample(dataset: Any, index: Any, seed: int | None, epoch: int) -> Any:
-    """Load a sample as a worker of that epoch did; `seed`: None if the random numbers were the worker's."""
+    """Load a sample as a worker did in that epoch; `seed`: None if random numbers depend on the worker."""
     if seed is None:
         return dataset[index]
     before = random_state.capture()
@@ -88,13 +88,13 @@ def replay_sample(dataset: Any, index: Any, seed: int | None, epoch: int) -> Any
 
 
 class _LazyPython:
-    """Python's own generator, seeded when it is used."""
+    """Python's own generator, seeded on first use."""
 
     _one: _LazyPython | None = None
 
     @classmethod
     def shared(cls) -> _LazyPython:
-        """Return the only one of this process."""
+        """Return the only instance of this process."""
         if cls._one is None:
             cls._one = cls()
         return cls._one
@@ -103,18 +103,18 @@ class _LazyPython:
         self._owner: Any = random._inst  # noqa: SLF001 - the module's own generator
         self._usual = type(self._owner)
         self._pending = 0
-        taken = {name: getattr(random, name) for name in _DIRECT}
-        # five references: the module's, the dictionary's, the list's, the loop's and the argument's
+        functions = {name: vars(random)[name] for name in _DIRECT}
+        # five references: from the module, the dict, the list, the loop variable and the argument
         self._at_once = self._usual is not random.Random or any(
-            sys.getrefcount(one) > 5 for one in list(taken.values())
+            sys.getrefcount(one) > 5 for one in list(functions.values())
         )
         if not self._at_once:
             self._waiting = _waiting_class(self)
-            for name, usual in taken.items():
-                setattr(random, name, _first(self, usual))
+            for name, usual in functions.items():
+                setattr(random, name, _seeding_first(self, usual))
 
     def seed_later(self, seed: int) -> None:
-        """Seed before the next use."""
+        """Seed the generator before its next use."""
         self._pending = seed
         if self._at_once:
             self.seed_now()
@@ -123,50 +123,50 @@ class _LazyPython:
             self._owner.__class__ = self._waiting
 
     def seed_now(self) -> None:
-        """Seed as `seed_later` said."""
+        """Seed with the seed of the last `seed_later`."""
         owner = self._owner
         owner.__class__ = self._usual
         _random.Random.seed(owner, self._pending)
         owner.gauss_next = None
 
-    def seed_once(self) -> None:
-        """Seed, if that is still to be done."""
+    def seed_if_pending(self) -> None:
+        """Seed the generator, unless that is already done."""
         if type(self._owner) is not self._usual:
             self.seed_now()
 
 
 def _waiting_class(lazy: _LazyPython) -> type[random.Random]:
-    # A caller may keep one of these methods: it is called again after the generator was seeded.
+    # A caller may keep one of these bound methods and call it after the generator was seeded.
     class Random(random.Random):
-        """Seeds itself before it gives a number."""
+        """Seeds itself on first use."""
 
         __slots__ = ()
 
         def random(self) -> float:
-            lazy.seed_once()
+            lazy.seed_if_pending()
             return _random.Random.random(self)
 
         def getrandbits(self, k: int, /) -> int:
-            lazy.seed_once()
+            lazy.seed_if_pending()
             return _random.Random.getrandbits(self, k)
 
         def getstate(self) -> tuple[Any, ...]:
-            lazy.seed_once()
+            lazy.seed_if_pending()
             return random.Random.getstate(self)
 
         def setstate(self, state: tuple[Any, ...]) -> None:
-            lazy.seed_once()  # or the next use would seed it over this state
+            lazy.seed_if_pending()  # otherwise the next use would overwrite this state
             random.Random.setstate(self, state)
 
     return Random
 
 
-def _first(lazy: _LazyPython, usual: Any) -> Any:
+def _seeding_first(lazy: _LazyPython, usual: Any) -> Any:
     """Return a function that seeds before it calls one of `_DIRECT`."""
 
     @functools.wraps(usual)
     def call(*args: Any, **kwargs: Any) -> Any:
-        lazy.seed_once()
+        lazy.seed_if_pending()
         return usual(*args, **kwargs)
 
     # pickle finds it by its name

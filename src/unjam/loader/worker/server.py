@@ -21,15 +21,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from unjam.loader.transport.channel import Frame
-from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, threads
+from unjam.loader.transport.channel import Envelope
+from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, count_threads
 
 _STATE_VARIABLE = "UNJAM_SERVER_STATE"
 # Variables that keep libraries from starting a thread on import; workers get the program's own
 # values back. This one is for Arrow's allocator: pandas, scikit-learn and datasets import Arrow.
 NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # after this many restarts because an import started a thread, the server imports nothing more
-MOST_STARTS = 3
+MAX_STARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,7 @@ class Preload:
 
 @dataclass(frozen=True, slots=True)
 class Preloaded:
-    """The server is ready to fork. It did not import the modules in `refused`."""
-
-    refused: tuple[str, ...]
+    """The server has imported what it can and is ready to fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,33 +60,34 @@ def main(fd: int) -> None:
 
 
 class Server(Forker):
-    """See the module docstring."""
+    """The fork server's main loop and its requests."""
 
     def __init__(self, fd: int) -> None:
         state = json.loads(os.environ.pop(_STATE_VARIABLE, "{}"))
         super().__init__(fd, LANGUAGE, {int(pid): pipe for pid, pipe in state.get("children", {}).items()})
-        self._tried: set[str] = set(state.get("refused", ()))
+        # modules that start a thread on import
         self._refused: set[str] = set(state.get("refused", ()))
+        self._tried = set(self._refused)
         with _in_the_background():
-            from unjam.loader.worker import main as program  # noqa: PLC0415 - slow: take the socket first
+            from unjam.loader.worker import main as program  # noqa: PLC0415 - slow: open the socket first
 
             self._program = program
             program.warm_up()
         gc.freeze()
         if state:
             # We replaced a program that had not answered its request: answer it.
-            self._answer(Preloaded(tuple(sorted(self._refused))))
+            self._answer(Preloaded())
 
-    def _obey(self, frame: Frame) -> None:
-        match frame.message:
+    def _handle(self, envelope: Envelope) -> None:
+        match envelope.message:
             case Preload() as request:
                 self._preload(request)
             case NewTemplate():
-                self._fork(frame, "unjam-template", self._be_template)
+                self._fork(envelope, "unjam-template", self._run_template)
             case Fork(worker):
                 self._fork(frame, f"unjam-worker-{worker}", self._work)
 
-    def _be_template(self, channel: int) -> None:
+    def _run_template(self, channel: int) -> None:
         from unjam.loader.worker.template import Template  # noqa: PLC0415 - only needed in a template
 
         Template(channel, self._program).serve()
@@ -101,7 +100,7 @@ class Server(Forker):
     def _preload(self, request: Preload) -> None:
         before = list(sys.path)
         sys.path[:] = request.path
-        # Libraries read it on import, as they did in the parent.
+        # libraries read these variables on import
         os.environ.update(request.environ)
         os.environ.update(NO_THREADS)
         try:
@@ -112,20 +111,20 @@ class Server(Forker):
                 # An import that fails here also fails in the worker, which reports it.
                 with contextlib.suppress(BaseException):
                     importlib.import_module(name)
-                if threads() > 1:
-                    self._start_over(name)
+                if count_threads() > 1:
+                    self._restart_without(name)
         finally:
             sys.path[:] = before
         gc.freeze()
-        self._answer(Preloaded(tuple(sorted(self._refused))))
+        self._answer(Preloaded())
 
     def _is_refused(self, name: str) -> bool:
-        """Return whether a module, or a package around it, starts threads on import."""
-        if len(self._refused) >= MOST_STARTS:
+        """Return whether a module, or a package that contains it, starts threads on import."""
+        if len(self._refused) >= MAX_STARTS:
             return True  # each restart takes seconds
         return any(name == one or name.startswith(one + ".") for one in self._refused)
 
-    def _start_over(self, culprit: str) -> None:
+    def _restart_without(self, culprit: str) -> None:
         """Exec a fresh program that does not import `culprit`; it answers the request."""
         state = {"children": self._children, "refused": sorted(self._refused | {culprit})}
         os.environ[_STATE_VARIABLE] = json.dumps(state)
@@ -136,7 +135,7 @@ class Server(Forker):
 
 @contextlib.contextmanager
 def _in_the_background() -> Iterator[None]:
-    """Lower our scheduling priority: the program that started the server goes on meanwhile."""
+    """Lower our scheduling priority, because the program that started us is running meanwhile."""
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except (AttributeError, OSError):

@@ -11,13 +11,13 @@ A template rebuilds:
 - the large containers of plain values (`large_containers`). They hold no code, so rebuilding them
   has no side effects.
 - the program's own modules and what they import, with the state that we send (`module_state`).
-- the whole worker input, if the rest of it is large too, and only if that runs none of the
-  program's own code: each worker needs its own of what a `__setstate__` opens or draws. If the
+- the whole worker input, if the rest of it is large too, and only if rebuilding runs none of the
+  program's own code: each worker needs its own copy of what a `__setstate__` opens or draws. If the
   rest is small, each worker rebuilds it.
 
-Afterwards there must be one thread, no child and no new descriptor. Otherwise the template reports
-why it is unfit and exits, and the parent asks for another one that does less. Finally the template
-makes its objects immortal (`uncounted`), so that workers can read them without copying pages.
+Afterwards the template must have one thread, no child and no new descriptor. Otherwise it reports why
+it is unfit and exits, and the parent starts another one that does less. Finally the template
+makes its objects immortal (`immortal`), so that workers can read them without copying pages.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from unjam.deadlines import TEMPLATE_IDLE
-from unjam.loader.ship import shipping, uncounted
+from unjam.loader.ship import immortal, shipping
 from unjam.loader.ship.process_state import ProcessState, use_tracker
 from unjam.loader.ship.reachable_modules import is_installed_module
 from unjam.loader.transport.channel import Frame
 from unjam.loader.worker import thread_limits
-from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, threads
+from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, count_threads
 from unjam.loader.worker.server import NO_THREADS
 from unjam.system import memory
 
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """Descriptors that do not fit into the next frame."""
+    """Descriptors that did not fit into the next message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Rebuild:
     """What to rebuild.
 
     Descriptors: the large containers' memory if there are any, the resource tracker's if
-    `has_tracker`, the payload's, then those that the payload refers to.
+    `has_tracker`, the payload's, then those that the payload uses.
     containers: offset and length of each large container's stream. modules: to import.
     whole: rebuild the worker input too.
     """
@@ -69,14 +69,14 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """Import these too, because workers had to import them."""
+    """Import these modules too, because workers had to import them."""
 
     modules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The template can fork now, or `unfit` says why not.
+    """The template can fork now, unless `unfit` says why not.
 
     imported: installed modules that it had to import. seconds: how long it took.
     """
@@ -90,7 +90,7 @@ LANGUAGE = (More, Rebuild, Import, Rebuilt, Fork, Forked, NotForked)
 
 
 class Template(Forker):
-    """See NOTE [ Template ]."""
+    """A template process, see NOTE [ Template ]."""
 
     idle = TEMPLATE_IDLE.seconds
 
@@ -100,8 +100,8 @@ class Template(Forker):
         self._worker_input: Any = None
         self._fds: list[int] = []
 
-    def _obey(self, frame: Frame) -> None:
-        match frame.message:
+    def _handle(self, envelope: Envelope) -> None:
+        match envelope.message:
             case More():
                 self._fds += frame.fds
                 frame.fds.clear()
@@ -130,7 +130,7 @@ class Template(Forker):
         gc.enable()
         if not unfit:
             gc.freeze()
-            uncounted.never_count([*shipping.containers, self._worker_input])
+            immortal.make_immortal([*shipping.containers, self._worker_input])
         loaded = list(sys.modules.items())
         imported = tuple(name for name, module in loaded if name not in modules and is_installed_module(module))
         self._answer(Rebuilt(unfit, imported, time.monotonic() - began))
@@ -193,20 +193,20 @@ def _descriptors() -> set[tuple[int, int, int]]:
 
 
 def _unfit(before: set[tuple[int, int, int]], *, children: bool = False) -> str:
-    """Return why workers must not be forked from this process; empty if they may."""
-    if threads() > 1:
-        return "its modules, or rebuilding it, started a thread"
+    """Return why it is unsafe to fork workers from this process; empty if it is safe."""
+    if count_threads() > 1:
+        return "importing its modules or rebuilding it started a thread"
     new = _descriptors() - before
     if new:
         number = min(new)[0]
-        return f"its modules, or rebuilding it, opened something: {_name(number)}"
+        return f"importing its modules or rebuilding it opened {_name(number)}"
     if children:  # our workers are children too; we cannot tell them apart
         return ""
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
         return ""
-    return "its modules, or rebuilding it, started a process"
+    return "importing its modules or rebuilding it started a process"
 
 
 def _name(fd: int) -> str:

@@ -51,7 +51,7 @@ def cap_threads(threads: int, *, loaded_elsewhere: bool, forked: bool) -> None:
     """Limit every thread pool in this process.
 
     `loaded_elsewhere`: libraries were loaded before the variables were set.
-    `forked`: we were forked from a process that may have used its pools.
+    `forked`: this process was forked from one that may have used its pools.
     """
     import torch  # noqa: PLC0415 - thread_environment() does not need torch
 

@@ -1,4 +1,4 @@
-"""Time each transform of a dataset or a collate function that is made of callable parts.
+"""Times each transform of a dataset or collate function that consists of callable parts.
 
 NOTE [ Which parts are transforms ]
 
@@ -26,10 +26,10 @@ from typing import Any
 
 from unjam.system.object_graph import attributes, items
 
-MOST_FOUND = 200
+MAX_FOUND = 200
 # limits: objects visited in all, elements visited per container
-MOST_SEEN, MOST_ELEMENTS = 2000, 200
-DEEPEST = 6
+MAX_SEEN, MAX_ELEMENTS = 2000, 200
+MAX_DEPTH = 6
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), types.ModuleType, type)
 
 # (path, name) -> (calls, inclusive nanoseconds, nanoseconds without nested transforms)
@@ -54,7 +54,7 @@ class _Running(threading.local):
         self.clocks: list[TransformClock] = []
 
 
-# class -> (its own `__call__`, or None if inherited; the loaders that time it)
+# class -> (its own `__call__`, or None if inherited; who times it)
 _wrapped: dict[type, tuple[Any, list[Transforms]]] = {}
 
 
@@ -63,7 +63,7 @@ class Transforms:
 
     def __init__(self, roots: dict[str, Any]) -> None:
         self.clocks: dict[int, TransformClock] = {}
-        self._kept: list[Any] = []  # keeps the objects alive, so that each id stays unique
+        self._timed_objects: list[Any] = []  # keeps them alive, so that each id stays unique
         self._running = _Running()
         self._seen: set[int] = set()
         for name, root in roots.items():
@@ -92,14 +92,14 @@ class Transforms:
                 if original is None:
                     delattr(kind, "__call__")
                 else:
-                    setattr(kind, "__call__", original)  # noqa: B010 - a class of the user's
+                    setattr(kind, "__call__", original)  # noqa: B010 - a user's class
         self.clocks.clear()
 
     def measure(self, clock: TransformClock, call: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call, and add the time to `clock`."""
         running = self._running
         if clock in running.clocks:
-            return call(*args, **kwargs)  # super().__call__(): its time is already counted
+            return call(*args, **kwargs)  # super().__call__(): the outer call already counts its time
         running.clocks.append(clock)
         running.inside.append(0)
         began = time.perf_counter_ns()
@@ -117,8 +117,8 @@ class Transforms:
     # -- finding -----------------------------------------------------------------------------------------------------
 
     def _walk(self, holder: Any, path: str, depth: int) -> None:
-        full = len(self._seen) >= MOST_SEEN or len(self.clocks) >= MOST_FOUND
-        if depth > DEEPEST or id(holder) in self._seen or full:
+        full = len(self._seen) >= MAX_SEEN or len(self.clocks) >= MAX_FOUND
+        if depth > MAX_DEPTH or id(holder) in self._seen or full:
             return
         self._seen.add(id(holder))
         # A user object may raise when we inspect it; then we skip it.
@@ -133,7 +133,7 @@ class Transforms:
             return
         if hasattr(kind, "__call__") and not _is_data(kind):  # noqa: B004 - the class: an object may fake attributes
             if id(one) not in self.clocks and self._wrap(kind):
-                self._kept.append(one)
+                self._timed_objects.append(one)
                 self.clocks[id(one)] = TransformClock(path, kind.__name__)
             self._walk(one, path, depth + 1)
         elif _is_data(kind) or issubclass(kind, (list, tuple, dict)):
@@ -151,7 +151,7 @@ class Transforms:
         own = vars(kind).get("__call__")
         users = [self]
         try:
-            setattr(kind, "__call__", _timed(call, users))  # noqa: B010 - a class of the user's
+            setattr(kind, "__call__", _timed(call, users))  # noqa: B010 - a user's class
         except Exception:  # noqa: BLE001 - a user's metaclass may raise
             return False
         _wrapped[kind] = (own, users)
@@ -171,13 +171,13 @@ def _timed(call: Any, users: list[Transforms]) -> Callable[..., Any]:
 
 
 def _children(holder: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object holds, each with the text that leads to it."""
+    """Yield what an object holds, each with the text that leads from the object to it."""
     if not isinstance(holder, (dict, list, tuple)):
-        for step, value, *_ in attributes(holder, MOST_ELEMENTS, slots=False):
+        for step, value, *_ in attributes(holder, MAX_ELEMENTS, slots=False):
             # torch keeps submodules in the dict `_modules`; leave that name out of the path.
             yield "" if step == "._modules" else step, value
         return
-    for at, (step, value, *_) in enumerate(items(holder, MOST_ELEMENTS)):
+    for at, (step, value, *_) in enumerate(items(holder, MAX_ELEMENTS)):
         # A list of a million file names holds no transforms: stop early at a plain value.
         if at >= 8 and isinstance(value, _PLAIN) and not isinstance(holder, dict):
             return
@@ -185,6 +185,6 @@ def _children(holder: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_data(kind: type) -> bool:
-    """Return whether objects of a class give samples, e.g. a dataset inside a dataset."""
+    """Return whether objects of a class yield samples, e.g. a dataset inside a dataset."""
     container = issubclass(kind, (list, tuple, dict))
     return hasattr(kind, "__getitem__") and not container and not hasattr(kind, "__call__")  # noqa: B004 - as above
