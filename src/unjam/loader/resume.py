@@ -9,7 +9,7 @@ many batches of indices, without loading any samples. A checksum of the indices 
 the same. If the sampler has `state_dict()`, we restore its own state instead.
 
 Samples. A worker's generators continue from their states after the worker's last batch that the consumer
-received; these states arrive with the batch (`WorkerMark`). With `rng="sample"` or `num_workers="auto"`,
+received; these states arrive with the batch (`WorkerPosition`). With `rng="sample"` or `num_workers="auto"`,
 random numbers depend on the sample or batch only, so nothing needs to be saved. An iterable dataset
 resumes from its own state, or is read again up to the same sample.
 
@@ -308,8 +308,10 @@ class Resumption:
         )
         same = saved is not None and self._same_rank and saved["num_workers"] == workers
         if saved is not None and same:
-            marks = {int(worker): from_plain(plain) for worker, plain in saved.get("workers", {}).items()}
-            progress.marks = marks if self._partial else {n: mark.in_next_epoch() for n, mark in marks.items()}
+            positions = {int(worker): from_plain(plain) for worker, plain in saved.get("workers", {}).items()}
+            progress.worker_positions = (
+                positions if self._partial else {n: one.in_next_epoch() for n, one in positions.items()}
+            )
         if self._partial is not None:
             saved = self._partial
             progress.batches, progress.position, progress.drawn = saved["batches"], saved["position"], saved["drawn"]

@@ -32,6 +32,8 @@ from multiprocessing import context as mp_context
 from multiprocessing import reduction
 from typing import TYPE_CHECKING, Any, cast
 
+from typing_extensions import override
+
 from unjam.system import memory
 from unjam.system.memory import Mapping, OwnedFd, ReceivedMemory, address_of
 from unjam.system.memory_limits import available_memory
@@ -133,19 +135,20 @@ class ReceivedBuffer(Buffer):
         self._view = view
 
     @property
+    @override
     def bytes(self) -> Any:
-        """See `Buffer`."""
         characters: Any = (ctypes.c_char * self.size).from_address(address_of(self._view))
         characters.keeps = self._view
         return characters
 
+    @override
     def words(self, at: int, count: int, kind: str = "q") -> memoryview:
-        """See `Buffer`."""
         found: Any = self._view.cast("B")[at : at + count * struct.calcsize(kind)]
         return cast("memoryview", found.cast(kind))
 
+    @override
     def private(self) -> Any:
-        """See `Buffer`: the pickle's memory is private to this process."""
+        # the pickle's memory is private to this process
         return ReceivedMemory(self._view)
 
     def __reduce__(self) -> Any:

@@ -44,7 +44,10 @@ from unjam.system.waiting import Waiting
 
 
 class ClusterPool(Pool):
-    """See NOTE [ Workers on a cluster ]. `may_move`: a worker may be stopped to start again on a new node."""
+    """Assigns workers to nodes; see NOTE [ Workers on a cluster ].
+
+    may_move: a worker may be stopped to start again on a new node.
+    """
 
     def __init__(
         self,

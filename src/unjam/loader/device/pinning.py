@@ -37,7 +37,7 @@ class Pinner(Transfer):
 
     @override
     def wrap(self, number: int, result: BatchResult) -> BatchResult:
-        """Return a result that is pinned in a thread; start that now."""
+        # a thread starts to pin it now
         if result.empty or result.raises or isinstance(result, PinnedBatch):
             return result
         known = self._wrapped.get(number)
@@ -78,17 +78,12 @@ class PinnedBatch(BatchResult):
         return self._begun
 
     @property
-    def facts(self) -> Facts:
-        """What is known about the batch without opening it."""
-        return self._result.facts
-
-    @property
     def ready(self) -> bool:
         """Whether it is pinned, so that `open` returns at once."""
         return self._future.done()
 
-    def open(self, *, copy: bool) -> Any:
-        """Return the pinned batch; wait until it is ready."""
+    def open_with_owner(self, *, copy: bool) -> tuple[Any, Any]:
+        """Return the pinned batch, whose memory belongs to torch's allocator; wait until it is ready."""
         del copy
         self._wrapped.pop(self._number, None)
         while True:

@@ -18,7 +18,8 @@ from typing import Any
 
 from unjam.loader.driver.times import TAIL
 from unjam.loader.engine.size_search import WORTH, Limits, Setting, SizeSearch, Window
-from unjam.loader.pool.protocol import Facts, Pool
+from unjam.loader.pool.batch_result import BatchReport
+from unjam.loader.pool.protocol import Pool
 from unjam.loader.ship.reachable_modules import nested_codes
 from unjam.loader.transport.status_page import Stage
 from unjam.statistics import Auto, AutoStep

@@ -31,7 +31,7 @@ class OnErrorPolicy:
         # by batch: what the user's function raised
         self._broken: dict[int, BaseException] = {}
 
-    def ask(self, batch: int, failed: Failed) -> Decision:
+    def ask(self, batch: int, failed: SampleFailure) -> Decision:
         """Call the user's function; if it raises, its exception replaces the batch."""
         assert self.function is not None, "on_error is not a function"
         try:
@@ -120,7 +120,7 @@ class OnErrorPolicy:
         return [error_of(failed) for failed in together if failed.exception is not None], self._broken.pop(batch, None)
 
 
-def error_of(failed: Failed) -> SampleError:
+def error_of(failed: SampleFailure) -> SampleError:
     """Convert a failure to what the user sees, with the original exception."""
     exception = failed.exception
     assert exception is not None, "a failure without an exception"

@@ -32,7 +32,7 @@ class Blame:
     blame_after: int
     passed_later: int = 0
 
-    def passed(self, entry: BatchEntry) -> None:
+    def passed(self, entry: InFlight) -> None:
         """Record that a batch was made: its suspects that the policy was not asked about have succeeded."""
         self.passed_later += len(entry.deaths.keys() - entry.judged)
 

@@ -30,7 +30,7 @@ from unjam.loader.engine.machine import Machine
 
 @dataclass(slots=True)
 class ElasticMachine(Machine):
-    """See NOTE [ Elastic ]."""
+    """A machine whose number of workers may change; see NOTE [ Elastic ]."""
 
     size: int = 1
     depth: int = 2

@@ -36,7 +36,7 @@ from unjam.loader.engine.ledger import InFlight, Ledger, WorkerRecord
 
 @dataclass(slots=True)
 class Machine:
-    """See NOTE [ Order, and who gets which batch ]."""
+    """The state of one loader; see NOTE [ Order, and who gets which batch ]."""
 
     config: Config
     workers: list[WorkerRecord] = field(init=False)

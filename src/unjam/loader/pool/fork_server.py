@@ -94,9 +94,9 @@ class ForkClient:
         self._channel.post(message, fds=fds)
         self._unanswered += 1
 
-    def _answers(self, count: int, bound: Deadline) -> list[Envelope]:
+    def _answers(self, count: int, bound: Deadline) -> list[Frame]:
         """Wait for the answers to the last `count` requests."""
-        answers: list[Envelope] = []
+        answers: list[Frame] = []
         until = time.monotonic() + bound.seconds
         while len(answers) < count:
             left = until - time.monotonic()

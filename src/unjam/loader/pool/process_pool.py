@@ -254,7 +254,7 @@ class ProcessPool(Pool):
         return None if handle is None else handle.page.read()
 
     def close(self) -> None:
-        """See NOTE [ Stopping ]."""
+        """End every worker, as NOTE [ Stopping ] describes."""
         if self._owner != os.getpid():
             self.forget()
             return

@@ -122,7 +122,7 @@ def opener_of(spec: PoolSpec) -> PoolOpener:
 
 
 def most_workers(spec: PoolSpec) -> None:
-    """See `PoolOpener`: all run on this machine."""
+    """Return None: all workers run on this machine."""
 
 
 def open_pool(request: PoolRequest) -> ProcessPool:

@@ -150,7 +150,7 @@ class TravellingPickler(ShippingPickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """Pickle what `unjam.share` shares by its content, and everything else as for a worker."""
-        return travelling(obj) if isinstance(obj, Buffer) else super().reducer_override(obj)
+        return reduce_to_content(obj) if isinstance(obj, Buffer) else super().reducer_override(obj)
 
     def inherit(self, fd: int) -> int:
         """Refuse: a descriptor means nothing on another machine."""

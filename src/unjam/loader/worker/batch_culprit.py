@@ -10,10 +10,10 @@ from typing import Any
 
 from unjam.errors import CannotCollateError, short
 from unjam.loader.worker.exceptions import ExceptionRecord, type_name
-from unjam.loader.worker.job import Job
+from unjam.loader.worker.job import BatchJob
 
 
-def named_in_traceback(error: BaseException, dataset: Any, job: Job) -> tuple[int, tuple[str, ...]]:
+def named_in_traceback(error: BaseException, dataset: Any, job: BatchJob) -> tuple[int, tuple[str, ...]]:
     """Find the sample whose `__getitem__` raised the error.
 
     Return its position if the call was on `dataset` itself. Otherwise return -1 and a hint in words.

@@ -81,7 +81,7 @@ class Forker:
             while self._channel.arrived:
                 frame = self._channel.arrived.popleft()
                 try:
-                    self._handle(envelope)
+                    self._handle(frame)
                 finally:
                     frame.close()
             if self.idle is not None and time.monotonic() - used > self.idle:
@@ -90,7 +90,7 @@ class Forker:
             os.kill(pid, signal.SIGKILL)
         os._exit(0)
 
-    def _handle(self, envelope: Envelope) -> None:
+    def _handle(self, frame: Frame) -> None:
         """Handle one message."""
         raise NotImplementedError
 
@@ -116,7 +116,7 @@ class Forker:
                     os.write(pipe, str(os.waitstatus_to_exitcode(status)).encode())
                 os.close(pipe)
 
-    def _fork(self, envelope: Envelope, name: str, run: Callable[[int], None]) -> None:
+    def _fork(self, frame: Frame, name: str, run: Callable[[int], None]) -> None:
         """Fork a child that calls `run` with the first descriptor; answer with the result."""
         read, write = os.pipe()
         me = os.getpid()
@@ -128,7 +128,7 @@ class Forker:
             self._answer(NotForked(f"{error.strerror} (the process or memory limit is reached)"))
             return
         if pid == 0:
-            self._child(me, envelope, (read, write), name, run)
+            self._child(me, frame, (read, write), name, run)
         self._children[pid] = write
         fds = [read]
         if hasattr(os, "pidfd_open"):
@@ -138,9 +138,7 @@ class Forker:
         for fd in fds:
             os.close(fd)
 
-    def _child(
-        self, parent: int, envelope: Envelope, pipe: tuple[int, int], name: str, run: Callable[[int], None]
-    ) -> None:
+    def _child(self, parent: int, frame: Frame, pipe: tuple[int, int], name: str, run: Callable[[int], None]) -> None:
         code = 1
         try:
             signal.set_wakeup_fd(-1)

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from unjam.loader.transport.channel import Envelope
+from unjam.loader.transport.channel import Frame
 from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, count_threads
 
 _STATE_VARIABLE = "UNJAM_SERVER_STATE"
@@ -78,12 +78,12 @@ class Server(Forker):
             # We replaced a program that had not answered its request: answer it.
             self._answer(Preloaded())
 
-    def _handle(self, envelope: Envelope) -> None:
-        match envelope.message:
+    def _handle(self, frame: Frame) -> None:
+        match frame.message:
             case Preload() as request:
                 self._preload(request)
             case NewTemplate():
-                self._fork(envelope, "unjam-template", self._run_template)
+                self._fork(frame, "unjam-template", self._run_template)
             case Fork(worker):
                 self._fork(frame, f"unjam-worker-{worker}", self._work)
 

@@ -100,8 +100,8 @@ class Template(Forker):
         self._worker_input: Any = None
         self._fds: list[int] = []
 
-    def _handle(self, envelope: Envelope) -> None:
-        match envelope.message:
+    def _handle(self, frame: Frame) -> None:
+        match frame.message:
             case More():
                 self._fds += frame.fds
                 frame.fds.clear()
