@@ -26,8 +26,8 @@ import torch
 from unjam import SharedArray, SharedDict, SharedList, mapped
 from unjam.doctor.check.trial import event_log
 from unjam.doctor.run import batch_file
-from unjam.loader import error_log as errors
-from unjam.loader.incident import Incident
+from unjam.loader.failures import error_log as errors
+from unjam.loader.failures.incident import Incident
 from unjam.loader.transport.status_page import PAGE_BYTES, read_heartbeat
 from unjam.shared import untrusted
 from unjam.system import proc_files, process_table, python_stacks, stacks

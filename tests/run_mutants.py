@@ -141,14 +141,14 @@ MUTANTS = [
     ),
     Mutant(
         "a loaded state begins the epoch after it",
-        "loader/resume.py",
+        "loader/checkpoint/resume.py",
         "state.epoch += self._partial is None",
         "state.epoch += 1",
         "test_resume test_resume_property",
     ),
     Mutant(
         "epochs of samplers are not restored",
-        "loader/resume.py",
+        "loader/checkpoint/resume.py",
         '            sampler.set_epoch(saved["set_epoch"][path])',
         "            pass",
         "test_resume",

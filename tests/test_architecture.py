@@ -33,22 +33,17 @@ FLOORS = {
     "shared": 2,
     "loader.pool_spec": 1,
     "loader.options": 2,
-    "loader.incident": 2,
-    "loader.sample_key": 2,
-    "loader.outlier": 2,
-    "loader.error_log": 3,
+    "loader.failures": 2,
     "loader.frameworks": 3,
     "loader.transport": 3,
     "loader.ship": 4,
     "loader.worker": 5,
-    "loader.elastic_sampler": 6,
     "loader.pool": 6,
     "loader.device": 6.5,
     "loader.cluster": 6.5,
     "loader.driver": 7,
     "loader.state": 7.5,
-    "loader.saved_state": 7.6,
-    "loader.resume": 7.7,
+    "loader.checkpoint": 7.7,
     "loader.iterator": 8,
     "loader.dataloader": 9,
     "loader": 10,
@@ -101,7 +96,7 @@ def imports(tree: ast.AST) -> list[str]:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            # `from unjam.loader import outlier` imports unjam.loader.outlier
+            # `from unjam.loader.failures import outlier` imports unjam.loader.failures.outlier
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 is_module = (SOURCE.parent / (inner.replace(".", "/") + ".py")).exists() or (

@@ -413,7 +413,7 @@ def test_no_sample_is_blamed_when_the_search_times_out(monkeypatch):
     import time
 
     from unjam.deadlines import Deadline
-    from unjam.loader import outlier
+    from unjam.loader.failures import outlier
 
     monkeypatch.setattr(outlier, "PROBE_COLLATE", Deadline("test", 0.05, "short"))
 
@@ -714,7 +714,7 @@ def test_a_worker_of_an_iterable_killed_between_epochs_is_replaced():
 
 
 def test_a_batch_that_failed_counts_once_for_each_of_its_samples(tmp_path):
-    from unjam.loader import error_log as report
+    from unjam.loader.failures import error_log as report
 
     incident = Incident("sample", "x", samples=(1, 2, 3, 4), exception="ValueError")
     assert [group.count for group in report.Groups([incident]).by("sample")] == [1, 1, 1, 1]

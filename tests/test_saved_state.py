@@ -21,7 +21,7 @@ from torch.utils.data import RandomSampler
 import unjam
 from support import Counting, Squares
 from unjam.errors import CannotResumeError
-from unjam.loader.saved_state import fields_checksum
+from unjam.loader.checkpoint.saved_state import fields_checksum
 from unjam.system import random_state
 
 

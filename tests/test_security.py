@@ -911,7 +911,7 @@ def test_an_endless_log_takes_little_memory(tmp_path):
                 + "\n"
             )
     code = (
-        "from unjam.loader import error_log as errors\n"
+        "from unjam.loader.failures import error_log as errors\n"
         "kept = lambda name: next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith(name))\n"
         f"before = kept('VmRSS'); found = errors.read({str(log)!r})\n"
         "print(found.incidents, found.ungrouped > 0, kept('VmHWM') - before)\n"
@@ -923,7 +923,7 @@ def test_an_endless_log_takes_little_memory(tmp_path):
 
 
 def test_one_line_with_many_samples_is_read_quickly(tmp_path):
-    from unjam.loader import error_log as errors
+    from unjam.loader.failures import error_log as errors
 
     log = tmp_path / "log.jsonl"
     trace = "".join(f'File "/data/x{n}.py", line {n}, in f\n' for n in range(300))

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
         UnjamWarning,
         WorkerDiedError,
     )
+    from unjam.loader.checkpoint.elastic_sampler import ElasticSampler
     from unjam.loader.dataloader import DataLoader
-    from unjam.loader.elastic_sampler import ElasticSampler
-    from unjam.loader.incident import Incident
+    from unjam.loader.failures.incident import Incident
     from unjam.loader.options import OnError
     from unjam.loader.pool_spec import RayPool
     from unjam.shared.arrays import SharedArray
@@ -56,13 +56,13 @@ __version__ = "0.1.0"
 # where each name is defined; imported on first use, so that `import unjam` itself costs and starts nothing
 _HOMES = {
     "unjam.doctor.run.install": ("install", "uninstall"),
-    "unjam.loader.elastic_sampler": ("ElasticSampler",),
+    "unjam.loader.checkpoint.elastic_sampler": ("ElasticSampler",),
     "unjam.errors": (
         "CannotCollateError", "CannotResumeError", "CannotShipError", "CannotStartError", "ClusterError", "DeviceError", "LoaderTimeoutError", "LockTimeoutError",
         "SampleError", "SampleTimeoutError", "TooManyErrorsError", "UnjamError", "UnjamWarning", "WorkerDiedError",
     ),
     "unjam.loader.dataloader": ("DataLoader",),
-    "unjam.loader.incident": ("Incident",),
+    "unjam.loader.failures.incident": ("Incident",),
     "unjam.loader.options": ("OnError",),
     "unjam.loader.pool_spec": ("RayPool",),
     "unjam.shared.arrays": ("SharedArray",),

@@ -85,7 +85,7 @@ def errors(
     json: _Json = None,
 ) -> None:
     """Group the failures in an error log: by cause, by sample, by worker."""
-    from unjam.loader import error_log as report  # noqa: PLC0415 - a command imports what it needs
+    from unjam.loader.failures import error_log as report  # noqa: PLC0415 - a command imports what it needs
 
     if by and by not in report.KINDS:
         _stop(f"--by takes cause, sample or worker, not {by!r}")

@@ -31,7 +31,7 @@ from typing import Any
 class UnjamError(Exception):
     """Any error that unjam itself raises."""
 
-    # an `unjam.loader.incident.Incident`, or None
+    # an `unjam.loader.failures.incident.Incident`, or None
     incident: Any = None
 
 

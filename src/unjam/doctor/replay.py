@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.doctor.check.target.program import find_object
-from unjam.loader.error_log import incidents
-from unjam.loader.incident import Incident
+from unjam.loader.failures.error_log import incidents
+from unjam.loader.failures.incident import Incident
 from unjam.loader.worker.sample_random import replay_sample
 from unjam.system.file_owner import is_ours
 

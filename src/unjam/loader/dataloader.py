@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler, S
 
 from unjam.errors import CannotResumeError, SampleError
 from unjam.loader import options as own_options
-from unjam.loader import resume
+from unjam.loader.checkpoint import resume
 from unjam.loader.driver.auto_size import AutoSizer, divides_itself, first_size
 from unjam.loader.options import AutoWorkers, LoaderOptions, OptionKeywords
 from unjam.loader.pool import fork_server
@@ -29,7 +29,7 @@ from unjam.system.logs import log
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from unjam.loader.incident import Incident
+    from unjam.loader.failures.incident import Incident
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
+from unjam.loader.checkpoint.resume import Resumption, StatefulDraw, stateful_sampler
 from unjam.loader.device.accelerator import check
 from unjam.loader.device.mover import Mover
 from unjam.loader.device.pinning import Pinner
@@ -37,7 +38,6 @@ from unjam.loader.engine.machine import Machine
 from unjam.loader.options import LoaderOptions
 from unjam.loader.pool.protocol import Pool
 from unjam.loader.pool.start import PoolRequest, opener_of
-from unjam.loader.resume import Resumption, StatefulDraw, stateful_sampler
 from unjam.loader.state import LoaderState, own_of
 from unjam.loader.transport.collating import additions
 from unjam.loader.worker.spec import WorkerInput, WorkerSpec

@@ -25,7 +25,7 @@ from unjam.loader.worker.job import SINGLY, SampleFailure
 from unjam.loader.worker.messages import BatchRequest
 
 if TYPE_CHECKING:
-    from unjam.loader.incident import Incident
+    from unjam.loader.failures.incident import Incident
 
 
 class Incidents:
@@ -156,7 +156,7 @@ class Incidents:
 
     def go_on(self, worker: int) -> None:
         """Resume a suspended worker, and report it."""
-        from unjam.loader.incident import Incident  # noqa: PLC0415 - only when something fails
+        from unjam.loader.failures.incident import Incident  # noqa: PLC0415 - only when something fails
 
         pid = self._pool.pid(worker)
         what = f"worker {worker} (pid {pid}) was suspended (SIGSTOP)"
@@ -228,7 +228,7 @@ class Incidents:
         return None
 
     def _last_exit_incident(self, worker: int) -> Incident:
-        from unjam.loader.incident import Incident  # noqa: PLC0415 - only when something fails
+        from unjam.loader.failures.incident import Incident  # noqa: PLC0415 - only when something fails
 
         gone = Incident("death", f"worker {worker} is gone", worker=worker, dataset=self._recorder.dataset)
         return self._exit_incidents.get(worker, gone)

@@ -29,7 +29,7 @@ from unjam.system.logs import log
 from unjam.system.private_files import open_own
 
 if TYPE_CHECKING:
-    from unjam.loader.incident import Incident
+    from unjam.loader.failures.incident import Incident
 
 
 MOST_KEPT = 1000
@@ -219,7 +219,7 @@ class Recorder:
         )
 
     def _too_many(self, text: str) -> TooManyErrorsError:
-        from unjam.loader.error_log import summary  # noqa: PLC0415 - only when something fails
+        from unjam.loader.failures.error_log import summary  # noqa: PLC0415 - only when something fails
 
         known = tuple(self._epoch_errors)
         problem = TooManyErrorsError(
@@ -259,7 +259,7 @@ def _anew(error_log: str | None, max_errors: float | None, dataset: str, profile
 
 def incident_of(error: SampleError, dataset: str) -> Incident:
     """Return a failed sample as an incident."""
-    from unjam.loader.incident import Incident, plain  # noqa: PLC0415 - only when something fails
+    from unjam.loader.failures.incident import Incident, plain  # noqa: PLC0415 - only when something fails
 
     exception = error.exception
     # what is known of a worker that died or stood still

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unjam.errors import place
-from unjam.loader.incident import Incident, plain
+from unjam.loader.failures.incident import Incident, plain
 from unjam.loader.pool.protocol import Pool, WorkerExit
 from unjam.loader.transport.status_page import Heartbeat, Stage
 from unjam.loader.worker.messages import BatchRequest

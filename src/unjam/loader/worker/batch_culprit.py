@@ -34,7 +34,7 @@ def named_in_traceback(error: BaseException, dataset: Any, job: BatchJob) -> tup
 
 def looks(job: BatchJob, data: list[Any], *, iterable: bool) -> tuple[str, ...]:
     """Describe samples that differ from the rest of the batch. A hint, not a proof."""
-    from unjam.loader import outlier  # noqa: PLC0415 - only when something fails
+    from unjam.loader.failures import outlier  # noqa: PLC0415 - only when something fails
 
     names = [f"sample {job.index_at(at)!r}" for at in job.kept(len(data))]
     return tuple(f"unlike the others: {one.words(names, iterable)}" for one in outlier.unlike(data)[:2])

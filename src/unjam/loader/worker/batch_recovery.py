@@ -52,7 +52,7 @@ class BatchRecovery:
         self, job: BatchJob, data: list[Any], error: BaseException, collate: Callable[[list[Any]], Any]
     ) -> Any:
         """Find the samples that do not fit, apply the policy to each, and collate again."""
-        from unjam.loader import outlier  # noqa: PLC0415 - only when something fails
+        from unjam.loader.failures import outlier  # noqa: PLC0415 - only when something fails
 
         if self._spec.inline and not isinstance(error, Exception):
             raise error

@@ -121,7 +121,7 @@ class FailurePolicy:
     def _key_of(self, failed: SampleFailure) -> str | None:
         if self.spec.iterable or failed.index is None:
             return None
-        from unjam.loader import sample_key  # noqa: PLC0415 - only when something fails
+        from unjam.loader.failures import sample_key  # noqa: PLC0415 - only when something fails
 
         return sample_key.key_of(self.dataset, failed.index)
 

@@ -21,7 +21,7 @@ from unjam.doctor.check.trial.line_sampler import LineSampler
 from unjam.doctor.check.trial.trial_resources import Server, note_error
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.trial import Memory, Plan
-from unjam.loader.outlier import read as read_shape
+from unjam.loader.failures.outlier import read as read_shape
 from unjam.system.proc_files import read_text
 
 MEMORY_EVERY = 0.2  # most seconds between two readings of a worker's memory

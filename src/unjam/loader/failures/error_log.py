@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
-from unjam.loader.incident import Incident
+from unjam.loader.failures.incident import Incident
 from unjam.system.masking import without_secrets
 from unjam.system.printable import json_text, printable_line
 

@@ -42,10 +42,10 @@ from torch.utils.data import (
 )
 
 from unjam.errors import CannotResumeError, UnjamWarning
+from unjam.loader.checkpoint.saved_state import GLOBAL, VERSION, checked, fields_checksum
 from unjam.loader.driver.delivered import Delivered, checksum
 from unjam.loader.driver.index_source import listed
 from unjam.loader.options import AutoWorkers
-from unjam.loader.saved_state import GLOBAL, VERSION, checked, fields_checksum
 from unjam.loader.state import LoaderState
 from unjam.loader.worker.progress import as_plain, from_plain, is_stateful
 from unjam.loader.worker.spec import batch_seed

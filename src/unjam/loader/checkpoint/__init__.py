@@ -1,0 +1,1 @@
+"""Saving a loader's state and resuming from it."""

@@ -1,0 +1,1 @@
+"""What is recorded about a failure, and how its sample is found and named."""
