@@ -430,7 +430,7 @@ def test_an_unresponsive_agent_is_replaced(monkeypatch):
     from unjam.deadlines import Deadline
     from unjam.loader.cluster import node_link
 
-    monkeypatch.setattr(node_link, "NODE_SILENT", Deadline("", 3.0, ""))
+    monkeypatch.setattr(node_link, "NODE_SILENT", Deadline(3.0, ""))
     loader = unjam.DataLoader(Slow(), batch_size=4, num_workers=4, pool="ray")
     got = []
     for number, batch in enumerate(loader):

@@ -93,8 +93,8 @@ MUTANTS = [
     Mutant(
         "a worker that does not obey is left alone",
         "loader/pool/process_pool.py",
-        "                handle.process.kill()\n            wait_for_exits(left, OBEY_KILL.seconds)",
-        "                pass\n            wait_for_exits(left, OBEY_KILL.seconds)",
+        "                handle.process.kill()\n            wait_for_exits(left, SIGKILL_GRACE.seconds)",
+        "                pass\n            wait_for_exits(left, SIGKILL_GRACE.seconds)",
         "test_stopping",
     ),
     Mutant(

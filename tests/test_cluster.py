@@ -233,7 +233,7 @@ def test_a_dead_node_loses_nothing(cluster, kind, tmp_path):
 
 def test_workers_move_to_a_new_node(cluster, tmp_path, monkeypatch):
     """Workers that share a processor move to a node that came."""
-    monkeypatch.setattr(cluster_pool, "BALANCE", Deadline("", 0.05, ""))
+    monkeypatch.setattr(cluster_pool, "REBALANCE", Deadline(0.05, ""))
     gate = tmp_path / "gate"
     loader = unjam.DataLoader(Gated(gate, 40_000), batch_size=4, num_workers=6, pool="ray")
     iterator = iter(loader)
@@ -251,7 +251,7 @@ def test_workers_move_to_a_new_node(cluster, tmp_path, monkeypatch):
 
 def test_workers_move_later_when_they_cannot_move_at_once(cluster, monkeypatch):
     """They move later: the new node does not stay empty."""
-    monkeypatch.setattr(cluster_pool, "BALANCE", Deadline("", 0.05, ""))
+    monkeypatch.setattr(cluster_pool, "REBALANCE", Deadline(0.05, ""))
     loader = unjam.DataLoader(range(400_000), batch_size=4, num_workers=6, pool="ray")
     iterator = iter(loader)
     got = [next(iterator) for _ in range(12)]

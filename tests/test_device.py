@@ -43,13 +43,13 @@ class Stream(IterableDataset):
             yield torch.full((ROW,), index, dtype=torch.uint8), index
 
 
-class FakeMark:
+class FakePoint:
     def __init__(self, device, copies):
         self.device, self.copies, self.asked = device, copies, 0
 
     def done(self):
         self.asked += 1
-        if self.asked > 20 and self in self.device.marks:  # the device goes on by itself, slowly
+        if self.asked > 20 and self in self.device.points:  # the device goes on by itself, slowly
             self.device._run(self)
         return not self.copies
 
@@ -59,14 +59,14 @@ class FakeMark:
 
 
 class FakeDevice:
-    """Copies nothing until somebody waits for it, or until `late` marks are pending."""
+    """Copies nothing until somebody waits for it, or until `late` points are pending."""
 
     device = torch.device("cpu")
     pins = True
 
     def __init__(self, *, registers=True, late=3):
         self.registers, self.late = registers, late
-        self.pending, self.marks = [], []
+        self.pending, self.points = [], []
         self.copies = self.opened = 0
         self.registered, self.ever = {}, 0
         self.room = None
@@ -96,26 +96,26 @@ class FakeDevice:
     def begin(self, *, after_consumer):
         assert not after_consumer
 
-    def mark(self, begun):
-        mark = FakeMark(self, self.pending)
+    def point(self, begun):
+        point = FakePoint(self, self.pending)
         self.pending = []
-        self.marks.append(mark)
-        while len(self.marks) > self.late:
-            self._run(self.marks[0])
-        return mark
+        self.points.append(point)
+        while len(self.points) > self.late:
+            self._run(self.points[0])
+        return point
 
     def _run(self, last):
         while True:
-            mark = self.marks.pop(0)
-            for target, source in mark.copies:
+            point = self.points.pop(0)
+            for target, source in point.copies:
                 target.copy_(source)
-            mark.copies.clear()
-            if mark is last:
+            point.copies.clear()
+            if point is last:
                 return
 
-    def hand_over(self, mark, tensors):
-        if mark in self.marks:
-            self._run(mark)
+    def hand_over(self, point, tensors):
+        if point in self.points:
+            self._run(point)
 
     def register(self, address, size):
         if self.refuses:

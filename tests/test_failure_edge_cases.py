@@ -415,7 +415,7 @@ def test_no_sample_is_blamed_when_the_search_times_out(monkeypatch):
     from unjam.deadlines import Deadline
     from unjam.loader.failures import outlier
 
-    monkeypatch.setattr(outlier, "PROBE_COLLATE", Deadline("test", 0.05, "short"))
+    monkeypatch.setattr(outlier, "PROBE_COLLATE", Deadline(0.05, "short"))
 
     def collate(samples):
         time.sleep(0.1)

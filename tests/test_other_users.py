@@ -15,7 +15,7 @@ import pytest
 
 from support import python, script
 from test_security import NOBODY, Runs, as_nobody  # noqa: F401 - a fixture
-from unjam.deadlines import NAME_TAKEN
+from unjam.deadlines import NAME_CONFLICT
 from unjam.loader.cluster import node_copy as copies
 from unjam.loader.ship.shipping import Manifest
 
@@ -102,8 +102,8 @@ def test_a_name_taken_by_another_user_costs_one_second(as_nobody, how):  # noqa:
     assert process.stdout.readline() == "ready\n"
     began = time.monotonic()
     assert copy_of(digest) == CONTENT
-    assert time.monotonic() - began < NAME_TAKEN.seconds + 2
-    assert NAME_TAKEN.seconds <= 1
+    assert time.monotonic() - began < NAME_CONFLICT.seconds + 2
+    assert NAME_CONFLICT.seconds <= 1
 
 
 def test_a_copy_in_progress_is_waited_for():

@@ -25,7 +25,7 @@ import threading
 import tokenize
 from collections.abc import Callable
 
-from unjam.deadlines import THEIR_FILE
+from unjam.deadlines import FOREIGN_FILE
 from unjam.system.proc_files import read_text
 
 MOST_BYTES = 2 << 20
@@ -115,7 +115,7 @@ def _as_their_user(pid: int, read: Callable[[], bytes | None]) -> bytes | None:
 
     thread = threading.Thread(target=work, name="unjam-reads-as-user", daemon=True)  # a dead network disk may block it
     thread.start()
-    thread.join(THEIR_FILE.seconds)
+    thread.join(FOREIGN_FILE.seconds)
     return found[0] if found else None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from unjam.deadlines import SPY
+from unjam.deadlines import PY_SPY
 from unjam.system.stacks import Frame
 
 MOST_BYTES = 64 << 20
@@ -55,7 +55,7 @@ def stacks(pid: int, *, values: bool = True) -> list[PythonThread]:
                     command,
                     stdout=output,
                     stderr=subprocess.PIPE,
-                    timeout=SPY.seconds,
+                    timeout=PY_SPY.seconds,
                     check=False,
                     stdin=subprocess.DEVNULL,
                 )

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 
-from unjam.deadlines import ASK_GIT
+from unjam.deadlines import GIT_STATUS
 
 
 class CannotWrite(Exception):
@@ -129,6 +129,6 @@ def _is_in_git(one: Edited) -> bool:
     others = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     git = ["git", "-C", folder, "-c", "core.fsmonitor=false", "cat-file", "blob", f"HEAD:./{name}"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(git, capture_output=True, check=False, timeout=ASK_GIT.seconds, env=others)
+        done = subprocess.run(git, capture_output=True, check=False, timeout=GIT_STATUS.seconds, env=others)
         return done.returncode == 0 and done.stdout == one.before
     return False

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from unjam.deadlines import ASK_AGAIN
+from unjam.deadlines import DOCTOR_ALIVE
 from unjam.doctor.run.launch import CannotRun, words
 from unjam.doctor.run.settings import Settings, remove_folder, with_folder
 
@@ -51,12 +51,12 @@ def _wait_for_exit(process: subprocess.Popen[bytes], tick: Callable[[], None], m
         while time.monotonic() < until:
             tick()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(ASK_AGAIN.seconds / 4)
+                process.wait(DOCTOR_ALIVE.seconds / 4)
                 return
     finally:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)  # and all processes that it left behind
-        process.wait(ASK_AGAIN.seconds)
+        process.wait(DOCTOR_ALIVE.seconds)
 
 
 def _read(path: str, output: str, code: int | None) -> dict[str, Any]:

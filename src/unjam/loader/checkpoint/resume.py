@@ -184,7 +184,9 @@ def state_dict(loader: Any, state: LoaderState) -> dict[str, Any]:
     if epochs:
         found["set_epoch"] = epochs
     if not now.finished or now.keeps_workers or not now.workers:
-        found["workers"] = {str(worker): as_plain(mark) for worker, mark in sorted(now.worker_positions.items())}
+        found["workers"] = {
+            str(worker): as_plain(position) for worker, position in sorted(now.worker_positions.items())
+        }
     return {**found, "checksum": fields_checksum(found)}
 
 
@@ -227,18 +229,18 @@ def load_state_dict(loader: Any, state: LoaderState, saved: Any) -> None:
 
 def _check_kind(loader: Any, saved: Mapping[str, Any]) -> None:
     """Raise if the state is of another kind of loader: it would silently start over, or in the wrong place."""
-    marks = saved.get("workers", {})
+    positions = saved.get("workers", {})
     if "sampler" in saved and stateful_sampler(loader) is None:
         raise CannotResumeError(
             "the saved state contains a sampler's state, but this loader has no sampler with load_state_dict()"
         )
-    if any("dataset" in mark for mark in marks.values()) and not is_stateful(loader.dataset):
+    if any("dataset" in position for position in positions.values()) and not is_stateful(loader.dataset):
         raise CannotResumeError(
             "the saved state contains a dataset's state, but this loader's dataset has no load_state_dict()"
         )
     if saved["finished"]:
         return
-    yielded = sum(mark["yielded"] for mark in marks.values())
+    yielded = sum(position["yielded"] for position in positions.values())
     streams = isinstance(loader.dataset, IterableDataset)
     if streams and yielded < saved["batches"]:
         raise CannotResumeError(

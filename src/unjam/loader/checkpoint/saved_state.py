@@ -45,8 +45,8 @@ def checked(saved: Any) -> dict[str, Any]:
         if state["batches"] > completed:
             raise _damaged("batches", f"{state['batches']} is more than the {completed} completed batches")
     _check_fields("", state, {name: check for name, check in _OPTIONAL.items() if name in state})
-    for number, mark in state.get("workers", {}).items():
-        _check_mark(f"workers.{number}", mark)
+    for number, worker_position in state.get("workers", {}).items():
+        _check_worker_position(f"workers.{number}", worker_position)
     state = {"unjam": version, **state}
     if saved.get("checksum") != fields_checksum(state):
         raise _damaged("checksum", "other fields have changed since it was saved")
@@ -56,21 +56,23 @@ def checked(saved: Any) -> dict[str, Any]:
 def fields_checksum(state: Mapping[str, Any]) -> int:
     """Return the checksum of all our fields; states of datasets and samplers may be of any type."""
     ours = {name: value for name, value in state.items() if name not in ("sampler", "workers", "checksum")}
-    marks = {
-        number: {name: value for name, value in mark.items() if name not in ("dataset", "iterator")}
-        for number, mark in state.get("workers", {}).items()
+    positions = {
+        number: {name: value for name, value in position.items() if name not in ("dataset", "iterator")}
+        for number, position in state.get("workers", {}).items()
     }
-    return zlib.crc32(json.dumps([ours, marks], sort_keys=True).encode())
+    return zlib.crc32(json.dumps([ours, positions], sort_keys=True).encode())
 
 
-def _check_mark(path: str, mark: Any) -> None:
-    if not isinstance(mark, Mapping):
-        raise _damaged(path, f"it must be a dict, not {_kind(mark)}")
-    _check_fields(path, mark, _MARK)
-    if "start" in mark:
-        _check_fields(path, mark, {"start": _global_states})
-    if mark["told"] > mark["yielded"]:
-        raise _damaged(f"{path}.told", f"{mark['told']} is more than the {mark['yielded']} yielded samples")
+def _check_worker_position(path: str, position: Any) -> None:
+    if not isinstance(position, Mapping):
+        raise _damaged(path, f"it must be a dict, not {_kind(position)}")
+    _check_fields(path, position, _POSITION)
+    if "start" in position:
+        _check_fields(path, position, {"start": _global_states})
+    if position["state_at"] > position["yielded"]:
+        raise _damaged(
+            f"{path}.state_at", f"{position['state_at']} is more than the {position['yielded']} yielded samples"
+        )
 
 
 def _check_fields(path: str, state: Mapping[str, Any], checks: Mapping[str, _Check]) -> None:
@@ -179,7 +181,7 @@ def _epochs(value: Any) -> str:
     return next((problem for one in value.values() if (problem := _integer(-_LIMIT, _LIMIT)(one))), "")
 
 
-def _marks(value: Any) -> str:
+def _positions(value: Any) -> str:
     if not isinstance(value, Mapping):
         return f"it must be a dict, not {_kind(value)}"
     return next((f"{name!r:.40} is not a worker" for name in value if not _is_worker(name)), "")
@@ -200,7 +202,7 @@ _WITHIN_EPOCH: dict[str, _Check] = {
     "generators": _generators, "position": _integer(0, _LIMIT), "ahead": _numbers, "drawn": _integer(0, 1 << 32),
     "seeded": _flag, "drew": _flag, "begun": _integer(0, _LIMIT), "last_worker": _integer(-1, MAX_WORKERS),
 }  # fmt: skip
-_OPTIONAL: dict[str, _Check] = {"sampler": _sampler, "set_epoch": _epochs, "workers": _marks}
-_MARK: dict[str, _Check] = {
-    "yielded": _integer(0, _LIMIT), "told": _integer(0, _LIMIT), "last": _integer(0, 1 << 32), "ended": _flag, "random": _global_states,
+_OPTIONAL: dict[str, _Check] = {"sampler": _sampler, "set_epoch": _epochs, "workers": _positions}
+_POSITION: dict[str, _Check] = {
+    "yielded": _integer(0, _LIMIT), "state_at": _integer(0, _LIMIT), "last": _integer(0, 1 << 32), "ended": _flag, "random": _global_states,
 }  # fmt: skip

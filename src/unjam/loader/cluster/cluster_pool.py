@@ -19,7 +19,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from unjam.deadlines import BALANCE, CLOSE_NODE, OBEY_KILL, PLACE_AGAIN
+from unjam.deadlines import NODE_CLOSE, PLACEMENT_RETRY, REBALANCE, SIGKILL_GRACE
 from unjam.errors import ClusterError
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_link import Cluster, NodeLink, RemoteWorker, unknown
@@ -140,7 +140,7 @@ class ClusterPool(Pool):
         if self.arrivals:
             return 0.0
         if self._waiting or any(link.lost for link in self._links):
-            seconds = min(seconds, PLACE_AGAIN.seconds)
+            seconds = min(seconds, PLACEMENT_RETRY.seconds)
         return max(0.0, seconds)
 
     @property
@@ -226,13 +226,13 @@ class ClusterPool(Pool):
         self.closed = True
         self.close_links()  # first: another Ctrl-C may come
         try:
-            if self._placing.acquire(timeout=OBEY_KILL.seconds):  # it may be starting an agent
+            if self._placing.acquire(timeout=SIGKILL_GRACE.seconds):  # it may be starting an agent
                 self._placing.release()
         finally:
             self._take_placed()
             self.close_links()
         for one in self._closers:
-            one.join(2 * OBEY_KILL.seconds + CLOSE_NODE.seconds)
+            one.join(2 * SIGKILL_GRACE.seconds + NODE_CLOSE.seconds)
         self._at.clear()
         self._waiting.clear()
 
@@ -267,7 +267,7 @@ class ClusterPool(Pool):
         now = time.monotonic()
         waited = now - self._waiting_since if self._waiting else 0.0
         lack = len(self._waiting) - sum(max(0, link.free) for link in links)
-        if links and self._waiting and (lack <= 0 or answer is not None or waited > PLACE_AGAIN.seconds):
+        if links and self._waiting and (lack <= 0 or answer is not None or waited > PLACEMENT_RETRY.seconds):
             self._assign(links)
         elif not links and waited > self._patience:
             why = self._placer_said or self._agent_failed or self._cluster.why_no_room()
@@ -280,7 +280,7 @@ class ClusterPool(Pool):
             if self._placed:  # it has just answered
                 self._placing.release()
                 return
-            self._place_next = now + (PLACE_AGAIN if self._waiting else BALANCE).seconds
+            self._place_next = now + (PLACEMENT_RETRY if self._waiting else REBALANCE).seconds
             threading.Thread(target=self._grow, args=(surplus, links), name="unjam-placer", daemon=True).start()
 
     def _grow(self, workers: int, links: list[NodeLink]) -> None:

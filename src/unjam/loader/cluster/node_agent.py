@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import unjam
-from unjam.deadlines import CLOSE_NODE, LOOK_AGAIN
+from unjam.deadlines import NODE_CLOSE, STALL_CHECK
 from unjam.errors import CannotStartError
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_copy import node_copy
@@ -159,7 +159,7 @@ class NodeAgent:
         """End all workers."""
         self._closing = True
         self._waker.wake()
-        self._thread.join(CLOSE_NODE.seconds)
+        self._thread.join(NODE_CLOSE.seconds)
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class NodeAgent:
         try:
             while not self._closing:
                 self._carry_out(pool)
-                pool.wait(LOOK_AGAIN.seconds)
+                pool.wait(STALL_CHECK.seconds)
                 self._waker.rest()
                 self._post(pool)
         except BaseException as error:  # noqa: BLE001 - as above

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from unjam.deadlines import NAME_TAKEN, NODE_COPY
+from unjam.deadlines import NAME_CONFLICT, NODE_COPY
 from unjam.loader.ship.shipping import Manifest
 from unjam.system.memory import Mapping, OwnedFd, create, create_sealable
 from unjam.system.private_files import is_own_peer
@@ -106,7 +106,7 @@ def _takes(name: str, maker: socket.socket) -> bool:
 
 def _other_is_done(name: str, until: float) -> bool:
     """Wait for the process that has the name; False if it is stuck, or of another user."""
-    patience = min(until, time.monotonic() + NAME_TAKEN.seconds)
+    patience = min(until, time.monotonic() + NAME_CONFLICT.seconds)
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as other:
         other.settimeout(0)
         while True:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from unjam.deadlines import ASK_NODE, CLOSE_NODE, LOOK_AGAIN, NODE_PULSE, NODE_SILENT, NODE_START
+from unjam.deadlines import NODE_CLOSE, NODE_REPLY, NODE_SILENT, NODE_STACK, NODE_START, STALL_CHECK
 from unjam.loader.cluster import node_messages as msg
 from unjam.loader.cluster.node_agent import BUSY, LINGER, boot_id
 from unjam.loader.transport.status_page import Heartbeat, Stage
@@ -87,7 +87,7 @@ class NodeLink:
     @property
     def is_quiet(self) -> bool:
         """Whether the agent has not answered for longer than it takes when nothing happens."""
-        return time.monotonic() - self._heard > 4 * NODE_PULSE.seconds
+        return time.monotonic() - self._heard > 4 * NODE_REPLY.seconds
 
     def tell(self, *orders: msg.Order) -> None:
         """Send orders to the agent; does not wait."""
@@ -97,7 +97,7 @@ class NodeLink:
     def ask(self, question: str, argument: Any) -> Any:
         """Ask the agent; None if it does not answer in time."""
         try:
-            return None if self.lost else self._agent.ask(question, argument, ASK_NODE.seconds)
+            return None if self.lost else self._agent.ask(question, argument, NODE_STACK.seconds)
         except AgentLost:
             return None
 
@@ -105,7 +105,7 @@ class NodeLink:
         """End the agent."""
         self._closed.set()
         self._some.set()
-        self._agent.close(CLOSE_NODE.seconds)
+        self._agent.close(NODE_CLOSE.seconds)
 
     def in_our_clock(self, reply: msg.Reply) -> msg.Reply:
         """Return a reply whose times are those of our clock."""
@@ -126,7 +126,7 @@ class NodeLink:
     def _send(self) -> None:
         sent = 0.0
         while not self._closed.is_set() and not self.lost:
-            if not self._some.wait(LOOK_AGAIN.seconds):
+            if not self._some.wait(STALL_CHECK.seconds):
                 continue
             if time.monotonic() - sent < BUSY:
                 self._closed.wait(LINGER)  # orders in quick succession travel together
@@ -146,7 +146,7 @@ class NodeLink:
         while not self._closed.is_set():
             asked = time.monotonic_ns()
             try:
-                reply = self._agent.poll(NODE_PULSE.seconds, within)
+                reply = self._agent.poll(NODE_REPLY.seconds, within)
             except AgentLost as error:
                 self.failed = isinstance(error, AgentCannotStart)
                 self.lost = self.lost or str(error)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import os
 
-from unjam.deadlines import CLOSE_NODE
+from unjam.deadlines import NODE_CLOSE
 from unjam.errors import CannotShipError
 from unjam.loader.cluster import ray_cluster
 from unjam.loader.cluster.cluster_pool import ClusterPool
@@ -58,7 +58,7 @@ def open_another_pool(request: PoolRequest, error: BaseException) -> Pool:
         rebuilds = ray_cluster.rebuilds_on(agent)
         raise ray_cluster.cannot_travel(request.worker_input, error, rebuilds, nodes[0].name) from error
     finally:
-        agent.close(CLOSE_NODE.seconds)
+        agent.close(NODE_CLOSE.seconds)
 
 
 def _settings(spec: PoolSpec) -> RayPool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from unjam.deadlines import COPY_ENDS
+from unjam.deadlines import DEVICE_COPIES
 from unjam.errors import DeviceError
 from unjam.system.logs import log
 
@@ -35,7 +35,7 @@ _KEPT = 16  # tensors
 _POLL = 0.001  # seconds between two queries of an event
 
 
-class Mark:
+class StreamPoint:
     """A point in our stream. This one is always completed: nothing runs in the background."""
 
     def done(self) -> bool:
@@ -45,7 +45,7 @@ class Mark:
     def times(self) -> tuple[int, int, int]:
         """Return when our work before it started and ended, and how long the consumer's stream waited for it.
 
-        In nanoseconds. Call it only when the mark is done.
+        In nanoseconds. Call it only when the point is done.
         """
         now = time.monotonic_ns()
         return now, now, 0
@@ -81,17 +81,17 @@ class Accelerator:
         target.copy_(source)
 
     def begin(self, *, after_consumer: bool) -> Any:
-        """Return the start of a batch's work, for `mark`; `after_consumer`: wait for the consumer's work so far."""
+        """Return the start of a batch's work, for `point`; `after_consumer`: wait for the consumer's work so far."""
         del after_consumer
 
-    def mark(self, begun: Any) -> Mark:
-        """Return a mark after all work that we have started so far."""
+    def point(self, begun: Any) -> StreamPoint:
+        """Return a point after all work that we have started so far."""
         del begun
-        return Mark()
+        return StreamPoint()
 
-    def hand_over(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
-        """Make the consumer's current stream wait for a mark; keep the tensors' memory while that stream uses it."""
-        del mark, tensors
+    def hand_over(self, point: StreamPoint, tensors: list[torch.Tensor]) -> None:
+        """Make the consumer's current stream wait for a point; keep the tensors' memory while that stream uses it."""
+        del point, tensors
 
     def register(self, address: int, size: int) -> bool:
         """Let the device read memory directly; return False if the driver refuses."""
@@ -104,7 +104,7 @@ class Accelerator:
         return lambda: None
 
 
-class StreamMark(Mark):
+class RecordedPoint(StreamPoint):
     """An event after a copy, and the events that time it."""
 
     def __init__(self, clock: tuple[Any, int], begun: Any, end: Any) -> None:
@@ -164,22 +164,22 @@ class StreamAccelerator(Accelerator):
             self._stream.wait_stream(self._consumers)
         return self._event(self._stream)
 
-    def mark(self, begun: Any) -> StreamMark:
-        """Return a mark with an event in our stream."""
-        return StreamMark(self._clock, begun, self._event(self._stream))
+    def point(self, begun: Any) -> RecordedPoint:
+        """Return a point with an event in our stream."""
+        return RecordedPoint(self._clock, begun, self._event(self._stream))
 
-    def hand_over(self, mark: Mark, tensors: list[torch.Tensor]) -> None:
-        """Record the consumer's stream on the tensors and make it wait for the mark's event."""
-        assert isinstance(mark, StreamMark), "a mark of another accelerator"
+    def hand_over(self, point: StreamPoint, tensors: list[torch.Tensor]) -> None:
+        """Record the consumer's stream on the tensors and make it wait for the point's event."""
+        assert isinstance(point, RecordedPoint), "a point of another accelerator"
         current = self._module.current_stream(self.device)
         for tensor in tensors:
             if tensor.device.type == self.device.type:
                 self._protect(tensor, current)
-        if mark.done():
+        if point.done():
             return
         before = self._event(current)
-        current.wait_event(mark.end)
-        mark.waits = (before, self._event(current))
+        current.wait_event(point.end)
+        point.waits = (before, self._event(current))
 
     def _protect(self, tensor: torch.Tensor, current: Any) -> None:
         if tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested:
@@ -247,19 +247,21 @@ def open_accelerator(device: torch.device) -> Accelerator:
     return StreamAccelerator(torch.device(device.type, module.current_device() if index is None else index))
 
 
-def _completed(mark: Mark) -> bool:
+def _completed(point: StreamPoint) -> bool:
     try:
-        return mark.done()
+        return point.done()
     except RuntimeError:
         return True  # the device has failed and no longer reads anything
 
 
-def await_marks(marks: list[Mark]) -> bool:
-    """Wait until the device has completed all marks; return False on timeout."""
-    until = time.monotonic() + COPY_ENDS.seconds
-    while not all(_completed(mark) for mark in marks):
+def await_points(points: list[StreamPoint]) -> bool:
+    """Wait until the device has completed all points; return False on timeout."""
+    until = time.monotonic() + DEVICE_COPIES.seconds
+    while not all(_completed(point) for point in points):
         if time.monotonic() > until:
-            log.warning("copies to the device did not complete within %g s; their memory is kept", COPY_ENDS.seconds)
+            log.warning(
+                "copies to the device did not complete within %g s; their memory is kept", DEVICE_COPIES.seconds
+            )
             return False
         threading.Event().wait(_POLL)
     return True

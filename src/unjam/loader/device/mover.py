@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from unjam.errors import DeviceError
 from unjam.loader.device import structure
-from unjam.loader.device.accelerator import Accelerator, Mark, await_marks, open_accelerator
+from unjam.loader.device.accelerator import Accelerator, StreamPoint, await_points, open_accelerator
 from unjam.loader.device.copy_count import CopyCount
 from unjam.loader.device.pinning import Pinner
 from unjam.loader.device.transfer import Transfer
@@ -71,7 +71,7 @@ class _Moving:
 
     data: Any
     found: list[torch.Tensor]
-    mark: Mark
+    point: StreamPoint
 
 
 class Mover(Transfer):
@@ -92,7 +92,7 @@ class Mover(Transfer):
         self._memory: RegisteredMemory | None = None
         self._ahead: dict[int, DeviceBatch] = {}  # arrived and not asked for
         # batches whose memory the device may still read: the points after which it does not, bytes, and the memory
-        self._reading: deque[tuple[Mark, int, Any]] = deque()
+        self._reading: deque[tuple[StreamPoint, int, Any]] = deque()
 
     @property
     def accelerator(self) -> Accelerator:
@@ -161,7 +161,7 @@ class Mover(Transfer):
         reading = list(self._reading)
         _kept.extend(reading)  # if something is raised meanwhile
         self._reading.clear()
-        if await_marks([mark for mark, _, _ in reading]):
+        if await_points([point for point, _, _ in reading]):
             _kept[:] = [one for one in _kept if not any(one is other for other in reading)]
             self._reading.extend(reading)
             with contextlib.suppress(RuntimeError):  # the device has failed
@@ -185,24 +185,24 @@ class Mover(Transfer):
                 if self.on_device is not None:
                     data = self.on_device(data)
             finally:  # also if a later tensor finds no room: the first ones are being copied
-                mark = self.accelerator.mark(begun)
-                self._reading.append((mark, copier.nbytes, (host, owner)))
+                point = self.accelerator.point(begun)
+                self._reading.append((point, copier.nbytes, (host, owner)))
         self._count.nbytes += copier.nbytes
         self._count.direct += copier.direct
-        return _Moving(data, _unique([*copier.made, *structure.tensors(data)]), mark)
+        return _Moving(data, _unique([*copier.made, *structure.tensors(data)]), point)
 
     def hand_over(self, moving: _Moving) -> Any:
         """Give a batch to the consumer, whose stream waits for it."""
         self._count.batches += 1
-        self._count.ready += moving.mark.done()
-        self.accelerator.hand_over(moving.mark, moving.found)
+        self._count.ready += moving.point.done()
+        self.accelerator.hand_over(moving.point, moving.found)
         return moving.data
 
     def _sweep(self) -> None:
         """Drop what the device has read. One stream: they end in order."""
         while self._reading and self._reading[0][0].done():
-            mark, nbytes, _ = self._reading.popleft()
-            begun, done, waited = mark.times()
+            point, nbytes, _ = self._reading.popleft()
+            begun, done, waited = point.times()
             self._count.copied(begun, done, nbytes, waited)
 
     def failure(self, number: int, nbytes: int, error: Exception) -> Exception:

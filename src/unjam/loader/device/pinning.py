@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from unjam.deadlines import LOOK_AROUND
+from unjam.deadlines import LIVENESS_CHECK
 from unjam.loader.device.transfer import Transfer
 from unjam.loader.pool.batch_result import BatchResult
 from unjam.system.torch_private import pin_memory
@@ -88,7 +88,7 @@ class PinnedBatch(BatchResult):
         self._wrapped.pop(self._number, None)
         while True:
             try:
-                return self._future.result(LOOK_AROUND.seconds), None
+                return self._future.result(LIVENESS_CHECK.seconds), None
             except FutureTimeout:
                 if self._future.done():
                     raise

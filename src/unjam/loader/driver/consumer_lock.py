@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from unjam.deadlines import LOOK_AGAIN
+from unjam.deadlines import STALL_CHECK
 
 
 class ConsumerLock:
@@ -37,7 +37,7 @@ class ConsumerLock:
         """Acquire the lock; raise StopIteration if the loader is closed meanwhile."""
         self.check_idle()
         if not self._owned():
-            while not self._lock.acquire(timeout=LOOK_AGAIN.seconds):
+            while not self._lock.acquire(timeout=STALL_CHECK.seconds):
                 if closed():
                     raise StopIteration
         self._inside = sys._getframe(1)  # noqa: SLF001 - as above

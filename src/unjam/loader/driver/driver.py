@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from unjam.deadlines import LOOK_AGAIN
+from unjam.deadlines import STALL_CHECK
 from unjam.errors import ClusterError, SampleError, TooManyErrorsError
 from unjam.loader.device.transfer import Transfer
 from unjam.loader.driver.auto_size import AutoSizer
@@ -150,10 +150,10 @@ class Driver:
         """End the workers. Delivered batches stay valid."""
         if self.closed:
             return
-        # a thread that waits in `next` checks this at least every LOOK_AGAIN
+        # a thread that waits in `next` checks this at least every STALL_CHECK
         self.closed = True
         mine = self.lock.is_mine or os.getpid() != self._owner
-        held = not mine and self.lock.enter_to_close(2 * LOOK_AGAIN.seconds)
+        held = not mine and self.lock.enter_to_close(2 * STALL_CHECK.seconds)
         try:
             self._close()
         finally:
@@ -307,7 +307,7 @@ class Driver:
     def _handle(self, event: ev.Event) -> None:
         """Tell the engine about an event and carry out its decisions until there are none left."""
         if isinstance(event, ev.Death):
-            event = self._incidents.fair(event)
+            event = self._incidents.corrected_cause(event)
             self._incidents.death(event, self._decide(event), self._table.requests)
         else:
             self._decide(event)

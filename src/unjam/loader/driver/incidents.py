@@ -53,8 +53,8 @@ class Incidents:
 
     # -- exits -------------------------------------------------------------------------------------
 
-    def fair(self, event: ev.Death) -> ev.Death:
-        """Blame no sample if the overdue worker had moved on before we killed it."""
+    def corrected_cause(self, event: ev.Death) -> ev.Death:
+        """Return the death with its true cause: no sample is overdue if the worker moved on before we killed it."""
         batch, position, _ = self._overdue.get(event.worker, (event.batch, event.position, None))
         if event.cause is ev.Cause.SILENT and (batch, position) == (event.batch, event.position):
             return event

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unjam.deadlines import LOOK_AGAIN, NOTICE_PAUSE
+from unjam.deadlines import STALL_CHECK, SUSPENDED_GAP
 from unjam.loader.engine import events as ev
 from unjam.loader.pool.protocol import Pool
 from unjam.loader.transport.status_page import Heartbeat, Stage
@@ -46,7 +46,7 @@ class StallDetector:
     @classmethod
     def over(cls, pool: Pool, sample_timeout: float | None, warn_after: float | None) -> StallDetector:
         """Return a detector that has seen nothing yet."""
-        interval = LOOK_AGAIN.seconds
+        interval = STALL_CHECK.seconds
         if sample_timeout is not None:
             interval = min(interval, max(MIN_INTERVAL, sample_timeout / 4))
         if warn_after is not None:
@@ -71,7 +71,7 @@ class StallDetector:
                 continue
             known, first = before.get(worker, (None, now))
             same = known == heartbeat
-            paused = gap > self.interval + NOTICE_PAUSE.seconds
+            paused = gap > self.interval + SUSPENDED_GAP.seconds
             self._seen[worker] = (heartbeat, first if same and not paused else now)
             if same and self.pool.suspended(worker):
                 events.append(ev.Suspended(worker))

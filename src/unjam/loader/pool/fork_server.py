@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from multiprocessing import process, spawn
 from typing import TypeVar
 
-from unjam.deadlines import OBEY_KILL, SERVER_LOCK, SERVER_REPLY, SERVER_START, Deadline
+from unjam.deadlines import FORK_SERVER_LOCK, FORK_SERVER_REPLY, FORK_SERVER_START, SIGKILL_GRACE, Deadline
 from unjam.errors import CannotStartError
 from unjam.loader.transport.channel import Channel, ChannelClosed, Frame, pair
 from unjam.loader.worker import server
@@ -67,7 +67,7 @@ class ForkClient:
             for number, fd in workers:
                 self._ask(Fork(number), fds=(fd, *output))
             forked, refused = [], None
-            for answer in self._answers(len(workers), SERVER_REPLY):
+            for answer in self._answers(len(workers), FORK_SERVER_REPLY):
                 if isinstance(answer.message, Forked):
                     forked.append(ForkedWorker(answer.message.pid, answer.fds[0], next(iter(answer.fds[1:]), None)))
                 else:
@@ -80,7 +80,7 @@ class ForkClient:
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
-        if not self._lock.acquire(timeout=SERVER_LOCK.seconds):
+        if not self._lock.acquire(timeout=FORK_SERVER_LOCK.seconds):
             raise CannotStartError(f"another thread has been using {self.what} for too long")
         try:
             yield
@@ -164,13 +164,13 @@ class ForkServer(ForkClient):
             self._preloaded.update(new)
             path = tuple(os.path.abspath(entry) for entry in sys.path)
             self._ask(server.Preload(new, path, {**os.environ, **thread_environment(1)}))
-            self._answers(1, SERVER_REPLY)
+            self._answers(1, FORK_SERVER_REPLY)
 
     def new_template(self, fd: int) -> None:
         """Fork a template that uses the channel descriptor `fd`."""
         with self._exclusive():
             self._ask(server.NewTemplate(), fds=(fd, *_standard_output()))
-            answer = self._answers(1, SERVER_REPLY)[0]
+            answer = self._answers(1, FORK_SERVER_REPLY)[0]
             answer.close()
         if isinstance(answer.message, NotForked):
             raise CannotStartError(f"the system cannot start a process: {answer.message.reason}")
@@ -183,20 +183,20 @@ class ForkServer(ForkClient):
             return
         self._channel.close()
         try:
-            self._process.wait(OBEY_KILL.seconds)
+            self._process.wait(SIGKILL_GRACE.seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(OBEY_KILL.seconds)
+                self._process.wait(SIGKILL_GRACE.seconds)
 
     def _answers(self, count: int, bound: Deadline) -> list[Frame]:
-        answers = super()._answers(count, SERVER_START if self._first else bound)
+        answers = super()._answers(count, FORK_SERVER_START if self._first else bound)
         self._first = False
         return answers
 
     def _lost(self) -> ServerLostError:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(OBEY_KILL.seconds)
+            self._process.wait(SIGKILL_GRACE.seconds)
         self._channel.close()
         return ServerLostError(
             f"the fork server exited with status {self._process.returncode}; see its output on stderr"
@@ -212,7 +212,7 @@ def shared() -> ForkServer:
     global _current  # noqa: PLW0603 - one per process
     if _current is not None and _current.usable:
         return _current
-    if not _starting.acquire(timeout=SERVER_LOCK.seconds):
+    if not _starting.acquire(timeout=FORK_SERVER_LOCK.seconds):
         raise CannotStartError("another thread has been starting the fork server for too long")
     try:
         if _current is None or not _current.usable:

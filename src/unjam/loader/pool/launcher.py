@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from unjam.deadlines import OBEY_KILL
+from unjam.deadlines import SIGKILL_GRACE
 from unjam.errors import CannotStartError
 from unjam.loader.pool import fork_server, open_pools
 from unjam.loader.pool.fork_server import ForkClient
@@ -56,7 +56,7 @@ class ServedProcess:
         """Wait until it exits, at most `timeout` seconds; None: without limit."""
         until = None if timeout is None else time.monotonic() + timeout
         while self._exitcode is None and (until is None or time.monotonic() < until):
-            self._read_exit_code(OBEY_KILL.seconds if until is None else max(0.0, until - time.monotonic()))
+            self._read_exit_code(SIGKILL_GRACE.seconds if until is None else max(0.0, until - time.monotonic()))
         self._read_exit_code(0)
 
     def terminate(self) -> None:

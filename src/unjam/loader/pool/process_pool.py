@@ -5,7 +5,7 @@ NOTE [ Stopping ]
 Stopping takes less than two seconds, whatever the workers do. We tell each worker twice: by a word
 in its status page, which it reads before every sample, and by closing its channel, which wakes it
 if it waits for work or for space to send. A worker that still lives after `FINISH_SAMPLE` gets
-SIGTERM, and after `OBEY_TERM` more SIGKILL. After that we wait for at most `OBEY_KILL`: a process
+SIGTERM, and after `SIGTERM_GRACE` more SIGKILL. After that we wait for at most `SIGKILL_GRACE`: a process
 that survives SIGKILL is blocked inside the kernel, and more waiting would not help.
 
 Batches that the consumer holds stay valid: they own the memory, not the worker.
@@ -28,7 +28,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from unjam.deadlines import FINISH_SAMPLE, OBEY_KILL, OBEY_TERM
+from unjam.deadlines import FINISH_SAMPLE, SIGKILL_GRACE, SIGTERM_GRACE
 from unjam.errors import CannotStartError
 from unjam.loader.engine.actions import Reason
 from unjam.loader.pool.exit_status import OomKillCounter, death_of, exit_of, wait_for_exits
@@ -145,7 +145,7 @@ class ProcessPool(Pool):
                 self._flush(handle)
                 self._listen(handle)
         if self._killed:
-            seconds = min(seconds, OBEY_KILL.seconds)
+            seconds = min(seconds, SIGKILL_GRACE.seconds)
         # Reading `exitcode` empties the pipe that we poll here, so poll would miss these.
         gone = [handle for handle in self._handles.values() if getattr(handle.process, "has_ended", False)]
         if gone:
@@ -173,7 +173,7 @@ class ProcessPool(Pool):
         for handle in self._killed[:]:
             if self._handles.get(handle.number) is not handle:
                 self._killed.remove(handle)
-            elif time.monotonic() - (handle.killed_at or 0) > OBEY_KILL.seconds:
+            elif time.monotonic() - (handle.killed_at or 0) > SIGKILL_GRACE.seconds:
                 self._killed.remove(handle)
                 self._handle_exit(handle)
 
@@ -269,13 +269,13 @@ class ProcessPool(Pool):
             left = wait_for_exits(handles, FINISH_SAMPLE.seconds)
             for handle in left:
                 handle.process.terminate()
-            left = wait_for_exits(left, OBEY_TERM.seconds)
+            left = wait_for_exits(left, SIGTERM_GRACE.seconds)
         finally:
             # also after Ctrl-C: kill the workers that are left
             left = [handle for handle in handles if handle.process.is_alive()]
             for handle in left:
                 handle.process.kill()
-            wait_for_exits(left, OBEY_KILL.seconds)
+            wait_for_exits(left, SIGKILL_GRACE.seconds)
             for handle in handles:
                 self._release(handle)
 
@@ -366,7 +366,7 @@ class ProcessPool(Pool):
 
     def _handle_exit(self, handle: WorkerHandle) -> None:
         """Handle a worker's exit: read what it still sent, then report its death."""
-        handle.process.join(0 if handle.killed_at is not None else OBEY_KILL.seconds)
+        handle.process.join(0 if handle.killed_at is not None else SIGKILL_GRACE.seconds)
         # do not read until the end of the stream: a child of the worker may keep it open
         while handle.process.exitcode is not None and not handle.channel.closed and self._read(handle):
             pass

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from unjam.deadlines import REBUILD
+from unjam.deadlines import TEMPLATE_BUILD
 from unjam.errors import CannotStartError
 from unjam.loader.pool import fork_server
 from unjam.loader.pool.fork_server import ForkClient
@@ -64,7 +64,7 @@ class TemplateProcess(ForkClient):
                 self._channel.post(template.More(), fds=rest[:MOST_FDS])
                 del rest[:MOST_FDS]
             self._ask(request, fds=rest)
-            (answer,) = self._answers(1, REBUILD)
+            (answer,) = self._answers(1, TEMPLATE_BUILD)
         rebuilt: template.Rebuilt = answer.message
         return rebuilt
 
@@ -72,7 +72,7 @@ class TemplateProcess(ForkClient):
         """Make the template import more modules."""
         with self._exclusive():
             self._ask(template.Import(tuple(modules)))
-            (answer,) = self._answers(1, REBUILD)
+            (answer,) = self._answers(1, TEMPLATE_BUILD)
         self.imported.update(modules)
         rebuilt: template.Rebuilt = answer.message
         return rebuilt

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from unjam.deadlines import GLANCE, TAKE_STACK, Deadline
+from unjam.deadlines import PROFILE_STACK, STACK_DUMP, Deadline
 from unjam.loader.engine.actions import Reason
 from unjam.loader.transport.channel import MOST_FDS, Channel, ChannelClosed
 from unjam.loader.transport.leases import Leases
@@ -77,7 +77,7 @@ def sample_stack(handle: WorkerHandle) -> tuple[Stage, str] | None:
         os.kill(handle.process.pid, main.STACK_SIGNAL)
     # Wait: a worker that has no processor now answers when it gets one. Without the wait we would
     # miss the workers that compute.
-    return heartbeat.stage, _await_text(handle, GLANCE, 0.001)
+    return heartbeat.stage, _await_text(handle, PROFILE_STACK, 0.001)
 
 
 class StartFrame:
@@ -133,7 +133,7 @@ def take_stack(handle: WorkerHandle) -> str:
     handle.written()  # discard older text
     with contextlib.suppress(ProcessLookupError):
         os.kill(handle.process.pid, main.STACK_SIGNAL)
-    return _await_text(handle, TAKE_STACK, 0.005)
+    return _await_text(handle, STACK_DUMP, 0.005)
 
 
 def _await_text(handle: WorkerHandle, most: Deadline, step: float) -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from unjam.deadlines import LOOK_AGAIN
+from unjam.deadlines import STALL_CHECK
 from unjam.loader.pool.batch_result import BatchReport
 from unjam.statistics import NodeShare
 from unjam.system.logs import log
@@ -44,7 +44,7 @@ class WorkerReports:
             known, batches=known.batches + 1, bytes=known.bytes + nbytes, seconds=known.seconds + seconds
         )
         now = time.monotonic()
-        self.coming += min(now - self._last_came, LOOK_AGAIN.seconds) if self._last_came else 0.0
+        self.coming += min(now - self._last_came, STALL_CHECK.seconds) if self._last_came else 0.0
         self._last_came = now
 
     def has(self, node: str, workers: int) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any, NoReturn, Protocol
 
-from unjam.deadlines import RETRY_FIRST, RETRY_MOST
+from unjam.deadlines import FIRST_RETRY, LONGEST_RETRY
 from unjam.errors import place
 from unjam.loader.engine.policy import Decision
 from unjam.loader.transport.status_page import SINCE, STOP, Stage
@@ -144,9 +144,9 @@ class FailurePolicy:
         """Wait before another try, longer each time; the parent can interrupt it."""
         context = self.context
         context.heartbeat(Stage.RETRYING, job.batch, position)
-        until = time.monotonic() + min(RETRY_FIRST.seconds * 2 ** (tries - 1), RETRY_MOST.seconds)
+        until = time.monotonic() + min(FIRST_RETRY.seconds * 2 ** (tries - 1), LONGEST_RETRY.seconds)
         while (left := until - time.monotonic()) > 0:
             if context.words[STOP]:
                 raise Interrupted
-            self._pauses.wait(min(left, RETRY_FIRST.seconds))
+            self._pauses.wait(min(left, FIRST_RETRY.seconds))
         context.heartbeat(Stage.GETITEM, job.batch, position)

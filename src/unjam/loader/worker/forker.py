@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from unjam.deadlines import HAND_OVER, LOOK_AROUND
+from unjam.deadlines import LIVENESS_CHECK, SEND_MESSAGE
 from unjam.loader.transport.channel import Channel, ChannelClosed, Frame
 from unjam.loader.worker.parent_death import ParentWatch, die_with_parent
 
@@ -72,7 +72,7 @@ class Forker:
         self._reap()
         used = time.monotonic()
         while not self._channel.closed and self._parent.alive(0):
-            poller.poll(LOOK_AROUND.milliseconds)
+            poller.poll(LIVENESS_CHECK.milliseconds)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
             self._reap()
@@ -100,7 +100,7 @@ class Forker:
 
     def _answer(self, message: object, fds: Sequence[int] = ()) -> None:
         with contextlib.suppress(ChannelClosed):
-            self._channel.deliver(message, HAND_OVER, fds=fds)
+            self._channel.deliver(message, SEND_MESSAGE, fds=fds)
 
     def _reap(self) -> None:
         while True:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from unjam.deadlines import LOOK_AROUND
+from unjam.deadlines import LIVENESS_CHECK
 from unjam.errors import place
 from unjam.loader.engine.policy import Decision
 from unjam.loader.ship import shipping
@@ -76,7 +76,7 @@ def _await(channel: Channel) -> Frame:
         # A frame is nearly always there: read before polling.
         channel.receive()
         if not channel.arrived and not channel.closed:
-            channel.poll(LOOK_AROUND.seconds)
+            channel.poll(LIVENESS_CHECK.seconds)
     return channel.arrived.popleft()
 
 
@@ -321,7 +321,7 @@ class Worker(RecoveryContext):
         while not self._channel.flush():
             if self._page.stop_asked:
                 raise ChannelClosed("asked to stop")
-            self._channel.poll(LOOK_AROUND.seconds, write=True)
+            self._channel.poll(LIVENESS_CHECK.seconds, write=True)
 
     def _send_imports(self) -> None:
         """Report newly imported installed modules; the fork server imports them next time."""

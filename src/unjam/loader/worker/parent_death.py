@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 
-from unjam.deadlines import LOOK_AROUND
+from unjam.deadlines import LIVENESS_CHECK
 
 _PR_SET_PDEATHSIG = 1
 
@@ -37,7 +37,7 @@ def die_with(process: int) -> None:
 
 def _watch(parent: int) -> None:
     watch = ParentWatch(parent)
-    while watch.alive(LOOK_AROUND.milliseconds):
+    while watch.alive(LIVENESS_CHECK.milliseconds):
         pass
     os.kill(os.getpid(), signal.SIGKILL)
 

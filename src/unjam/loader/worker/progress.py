@@ -156,7 +156,7 @@ def as_plain(position: WorkerPosition) -> dict[str, Any]:
         raise CannotResumeError(f"the dataset could not give its state: {position.problem}")
     found: dict[str, Any] = {
         "yielded": position.yielded,
-        "told": position.state_at,
+        "state_at": position.state_at,
         "last": position.last,
         "ended": position.ended,
     }
@@ -176,7 +176,7 @@ def from_plain(plain: Mapping[str, Any]) -> WorkerPosition:
         start={name: random_state.from_text(text) for name, text in plain.get("start", {}).items()},
         dataset=_dumps(plain["dataset"]) if "dataset" in plain else b"",
         iterator=_dumps(plain["iterator"]) if "iterator" in plain else b"",
-        state_at=plain["told"],
+        state_at=plain["state_at"],
         yielded=plain["yielded"],
         last=plain["last"],
         ended=plain["ended"],

@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
-from unjam.deadlines import FOLLOW, GATHER, START_FRESH
+from unjam.deadlines import GATHER_FACTS, NEW_INTERPRETER, PROGRAM_CHECK
 from unjam.doctor.check.cleanup_process import CleanupProcess, remove_program
 from unjam.doctor.check.command.assemble import assemble
 from unjam.doctor.check.command.measuring_process import MeasuringProcess
@@ -92,7 +92,7 @@ class CapturedProgram:
         """Return the facts of one loader, and the handlers in its code that hide errors."""
         folder = self._new_folder()
         leader = self._start(GatherFacts(number, folder))
-        code = reap(leader, GATHER.seconds)
+        code = reap(leader, GATHER_FACTS.seconds)
         end_session(leader, folder)
         try:
             with open(f"{folder}/case", "rb") as file:
@@ -133,18 +133,18 @@ class CapturedProgram:
 
     def _has_started_fresh(self, leader: int, folder: str) -> bool:
         """Wait until a new interpreter has rebuilt the loader. Returns whether the loader could be sent to it."""
-        until = time.monotonic() + START_FRESH.seconds
+        until = time.monotonic() + NEW_INTERPRETER.seconds
         while not os.path.exists(f"{folder}/begun") and time.monotonic() < until:
             if not os.path.exists(f"/proc/{leader}") or is_zombie(leader):
                 break
-            pause(FOLLOW.seconds)
+            pause(PROGRAM_CHECK.seconds)
         return os.path.exists(f"{folder}/packed")
 
     def _start(self, request: GatherFacts | RunTrial | StartMeasuring) -> int:
         channel = self._channel(request)
         try:
             channel.send(request)
-            if not channel.poll(GATHER.seconds):
+            if not channel.poll(GATHER_FACTS.seconds):
                 raise CannotExamine("the program no longer responds")
             answer = pickle.loads(channel.recv_bytes())
         except (OSError, EOFError) as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from unjam.deadlines import WATCH_TRIAL
+from unjam.deadlines import TRIAL_CHECK
 from unjam.doctor.check.processes import end_session, session_processes, sweep_shared_memory
 from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
 from unjam.system.children import reap
@@ -54,7 +54,7 @@ class MeasuringProcess:
         until = time.monotonic() + allowed + GRACE
         try:
             while True:
-                code = reap(self._leader, WATCH_TRIAL.seconds / 2)
+                code = reap(self._leader, TRIAL_CHECK.seconds / 2)
                 for answer in self._answers():
                     if answer.pop("what") == "done":
                         return _measured(answer)

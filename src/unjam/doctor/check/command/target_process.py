@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 
-from unjam.deadlines import ASK_AGAIN, LET_GO
+from unjam.deadlines import DOCTOR_ALIVE, PROGRAM_CLEANUP
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram
 from unjam.doctor.check.processes import child_command, kill_session
 from unjam.doctor.check.target.observer import observed_environment
@@ -68,7 +68,7 @@ class TargetProcess(CapturedProgram):
 
     def wait(self, tick: Callable[[], None]) -> int:
         """Wait until the program reaches its first iter(). Returns how many loaders it has then."""
-        while not self._control.poll(ASK_AGAIN.seconds / 4):
+        while not self._control.poll(DOCTOR_ALIVE.seconds / 4):
             tick()
             code = reap(self.pid, 0)
             if code is not None and not self._control.poll(0):
@@ -80,7 +80,7 @@ class TargetProcess(CapturedProgram):
             answer = pickle.loads(self._control.recv_bytes())
         except (EOFError, OSError) as error:
             self.gone = True
-            code = reap(self.pid, LET_GO.seconds)
+            code = reap(self.pid, PROGRAM_CLEANUP.seconds)
             how = decode(code).signal or f"exit code {code}" if code is not None else "it closed its connection"
             raise CannotExamine(
                 f"the program ended ({how}) before it iterated a DataLoader\n{self.output()}{self._about_files()}"
@@ -106,7 +106,7 @@ class TargetProcess(CapturedProgram):
                 channel.send(Shutdown())
             channel.close()
         if not self.gone and self._reached_iter:  # before that it reads no requests
-            reap(self.pid, LET_GO.seconds)
+            reap(self.pid, PROGRAM_CLEANUP.seconds)
         kill_session(self.pid)
         self._remove_files()
-        reap(self._cleanup.dismiss(), LET_GO.seconds)
+        reap(self._cleanup.dismiss(), PROGRAM_CLEANUP.seconds)

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from unjam.deadlines import TAKE_STACK, WATCH_TRIAL
+from unjam.deadlines import STACK_DUMP, TRIAL_CHECK
 from unjam.doctor.check.inventory import descriptor_target
 from unjam.doctor.check.processes import (
     Usage,
@@ -76,7 +76,7 @@ def watch(leader: int, folder: str, timeouts: TrialTimeouts, reserve: int) -> Tr
     iteration = 0
     try:
         while True:
-            seen.code = reap(leader, WATCH_TRIAL.seconds)
+            seen.code = reap(leader, TRIAL_CHECK.seconds)
             now = time.monotonic()
             alive = session_processes(leader)
             seen.pids.update(one.pid for one in alive)
@@ -232,6 +232,6 @@ def _read_report(path: str) -> dict[str, Any] | None:
 
 
 def _wait_until(done: Any) -> None:
-    until = time.monotonic() + TAKE_STACK.seconds
+    until = time.monotonic() + STACK_DUMP.seconds
     while not done() and time.monotonic() < until:
         pause(0.02)

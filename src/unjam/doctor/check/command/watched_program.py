@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
-from unjam.deadlines import ASK_AGAIN, EXIT, FOLLOW, GATHER, LET_GO
+from unjam.deadlines import DOCTOR_ALIVE, GATHER_FACTS, PROGRAM_CHECK, PROGRAM_CLEANUP, PROGRAM_EXIT
 from unjam.doctor.check.cleanup_process import WATCH_VARIABLE
 from unjam.doctor.check.command.assemble_watched import assemble_watched
 from unjam.doctor.check.command.captured_program import CannotExamine, CapturedProgram, HidingHandlers
@@ -75,7 +75,7 @@ class WatchedProgram(CapturedProgram):
         super().__init__(may_be_real=may_be_real)
         if edits and self.files.isolation != VIEW:
             self._remove_files()
-            reap(self._cleanup.dismiss(), LET_GO.seconds)
+            reap(self._cleanup.dismiss(), PROGRAM_CLEANUP.seconds)
             reason = self.files.reason
             raise CannotExamine(f"an edit can only be tried where the program's file writes are isolated ({reason})")
         if stop_early:
@@ -138,7 +138,7 @@ class WatchedProgram(CapturedProgram):
     def first_loaders(self, seconds: float, tick: Callable[[], None]) -> list[WatchedProcess]:
         """Wait until each process of a program with `stop_early` has used its first loader; return what is known then."""
         until = time.monotonic() + seconds
-        while reap(self.pid, FOLLOW.seconds) is None and time.monotonic() < until:
+        while reap(self.pid, PROGRAM_CHECK.seconds) is None and time.monotonic() < until:
             tick()
         return assemble_watched(self.folder)
 
@@ -152,7 +152,7 @@ class WatchedProgram(CapturedProgram):
         while True:
             tick()
             self._take_twins()
-            code = reap(self.pid, FOLLOW.seconds)
+            code = reap(self.pid, PROGRAM_CHECK.seconds)
             now = time.monotonic()
             if code is not None or self._has_reached_end():
                 return "ended", code, None
@@ -211,7 +211,7 @@ class WatchedProgram(CapturedProgram):
                     connection.close()
                     continue
                 channel = Connection(connection.detach())
-                if channel.poll(GATHER.seconds):
+                if channel.poll(GATHER_FACTS.seconds):
                     known = pickle.loads(channel.recv_bytes())
                     assert isinstance(known, TwinReady)
                     self._cleanup.record_session(known.pid)
@@ -220,7 +220,7 @@ class WatchedProgram(CapturedProgram):
 
     def _await_twins(self) -> None:
         """Accept the twins that were forked and have not connected yet."""
-        until = time.monotonic() + ASK_AGAIN.seconds
+        until = time.monotonic() + DOCTOR_ALIVE.seconds
         while time.monotonic() < until:
             self._take_twins()
             begun = [
@@ -228,7 +228,7 @@ class WatchedProgram(CapturedProgram):
             ]
             if len(self._known) >= len(begun):
                 break
-            pause(FOLLOW.seconds)
+            pause(PROGRAM_CHECK.seconds)
 
     def _close_pipes_of_twins(self) -> None:
         """Close the copies of the program's pipes that twins hold: the program may be waiting for them."""
@@ -272,9 +272,9 @@ class WatchedProgram(CapturedProgram):
             return
         _create(f"{self.folder}/{MAY_END}")
         self._dismiss_twins()
-        if reap(self.pid, EXIT.seconds) is None:
+        if reap(self.pid, PROGRAM_EXIT.seconds) is None:
             watched.scene = self._scene()
-            if watched.scene is not None and reap(self.pid, ASK_AGAIN.seconds) is None:
+            if watched.scene is not None and reap(self.pid, DOCTOR_ALIVE.seconds) is None:
                 watched.outcome = "frozen"
 
     # -- replay ------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class WatchedProgram(CapturedProgram):
                 twin.send(Shutdown())
             twin.close()
         for known in self._known:
-            if reap(known.pid, LET_GO.seconds) is None:
+            if reap(known.pid, PROGRAM_CLEANUP.seconds) is None:
                 kill_session(known.pid)
         self._twins, self._known = [], []
 
@@ -312,7 +312,7 @@ class WatchedProgram(CapturedProgram):
         kill_session(self.pid)
         self._listener.close()
         self._remove_files()
-        reap(self._cleanup.dismiss(), LET_GO.seconds)
+        reap(self._cleanup.dismiss(), PROGRAM_CLEANUP.seconds)
 
 
 def _create(path: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from unjam.deadlines import HOLD_END, WATCH_TRIAL
+from unjam.deadlines import PROGRAM_HELD, TRIAL_CHECK
 from unjam.doctor.check.cleanup_process import WATCH_VARIABLE
 from unjam.doctor.check.processes import pause
 from unjam.doctor.check.trial.event_log import EventLog, exception_fields, worker_number
@@ -126,9 +126,9 @@ class Observer:
         with contextlib.suppress(OSError), own_folder(self.folder) as at:
             with open(f"{at}/{WAITS_AT_END}", "w", encoding="ascii") as file:
                 file.write(str(os.getpid()))
-            until = time.monotonic() + HOLD_END.seconds
+            until = time.monotonic() + PROGRAM_HELD.seconds
             while time.monotonic() < until and not os.path.exists(f"{at}/{MAY_END}"):
-                pause(WATCH_TRIAL.seconds)
+                pause(TRIAL_CHECK.seconds)
 
     def _is_leader(self) -> bool:
         """Whether this is the program's first process, which waits for the others, such as ranks."""

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from unjam.deadlines import ASK_AGAIN, OBEY_KILL
+from unjam.deadlines import DOCTOR_ALIVE, SIGKILL_GRACE
 from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.processes import child_command
 from unjam.doctor.check.target import gather as facts
@@ -198,7 +198,7 @@ class Twin:
             os.close(write)
             with open(read, "rb") as pipe:
                 child = int(pipe.read() or b"0")
-            reap(pid, OBEY_KILL.seconds)  # it exits at once
+            reap(pid, SIGKILL_GRACE.seconds)  # it exits at once
             self._channel.send(SandboxStarted(child) if child else SandboxNotStarted("its process could not be forked"))
             return
         os.close(read)
@@ -263,7 +263,7 @@ def is_doctors(file: str) -> bool:
 def requests(control: Connection) -> Iterator[Any]:
     """The doctor's requests, until it sends `Shutdown` or is gone."""
     while True:
-        if not control.poll(ASK_AGAIN.seconds):
+        if not control.poll(DOCTOR_ALIVE.seconds):
             continue
         try:
             wanted = pickle.loads(control.recv_bytes())

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from unjam.deadlines import GATHER
+from unjam.deadlines import GATHER_FACTS
 from unjam.doctor.check.cleanup_process import record_session
 from unjam.doctor.check.resource_usage import resident_memory
 from unjam.doctor.check.target.observer import Observer, length_of
@@ -54,7 +54,7 @@ def fork_twin(observer: Observer, loader: Any, made: Place | None, frame: FrameT
         if pid == 0:
             observer.stop()
             _become_twin(folder, name, captured, parent, number)
-        reap(pid, GATHER.seconds)
+        reap(pid, GATHER_FACTS.seconds)
         if signal.SIGCHLD not in masked:
             signal.sigtimedwait({signal.SIGCHLD}, 0)
     finally:

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import Counter
 
-from unjam.deadlines import LOOK_AT_LINES
+from unjam.deadlines import LINE_CHECK
 from unjam.doctor.facts.trial import Place
 from unjam.system.file_owner import is_users
 
@@ -39,7 +39,7 @@ class LineSampler:
 
     def _sample(self) -> None:
         count = 0
-        while not self._over.wait(LOOK_AT_LINES.seconds):
+        while not self._over.wait(LINE_CHECK.seconds):
             count += 1
             if count % WRITE_EVERY == 0:
                 self._write()

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from unjam.deadlines import ASK_AGAIN
+from unjam.deadlines import DOCTOR_ALIVE
 from unjam.doctor.check.trial import sandbox
 from unjam.doctor.check.trial.changes import reopen_privately
 from unjam.doctor.check.trial.event_log import exception_fields
@@ -48,7 +48,7 @@ def serve(loader: Any, folder: str) -> None:
     text = b""
     while True:
         while b"\n" not in text:
-            if poller.poll(ASK_AGAIN.milliseconds):
+            if poller.poll(DOCTOR_ALIVE.milliseconds):
                 text += os.read(orders, 65536)
         line, _, text = text.partition(b"\n")
         order = json.loads(line)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from unjam.deadlines import SETTLE
+from unjam.deadlines import PREFETCH_DONE
 from unjam.doctor.check import resource_usage
 from unjam.doctor.check.cleanup_process import record_session
 from unjam.doctor.check.inventory import Inventory, contents, open_files, sizes, walk
@@ -269,7 +269,7 @@ def _try_to_send(part: object) -> None:
 
 def _wait_until_idle(folder: str) -> None:
     """Act like a slow consumer: wait until the workers have filled the prefetch queue."""
-    until, last, quiet = time.monotonic() + SETTLE.seconds, -1, 0
+    until, last, quiet = time.monotonic() + PREFETCH_DONE.seconds, -1, 0
     while time.monotonic() < until and quiet < 20:
         now = progress(folder)
         quiet = quiet + 1 if now == last else 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from unjam.deadlines import WATCH_TRIAL
+from unjam.deadlines import TRIAL_CHECK
 from unjam.doctor.check.inventory import Inventory, walk
 from unjam.doctor.check.processes import pause
 from unjam.doctor.check.randomness import Randomness
@@ -242,7 +242,7 @@ def _has_changed(batch: Any, before: str) -> bool:
     """Whether a batch has changed. While a queue moves it into shared memory it may seem so for a moment."""
     if digest(batch)[0] == before:
         return False
-    pause(WATCH_TRIAL.seconds)
+    pause(TRIAL_CHECK.seconds)
     return digest(batch)[0] != before
 
 
