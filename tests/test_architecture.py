@@ -76,7 +76,7 @@ FLOORS = {
     "cli": 16,
     "__main__": 17,
 }
-PURE = {"__future__", "dataclasses", "enum", "typing", "collections", "math", "unjam"}
+PURE = {"__future__", "dataclasses", "enum", "typing", "typing_extensions", "collections", "math", "unjam"}
 
 
 def dotted(path: Path) -> str:
