@@ -99,7 +99,7 @@ def test_mistyped_options_suggest_the_right_name(options, meant):
 
 @pytest.mark.parametrize("number", [None, 2.0, float("nan"), [2]])
 def test_invalid_num_workers_is_rejected(number):
-    with pytest.raises(TypeError, match="num_workers is a number"):
+    with pytest.raises(TypeError, match="num_workers should be a number"):
         unjam.DataLoader([1, 2, 3], num_workers=number)
 
 

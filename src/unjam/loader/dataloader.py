@@ -43,14 +43,14 @@ _TORCHS_OPTIONS = tuple(inspect.signature(torch.utils.data.DataLoader.__init__).
 class DataLoader(torch.utils.data.DataLoader[T_co]):
     """`torch.utils.data.DataLoader` with another iterator: the same arguments, the same batches.
 
-    Workers come from a fork server unless `multiprocessing_context` says otherwise. Batches travel
-    in recycled shared memory. These options are unjam's own:
+    Workers are started by a fork server unless `multiprocessing_context` is given. Batches are passed
+    in reused shared memory. unjam adds these options:
 
-    num_workers: as torch's, or "auto": as many workers and as deep a prefetch queue as the training
-        needs and the machine allows, measured and adjusted while it runs. Random numbers then belong
-        to the batch, so the batches do not depend on the number of workers. For an iterable the number
-        changes only between epochs, and stays 1 unless its code calls `get_worker_info()`.
-        `statistics().auto` shows what was chosen and why.
+    num_workers: as in torch, or "auto": as many workers and prefetched batches as the training needs
+        and the machine allows, measured and adjusted during the training. Random numbers then depend on
+        the batch, so batches do not depend on the number of workers. For an iterable, the number changes
+        only between epochs, and stays 1 unless its code calls `get_worker_info()`.
+        `statistics().auto` shows the chosen numbers and the reasons.
     """
 
     def __init__(

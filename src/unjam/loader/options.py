@@ -85,81 +85,82 @@ class LoaderOptions:
     on_error: OnError = _option(
         "raise",
         str,
-        'what becomes of a sample that fails: "raise" (default); "skip" (the batch is smaller); "replace" (another sample of the '
-        'batch, or a recent one, takes its place); "retry" (`retries` times, with pauses that double, then raise); or a function '
-        "that gets a `SampleError` and returns one of these words, called in this process.",
-        "What becomes of a sample that fails: raise, skip, replace or retry.",
+        'what to do when a sample fails: "raise" (default); "skip" (the batch gets smaller); "replace" (by another sample of the '
+        'batch, or a recent one); "retry" (up to `retries` times, with pauses that double, then raise); or a function that gets a '
+        "`SampleError` and returns one of these words. It is called in the training process.",
+        "What to do when a sample fails: raise, skip, replace or retry.",
     )
-    retries: int = _option(3, int, 'how often a sample is tried again, by "retry" or by a function that says so.')
+    retries: int = _option(3, int, 'how often a failed sample is retried, if `on_error` is "retry" or returns it.')
     max_errors: float | None = _option(
         None,
         _count_or_fraction,
-        "how many samples may be skipped or replaced in an epoch, as a number or (a float) as a fraction of it.",
+        "how many samples may be skipped or replaced per epoch: a count, or, as a float, a fraction of the epoch.",
     )
     error_log: str | os.PathLike[str] | None = _option(
         None,
         os.path.abspath,
-        "a file that gets one line of JSON for each failure; `unjam errors FILE` shows it.",
+        "a file to which each failure is appended as one line of JSON; `unjam errors FILE` shows it.",
     )
     sample_timeout: float | None = _option(
         None,
         float,
-        "seconds that one sample may take; past that its worker is stopped and replaced, and `on_error` decides. It needs "
-        "workers: nothing can stop a sample in this process.",
+        "how many seconds one sample may take. After that, its worker is stopped and replaced, and `on_error` decides about the "
+        "sample. It needs workers: a sample that is loaded in the training process cannot be stopped.",
+        "How many seconds one sample may take.",
     )
     warn_after: float | None = _option(
         30.0,
         float,
-        "seconds without a batch after which the log explains who is on what, and where; None for never.",
+        "seconds without a batch after which the log explains what each worker is doing, and where; None: never.",
     )
     on_worker_death: OnWorkerDeath = _option(
         "restart",
         str,
-        '"restart" (a new worker makes the lost batches again) or "raise".',
-        "restart (a new worker makes the lost batches again) or raise.",
+        '"restart" (default: a new worker makes the lost batches again) or "raise".',
+        "What to do when a worker dies: restart (a new worker makes the lost batches again) or raise.",
     )
-    max_restarts: int = _option(1000, int, "how many workers may be replaced in an epoch.")
+    max_restarts: int = _option(1000, int, "how many workers may be replaced per epoch.")
     worker_threads: int | None = _option(
-        1, int, "compute threads in each worker, for torch, BLAS, OpenMP and OpenCV; None leaves them alone."
+        1, int, "compute threads per worker, for torch, BLAS, OpenMP and OpenCV; None: leave their settings unchanged."
     )
     memory_budget: int | None = _option(
         None,
         int,
-        "the most bytes of batches between sampler and consumer; by default a quarter of what is free. It can lower how far "
-        "workers run ahead, never which worker makes which batch.",
+        "the maximum size of all prefetched batches in bytes; by default a quarter of the available memory. It can reduce how many "
+        "batches are prefetched, but never changes which worker makes which batch.",
     )
     rng: Rng = _option(
         "worker",
         str,
-        'what random numbers belong to: "worker" (default, torch\'s to the byte) or "sample": before each sample the generators of '
-        "Python, numpy and torch are seeded from the seed, the epoch and the index, so that the samples do not depend on the number "
-        "of workers.",
-        "What random numbers belong to: worker (as torch) or sample (the same with any number of workers).",
+        'what random numbers depend on: "worker" (default; exactly as in torch) or "sample": before each sample, the generators of '
+        "Python, numpy and torch are seeded with the seed, the epoch and the index, so samples do not depend on the number of "
+        "workers.",
+        "What random numbers depend on: worker (as in torch) or sample (the same with any number of workers).",
     )
     snapshot_every_n_steps: int = _option(
         1,
         int,
-        "how often a dataset with `state_dict()` is asked for its state: at every n-th batch of a worker. A resumed run reads the "
+        "how often the state of a dataset with `state_dict()` is saved: at every n-th batch of a worker. A resumed run reads the "
         "samples since then again.",
     )
     device: torch.device | str | int | None = _option(
         None,
         str,
-        'an accelerator (`"cuda"`, `"cuda:1"`, `"xpu"`, a `torch.device`) that the batches are sent to, ahead of the training and '
-        'straight from the workers\' memory. None or `"cpu"`: they stay here.',
-        "An accelerator that the batches are sent to, ahead of the training: cuda, cuda:1.",
+        'an accelerator (`"cuda"`, `"cuda:1"`, `"xpu"`, a `torch.device`) to which batches are copied before the training asks for '
+        'them, directly from the workers\' memory. None or `"cpu"`: batches stay in main memory.',
+        "An accelerator to which batches are copied before the training asks for them: cuda, cuda:1.",
     )
     on_device: Callable[[Any], Any] | None = _option(
         None,
         None,
-        "a function that gets each batch on the device and returns what the training gets, on the stream of the copies: casts, "
-        "normalisation, mixing of samples. It needs `device`.",
+        "a function that is applied to each batch on the device, in the stream of the copies: casts, normalisation, mixing of "
+        "samples. The training gets its result. It needs `device`.",
     )
     pool: PoolSpec | str | None = _option(None, str, OPTION_TEXT, COMMAND_TEXT)
     profile: bool = _option(
         False,  # noqa: FBT003 - the default
         _yes_or_no,
-        "find out which transform and which line the time goes to; `statistics().profile` tells.",
+        "measure which transforms and which lines take the time; `statistics().profile` has the result.",
     )
 
     def __post_init__(self) -> None:
@@ -197,7 +198,7 @@ class LoaderOptions:
             raise TypeError(f"profile should be True or False, but got profile={self.profile!r}")
 
     def check_folder(self) -> None:
-        """Raise FileNotFoundError if the error log's folder is not there. Once: the program may change its directory later."""
+        """Raise FileNotFoundError if the error log's folder does not exist. Only at first: the program may change directory later."""
         if self.error_log is not None:
             folder = os.path.dirname(os.path.abspath(os.fspath(self.error_log)))
             if not os.path.isdir(folder):
@@ -219,13 +220,13 @@ class LoaderOptions:
 
     @staticmethod
     def check_workers(number: Any) -> None:
-        """Raise if a number of workers is none; torch's own error would not say which option it is about."""
+        """Raise if this is not a number of workers; torch's own error would not name the option."""
         if isinstance(number, str) and number != "auto":
             raise ValueError(
-                f'num_workers is a number or "auto", not {number!r}{_suggestion(number.lower(), ["auto"])}'
+                f'num_workers should be a number or "auto", but got {number!r}{_suggestion(number.lower(), ["auto"])}'
             )
         if not isinstance(number, str) and not hasattr(type(number), "__index__"):
-            raise TypeError(f'num_workers is a number or "auto", not {number!r}')
+            raise TypeError(f'num_workers should be a number or "auto", but got {number!r}')
 
     @classmethod
     def of(cls, loader: Any) -> LoaderOptions:
@@ -248,7 +249,7 @@ class LoaderOptions:
 
     @property
     def accelerator(self) -> torch.device | None:
-        """The accelerator that `device` means; None for none or the CPU. It is not touched."""
+        """The accelerator that `device` means; None for none or the CPU. Nothing is run on it."""
         if self.device is None:
             return None
         import torch  # noqa: PLC0415 - commands that load nothing need not wait for it
@@ -258,7 +259,7 @@ class LoaderOptions:
         try:
             found = torch.device("cuda", self.device) if isinstance(self.device, int) else torch.device(self.device)
         except RuntimeError as error:
-            raise ValueError(f"device={self.device!r} is no device that torch knows") from error
+            raise ValueError(f"torch does not know device={self.device!r}") from error
         return None if found.type == "cpu" else found
 
     @property

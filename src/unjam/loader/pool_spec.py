@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 OPTION_TEXT = (
-    'where the workers run: "processes" (default), on this machine; "ray", on the nodes of a Ray cluster; "ray:64", 64 of '
-    "them there, whatever `num_workers` says; or an `unjam.RayPool`, which says which cluster, how many workers and what "
-    "each of them needs."
+    'where the workers run: "processes" (default), on this machine; "ray", on the nodes of a Ray cluster; "ray:64", 64 workers '
+    "on the cluster, whatever `num_workers` is; or an `unjam.RayPool`, which specifies the cluster, the number of workers and "
+    "the resources of each."
 )
 COMMAND_TEXT = (
-    "Where the workers run: processes (on this machine), ray (on a Ray cluster) or ray:64 (64 of them there)."
+    "Where the workers run: processes (on this machine), ray (on a Ray cluster) or ray:64 (64 workers on the cluster)."
 )
 
 
@@ -49,7 +49,7 @@ class RayPool(PoolSpec):
 
     workers: how many run on the cluster, in addition to `num_workers` on this machine. None: all of
         `num_workers` run on the cluster.
-    local_workers: False: none run on this machine, whatever `num_workers` says.
+    local_workers: False: none run on this machine, whatever `num_workers` is.
     address: of the cluster, as `ray.init` takes it. None: the cluster that this program already uses, or
         the one that `RAY_ADDRESS` names, or else one on this machine.
     cpus: processors of its node that each worker takes.
