@@ -221,7 +221,7 @@ def test_a_killed_actor_loses_nothing():
         if number == 10:
             kill_an_actor(random.Random(1))
     assert indices(got) == list(range(200))
-    assert "is gone with its node" in loader.incidents[0].what
+    assert "was lost with its node" in loader.incidents[0].what
 
 
 def kill_an_actor(dice):

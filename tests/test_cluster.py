@@ -228,7 +228,7 @@ def test_a_dead_node_loses_nothing(cluster, kind, tmp_path):
     assert sorted(indices(got)) == list(range(200))
     if kind == "map":
         assert indices(got) == list(range(200))
-    assert "is gone with its node" in loader.incidents[0].what
+    assert "was lost with its node" in loader.incidents[0].what
 
 
 def test_workers_move_to_a_new_node(cluster, tmp_path, monkeypatch):

@@ -103,8 +103,8 @@ def test_a_fault_that_always_happens_is_an_error(phase, way, method):
     assert NAMES[way] in text
     assert {
         "loading": "loading the dataset",
-        "init": "in worker_init_fn",
-        "getitem": "on sample 5 (batch 1, worker 1)",
+        "init": "running worker_init_fn",
+        "getitem": "while loading sample 5 (batch 1, worker 1)",
         "collate": "collating samples 4, 5, 6, 7 (batch 1, worker 1)",
         "pickle": "packing samples 4, 5, 6, 7 (batch 1, worker 1)",
         "send": "sending samples 4, 5, 6, 7 (batch 1, worker 1)",
@@ -155,7 +155,7 @@ def test_the_killing_sample_is_identified_with_getitems():
 
 def test_on_worker_death_raise(tmp_path):
     made = make(Faults("getitem", "sigkill", str(tmp_path / "marker")), on_worker_death="raise")
-    with pytest.raises(WorkerDiedError, match=r"on sample 5 .*on_worker_death is 'raise'"):
+    with pytest.raises(WorkerDiedError, match=r"while loading sample 5 .*on_worker_death is 'raise'"):
         list(made)
     expect(list(made))
 
@@ -226,7 +226,7 @@ def test_a_sample_of_an_iterable_that_always_kills_ends_the_epoch(tmp_path):
                     os._exit(0)
                 yield number
 
-    with pytest.raises(WorkerDiedError, match=r"on sample 3 of its iterable .*died twice on the same batch") as caught:
+    with pytest.raises(WorkerDiedError, match=r"while loading sample 3 of its iterable .*died twice on the same batch") as caught:
         list(DataLoader(Dies(99, goes_on=False), batch_size=2, num_workers=2, on_error="skip"))
     assert "help: " in str(caught.value)
 
@@ -313,13 +313,13 @@ def test_a_permanently_suspended_worker_is_replaced():
 
 def test_silence_is_explained(caplog, tmp_path):
     made = make(Faults("getitem", "hang", at=1), warn_after=0.3, timeout=5)
-    with pytest.raises(RuntimeError, match=r"timed out after 5 seconds: for .* on sample 1 ") as caught:
+    with pytest.raises(RuntimeError, match=r"timed out after 5 seconds: for .* loading sample 1 ") as caught:
         list(made)
     assert "in wait" in str(caught.value)
     said = [record.getMessage() for record in caplog.records if "no progress" in record.getMessage()]
     assert 2 <= len(said) <= 5, "after 0.3, 0.6, 1.2 and 2.4 s"
     # on a slow machine the first ones are about the worker's start
-    assert "on sample 1 (batch 0, worker 0)" in said[-1]
+    assert "loading sample 1 (batch 0, worker 0)" in said[-1]
     assert "it waits for a lock" in said[-1]
     assert "faulty.py" in said[-1]
 
@@ -327,7 +327,7 @@ def test_silence_is_explained(caplog, tmp_path):
 @pytest.mark.parametrize("phase", ["loading", "init"])
 def test_silence_before_the_first_sample_is_explained(phase, caplog):
     made = make(Faults(phase, "hang"), warn_after=0.3, timeout=4)
-    with pytest.raises(RuntimeError, match={"loading": "loading the dataset", "init": "in worker_init_fn"}[phase]):
+    with pytest.raises(RuntimeError, match={"loading": "loading the dataset", "init": "running worker_init_fn"}[phase]):
         list(made)
     assert any("faulty.py" in record.getMessage() for record in caplog.records)
 

@@ -264,7 +264,7 @@ def test_the_stack_of_a_fatal_signal_is_kept():
     iterator = iter(unjam.DataLoader(Crashes(), num_workers=1))
     handle = iterator._pool._handles[0]
     with pytest.raises(
-        RuntimeError, match=r"Segmentation fault \(SIGSEGV\), on sample 0 \(batch 0, worker 0\)"
+        RuntimeError, match=r"Segmentation fault \(SIGSEGV\) while loading sample 0 \(batch 0, worker 0\)"
     ) as caught:
         next(iterator)
     assert "in __getitem__" in str(caught.value)

@@ -27,7 +27,7 @@ _STAGE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class CurrentSample:
-    """The sample that a worker is or was on, as far as known. `index` is None for an iterable."""
+    """The sample that a worker is or was loading, as far as known. `index` is None for an iterable."""
 
     index: Any
     batch: int | None
@@ -57,15 +57,15 @@ def doing(heartbeat: Heartbeat, about: CurrentSample, worker: int) -> str:
     return {
         Stage.STARTING: f"starting {me}",
         Stage.LOADING: f"loading the dataset {me}",
-        Stage.INIT: f"in worker_init_fn or the dataset's __iter__ {me}",
+        Stage.INIT: f"running worker_init_fn or the dataset's __iter__ {me}",
         Stage.IDLE: f"waiting for work {me}",
-        Stage.GETITEM: f"on {about.words(worker)}",
+        Stage.GETITEM: f"loading {about.words(worker)}",
         Stage.COLLATE: f"collating {about.words(worker)}",
         Stage.PICKLE: f"packing {about.words(worker)}",
         Stage.SEND: f"sending {about.words(worker)}",
-        Stage.LEAVING: f"leaving {me}",
+        Stage.LEAVING: f"exiting {me}",
         Stage.ASKING: f"waiting for on_error to decide about {about.words(worker)}",
-        Stage.RETRYING: f"pausing before another try at {about.words(worker)}",
+        Stage.RETRYING: f"waiting to retry {about.words(worker)}",
     }[heartbeat.stage]
 
 
@@ -75,9 +75,9 @@ def story(last_exit: WorkerExit, about: CurrentSample, *, decision: str, dataset
     heartbeat = last_exit.heartbeat
     killed_for = f"killed for memory ({last_exit.memory})" if last_exit.memory else end.words
     if last_exit.node_lost:
-        killed_for = f"is gone with its node: {last_exit.node_lost}"
+        killed_for = f"was lost with its node ({last_exit.node_lost})"
     at = f" on node {last_exit.node}" if last_exit.node else ""
-    what = f"DataLoader worker (pid {last_exit.pid}{at}) {killed_for}, {doing(heartbeat, about, last_exit.worker)}"
+    what = f"DataLoader worker (pid {last_exit.pid}{at}) {killed_for} while {doing(heartbeat, about, last_exit.worker)}"
     return Incident(
         kind="death",
         what=what,
@@ -101,7 +101,7 @@ def story(last_exit: WorkerExit, about: CurrentSample, *, decision: str, dataset
 def stillness(
     pool: Pool, worker: int, request: BatchRequest | None, *, iterable: bool, kind: str, dataset: str
 ) -> Incident:
-    """Return the incident for a living worker that gives no batch, with its stack."""
+    """Return the incident for a live worker that sends no batch, with its stack."""
     heartbeat, pid = pool.heartbeat(worker), pool.pid(worker)
     if heartbeat is None or pid is None:
         return Incident(kind=kind, what=f"worker {worker} is being replaced", worker=worker, dataset=dataset)
@@ -123,7 +123,7 @@ def stillness(
         seconds=round(seconds, 3),
         stack=stack,
         waits_for=seen.words,
-        note="" if stack else "its stack could not be taken",
+        note="" if stack else "its stack could not be read",
         dataset=dataset,
     )
 
