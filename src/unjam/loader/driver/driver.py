@@ -38,11 +38,10 @@ from unjam.loader.pool.batch_result import BatchReport
 from unjam.loader.pool.protocol import Pool, PoolEvent, Question
 from unjam.loader.worker.messages import BatchRequest
 
-# The consumer may hold this many batches in recycled memory; we copy later ones to ordinary memory.
+# The consumer may hold this many batches in slots; we copy later ones to ordinary memory.
 MOST_HELD = 4
-LATE = (
-    0.05  # seconds; after the user's `timeout` we look once more: a batch that arrives while a copy starts is not late
-)
+# Seconds after the user's `timeout` until we look once more: a batch that arrives while a copy starts is not late.
+LATE = 0.05
 # in place of a batch whose samples were all skipped
 _NO_BATCH = object()
 

@@ -32,7 +32,7 @@ from unjam.deadlines import FINISH_SAMPLE, SIGKILL_GRACE, SIGTERM_GRACE
 from unjam.errors import CannotStartError
 from unjam.loader.engine.actions import Reason
 from unjam.loader.pool.exit_status import OomKillCounter, death_of, exit_of, wait_for_exits
-from unjam.loader.pool.launcher import Launcher
+from unjam.loader.pool.launcher import Launcher, ServedProcess
 from unjam.loader.pool.open_pools import open_pools
 from unjam.loader.pool.protocol import Pool, PoolEvent, WorkerExit
 from unjam.loader.pool.worker_handle import (
@@ -147,7 +147,9 @@ class ProcessPool(Pool):
         if self._killed:
             seconds = min(seconds, SIGKILL_GRACE.seconds)
         # Reading `exitcode` empties the pipe that we poll here, so poll would miss these.
-        gone = [handle for handle in self._handles.values() if getattr(handle.process, "has_ended", False)]
+        gone = [
+            one for one in self._handles.values() if isinstance(one.process, ServedProcess) and one.process.has_ended
+        ]
         if gone:
             seconds = 0
         for fd, _ in self._poller.poll(0 if self.arrivals else max(0, int(seconds * 1000))):
@@ -382,5 +384,5 @@ class ProcessPool(Pool):
     def _release(self, handle: WorkerHandle) -> None:
         handle.channel.close()
         handle.process.join(0)
-        if hasattr(handle.process, "forget"):
+        if isinstance(handle.process, ServedProcess):
             handle.process.forget()

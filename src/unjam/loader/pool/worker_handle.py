@@ -8,6 +8,7 @@ import select
 import sys
 import time
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from unjam.deadlines import PROFILE_STACK, STACK_DUMP, Deadline
@@ -120,7 +121,7 @@ def sentinel_of(process: Any) -> OwnedFd | int:
     Grandchildren inherit the write end of multiprocessing's own sentinel, a pipe, and keep it open.
     A pidfd reports the process itself.
     """
-    if hasattr(process, "_popen") and hasattr(os, "pidfd_open"):
+    if isinstance(process, BaseProcess) and process.pid is not None and hasattr(os, "pidfd_open"):
         return OwnedFd(os.pidfd_open(process.pid))
     sentinel: int = process.sentinel
     return sentinel
