@@ -24,6 +24,7 @@ def tree_of(path: Path) -> ast.Module:
 
 # lower number: lower floor; imports go to a lower floor or stay within one folder
 FLOORS = {
+    "units": -1,
     "deadlines": 0,
     "errors": 0,
     "statistics": 0,

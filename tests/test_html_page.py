@@ -239,7 +239,7 @@ def click_through(text, folder, *options):
 def test_the_page_works_in_a_browser(tmp_path, size):
     said = click_through(run_page(evil=EVIL), tmp_path, f"--window-size={size}")
     whole, zoomed, moved = said["whole"], said["zoomed"], said["moved"]
-    assert "fetch 15.0 ms, collate 2.00 ms, pack 1.00 ms" in said["hover"]
+    assert "fetch 15 ms, collate 2 ms, pack 1 ms" in said["hover"]
     assert "32 samples" in said["hover"]
     assert zoomed[1] - zoomed[0] == pytest.approx((whole[1] - whole[0]) / 2)
     assert moved[0] > zoomed[0]

@@ -22,6 +22,7 @@ from unjam import __version__
 from unjam.system.masking import masked
 from unjam.system.printable import printable, printable_line
 from unjam.system.private_files import write_report
+from unjam.units import duration
 
 if TYPE_CHECKING:
     from unjam.doctor.report.diagnosis import Diagnosis
@@ -398,7 +399,7 @@ def _choose(found: list[Family]) -> Family:
         main = family.mains[0]
         said.print(
             f"{number}. pid {main.pid}  {len(family.mains)} main, {len(family.workers)} workers, without CPU for "
-            f"{family.rested:.0f} s  {main.line}",
+            f"{duration(family.rested)}  {main.line}",
             soft_wrap=True,
         )
     if sys.stdin.isatty():

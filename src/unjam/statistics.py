@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from unjam.units import duration
+
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
@@ -97,7 +99,7 @@ class Profile:
         if self.transforms:
             rows.append("  transforms, by their own time:")
             rows += [
-                f"    {one.own / whole if whole else 0:>4.0%} {_seconds(one.own / one.count):>9} each  {one.name:<24} {one.path}"
+                f"    {one.own / whole if whole else 0:>4.0%} {duration(one.own / one.count):>9} each  {one.name:<24} {one.path}"
                 for one in self.transforms[:10]
             ]
         if self.lines:
@@ -171,7 +173,7 @@ class Copies:
         rate = self.bytes / self.seconds / 1e9 if self.seconds else 0.0
         return (
             f"  device: {self.batches:,} batches, {self.bytes / 1e9:.2f} GB at {rate:.1f} GB/s, {self.direct:.0%} without a copy on "
-            f"the host; {self.ready:,} were there when asked for, the training waited {_seconds(self.waited)}"
+            f"the host; {self.ready:,} were there when asked for, the training waited {duration(self.waited)}"
         )
 
 
@@ -257,19 +259,19 @@ class Statistics:
         for name, times in rows.items():
             if times.count:
                 lines.append(
-                    f"  {name:<8} {_seconds(times.p50):>9} {_seconds(times.p95):>9} {_seconds(times.p99):>9}"
-                    f" {_seconds(times.longest):>9}"
+                    f"  {name:<8} {duration(times.p50):>9} {duration(times.p95):>9} {duration(times.p99):>9}"
+                    f" {duration(times.longest):>9}"
                     f"   {times.slowest}".rstrip()
                 )
         lines.append(
-            f"  waited {_seconds(self.waited.total)} in all; recycled memory {_bytes(self.arena_bytes)}, "
+            f"  waited {duration(self.waited.total)} in all; recycled memory {_bytes(self.arena_bytes)}, "
             f"{_bytes(self.arena_held)} of it under batches in use"
         )
         if self.stalls.batches:
-            named = ", ".join(f"{one.index} ({_seconds(one.seconds)})" for one in self.slowest[:3])
+            named = ", ".join(f"{one.index} ({duration(one.seconds)})" for one in self.slowest[:3])
             lines.append(
-                f"  {self.stalls.batches} batches waited {_seconds(self.stalls.seconds)} in all for a sample over "
-                f"{_seconds(self.stalls.slow)}; the slowest: {named}"
+                f"  {self.stalls.batches} batches waited {duration(self.stalls.seconds)} in all for a sample over "
+                f"{duration(self.stalls.slow)}; the slowest: {named}"
             )
         if self.incidents:
             lines.append(
@@ -278,7 +280,7 @@ class Statistics:
         for name, one in self.nodes.items():
             lines.append(
                 f"  node {name}: {one.workers} workers, {one.batches:,} batches, {_bytes(one.bytes)} over the network, "
-                f"{_seconds(one.seconds)} of work"
+                f"{duration(one.seconds)} of work"
             )
         if self.does_not_pay:
             lines.append(f"  workers on the cluster do not pay: {self.does_not_pay}")
@@ -286,13 +288,6 @@ class Statistics:
         if self.rebuilt:
             lines.append(f"  each worker rebuilds the dataset for itself: {self.rebuilt}")
         return "\n".join(lines)
-
-
-def _seconds(value: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value * 1e9:.0f} ns"
 
 
 def _bytes(value: int) -> str:

@@ -12,6 +12,7 @@ from unjam.loader.failures.error_log import incidents
 from unjam.loader.failures.incident import Incident
 from unjam.loader.worker.sample_random import replay_sample
 from unjam.system.file_owner import is_ours
+from unjam.units import duration
 
 
 class CannotReplay(Exception):
@@ -61,7 +62,7 @@ def replay(incident: Incident, dataset: Any, say: Callable[[str], None], *, debu
 
             pdb.post_mortem(error.__traceback__)
         return True
-    say(f"it loads now, in {time.monotonic() - begun:.3f} s: {_described(sample)}")
+    say(f"it loads now, in {duration(time.monotonic() - begun)}: {_described(sample)}")
     return False
 
 

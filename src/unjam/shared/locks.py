@@ -39,6 +39,7 @@ from unjam.system.leftovers import prefix, sweep
 from unjam.system.printable import printable_line
 from unjam.system.private_files import open_own
 from unjam.system.proc_files import is_number, read_text, stat_fields
+from unjam.units import duration
 
 # struct flock on 64-bit Linux (type, whence, start, length, process); the command F_OFD_SETLK
 _FLOCK, _OFD_SETLK = "hhqqi4x", 37
@@ -174,7 +175,7 @@ class InterprocessLock:
         with contextlib.suppress(ValueError):
             held = max(0.0, time.time() - float(since))
             command = read_text(f"/proc/{pid}/comm").strip() or "unknown"
-            return printable_line(f"process {pid} ({command}), for {held:.1f} s, taken at {line.strip()}")
+            return printable_line(f"process {pid} ({command}), for {duration(held)}, taken at {line.strip()}")
         return f"process {pid}"
 
     def _timeout_error(self, seconds: float, fd: int) -> LockTimeoutError:

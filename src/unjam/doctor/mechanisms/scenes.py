@@ -11,6 +11,7 @@ from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.trial import Place, Stuck, Sync
 from unjam.doctor.mechanisms.trials import count, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Ground
+from unjam.units import duration
 
 # stages in which a process works on samples
 WORK = ("sample", "collate", "sampler", "init", "made", "task", "start", "end", "send")
@@ -183,15 +184,6 @@ def consequence(scene: Scene, blocked: BlockedProcess) -> tuple[str, ...]:
         silent = f"; nothing came from the workers for {duration(main.silent)}" if main.silent is not None else ""
         lines.append(f"{main.name} waits for its next batch{silent}")
     return tuple(lines)
-
-
-def duration(seconds: float | None) -> str:
-    """Format a number of seconds in words."""
-    if seconds is None:
-        return "an unknown time"
-    if seconds < 120:
-        return count(round(seconds), "second")
-    return f"{round(seconds / 60):,} minutes" if seconds < 7200 else f"{seconds / 3600:,.1f} hours"
 
 
 def lock_names(blocked: BlockedProcess) -> list[str]:

@@ -14,6 +14,7 @@ from unjam.doctor.facts.trial import Place, Trial
 from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, OBSERVED
+from unjam.units import duration
 
 # worth an answer, and worth a warning: seconds that the training waited after the first batch of each epoch, and their share
 SECONDS, SHARE = 2.0, 0.35
@@ -141,11 +142,11 @@ def _explanation(watched: Watched, loader: WatchedLoader, case: Case | None) -> 
         culprit=f"{place}" if place is not None else loader.name,
         place=place or loader.home or loader.made or loader.place,
         because=(
-            f"of {total:.1f} s with {loader.name} the training waited {waited:.1f} s ({waited / total:.0%}), without the first batches",
-            f"a sample takes {each * 1000:.1f} ms to load"
+            f"of {duration(total)} with {loader.name} the training waited {duration(waited)} ({waited / total:.0%}), without the first batches",
+            f"a sample takes {duration(each)} to load"
             + (f", in {count(loader.workers, 'worker')}" if loader.workers else ""),
             *(f"{share:.0%} of the loading time: {quoted(at)}" for at, share in lines[:3] if share >= 0.05),
-            f"with loading that costs nothing it would take {total - waited:.1f} s",
+            f"with loading that costs nothing it would take {duration(total - waited)}",
         ),
         basis=OBSERVED,
         case=case,
@@ -228,7 +229,7 @@ def _turns(watched: Watched, loader: WatchedLoader, case: Case | None) -> Iterat
         because=(
             f"in {share:.0%} of the looks at {count(len(looks), 'worker')} they waited for a lock, at {quoted(place)}",
             *((f"made at {quoted(lock.place)}",) if lock is not None and lock.place is not None else ()),
-            f"of {_total(loader):.1f} s with {loader.name} the training waited {_waited(loader):.1f} s",
+            f"of {duration(_total(loader))} with {loader.name} the training waited {duration(_waited(loader))}",
         ),
         basis=AGREES,
         case=case,
@@ -257,7 +258,7 @@ def _sampler(watched: Watched, loader: WatchedLoader) -> Iterator[Explanation]:
         culprit=f"{name}.__iter__" + (f" at {place}" if place is not None else ""),
         place=place,
         because=(
-            f"{seconds:.1f} s of {_total(loader):.1f} s with {loader.name} pass in {name}, in {count(passes, 'pass', 'passes')}",
+            f"{duration(seconds)} of {duration(_total(loader))} with {loader.name} pass in {name}, in {count(passes, 'pass', 'passes')}",
             "a sampler runs in the process that trains, and workers have nothing to do meanwhile",
             *((f"most looks found it at {quoted(hot)}",) if hot is not None else ()),
         ),
@@ -294,7 +295,7 @@ def _unpickling(watched: Watched, loader: WatchedLoader) -> Iterator[Explanation
         because=(
             f"the process that trains computed in {looks.waits.get('nothing', 0)} of {looks.times} looks, and {inside} of {stacks} stacks "
             "of it were inside of the loader" + (f", at {quoted(place)}" if place is not None else ""),
-            f"of {_total(loader):.1f} s with {loader.name} the training waited {_waited(loader):.1f} s",
+            f"of {duration(_total(loader))} with {loader.name} the training waited {duration(_waited(loader))}",
         ),
         basis=AGREES,
         loader=loader.name,
@@ -322,7 +323,7 @@ def _idle_workers(loader: WatchedLoader, case: Case | None) -> Iterator[Explanat
         place=loader.home or loader.made,
         because=(
             f"all {len(trial.samples):,} samples came from {count(len(busy), 'worker')} of {loader.workers}",
-            f"of {_total(loader):.1f} s with {loader.name} the training waited {_waited(loader):.1f} s",
+            f"of {duration(_total(loader))} with {loader.name} the training waited {duration(_waited(loader))}",
         ),
         basis=AGREES,
         case=case,
@@ -345,7 +346,7 @@ def _proxy(watched: Watched, loader: WatchedLoader, case: Case | None) -> Iterat
             because=(
                 f"{share:.0%} of the loading time: {quoted(place)}",
                 f"{path} is a proxy: each access is a message to the manager's process and back",
-                f"of {_total(loader):.1f} s with {loader.name} the training waited {_waited(loader):.1f} s",
+                f"of {duration(_total(loader))} with {loader.name} the training waited {duration(_waited(loader))}",
             ),
             basis=AGREES,
             case=case,
@@ -375,7 +376,7 @@ def _all_by_each(case: Case) -> Iterator[Explanation]:
         culprit=f"{loader.facts.dataset}.__iter__" + (f" at {place}" if place is not None else ""),
         place=place or loader.home or loader.made,
         because=(
-            f"a sample costs {one * 1000:.1f} ms of a processor without workers, and {each * 1000:.1f} ms with {loader.workers}",
+            f"a sample costs {duration(one)} of a processor without workers, and {duration(each)} with {loader.workers}",
             *((f"the share of a worker is taken at {quoted(place)}",) if place is not None else ()),
         ),
         basis=AGREES,

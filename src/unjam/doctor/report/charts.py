@@ -8,6 +8,7 @@ from typing import Any
 from unjam.doctor.facts.timeline import Series
 from unjam.doctor.facts.tune_measurements import TuneSetting
 from unjam.doctor.rules.tuning import Tuned
+from unjam.units import duration
 
 WIDTH = 900
 LEFT = 86
@@ -32,7 +33,7 @@ def line_chart(series: Series) -> tuple[str, dict[str, Any]]:
     parts.append(f'<line class="cursor" y1="0" y2="{HEIGHT}" x1="0" x2="0"/>')
     marks = [
         f'<text x="{LEFT + part * (WIDTH - LEFT) / 4:.0f}" y="{HEIGHT + 20}"{" text-anchor=end" if part == 4 else ""}>'
-        f"{span * part / 4:.2f} s</text>"
+        f"{duration(span * part / 4)}</text>"
         for part in range(5)
     ]
     facts = {

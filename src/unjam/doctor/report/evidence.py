@@ -13,6 +13,7 @@ from unjam.doctor.facts.source import line_of
 from unjam.doctor.facts.trial import Place
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.text import loader_line
+from unjam.units import duration
 
 MOST_OUTPUT, AROUND = 3000, 3
 
@@ -43,7 +44,7 @@ def _brief(diagnosis: Diagnosis, version: str) -> Iterator[str]:
     yield f"unjam {version}; " + ", ".join(f"{name} {value}" for name, value in diagnosis.environment.items())
     watched = diagnosis.watched
     if watched is not None:
-        yield f"\nThe program was watched for {watched.seconds:.0f} s: {watched.outcome}, {len(watched.processes)} processes."
+        yield f"\nThe program was watched for {duration(watched.seconds)}: {watched.outcome}, {len(watched.processes)} processes."
     for case in diagnosis.cases:
         yield f"- {loader_line(case)}"
     for finding in diagnosis.findings:

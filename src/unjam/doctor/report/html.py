@@ -11,6 +11,7 @@ from unjam.doctor.report.page import Cell, HtmlPage, profile, table
 from unjam.doctor.report.text import loader_line, near, verdict
 from unjam.doctor.rules import BY_CODE
 from unjam.doctor.rules.rule import Finding
+from unjam.units import duration
 
 
 def render(diagnosis: Diagnosis, version: str) -> str:
@@ -79,7 +80,7 @@ def _trials(page: HtmlPage, diagnosis: Diagnosis) -> None:
         return
     page.heading("What was tried")
     rows: list[list[Cell]] = [
-        [(row.changed, None), (row.outcome, None), (f"{row.seconds:.1f} s", row.seconds)] for row in diagnosis.trials
+        [(row.changed, None), (row.outcome, None), (duration(row.seconds), row.seconds)] for row in diagnosis.trials
     ]
     page.add(table(("changed", "what happened", "took"), rows))
     if diagnosis.untried:

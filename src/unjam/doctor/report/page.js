@@ -2,7 +2,9 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const time = (s) => (s >= 1 ? s.toPrecision(4) + " s" : s >= 1e-3 ? (s * 1e3).toPrecision(3) + " ms" : (s * 1e6).toPrecision(3) + " µs");
+  const short = (value) => Number(value.toPrecision(3));
+  // as units.duration in Python
+  const time = (s) => (s >= 120 ? `${Math.floor(Math.round(s) / 60)} min ${Math.round(s) % 60} s` : s >= 0.9995 ? short(s) + " s" : s >= 0.9995e-3 ? short(s * 1e3) + " ms" : short(s * 1e6) + " µs");
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
   // -- timeline: rows of bars on a canvas; a view that is moved with buttons, keys, a drag or ctrl and the wheel

@@ -16,6 +16,7 @@ from unjam.doctor.report import tune
 from unjam.doctor.report.charts import WIDTH, ladder, line_chart
 from unjam.doctor.rules.tuning import Tuned
 from unjam.system.printable import printable
+from unjam.units import duration
 
 HINT = "point at a bar, or focus the picture: arrows choose, + and − zoom, 0 shows all"
 
@@ -115,7 +116,7 @@ class HtmlPage:
         if len(samples) < 2:
             return
         self.heading("Slowest samples")
-        rows = [[(index, None), (who, None), (f"{seconds * 1000:,.2f} ms", seconds)] for index, seconds, who in samples]
+        rows = [[(index, None), (who, None), (duration(seconds), seconds)] for index, seconds, who in samples]
         self.add(table(("sample", "made by", "time"), rows, sortable=True))
 
     def environment(self, known: dict[str, str]) -> None:
@@ -223,7 +224,7 @@ def of_tune(tuned: Tuned, version: str, title: str) -> str:
         {
             "dataset": tune_result.dataset,
             "processors": str(tune_result.processors),
-            "took": f"{tune_result.seconds:.0f} s",
+            "took": duration(tune_result.seconds),
         }
     )
     notes = "".join(f'<p class="soft">{escape(note)}</p>' for note in tuned.notes)
@@ -239,7 +240,7 @@ def _stack(tuned: Tuned) -> str:
         for at, (name, seconds) in enumerate(tuned.parts)
     )
     rows: list[list[Cell]] = [
-        [(names[at], None), (f"{seconds * 1e6:,.0f} µs", seconds), (f"{seconds / whole:.0%}", seconds / whole)]
+        [(names[at], None), (duration(seconds), seconds), (f"{seconds / whole:.0%}", seconds / whole)]
         for at, (_, seconds) in enumerate(tuned.parts)
     ]
     return f'<div class="stack" role="img" aria-label="parts of a sample">{parts}</div>' + table(
@@ -263,7 +264,7 @@ def profile(page: HtmlPage, one: Any) -> None:
                         (each["name"], None),
                         (each["path"], None),
                         (f"{each['count']:,}", float(each["count"])),
-                        (f"{each['own'] / each['count'] * 1e6:,.0f} µs", each["own"] / each["count"]),
+                        (duration(each["own"] / each["count"]), each["own"] / each["count"]),
                         (f"{each['own'] / whole:.0%}", each["own"]),
                     ]
                     for each in found["transforms"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from unjam.units import duration
+
 
 def profile_lines(profile: Mapping[str, Any] | None) -> list[str]:
     """Return where the time inside a sample goes; nothing without a profile."""
@@ -16,7 +18,7 @@ def profile_lines(profile: Mapping[str, Any] | None) -> list[str]:
     if whole:
         lines.append("transforms, by their own time:")
         lines += [
-            f"  {each['own'] / whole:>4.0%} {short_time(each['own'] / each['count']):>8} each  {each['name']}  {each['path']}"
+            f"  {each['own'] / whole:>4.0%} {duration(each['own'] / each['count']):>8} each  {each['name']}  {each['path']}"
             for each in transforms[:8]
         ]
     if profile["lines"]:
@@ -26,11 +28,3 @@ def profile_lines(profile: Mapping[str, Any] | None) -> list[str]:
             stage = "" if each["stage"] == "getitem" else f"  ({each['stage']})"
             lines.append(f"  {each['share']:>4.0%} {each['file']}:{each['line']} {each['text']}{inside}{stage}")
     return lines
-
-
-def short_time(seconds: float) -> str:
-    """Return a duration with a unit: s, ms or µs."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"

@@ -12,6 +12,7 @@ from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.report.page import Cell, HtmlPage, profile, table
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.rules.advice import Advice, Fault, Judged, longest_waits
+from unjam.units import duration
 
 SCHEMA = 1
 
@@ -21,7 +22,9 @@ def text(judged: Judged) -> str:
     run = judged.run
     who = f"unjam, rank {run.rank}" if run.rank else "unjam"
     share = run.lost / run.seconds if run.seconds else 0.0
-    lines = [f"-- {who}: {run.seconds:.1f} s, of which the training waited {run.lost:.1f} s ({share:.0%}) for data --"]
+    lines = [
+        f"-- {who}: {duration(run.seconds)}, of which the training waited {duration(run.lost)} ({share:.0%}) for data --"
+    ]
     for loader, faults in judged.faults:
         if loader.batches or loader.failures:
             lines += _loader(loader, faults)
@@ -39,7 +42,7 @@ def text(judged: Judged) -> str:
 
 
 def _change(advice: Advice) -> str:
-    saved = f", up to {advice.saves:.1f} s less" if advice.saves >= 0.05 else ""
+    saved = f", up to {duration(advice.saves)} less" if advice.saves >= 0.05 else ""
     more = f" [{advice.code}]" if advice.code else ""
     return f"{advice.words}{saved}{more}"
 
@@ -53,8 +56,8 @@ def _loader(loader: LoaderRun, faults: tuple[Fault, ...]) -> list[str]:
     if faults:
         who = "a helper thread waited" if loader.aside else "waited"
         lines.append(
-            f"    {who} {loader.lost:.2f} s: "
-            + ", ".join(f"{fault.seconds:.2f} s {fault.words}" for fault in faults[:4])
+            f"    {who} {duration(loader.lost)}: "
+            + ", ".join(f"{duration(fault.seconds)} {fault.words}" for fault in faults[:4])
         )
     if loader.auto:
         lines.append(f"    auto: {loader.auto}")
@@ -149,7 +152,7 @@ def page(judged: Judged, version: str) -> str:
     ended = f'<section class="card error"><h3>ended with {escape(run.ended)}</h3></section>' if run.ended else ""
     rank = f", rank {run.rank}" if run.rank else ""
     return found.html(
-        f"{run.seconds:.1f} s, of which the training waited {run.lost:.1f} s for data",
+        f"{duration(run.seconds)}, of which the training waited {duration(run.lost)} for data",
         f'<p class="soft"><code>{escape(run.command)}</code>{rank}</p>',
         ended,
         "" if judged.advice else "<p>Nothing to change.</p>",
@@ -160,7 +163,7 @@ def _section(found: HtmlPage, loader: LoaderRun, faults: tuple[Fault, ...]) -> N
     found.heading(loader.name)
     found.add(*(f"<p>{escape(line.strip())}</p>" for line in _loader(loader, ())))
     if faults:
-        rows: list[list[Cell]] = [[(one.words, None), (f"{one.seconds:.2f} s", one.seconds)] for one in faults]
+        rows: list[list[Cell]] = [[(one.words, None), (f"{duration(one.seconds)}", one.seconds)] for one in faults]
         found.add("<h3>what it waited for</h3>", table(("", "seconds"), rows))
     if loader.failures:
         cells: list[list[Cell]] = [
@@ -171,7 +174,7 @@ def _section(found: HtmlPage, loader: LoaderRun, faults: tuple[Fault, ...]) -> N
     profile(found, loader)
     found.picture(of_run(loader), loader.name)
     waits: list[list[Cell]] = [
-        [(f"batch asked for at {one.asked / 1e9:.2f} s", None), (f"{one.seconds:.3f} s", one.seconds)]
+        [(f"batch asked for at {duration(one.asked / 1e9)}", None), (f"{duration(one.seconds)}", one.seconds)]
         for one in longest_waits(loader)
     ]
     if waits:

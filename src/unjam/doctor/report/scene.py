@@ -10,11 +10,12 @@ from rich.table import Table
 
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.scenes import duration, waited
+from unjam.doctor.mechanisms.scenes import waited
 from unjam.doctor.mechanisms.trials import count, size
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.terminal import escape
 from unjam.doctor.report.text import near, show_finding
+from unjam.units import duration
 
 _STAGES = {
     "start": "starts", "init": "in worker_init_fn", "made": "in iter(dataset)", "idle": "idle: waits for work",
@@ -47,7 +48,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _took(diagnosis: Diagnosis) -> str:
-    return f"{diagnosis.seconds:.1f} s; nothing was stopped, signalled or changed"
+    return f"{duration(diagnosis.seconds)}; nothing was stopped, signalled or changed"
 
 
 def verdict(diagnosis: Diagnosis) -> str:

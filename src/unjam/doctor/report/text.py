@@ -14,6 +14,7 @@ from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.report.terminal import escape
 from unjam.doctor.rules.rule import Finding
+from unjam.units import duration
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
@@ -54,7 +55,7 @@ def watched_line(watched: Watched) -> str:
     many = f", {len(watched.processes)} processes" if len(watched.processes) > 1 else ""
     kept = "; what it wrote is kept" if watched.files_kept else ""
     seen = f"{loaders} loader{'' if loaders == 1 else 's'}, {epochs} epoch{'' if epochs == 1 else 's'}"
-    return f"watched {how or 'for a while'} ({watched.seconds:.0f} s{many}): {seen}{kept}"
+    return f"watched {how or 'for a while'} ({duration(watched.seconds)}{many}): {seen}{kept}"
 
 
 def verdict(diagnosis: Diagnosis) -> str:
@@ -65,9 +66,9 @@ def verdict(diagnosis: Diagnosis) -> str:
     if not diagnosis.cases and diagnosis.watched is None:
         return f"nothing was examined{stopped}"
     if serious:
-        return f"{serious} {'problem' if serious == 1 else 'problems'} found{also} ({diagnosis.seconds:.0f} s{stopped})"
+        return f"{serious} {'problem' if serious == 1 else 'problems'} found{also} ({duration(diagnosis.seconds)}{stopped})"
     failed = _failed_elsewhere(diagnosis.watched)
-    return f"{failed}nothing found{' in its loaders' if failed else ''}{also} ({diagnosis.seconds:.0f} s{stopped})"
+    return f"{failed}nothing found{' in its loaders' if failed else ''}{also} ({duration(diagnosis.seconds)}{stopped})"
 
 
 def _failed_elsewhere(watched: Watched | None) -> str:
@@ -113,9 +114,9 @@ def _tried(diagnosis: Diagnosis, console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("tried", overflow="fold")
     table.add_column("what happened", overflow="fold")
-    table.add_column("s", justify="right")
+    table.add_column("took", justify="right")
     for row in diagnosis.trials:
-        table.add_row(escape(row.changed), escape(row.outcome), f"{row.seconds:.1f}")
+        table.add_row(escape(row.changed), escape(row.outcome), duration(row.seconds))
     console.print(table)
     if diagnosis.watched is None:
         console.print("[dim]not watched: what the program does after its first iter(loader) is not seen[/dim]")

@@ -10,9 +10,10 @@ from rich.table import Table
 
 from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
 from unjam.doctor.mechanisms.trials import count
-from unjam.doctor.report.profile import profile_lines, short_time
+from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.report.terminal import escape
 from unjam.doctor.rules.tuning import Tuned
+from unjam.units import duration
 
 SCHEMA = 1
 BAR = 34
@@ -46,8 +47,8 @@ def show(tuned: Tuned, console: Console) -> None:
         console.print(escape(line), soft_wrap=True)
     if tuned.parts:
         whole = sum(seconds for _, seconds in tuned.parts)
-        words = ", ".join(f"{name} {short_time(seconds)} ({seconds / whole:.0%})" for name, seconds in tuned.parts)
-        console.print(f"\na sample takes {short_time(whole)} of a worker: {words}", soft_wrap=True)
+        words = ", ".join(f"{name} {duration(seconds)} ({seconds / whole:.0%})" for name, seconds in tuned.parts)
+        console.print(f"\na sample takes {duration(whole)} of a worker: {words}", soft_wrap=True)
     for reason in tuned.stops:
         console.print(f"{escape(reason.title)} ({reason.confidence.value})", soft_wrap=True)
         for line in reason.evidence:
@@ -98,8 +99,8 @@ def row(tuned: Tuned, setting: TuneSetting) -> list[str]:
         str(setting),
         f"{tune_result.rate(setting):,.0f}",
         f"{low:,.0f}-{high:,.0f}" if low else "",
-        short_time(min(m.first for m in tune_result.of(setting))),
-        short_time(one.turn) if one.turn is not None else "",
+        duration(min(m.first for m in tune_result.of(setting))),
+        duration(one.turn) if one.turn is not None else "",
         f"{one.workers_cpu + one.main_cpu:.1f}",
         f"{one.memory / 1e6:,.0f} MB",
         str(one.failed) if one.failed else "",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from unjam.doctor.facts.run import LoaderRun, RunFacts, TimedBatch, Wait
 from unjam.doctor.mechanisms.trials import count
+from unjam.units import duration
 
 # savings below this many seconds, or below this share of the run, are not reported
 _WORTH_SECONDS, _WORTH_SHARE = 0.5, 0.03
@@ -116,9 +117,9 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
     if loader.workers and again and (anew or not loader.persistent):
         first = "the loader made once, before the loop, with " if anew else ""
         own = sum(loader.own_starts[1:]) / len(again)
-        ours = f", {own:.2f} s of it for unjam itself" if own >= 0.05 else ""
+        ours = f", {duration(own)} of it for unjam itself" if own >= 0.05 else ""
         yield Advice(
-            f"{first}persistent_workers=True{at}: each epoch after the first waited {sum(again) / len(again):.2f} s to begin{ours}",
+            f"{first}persistent_workers=True{at}: each epoch after the first waited {duration(sum(again) / len(again))} to begin{ours}",
             sum(again),
             "UJ604",
         )
@@ -126,7 +127,7 @@ def _advice(loader: LoaderRun, run: RunFacts) -> Iterator[Advice]:
     if outliers:
         _, sample, took = outliers[0]
         yield Advice(
-            f"look at sample {sample}{at}: it took {took:.2f} s; {count(len(outliers), 'such sample')} held the training",
+            f"look at sample {sample}{at}: it took {duration(took)}; {count(len(outliers), 'such sample')} held the training",
             sum(one for one, _, _ in outliers),
             "UJ603",
         )

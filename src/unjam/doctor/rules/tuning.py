@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED, Confidence, Ground, prove
+from unjam.units import duration
 
 # a setting with at least this share of the best rate counts as equally good
 AS_GOOD = 0.95
@@ -290,4 +291,4 @@ def _cpu_each(one: Measured) -> float:
 
 
 def _named(one: Measured) -> str:
-    return ", ".join(f"{index} ({seconds:.2f} s)" for index, seconds in one.slowest[:3])
+    return ", ".join(f"{index} ({duration(seconds)})" for index, seconds in one.slowest[:3])

@@ -1,8 +1,8 @@
-"""The workers cannot be started: something they need cannot be pickled.
+"""The workers cannot start: the dataset or another worker argument cannot be pickled.
 
-What happened: with the start methods spawn and forkserver, every worker gets its own copy of the
-dataset, the collate function and `worker_init_fn` by pickle. One part of them cannot be pickled, so
-the loader fails when its iterator is made.
+What happened: with the start methods spawn and forkserver, every worker receives a pickled copy of
+the dataset, the collate function and `worker_init_fn`. One part of them cannot be pickled, so the
+loader fails when its iterator is created.
 
 Why: pickle writes functions and classes by name. A lambda, or a function or class defined inside a
 function, has no name that another process could import. Locks, open files, generators, database
@@ -11,9 +11,9 @@ connections and sockets belong to one process.
 How to confirm: the same loader starts with `multiprocessing_context="fork"`; pickling the named
 attribute on its own fails.
 
-How to fix: define the function or class at the top of a module; create handles and locks where they
-are used (in the worker, on first use); or leave them out of the pickle with `__getstate__`. unjam's
-own loader sends lambdas and local classes as they are.
+How to fix: define the function or class at module level; open handles and create locks in the
+worker, on first use; or leave them out of the pickle with `__getstate__`. unjam's own loader can
+send lambdas and local classes.
 
 Limits: objects that are pickled only when a batch is sent back are covered by UJ103.
 """
@@ -21,7 +21,7 @@ Limits: objects that are pickled only when a batch is sent back are covered by U
 from __future__ import annotations
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.case import Case, Crossing
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import function_at
 from unjam.doctor.mechanisms.cannot_cross import CannotBeRebuilt
@@ -35,44 +35,55 @@ NAMES = (CannotBeRebuilt,)
 
 
 def words(one: CannotBeRebuilt) -> Words:
-    """Say that the way back fails."""
-    help_text = "make it work on an object whose attributes are not set yet: unpickling makes an empty object first"
+    """Say that unpickling fails."""
+    help_text = "make it work on an object without attributes: unpickling creates an empty object first"
     if "__getattr__" in function_at(one.place) or "Recursion" in one.failed:
-        help_text = "in __getattr__, raise AttributeError for names that begin with two underscores, and for the attribute it looks in"
-    return Words(f"{one.argument} cannot be rebuilt in a worker ({one.start}): {one.failed}", help_text)
+        help_text = "in __getattr__, raise AttributeError for names that begin with two underscores and for the attribute it reads itself"
+    return Words(f"{one.argument} cannot be unpickled in a worker ({one.start}): {one.failed}", help_text)
 
 
 def detect(case: Case) -> Finding | None:
     """Find a worker argument that cannot be pickled under the start method in use."""
     if not case.loader.num_workers or case.loader.start_method == "fork":
         return None
-    # the doctor pickled in a fork, where an accelerator fails: ignore reasons that name it
-    device = case.process_facts.accelerator or "no accelerator"
-    failed = [crossing for crossing in case.crossings if crossing.reason and device not in crossing.reason]
+    failed = cannot_be_pickled(case)
     if not failed:
         return None
-    first, as_is = failed[0], case.as_is
+    first = failed[0]
     return Finding(
         RULE,
         f"{first.path} cannot be pickled, so {case.loader.start_method} cannot start workers",
         first.path,
-        (
-            *(f"{c.path} is a {c.type_name}: {c.reason}" for c in failed),
-            *((f"set at {quoted(first.place)}",) if first.place else ()),
-        ),
-        forked_instead(as_is),
+        pickle_evidence(failed),
+        forked_instead(case.as_is),
         help_for(first.path, first.type_name),
         first.place,
+    )
+
+
+def cannot_be_pickled(case: Case) -> list[Crossing]:
+    """List the worker arguments that cannot be pickled."""
+    # the doctor pickled in a fork, where an accelerator fails: ignore reasons that name it
+    device = case.process_facts.accelerator or "no accelerator"
+    return [crossing for crossing in case.crossings if crossing.reason and device not in crossing.reason]
+
+
+def pickle_evidence(failed: list[Crossing]) -> tuple[str, ...]:
+    """Say why each of them cannot be pickled, and where the first is set."""
+    place = failed[0].place
+    return (
+        *(f"{c.path} is a {c.type_name}: {c.reason}" for c in failed),
+        *((f"set at {quoted(place)}",) if place else ()),
     )
 
 
 def help_for(path: str, type_name: str) -> str:
     """Return the help text for one part that cannot be pickled."""
     if "function" in type_name or type_name == "type" or "method" in type_name:
-        return f"define what {path} is at the top of a module (a def, a class with __call__, functools.partial of one)"
+        return f"define {path} at module level (a def, a class with __call__, or functools.partial of one)"
     if type_name.startswith("multiprocessing"):
-        return f"make {path} from the context that starts the workers: multiprocessing.get_context('forkserver')"
+        return f"create {path} from the context that starts the workers: multiprocessing.get_context('forkserver')"
     return (
-        f"make {path} in the worker: unjam.per_worker(function that makes it, its arguments) in its place, or None in __init__ and made on "
-        "first use, or drop it in __getstate__"
+        f"create {path} in the worker: replace it with unjam.per_worker(function that creates it, its arguments), or set it to None in "
+        "__init__ and create it on first use, or drop it in __getstate__"
     )

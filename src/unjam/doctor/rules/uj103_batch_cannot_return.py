@@ -1,18 +1,18 @@
-"""A batch cannot be sent back, so the loader waits for ever.
+"""A batch cannot be pickled in the worker, so the loader hangs.
 
 What happened: the worker made the batch, but the batch holds something that cannot be pickled.
 torch gives the batch to a background thread of the worker, which prints a traceback and drops it.
-The main process never hears of the batch and waits for ever.
+The main process never learns that the batch failed and waits forever.
 
-Why: a batch is pickled to get from one process to another. Local functions and classes, generators,
-open files, locks, and tensors with a gradient history cannot be pickled.
+Why: a batch is pickled to be sent from one process to another. Local functions and classes,
+generators, open files, locks, and tensors with a gradient history cannot be pickled.
 
 How to confirm: with `num_workers=0` nothing is pickled, and the batch is fine; pickling the named
 part of a batch fails.
 
 How to fix: return plain data from the dataset and the collate function: tensors (detached), arrays,
-numbers, strings, and classes defined at the top of a module. unjam's own loader raises an error
-instead of waiting.
+numbers, strings, and classes defined at module level. unjam's own loader raises an error instead of
+waiting.
 
 Limits: the doctor tries only the first batches; it does not see a later batch that differs.
 """
@@ -34,17 +34,17 @@ NAMES = (BatchCannotArrive, BatchLost)
 
 
 def words(one: BatchCannotArrive | BatchLost) -> Words:
-    """Say what could not be pickled, or not be rebuilt."""
+    """Say what could not be pickled or unpickled."""
     if isinstance(one, BatchLost):
         return Words(
-            f"a batch was lost on its way back from a worker: pickling {one.part} raised {one.failed}",
-            "return tensors, arrays, numbers and strings from the dataset and the collate function; what is read on first use "
-            "(a lazily opened image, a cursor) must be read in __getitem__",
+            f"a batch from a worker was lost: pickling {one.part} raised {one.failed}",
+            "return tensors, arrays, numbers and strings from the dataset and the collate function; read lazy objects "
+            "(a lazily opened image, a cursor) in __getitem__",
         )
     return Words(
-        f"a batch arrives from a worker and cannot be unpickled: {one.owner} raises {one.failed}",
-        f"let {one.owner} be unpickled: __getattr__ must raise AttributeError for names that start with __, and must not use attributes "
-        "that are not set yet; or return plain tensors instead",
+        f"a batch from a worker cannot be unpickled: {one.owner} raises {one.failed}",
+        f"make {one.owner} work with pickle: __getattr__ must raise AttributeError for names that start with __, and must not use "
+        "attributes that are not set yet; or return plain tensors instead",
     )
 
 
@@ -59,12 +59,12 @@ def detect(case: Case) -> Finding | None:
     return Finding(
         RULE,
         f"a batch cannot be sent back from a worker: {path} is a {unsent.type_name}"
-        + ("; the loader waits for ever" if waits else ""),
+        + ("; the loader waits forever" if waits else ""),
         path,
         (
             unsent.reason,
             *(("with workers: no batch arrived, and every process waited",) if waits else ()),
-            "without workers the same batch is fine",
+            "without workers the same batch loads",
         ),
         AGREES,
         f"return plain data instead of {path} from {maker}: "
@@ -83,20 +83,17 @@ def detect_live(scene: Scene) -> Finding | None:
             continue
         if any(one.ended and one.parent == main.pid for one in scene.processes) or main.doing.loader == "process":
             continue
-        said = main.last_error
         return Finding(
             RULE,
-            f"{main.name} waits for a batch that no worker is making: it was lost on its way",
+            f"{main.name} waits for a batch that no worker is making: the batch was lost",
             "the batch, or the exception, that a worker returned",
             (
                 f"all {len(workers)} workers are idle and wait for work",
                 *watching.silence(main),
-                "what cannot be pickled is dropped by multiprocessing's feeder thread, which only prints a traceback",
-                *(
-                    (f"in {main.log}: {said}",)
-                    if said
-                    else ("look for a traceback of _feed in what the program printed",)
-                ),
+                "multiprocessing's feeder thread drops what it cannot pickle, and only prints a traceback",
+                f"in {main.log}: {main.last_error}"
+                if main.last_error
+                else "look for a traceback of _feed in what the program printed",
             ),
             AGREES,
             "return plain tensors, arrays, numbers and strings from the dataset and the collate function (no lambda, generator, "

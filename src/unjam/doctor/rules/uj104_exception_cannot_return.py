@@ -1,17 +1,17 @@
-"""An exception cannot be sent back, so the loader waits for ever.
+"""An exception cannot be sent from a worker, so the loader hangs.
 
 What happened: a sample raised an exception in a worker. torch sends the exception's class to the
 main process, but this class cannot be pickled. The message is lost in a background thread of the
-worker, and the main process waits for ever.
+worker, and the main process waits forever.
 
-Why: pickle writes classes by name. A class made inside a function or at run time (some clients of
-web services make theirs so) has no name that can be looked up.
+Why: pickle stores classes by name. A class created inside a function or at run time (as some web
+service clients do) has no name that can be looked up.
 
 How to confirm: with `num_workers=0` the exception is raised and shown.
 
-How to fix: first repair the sample that fails. Then define the exception's class at the top of a
-module, or catch it in the dataset and raise an exception whose class is. unjam's own loader sends
-such exceptions.
+How to fix: first fix the sample that fails. Then define the exception class at module level, or
+catch the exception in the dataset and raise one whose class is defined there. unjam's own loader
+sends such exceptions.
 
 Limits: the doctor knows only exceptions that were raised during its trials.
 """
@@ -32,10 +32,10 @@ NAMES = (ExceptionChangesType,)
 
 
 def words(one: ExceptionChangesType) -> Words:
-    """Say what the program gets in its place."""
+    """Say which exception the program gets instead."""
     return Words(
         f"{one.type_name} raised in a worker arrives as RuntimeError, which the handler at {one.caught_at} does not catch",
-        f"let {one.type_name}.__init__ work with one text: give its other arguments defaults, or define __reduce__",
+        f"let {one.type_name}.__init__ accept a message as its only argument: give the other arguments defaults, or define __reduce__",
     )
 
 
@@ -50,7 +50,7 @@ def detect(case: Case) -> Finding | None:
     return Finding(
         RULE,
         f"{where} raises {first.type_name}, which cannot be sent back from a worker"
-        + ("; the loader waits for ever" if hung else ""),
+        + ("; the loader waits forever" if hung else ""),
         f"{first.type_name} raised by {where}",
         (
             f"{first.type_name}: {first_line(first)}",
@@ -59,6 +59,6 @@ def detect(case: Case) -> Finding | None:
             *(("with workers: every process waits; without: the exception is raised",) if hung else ()),
         ),
         without_samples(case, [first.index]),
-        f"repair {where}; and define {first.type_name} at the top of a module, so that failures can be seen",
+        f"fix {where}, and define {first.type_name} at module level so that its failures are shown",
         first.place,
     )

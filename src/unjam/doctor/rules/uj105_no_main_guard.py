@@ -1,8 +1,8 @@
-"""The program starts itself again in every worker: there is no main guard.
+"""The program has no main guard, so every worker runs it again.
 
 What happened: with spawn and forkserver a worker first imports the program's main file. The loop
-over the loader is at the top level of that file, so the worker runs the same loop, tries to start
-workers of its own, and is stopped by multiprocessing.
+over the loader is at the top level of that file, so the worker runs the same loop and tries to
+start its own workers, which multiprocessing refuses.
 
 Why: when another process imports the file, it skips only the code under `if __name__ ==
 "__main__":`.
@@ -10,8 +10,8 @@ Why: when another process imports the file, it skips only the code under `if __n
 How to confirm: `multiprocessing_context="fork"` works; the worker's traceback mentions the
 bootstrapping phase.
 
-How to fix: put everything that is not a definition under the guard, best in a function `main()`
-that is called there. unjam's own loader needs no guard.
+How to fix: put everything that is not a definition under the guard, preferably in a function
+`main()` that is called there. unjam's own loader needs no guard.
 
 Limits: a program that is started with `python -c` or from a notebook has no file to import (UJ106).
 """
@@ -38,17 +38,17 @@ def detect(case: Case) -> Finding | None:
         return None
     if as_is is not None and as_is.fine:
         return None
-    said = as_is is not None and "bootstrapping phase" in as_is.output + (as_is.raised.trace if as_is.raised else "")
+    stopped = as_is is not None and "bootstrapping phase" in as_is.output + (as_is.raised.trace if as_is.raised else "")
     return Finding(
         RULE,
         f"the loop over the loader has no main guard, and {loader.start_method} imports the file again in every worker",
         f"{loader.iterated_at}: no if __name__ == '__main__'",
         (
-            f"the loop stands at the top of the file: {quoted(loader.iterated_at)}",
-            *(("the worker stopped in multiprocessing's bootstrapping phase",) if said else ()),
+            f"the loop is at the top level of the file: {quoted(loader.iterated_at)}",
+            *(("the worker stopped in multiprocessing's bootstrapping phase",) if stopped else ()),
         ),
         forked_instead(as_is),
-        f"move the code from {loader.made_at or loader.iterated_at} on into main(), and call it under the guard",
+        f"move the code from {loader.made_at or loader.iterated_at} onwards into main(), and call it under the guard",
         loader.iterated_at,
         '+if __name__ == "__main__":\n+    main()',
     )

@@ -1,10 +1,10 @@
-"""The workers cannot find a class that is defined in a notebook.
+"""The workers cannot import a class that is defined in a notebook.
 
 What happened: with spawn and forkserver a worker looks up the dataset's class by name in the main
 module. The main module here is a notebook or an interactive session: it has no file that the worker
 could import, so the worker does not find the class.
 
-Why: pickle writes an object's class by name only.
+Why: pickle stores an object's class only by name.
 
 How to confirm: `multiprocessing_context="fork"` works; the worker's traceback says that it cannot
 get the attribute from `__main__`.
@@ -34,31 +34,16 @@ def detect(case: Case) -> Finding | None:
         return None
     if as_is is not None and as_is.fine:
         return None
-    said = as_is is not None and "__main__" in as_is.output
+    missed = as_is is not None and "__main__" in as_is.output
     return Finding(
         RULE,
         f"{names[0]} is a class of the notebook, and {loader.start_method} cannot import it in a worker",
         names[0],
         (
             f"{names[0]} belongs to __main__, which has no file",
-            *(("the workers could not find it in __main__",) if said else ()),
+            *(("the workers could not find it in __main__",) if missed else ()),
         ),
         forked_instead(as_is),
         f"move {names[0]} into a .py file and import it, or pass multiprocessing_context='fork'",
         loader.dataset_place or loader.iterated_at,
     )
-
-
-_CELL = (
-    "from torch.utils.data import DataLoader, Dataset\n"
-    "{klass}"
-    "for batch in DataLoader(Squares(), batch_size=4, num_workers=1, multiprocessing_context='{method}'):\n"
-    "    print(batch)\n"
-)
-_CLASS = (
-    "class Squares(Dataset):\n"
-    "    def __len__(self):\n"
-    "        return 8\n"
-    "    def __getitem__(self, i):\n"
-    "        return i * i\n"
-)

@@ -1,11 +1,11 @@
-"""The dataset changes on its way to the workers.
+"""The dataset is not the same in the workers after pickling.
 
-What happened: the dataset can be pickled, but the workers' copy is not what the program made.
+What happened: the dataset can be pickled, but the workers' copy differs from the program's object.
 Samples differ or fail with spawn or forkserver; with fork or without workers they do not.
 
-Why: pickle carries attributes, not the program's state. It does not carry a global that is set
-under the main guard, an environment variable read at import, an attribute that `__getstate__`
-leaves out, or a class attribute changed at run time.
+Why: pickle copies attributes, not the program's state. It does not copy a global that is set under
+the main guard, an environment variable read at import, an attribute that `__getstate__` leaves out,
+or a class attribute changed at run time.
 
 How to confirm: the same trial with `multiprocessing_context="fork"` gives the same samples as the
 program without workers.
@@ -56,14 +56,14 @@ def detect(case: Case) -> Finding | None:
     )
     return Finding(
         RULE,
-        f"{loader.dataset} reaches the workers changed: {loader.start_method} does not carry all that a sample depends on",
+        f"{loader.dataset} is not the same in the workers: {loader.start_method} does not copy everything that a sample depends on",
         culprit,
         (
             what,
             *((f"raised at {quoted(failure.place)}",) if failure and failure.place else ()),
         ),
         right_with(case, compared.plan, forked),
-        "set what the sample depends on as an attribute in the dataset's __init__"
+        "store what the sample depends on as an attribute, in the dataset's __init__"
         + (
             f" (not as the global {culprit})"
             if failure and "name '" in failure.message

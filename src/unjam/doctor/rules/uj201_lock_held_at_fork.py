@@ -26,6 +26,7 @@ from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.mechanisms.trials import blocked_lock, frozen, worker_words
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ201", "lock-held-at-fork", symptom="frozen")
 
@@ -88,7 +89,7 @@ def detect_live(scene: Scene) -> Finding | None:
             f"{blocked.who} waits for {name}, which {who} held when the worker was forked",
             name,
             (
-                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
+                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 f"{who} is inside it now, since {quoted(holder.place)}"
                 if holder
                 else "it is the worker's first sample: it took the lock from the fork as it was"

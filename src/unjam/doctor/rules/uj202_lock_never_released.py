@@ -26,6 +26,7 @@ from unjam.doctor.mechanisms.left_held import LockFileLeft, NotGivenBack
 from unjam.doctor.mechanisms.trials import blocked_lock, frozen, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ202", "lock-never-released", symptom="frozen")
 
@@ -112,7 +113,7 @@ def detect_live(scene: Scene) -> Finding | None:
             f"{blocked.who} {title}",
             name,
             (
-                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
+                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 *evidence,
                 *watching.consequence(scene, blocked),
             ),

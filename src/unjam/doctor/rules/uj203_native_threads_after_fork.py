@@ -29,6 +29,7 @@ from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.mechanisms.trials import count, frozen, worker_words
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ203", "native-threads-after-fork", symptom="frozen")
 _BINDINGS = ("torch_python", "libtorch_python", "_multiarray_umath", "_C.cpython")
@@ -96,7 +97,7 @@ def detect_live(scene: Scene) -> Finding | None:
             f"{blocked.who} waits in native code ({library}) whose threads were lost at the fork",
             f"{library}, called at {blocked.thread.place}",
             (
-                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
+                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 *(
                     (f"libraries on its stack: {', '.join(blocked.thread.libraries[:4])}",)
                     if blocked.thread.libraries

@@ -25,6 +25,7 @@ from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.mechanisms.trials import frozen, waits_for, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ204", "thread-lost-at-fork", symptom="frozen")
 _KINDS = ("executor", "loop", "thread", "queue", "future", "event", "condition")
@@ -91,7 +92,7 @@ def detect_live(scene: Scene) -> Finding | None:
             f"{blocked.who} waits for {name}, which another thread would serve; the worker has no other thread",
             name,
             (
-                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
+                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 f"threads of the main process: {', '.join(map(repr, threads[:4]))}; in the worker: none",
                 *watching.consequence(scene, blocked),
             ),

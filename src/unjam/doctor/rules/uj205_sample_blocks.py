@@ -27,6 +27,7 @@ from unjam.doctor.mechanisms.trials import count, frozen, waits_for, worker_word
 from unjam.doctor.mechanisms.waits import OneConnectionAtATime
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ205", "sample-blocks", symptom="frozen")
 # other rules cover waits for these
@@ -104,16 +105,16 @@ def detect_live(scene: Scene) -> Finding | None:
         if blocked.stuck.waits == "child":
             evidence += [f"its child: {line}" for line in watching.children_words(scene, blocked)]
         if blocked.stuck.waits == "sleep" and blocked.thread.waiting.limit is not None:
-            words = f"time to pass: it sleeps, and {watching.duration(blocked.thread.waiting.limit)} are left"
+            words = f"time to pass: it sleeps, and {duration(blocked.thread.waiting.limit)} are left"
             if watching.polls(scene, blocked.process):
-                words = f"something that does not come: it looked {blocked.thread.turns} times in {scene.seconds:.1f} seconds"
+                words = f"something that does not come: it looked {blocked.thread.turns} times in {duration(scene.seconds)}"
         where = blocked.thread.place
         return Finding(
             RULE,
             f"{blocked.who} waits for {words}",
             f"{worker_words(blocked.stuck)} at {where}",
             (
-                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
+                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 *evidence,
                 *(("the call has no time limit",) if blocked.thread.waiting.limit is None else ()),
                 *watching.consequence(scene, blocked),

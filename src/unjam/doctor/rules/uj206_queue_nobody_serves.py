@@ -27,6 +27,7 @@ from unjam.doctor.mechanisms.trials import frozen, waits_for, worker_words
 from unjam.doctor.mechanisms.waits import PoolWaitsForItself, ProducerNeverEnds
 from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ206", "queue-nobody-serves", symptom="frozen")
 
@@ -111,7 +112,7 @@ def detect_live(scene: Scene) -> Finding | None:
             f"{blocked.who} waits for {name}, which {state}",
             name,
             (
-                f"waits at {blocked.where}, for {watching.duration(blocked.seconds)}",
+                f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 *(
                     ("it has ended its work and cannot leave before what it put into a queue is taken out",)
                     if drains

@@ -27,6 +27,7 @@ from unjam.doctor.mechanisms.trials import count, frozen, mean_seconds, worker_w
 from unjam.doctor.mechanisms.waits import InputTakenWhole
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ208", "sample-computes-for-ever", symptom="frozen")
 
@@ -68,8 +69,8 @@ def detect(case: Case) -> Finding | None:
         f"{worker_words(stuck)} computes and does not return",
         f"sample {stuck.index} at {stuck.place}" if stuck.index else f"{stuck.place}",
         (
-            f"busy for {stuck.seconds:.0f} s at {quoted(stuck.place)}",
-            *((f"the other samples take {usual * 1000:.1f} ms",) if usual else ()),
+            f"busy for {duration(stuck.seconds)} at {quoted(stuck.place)}",
+            *((f"the other samples take {duration(usual)}",) if usual else ()),
             *(("the same without workers",) if alone and case.loader.num_workers else ()),
         ),
         AGREES if alone else SUGGESTED,
@@ -86,7 +87,7 @@ def _empty_share(case: Case, stuck: Stuck) -> Finding:
         f"{worker_words(stuck)} goes round at {stuck.place} and has no first sample, while other workers have: its share of {name} may be empty",
         f"{name}.__iter__ at {stuck.place}",
         (
-            f"busy for {stuck.seconds:.0f} s at {quoted(stuck.place)}",
+            f"busy for {duration(stuck.seconds)} at {quoted(stuck.place)}",
             f"the stream is divided among {count(workers, 'worker')}",
         ),
         AGREES,
@@ -111,7 +112,7 @@ def detect_live(scene: Scene) -> Finding | None:
         place = watching.commonest(thread)
         return Finding(
             RULE,
-            f"{blocked.who} has computed for at least {watching.duration(silent)} and has not come to an end",
+            f"{blocked.who} has computed for at least {duration(silent)} and has not come to an end",
             f"{worker_words(blocked.stuck)} at {place}",
             (
                 f"at {quoted(place)}, with {thread.busy:.0%} of a processor",

@@ -24,6 +24,7 @@ from unjam.doctor.mechanisms.trials import frozen, worker_words
 from unjam.doctor.mechanisms.waits import Standstill
 from unjam.doctor.proof import SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ209", "frozen", symptom="frozen", fallback=True, yields_to=("died", "start"))
 
@@ -90,7 +91,7 @@ def detect_live(scene: Scene) -> Finding | None:
         + (forked if blocked.process.blind and blocked.stuck.waits == "lock" else ""),
         f"{blocked.thread.place or worker_words(blocked.stuck)}",
         (
-            f"it has not run for {watching.duration(blocked.seconds)}",
+            f"it has not run for {duration(blocked.seconds)}",
             *((f"at {blocked.where}",) if blocked.thread.place else ()),
             *(
                 (f"libraries on its stack: {', '.join(blocked.thread.libraries[:4])}",)

@@ -22,6 +22,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ210", "suspended", symptom="frozen", live=True)
 
@@ -49,8 +50,7 @@ def detect_live(scene: Scene) -> Finding | None:
         f"{blocked.who} is suspended" + (": its control group is frozen" if frozen else " (SIGSTOP)"),
         f"pid {first.pid}",
         (
-            f"state {first.state}, for {watching.duration(blocked.seconds)}"
-            + (f", at {quoted(place)}" if place else ""),
+            f"state {first.state}, for {duration(blocked.seconds)}" + (f", at {quoted(place)}" if place else ""),
             *((f"suspended like it: {', '.join(one.name for one in held[1:4])}",) if held[1:] else ()),
             *watching.consequence(scene, blocked),
         ),

@@ -26,6 +26,7 @@ from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.mechanisms.waits import ExitWaits, TerminationWithoutEffect
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ211", "main-process-waits", symptom="frozen", live=True)
 
@@ -72,7 +73,7 @@ def detect_live(scene: Scene) -> Finding | None:
             f"the loader is fine; {main.name} waits for {what}",
             f"{main.thread.place}",
             (
-                f"at {quoted(main.thread.place)}, for {watching.duration(blocked.seconds)}",
+                f"at {quoted(main.thread.place)}, for {duration(blocked.seconds)}",
                 *(watching.thread_words(one) for one in (threads or [])[:3] if _waits_for_own_thread(blocked)),
                 *watching.peers(blocked),
                 *(
@@ -113,7 +114,7 @@ def _cannot_exit(scene: Scene, main: Process) -> Finding | None:
         RULE,
         f"{main.name} is over and cannot leave: {watching.thread_words(stuck[0])}",
         f"thread {stuck[0].thread.name!r}",
-        (f"for {watching.duration(stuck[0].seconds)}", *(watching.thread_words(one) for one in stuck[1:3])),
+        (f"for {duration(stuck[0].seconds)}", *(watching.thread_words(one) for one in stuck[1:3])),
         AGREES,
         "tell the thread to end before the program does, or make it a daemon",
         stuck[0].thread.place,

@@ -27,6 +27,7 @@ from unjam.doctor.mechanisms.ranks import RankSkippedSteps
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ212", "rank-holds-the-others", symptom="ranks", live=True)
 
@@ -100,7 +101,7 @@ def _different_operations(scene: Scene, waiting: list[Process]) -> Finding | Non
         + ", ".join(f"{one.name} in {roles.collective(one.thread.frames) or 'another'}" for one in waiting[:4]),
         ", ".join(one.name for one in waiting[:4]),
         tuple(
-            f"{one.name} waits at {quoted(one.thread.place)}, for {watching.duration(watching.waited(one.thread, scene))}"
+            f"{one.name} waits at {quoted(one.thread.place)}, for {duration(watching.waited(one.thread, scene))}"
             for one in waiting[:4]
         ),
         AGREES,

@@ -24,6 +24,7 @@ from unjam.doctor.mechanisms.trials import count, ended, without_samples
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj302_native_crash import SIGNALS
+from unjam.units import duration
 
 RULE = Rule("UJ305", "killed-from-outside", symptom="died")
 
@@ -85,7 +86,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 *(
                     (
                         f"pid {young[0].pid} is younger than the others by "
-                        + watching.duration(max(one.age for one in workers) - young[0].age),
+                        + duration(max(one.age for one in workers) - young[0].age),
                         "a worker was replaced, and its task is lost",
                     )
                     if young

@@ -22,6 +22,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ406", "large-pickle-per-worker", Severity.WARNING)
 LARGE = 100_000_000
@@ -44,7 +45,7 @@ def detect(case: Case) -> Finding | None:
             f"the pickle of {large.name} has {size(large.nbytes)}",
             *((f"most of it is {part.path} ({size(part.state.nbytes)})",) if part else ()),
             *((f"set at {quoted(part.place)}",) if part and part.place else ()),
-            *((f"time to the first batch: {wait:.1f} s",) if wait else ()),
+            *((f"time to the first batch: {duration(wait)}",) if wait else ()),
             *(() if loader.persistent_workers else ("again at every epoch",)),
         ),
         OBSERVED,

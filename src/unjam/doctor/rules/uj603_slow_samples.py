@@ -27,6 +27,7 @@ from unjam.doctor.mechanisms import scenes as watching
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ603", "slow-samples", Severity.WARNING)
 
@@ -57,11 +58,11 @@ def detect(case: Case) -> Finding | None:
     return Finding(
         RULE,
         f"{count(len(slow), 'sample')} of {len(samples)} {'takes' if len(slow) == 1 else 'take'} {spent / rest:.0%} of the time: "
-        f"{slow[0].seconds:.2f} s against {usual * 1000:.1f} ms",
+        f"{duration(slow[0].seconds)} against {duration(usual)}",
         f"sample {names(s.index for s in slow)}",
         (
-            "slowest: " + ", ".join(f"{s.index} ({s.seconds:.2f} s)" for s in slow[:5]),
-            f"median: {usual * 1000:.2f} ms",
+            "slowest: " + ", ".join(f"{s.index} ({duration(s.seconds)})" for s in slow[:5]),
+            f"median: {duration(usual)}",
             *(("slow again in workers",) if both else ()),
         ),
         OBSERVED if both else AGREES,

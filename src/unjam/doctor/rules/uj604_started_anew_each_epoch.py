@@ -20,6 +20,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.proof import Severity, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ604", "started-anew-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.8  # seconds in an epoch
@@ -42,11 +43,11 @@ def detect(case: Case) -> Finding | None:
     after = startup(kept) if kept and kept.fine else 0.0
     return Finding(
         RULE,
-        f"{start:.1f} s of every {epoch:.1f} s epoch go into starting {loader.num_workers} workers ({loader.start_method})",
+        f"{duration(start)} of every {duration(epoch)} epoch go into starting {loader.num_workers} workers ({loader.start_method})",
         f"persistent_workers=False at {loader.made_at}",
         (
-            f"second epoch: {start:.2f} s to its first batch; an epoch takes {epoch:.2f} s in all",
-            *((f"{kept.plan}: {after:.2f} s to the first batch of the second epoch",) if kept and after else ()),
+            f"second epoch: {duration(start)} to its first batch; an epoch takes {duration(epoch)} in all",
+            *((f"{kept.plan}: {duration(after)} to the first batch of the second epoch",) if kept and after else ()),
         ),
         Toggle(as_is.plan, (plan,), lambda base, other: 0 < startup(other) < startup(base) * 0.4, repeat=False),
         "persistent_workers=True",

@@ -21,6 +21,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import faster, mean_seconds
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ605", "too-small-for-workers", Severity.WARNING, symptom="slow")
 WORTH, WARN = 2.0, 10.0  # seconds in an epoch that are worth a note, and a warning
@@ -42,11 +43,11 @@ def detect(case: Case) -> Finding | None:
         return None
     return Finding(
         RULE,
-        f"{without / (with_workers or 1):.1f} times faster without workers: a sample takes {mean_seconds(case.tried(bare)) * 1e6:.0f} µs",
+        f"{without / (with_workers or 1):.1f} times faster without workers: a sample takes {duration(mean_seconds(case.tried(bare)))}",
         f"num_workers={loader.num_workers}, batch_size={loader.batch_size}",
         (
             f"{loader.num_workers} workers: {with_workers:,.0f} samples/s; none: {without:,.0f}",
-            f"in an epoch of {loader.length:,} samples: {lost:.1f} s lost",
+            f"in an epoch of {loader.length:,} samples: {duration(lost)} lost",
         ),
         faster(timed, bare, SLOWER),
         f"num_workers=0, or batches larger than {loader.batch_size}",

@@ -19,6 +19,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.mechanisms.trials import faster, mean_seconds
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ606", "wrong-number-of-workers", Severity.WARNING, symptom="slow")
 WORTH = 2.5  # seconds in an epoch
@@ -54,7 +55,7 @@ def detect(case: Case) -> Finding | None:
         f"num_workers={loader.num_workers} at {loader.made_at}",
         (
             f"{loader.num_workers} workers: {base:,.1f} samples/s; {better}: {other:,.1f}, on {cpus} processors",
-            f"an epoch of {loader.length:,} samples: {loader.length / (base or 1):.0f} s against {loader.length / (other or 1):.0f} s",
+            f"an epoch of {loader.length:,} samples: {duration(loader.length / (base or 1))} against {duration(loader.length / (other or 1))}",
         ),
         faster(now, then, FASTER),
         f"num_workers={better}",

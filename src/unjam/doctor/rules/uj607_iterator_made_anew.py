@@ -18,6 +18,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ607", "iterator-made-anew", Severity.WARNING, symptom="slow")
 
@@ -33,15 +34,11 @@ def detect(case: Case) -> Finding | None:
     usual = sum(later) / len(later) if later else 0.0
     return Finding(
         RULE,
-        f"next(iter(loader)) in a loop starts an epoch for every batch: {cost:.2f} s each",
+        f"next(iter(loader)) in a loop starts an epoch for every batch: {duration(cost)} each",
         f"next(iter(loader)) at {place}",
         (
             f"at {quoted(place)}",
-            *(
-                (f"a batch from a new iterator: {cost * 1000:.0f} ms; the next batches: {usual * 1000:.1f} ms",)
-                if cost
-                else ()
-            ),
+            *((f"a batch from a new iterator: {duration(cost)}; the next batches: {duration(usual)}",) if cost else ()),
             (
                 f"each time {case.loader.num_workers} workers are started and up to "
                 f"{max(1, case.loader.num_workers) * case.loader.prefetch_factor - 1} batches are thrown away"

@@ -27,6 +27,7 @@ from unjam.doctor.mechanisms.time_spent import ServedByOneProcess
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ608", "reads-much-more-than-it-uses", Severity.WARNING)
 TIMES, LEAST, FEWEST = 20, 50_000, 8
@@ -83,7 +84,7 @@ def _through_proxy(
         f"every sample gets {size(read)} through {path}, a proxy of a manager process, for {size(used)}",
         path,
         (
-            f"a sample receives {size(read)} from another process, has {size(used)} and takes {took * 1000:.0f} ms",
+            f"a sample receives {size(read)} from another process, has {size(used)} and takes {duration(took)}",
             "a proxy pickles the whole value for each access",
         ),
         AGREES,
@@ -103,7 +104,7 @@ def _finding(loader: WatchedLoader, cases: list[Case], path: str, read: float, u
         f"{dataset}.__getitem__ reads {os.path.basename(path)}",
         (
             f"{path} is opened for every sample that was looked at",
-            f"a sample reads {size(read)}, has {size(used)} and takes {took * 1000:.0f} ms",
+            f"a sample reads {size(read)}, has {size(used)} and takes {duration(took)}",
         ),
         AGREES,
         f"read {os.path.basename(path)} once, on first use in each worker, or use a format with random access",

@@ -24,6 +24,7 @@ from unjam.doctor.facts.watched import Transfers, Watched
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ610", "slow-way-to-the-device", Severity.WARNING)
 # a share of the loading and training time below which it does not matter, and how much faster pinned memory must be
@@ -49,7 +50,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 def _finding(one: Transfers, spent: float, faster: float, *, slow: bool) -> Finding:
     each = one.seconds / one.count
-    told = f"{one.count} copies of {size(one.nbytes / one.count)}, {each * 1e3:.1f} ms each"
+    told = f"{one.count} copies of {size(one.nbytes / one.count)}, {duration(each)} each"
     wide = f"the {one.dtype.removeprefix('torch.')} numbers fit into bytes: a quarter, or less, would have to be sent"
     return Finding(
         RULE,

@@ -25,6 +25,7 @@ from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.watched import Watched
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ611", "device-idle-while-loading", Severity.WARNING)
 # the share of the time that could be saved, and of the steps that must wait
@@ -51,9 +52,9 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                     f"the device is idle while the next batch is loaded: {worst.idle / spent:.0%} of the time",
                     quoted(worst.place),
                     (
-                        f"this line waited for the device {worst.count} times, {worst.seconds / worst.count * 1e3:.1f} ms each",
-                        f"after that the same thread loaded for {worst.idle / batches * 1e3:.1f} ms; the device had no work then",
-                        f"up to {min(worst.seconds, worst.idle):.1f} s of {spent:.1f} s could be saved",
+                        f"this line waited for the device {worst.count} times, {duration(worst.seconds / worst.count)} each",
+                        f"after that the same thread loaded for {duration(worst.idle / batches)}; the device had no work then",
+                        f"up to {duration(min(worst.seconds, worst.idle))} of {duration(spent)} could be saved",
                     ),
                     AGREES,
                     "load in workers (num_workers=2 or more), or ask the device for numbers less often",

@@ -18,6 +18,7 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.mechanisms.time_spent import SamplerTakesTime
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Rule
+from unjam.units import duration
 
 RULE = Rule("UJ614", "sampler-takes-time", Severity.WARNING, symptom="slow")
 NAMES = (SamplerTakesTime,)
@@ -25,8 +26,8 @@ NAMES = (SamplerTakesTime,)
 
 def words(one: SamplerTakesTime) -> Words:
     """Say how long, and what to do once."""
-    each = f" ({one.seconds / one.passes:.1f} s a pass)" if one.passes > 1 else ""
+    each = f" ({duration(one.seconds / one.passes)} a pass)" if one.passes > 1 else ""
     return Words(
-        f"{one.sampler} of {one.loader} took {one.seconds:.1f} s{each} in the process that trains",
+        f"{one.sampler} of {one.loader} took {duration(one.seconds)}{each} in the process that trains",
         f"compute what {one.sampler} needs once, in its __init__ or beside the data, and not while it is iterated",
     )

@@ -18,6 +18,7 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
+from unjam.units import duration
 
 RULE = Rule("UJ705", "yields-nothing")
 
@@ -48,7 +49,7 @@ def detect(case: Case) -> Finding | None:
         RULE,
         f"the loader yields no batch: {why}",
         why.split(" and ", maxsplit=1)[0] if small else loader.dataset,
-        (f"an epoch ended after {empty.epochs[0]:.2f} s without a batch and without an error",),
+        (f"an epoch ended after {duration(empty.epochs[0])} without a batch and without an error",),
         OBSERVED,
         f"batch_size={loader.length} or smaller, or drop_last=False"
         if small

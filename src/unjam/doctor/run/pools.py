@@ -11,6 +11,7 @@ from unjam.doctor.run.launch import CannotRun
 from unjam.doctor.run.settings import Settings
 from unjam.doctor.run.short_run import short_run
 from unjam.loader.pool_spec import pool_spec
+from unjam.units import duration
 
 # seconds that a trial may take
 TRIAL_SECONDS = 300.0
@@ -140,7 +141,9 @@ def _words(trial: PoolTrial) -> list[str]:
         f"{batches} batches of {size / max(1, batches) / 1e6:.2f} MB from node {name}"
         for name, batches, size in trial.nodes
     )
-    found = [f"{trial.pool}: works: {at or f'{trial.batches} batches'}; the first one came after {trial.started:.1f} s"]
+    found = [
+        f"{trial.pool}: works: {at or f'{trial.batches} batches'}; the first one came after {duration(trial.started)}"
+    ]
     return [*found, *([f"  {trial.note}"] if trial.note else [])]
 
 

@@ -11,6 +11,7 @@ from unjam.deadlines import STALL_CHECK
 from unjam.loader.pool.batch_result import BatchReport
 from unjam.statistics import NodeShare
 from unjam.system.logs import log
+from unjam.units import duration
 
 # the training must wait for so much of the time, and workers here must be so much faster
 WAITS, FASTER = 0.3, 1.2
@@ -57,7 +58,7 @@ class WorkerReports:
         self.skipped_seconds += seconds
         count = "1 sample" if samples == 1 else f"{samples:,} samples"
         self.warn_once(
-            f"a stream without state_dict() was read again to resume: {count} in {seconds:.1f} s; "
+            f"a stream without state_dict() was read again to resume: {count} in {duration(seconds)}; "
             "give the dataset state_dict() and load_state_dict() to avoid that"
         )
 
@@ -83,7 +84,7 @@ def does_not_pay(nodes: Mapping[str, NodeShare], coming: float, waited: float, p
         return ""
     size = sum(one.bytes for one in there) / max(1, sum(one.batches for one in there))
     return (
-        f"a batch ({size / 1e6:.1f} MB) takes {making * 1e3:.1f} ms to make, and one came every {coming / batches * 1e3:.1f} ms: "
+        f"a batch ({size / 1e6:.1f} MB) takes {duration(making)} to make, and one came every {duration(coming / batches)}: "
         f"the way takes longer than the work, and the {processors} processors of this machine would make one every "
-        f"{making / processors * 1e3:.1f} ms"
+        f"{duration(making / processors)}"
     )

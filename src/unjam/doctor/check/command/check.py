@@ -24,6 +24,7 @@ from unjam.doctor.report.diagnosis import Diagnosis, TrialRow
 from unjam.system.exits import decode
 from unjam.system.isolation.program_files import REAL, full_text
 from unjam.system.masking import without_secrets
+from unjam.units import duration
 
 BUDGET = 60.0
 # seconds of loading that are watched: usually, and with --all
@@ -133,7 +134,7 @@ def _watch(
     results = _Results()
     try:
         seconds = WHOLE if options.watch_to_end else min(WATCH, options.budget / 2)
-        options.say(f"watching {target}" + ("" if options.watch_to_end else f" (up to {seconds:.0f} s of loading)"))
+        options.say(f"watching {target}" + ("" if options.watch_to_end else f" (up to {duration(seconds)} of loading)"))
         watched = program.watch(seconds, options.tick, options.timeout_factor)
         results.watched = watched
         results.stopped = program.interrupted

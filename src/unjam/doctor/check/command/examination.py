@@ -18,6 +18,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
 from unjam.doctor.judge import explained, of_case, proved
 from unjam.doctor.proof import Severity
+from unjam.units import duration
 
 MOST_ROUNDS = 4
 SPARE = 512 << 20
@@ -151,7 +152,7 @@ class Examination:
             return Trial(plan, "refused", 0.0, note="the program has ended")
         seconds = plan.seconds * min(1.0, max(0.4, self._budget / 60)) if plan.measured else plan.seconds
         plan_now = replace(plan, seconds=min(seconds, max(1.0, self._left() - 1)))
-        self._say(f"trying {plan} (up to {self._timeouts(plan_now).whole:.0f} s)")
+        self._say(f"trying {plan} (up to {duration(self._timeouts(plan_now).whole)})")
         reserve = min(SPARE, (self.case.process_facts.memory or SPARE * 10) // 10)
         try:
             trial = self._program.run_trial(self._number, plan_now, self._handlers, self._timeouts(plan_now), reserve)

@@ -16,6 +16,7 @@ from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
 from unjam.system.children import reap
 from unjam.system.exits import decode
 from unjam.system.memory_limits import available_memory
+from unjam.units import duration
 
 # this share of the memory that was free at the start must stay free
 RESERVE = 0.1
@@ -64,7 +65,7 @@ class MeasuringProcess:
                         setting, "died", f"the process ended ({decode(code).signal or f'exit code {code}'})"
                     )
                 if time.monotonic() > until:
-                    return self._ended(setting, "hung", f"did not finish within {allowed + GRACE:.0f} s")
+                    return self._ended(setting, "hung", f"did not finish within {duration(allowed + GRACE)}")
                 left = available_memory()
                 if left is not None and left < self._free_at_start * RESERVE:
                     return self._ended(setting, "memory", f"only {left / 1e9:.1f} GB of memory were left")
