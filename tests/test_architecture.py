@@ -29,6 +29,7 @@ FLOORS = {
     "errors": 0,
     "statistics": 0,
     "stored": 0,
+    "version": 0,
     "loader.engine": 0,
     "system": 1,
     "shared": 2,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from unjam.version import __version__
+
 if TYPE_CHECKING:
     from unjam.doctor.run.install import install, uninstall
     from unjam.errors import (
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
         TransformTime,
     )
 
-__version__ = "0.1.0"
 # where each name is defined; imported on first use, so that `import unjam` itself costs and starts nothing
 _HOMES = {
     "unjam.doctor.run.install": ("install", "uninstall"),

@@ -42,10 +42,10 @@ def main() -> NoReturn:
 
 def _write_document(words: list[str], problem: str) -> None:
     """Write the JSON document that a command line asks for which cannot be understood."""
-    from unjam import __version__  # noqa: PLC0415 - only here
     from unjam.doctor.report import machine  # noqa: PLC0415 - as above
     from unjam.system.masking import masked  # noqa: PLC0415 - as above
     from unjam.system.private_files import write_report  # noqa: PLC0415 - as above
+    from unjam.version import __version__  # noqa: PLC0415 - only here
 
     places = [word.partition("=")[2] for word in words if word.startswith("--json=")]
     places += [after for word, after in itertools.pairwise(words) if word == "--json"]

@@ -18,11 +18,11 @@ except ImportError as missing:
     print(f"the command needs {missing.name}: pip install {missing.name}", file=sys.stderr)  # noqa: T201 - the command
     raise SystemExit(2) from missing
 
-from unjam import __version__
 from unjam.system.masking import masked
 from unjam.system.printable import printable, printable_line
 from unjam.system.private_files import write_report
 from unjam.units import duration
+from unjam.version import __version__
 
 if TYPE_CHECKING:
     from unjam.doctor.report.diagnosis import Diagnosis

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import typer
 
-from unjam import __version__
 from unjam.doctor.report.terminal import progress
 from unjam.system.masking import masked
 from unjam.system.printable import printable
 from unjam.system.private_files import write_report
+from unjam.version import __version__
 
 
 def try_pools(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from unjam.system import limits
 from unjam.system.memory_limits import available_memory
 from unjam.system.printable import printable_line
+from unjam.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,8 +39,6 @@ _VARIABLES = (
 
 def gather() -> dict[str, Any]:
     """Return the facts about this machine and this interpreter."""
-    from unjam import __version__  # noqa: PLC0415 - the package imports its parts first
-
     free, total = limits.shared_memory()
     most_files, used_files = limits.descriptors()
     return {

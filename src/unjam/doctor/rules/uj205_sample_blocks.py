@@ -107,7 +107,9 @@ def detect_live(scene: Scene) -> Finding | None:
         if blocked.stuck.waits == "sleep" and blocked.thread.waiting.limit is not None:
             words = f"time to pass: it sleeps, and {duration(blocked.thread.waiting.limit)} are left"
             if watching.polls(scene, blocked.process):
-                words = f"something that does not come: it looked {blocked.thread.turns} times in {duration(scene.seconds)}"
+                words = (
+                    f"something that does not come: it looked {blocked.thread.turns} times in {duration(scene.seconds)}"
+                )
         where = blocked.thread.place
         return Finding(
             RULE,

@@ -15,6 +15,7 @@ from unjam.system.masking import masked_words, without_secrets
 from unjam.system.printable import printable
 from unjam.system.private_files import write_report
 from unjam.system.process_table import rank_in
+from unjam.version import __version__
 
 
 def close(settings: Settings) -> None:
@@ -81,8 +82,6 @@ def _write(facts: RunFacts, settings: Settings) -> None:
     judged = advise(facts)
     if not settings.quiet:
         sys.stderr.write(printable(run.text(judged)) + "\n")
-    from unjam import __version__  # noqa: PLC0415 - as above
-
     if settings.html:
         _save(own_name(settings.html, facts, settings), run.page(judged, __version__))
     if settings.json:

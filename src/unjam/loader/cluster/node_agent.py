@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-import unjam
 from unjam.deadlines import NODE_CLOSE, STALL_CHECK
 from unjam.errors import CannotStartError
 from unjam.loader.cluster import node_messages as msg
@@ -37,6 +36,7 @@ from unjam.loader.transport.unpacking import PackedBatch
 from unjam.loader.worker import messages
 from unjam.loader.worker.spec import WorkerSpec
 from unjam.system.waiting import Waiting
+from unjam.version import __version__
 
 # a reply ends when its batches have this many bytes: the next one is made while it travels
 REPLY_BYTES = 64 << 20
@@ -51,7 +51,7 @@ _OF_THE_POOL = (PackedBatch, messages.NewSlot, messages.Carried, messages.Import
 
 def version() -> tuple[str, str]:
     """The versions that must be the same on all machines."""
-    return unjam.__version__, ".".join(map(str, sys.version_info[:2]))
+    return __version__, ".".join(map(str, sys.version_info[:2]))
 
 
 def boot_id() -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from unjam.system.file_owner import is_users
 from unjam.system.masking import without_secrets
 from unjam.system.printable import json_text
+from unjam.version import __version__
 
 VERSION = 1
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
@@ -67,8 +68,6 @@ class Incident:
 
     def to_json(self) -> str:
         """Return one line of JSON."""
-        from unjam import __version__  # noqa: PLC0415 - the package's own
-
         kept = {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, "", ())}
         kept |= {"schema": self.version, "unjam": __version__}
         return json_text(without_secrets(kept), default=repr)
