@@ -20,6 +20,10 @@ from unjam.deadlines import LIVENESS_CHECK, SEND_MESSAGE
 from unjam.loader.transport.channel import Channel, ChannelClosed, Frame
 from unjam.loader.worker.parent_death import ParentWatch, die_with_parent
 
+# Variables that keep libraries from starting a thread on import; workers get the program's own
+# values back. This one is for Arrow's allocator: pandas, scikit-learn and datasets import Arrow.
+NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+
 
 @dataclass(frozen=True, slots=True)
 class Fork:

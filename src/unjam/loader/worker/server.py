@@ -22,12 +22,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.loader.transport.channel import Frame
-from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, count_threads
+from unjam.loader.worker.forker import NO_THREADS, Fork, Forked, Forker, NotForked, count_threads
 
 _STATE_VARIABLE = "UNJAM_SERVER_STATE"
-# Variables that keep libraries from starting a thread on import; workers get the program's own
-# values back. This one is for Arrow's allocator: pandas, scikit-learn and datasets import Arrow.
-NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 # after this many restarts because an import started a thread, the server imports nothing more
 MAX_STARTS = 3
 

@@ -38,8 +38,7 @@ from unjam.loader.ship.process_state import ProcessState, use_tracker
 from unjam.loader.ship.reachable_modules import is_installed_module
 from unjam.loader.transport.channel import Frame
 from unjam.loader.worker import thread_limits
-from unjam.loader.worker.forker import Fork, Forked, Forker, NotForked, count_threads
-from unjam.loader.worker.server import NO_THREADS
+from unjam.loader.worker.forker import NO_THREADS, Fork, Forked, Forker, NotForked, count_threads
 from unjam.system import memory
 
 
