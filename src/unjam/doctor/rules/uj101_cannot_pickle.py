@@ -24,17 +24,17 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import function_at
-from unjam.doctor.mechanisms.cannot_cross import CannotBeRebuilt
-from unjam.doctor.mechanisms.trials import forked_instead
+from unjam.doctor.mechanisms.trials import basis_with_fork
+from unjam.doctor.mechanisms.unsendable import CannotBeUnpickled
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ101", "cannot-pickle", symptom="start")
 
 
-NAMES = (CannotBeRebuilt,)
+NAMES = (CannotBeUnpickled,)
 
 
-def words(one: CannotBeRebuilt) -> Words:
+def words(one: CannotBeUnpickled) -> Words:
     """Say that the way back fails."""
     help_text = "make it work on an object whose attributes are not set yet: unpickling makes an empty object first"
     if "__getattr__" in function_at(one.place) or "Recursion" in one.failed:
@@ -48,7 +48,7 @@ def detect(case: Case) -> Finding | None:
         return None
     # the doctor pickled in a fork, where an accelerator fails: ignore reasons that name it
     device = case.process_facts.accelerator or "no accelerator"
-    failed = [crossing for crossing in case.crossings if crossing.reason and device not in crossing.reason]
+    failed = [crossing for crossing in case.arguments if crossing.reason and device not in crossing.reason]
     if not failed:
         return None
     first, as_is = failed[0], case.as_is
@@ -60,7 +60,7 @@ def detect(case: Case) -> Finding | None:
             *(f"{c.path} is a {c.type_name}: {c.reason}" for c in failed),
             *((f"set at {quoted(first.place)}",) if first.place else ()),
         ),
-        forked_instead(as_is),
+        basis_with_fork(as_is),
         help_for(first.path, first.type_name),
         first.place,
     )

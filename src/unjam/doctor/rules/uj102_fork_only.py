@@ -33,7 +33,7 @@ def detect(case: Case) -> Finding | None:
     """Find a worker argument that the other start methods could not pickle."""
     # the doctor pickled in a fork, where an accelerator fails: ignore reasons that name it
     device = case.process_facts.accelerator or "no accelerator"
-    failed = [crossing for crossing in case.crossings if crossing.reason and device not in crossing.reason]
+    failed = [crossing for crossing in case.arguments if crossing.reason and device not in crossing.reason]
     if not case.forked or not failed or (case.as_is is not None and not case.as_is.fine):
         return None
     first = failed[0]
