@@ -13,8 +13,8 @@ import sysconfig
 from pathlib import Path
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.recording import replay
-from unjam.doctor.facts.watched import Watched
 
 FOLDER = Path(__file__).parent / "recorded"
 CORPUS = Path(__file__).parent / "corpus"
@@ -38,7 +38,7 @@ def keep(evidence: str, program: str, folder: str, target: Path) -> None:
         (target / f"{Path(program).stem}.json").write_text(text.replace('},{"', '},\n{"') + "\n")
 
 
-def facts_of(path: Path) -> tuple[Watched | None, list[Case]]:
+def facts_of(path: Path) -> tuple[ProgramFacts | None, list[Case]]:
     """The facts of a recording, with the paths of this machine."""
     text = path.read_text()
     for name, place in {"corpus": str(CORPUS), **_places()}.items():

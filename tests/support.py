@@ -233,7 +233,7 @@ def empty_case(**changes):
 
     loader = LoaderFacts(
         kind="DataLoader", dataset="D", dataset_place=None, iterable=False, length=8, batch_size=4, num_workers=2,
-        start_method="fork", prefetch_factor=2, timeout=0, pins_for_nobody=False, persistent_workers=False,
+        start_method="fork", prefetch_factor=2, timeout=0, pins_without_accelerator=False, persistent_workers=False,
         drop_last=False, sampler="S", collate="c", default_collate=True, worker_init="",
     )  # fmt: skip
     world = ProcessFacts(

@@ -217,4 +217,4 @@ def test_sampling_from_outside_finds_the_line_samples_wait_at(tmp_path):
         pytest.skip("stacks of other processes may not be read here (ptrace)")
     lines = {line.place.line for one in looks for line in one.lines if line.stage == "sample"}
     assert lines == {1 + SLOW[: SLOW.index("time.sleep(0.1)")].count("\n")}
-    assert cases[0].seen is loader
+    assert cases[0].watched_loader is loader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unjam.doctor.facts.held_locks import held, wanted
+from unjam.doctor.facts.held_locks import locks_acquired_at, locks_held
 from unjam.system.stacks import Frame
 
 PROGRAM = """\
@@ -43,9 +43,9 @@ def frame(tmp_path):
     ],
 )
 def test_held_locks_are_read_from_source_lines(frame, line, expected):
-    assert [expression for expression, _, _ in held((frame(line),), ())] == expected
+    assert [expression for expression, _, _ in locks_held((frame(line),), ())] == expected
 
 
 @pytest.mark.parametrize(("line", "expected"), [(2, ["lock"]), (3, []), (4, ["lock"]), (6, ["other"]), (8, ["lock"])])
 def test_wanted_locks_are_read_from_source_lines(frame, line, expected):
-    assert wanted(frame(line)) == expected
+    assert locks_acquired_at(frame(line)) == expected

@@ -12,8 +12,8 @@ import subprocess
 import pytest
 
 from unjam.doctor.facts.run import LoaderRun, RunFacts, RunFailure, TimedBatch, TimedCopy, Wait
-from unjam.doctor.facts.timeline import MOST_BARS, fewer, of_run
-from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
+from unjam.doctor.facts.timeline import MOST_BARS, merge_bars, run_timeline
+from unjam.doctor.facts.tune_measurements import Measurement, TuneResult, TuneSetting
 from unjam.doctor.report import page, run, trace
 from unjam.doctor.rules.advice import advise
 from unjam.doctor.rules.tuning import judge
@@ -75,7 +75,7 @@ def run_page(**options):
 def a_climb(evil=""):
     rates = {0: 200, 1: 190, 2: 380, 4: 700, 8: 720}
     found = [
-        Measured(
+        Measurement(
             TuneSetting("unjam", workers), "fine", "", 2.0, 100, 3200, (3200, 3200 / rate), (rate * 0.98, rate, rate * 1.02), 0.2, 0.3,
             min(workers, 2) * 0.95, 0.1, 200_000_000 + workers * 50_000_000, 1000, 0.9, 0.0, 0,
             {"getitem": 0.004 * max(1, workers / 4), "collate": 0.0001, "pickle": 0.00005}, {"nothing": 50, "sleep": 3},
@@ -84,11 +84,11 @@ def a_climb(evil=""):
         )
         for workers, rate in rates.items()
     ]  # fmt: skip
-    found.append(Measured(TuneSetting("torch", 4), "raised", f"ValueError: no{evil}"))
+    found.append(Measurement(TuneSetting("torch", 4), "raised", f"ValueError: no{evil}"))
     as_is = TuneSetting("torch", 2)
     return judge(
         TuneResult(
-            (*found, Measured(as_is, "fine", "", 1.0, 50, 1600, (1600, 5.0), (318, 320, 322), 0.5)),
+            (*found, Measurement(as_is, "fine", "", 1.0, 50, 1600, (1600, 5.0), (318, 320, 322), 0.5)),
             32,
             2,
             16,
@@ -113,12 +113,12 @@ def test_a_page_of_a_million_samples_stays_small():
 
 
 def test_merging_bars_loses_no_samples():
-    picture = of_run(a_run(batches=9000))
+    picture = run_timeline(a_run(batches=9000))
     assert len(picture.bars) <= MOST_BARS
     assert sum(bar.samples for bar in picture.bars) == 9000 * 32
     assert all(0 < bar.share <= 1 for bar in picture.bars)
     assert any(bar.slow == "77" for bar in picture.bars), "the slowest of a slice keeps its name"
-    assert len(fewer(list(picture.bars), 4, picture.span)) == len(picture.bars)
+    assert len(merge_bars(list(picture.bars), 4, picture.span)) == len(picture.bars)
 
 
 @pytest.mark.parametrize(

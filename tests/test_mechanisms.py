@@ -8,11 +8,19 @@ import pytest
 
 from support import empty_case
 from unjam.doctor.explanation import Knowledge
-from unjam.doctor.facts.faults import LimitSet, Resource, WatchedFailure, WrittenFile
+from unjam.doctor.facts.faults import InheritedOutput, LimitChange, Resource, WatchedFailure
 from unjam.doctor.facts.loader_description import LoaderDescription
+from unjam.doctor.facts.program_facts import (
+    HASH,
+    SETTING,
+    ProgramFacts,
+    ResourceUsage,
+    WatchedEpoch,
+    WatchedLoader,
+    WatchedProcess,
+)
 from unjam.doctor.facts.trial import Place, Plan, Sample, Trial
-from unjam.doctor.facts.watched import HASH, SETTING, Moment, Watched, WatchedEpoch, WatchedLoader, WatchedProcess
-from unjam.doctor.judge import named
+from unjam.doctor.judge import finding_of
 from unjam.doctor.mechanisms import MECHANISMS, explanations
 from unjam.doctor.proof import Confidence, Severity
 from unjam.doctor.ranking import ranked
@@ -23,10 +31,10 @@ pytestmark = pytest.mark.static
 HERE = Place(__file__, 1)
 
 
-def program(outcome: str = "ended", **facts) -> tuple[Watched, WatchedLoader]:
+def program(outcome: str = "ended", **facts) -> tuple[ProgramFacts, WatchedLoader]:
     loader = WatchedLoader(1, 10, LoaderDescription(dataset="D", workers=2), HERE, HERE, [WatchedEpoch(0)])
     process = WatchedProcess(10, 1, None, "train.py", [loader], **facts)
-    return Watched(outcome, 1 if outcome == "failed" else 0, 10.0, [process]), loader
+    return ProgramFacts(outcome, 1 if outcome == "failed" else 0, 10.0, [process]), loader
 
 
 def failure(**fields) -> WatchedFailure:
@@ -43,8 +51,8 @@ def failure(**fields) -> WatchedFailure:
     return WatchedFailure(**{**known, **fields})
 
 
-def said(watched: Watched, *cases) -> list[Finding]:
-    return [named(one) for one in explanations(Knowledge(watched, cases))]
+def said(watched: ProgramFacts, *cases) -> list[Finding]:
+    return [finding_of(one) for one in explanations(Knowledge(watched, cases))]
 
 
 def test_no_facts_yield_no_findings():
@@ -76,13 +84,13 @@ def test_handles_inherited_by_workers_are_found():
 
 def test_one_worker_alone_shares_no_file():
     watched, loader = program("failed", failures=[failure(reach=(Resource("f", "file", "/data", inherited=True),))])
-    loader.facts = dataclasses.replace(loader.facts, workers=1)
+    loader.description = dataclasses.replace(loader.description, workers=1)
     assert said(watched) == []
 
 
 def test_limits_set_by_the_program_are_named_with_their_line():
     too_large = failure(type_name="OSError", errno=27, limits={"RLIMIT_FSIZE": 4096}, stage="collate", index="")
-    watched, _ = program("failed", failures=[too_large], limits=[LimitSet("RLIMIT_FSIZE", 4096, HERE)])
+    watched, _ = program("failed", failures=[too_large], limit_changes=[LimitChange("RLIMIT_FSIZE", 4096, HERE)])
     (found,) = said(watched)
     assert found.rule.code == "UJ411"
     assert found.location == HERE
@@ -105,10 +113,10 @@ def test_a_full_file_system_names_the_exhausted_resource():
 def test_hash_seeds_that_differ_in_workers_are_found_when_used(uses):
     watched, loader = program()
     path = SETTING + HASH
-    loader.epochs[0].held = {path: "1"} if uses else {}
-    loader.epochs[0].worker_held = {0: {path: "2"}, 1: {path: "3"}}
+    loader.epochs[0].hashes = {path: "1"} if uses else {}
+    loader.epochs[0].worker_hashes = {0: {path: "2"}, 1: {path: "3"}}
     case = empty_case(start_method="spawn")
-    case.seen = loader
+    case.watched_loader = loader
     case.trials = [
         Trial(Plan(2, "spawn"), "finished", 1.0, samples=(Sample("0", 0, 0, 0.1, "b"),)),
         Trial(
@@ -116,7 +124,7 @@ def test_hash_seeds_that_differ_in_workers_are_found_when_used(uses):
             "finished",
             1.0,
             samples=(Sample("0", -1, 0, 0.1, "a"),),
-            again={"0": "a"},
+            second_digests={"0": "a"},
         ),
     ]
     codes = [one.rule.code for one in said(watched, case) if one.rule.code == "UJ533"]
@@ -125,27 +133,28 @@ def test_hash_seeds_that_differ_in_workers_are_found_when_used(uses):
 
 def test_harmless_settings_are_not_reported():
     watched, loader = program()
-    loader.epochs[0].held = {SETTING + "the working folder": "1"}
-    loader.epochs[0].worker_held = {0: {SETTING + "the working folder": "2"}}
+    loader.epochs[0].hashes = {SETTING + "the working folder": "1"}
+    loader.epochs[0].worker_hashes = {0: {SETTING + "the working folder": "2"}}
     assert said(watched) == []
 
 
 def test_two_workers_writing_one_open_file_are_found():
-    written = [WrittenFile("/out.csv", 11, 0, HERE), WrittenFile("/out.csv", 12, 1, HERE)]
-    (found,) = said(program(written=written)[0])
+    written = [InheritedOutput("/out.csv", 11, 0, HERE), InheritedOutput("/out.csv", 12, 1, HERE)]
+    (found,) = said(program(inherited_outputs=written)[0])
     assert (found.rule.code, found.culprit) == ("UJ537", "out.csv")
-    assert said(program(written=written[:1])[0]) == []
+    assert said(program(inherited_outputs=written[:1])[0]) == []
 
 
-def moments(values: list[int], **held) -> list[Moment]:
+def usages(values: list[int], **held) -> list[ResourceUsage]:
     return [
-        Moment(-1, at * 10, value, 100, {name: of(at) for name, of in held.items()}) for at, value in enumerate(values)
+        ResourceUsage(-1, at * 10, value, 100, {name: of(at) for name, of in held.items()})
+        for at, value in enumerate(values)
     ]
 
 
 def test_growing_memory_names_the_list_that_holds_it():
     watched, loader = program()
-    loader.epochs[0].moments = moments(
+    loader.epochs[0].usage = usages(
         [(400 + 20 * at) << 20 for at in range(20)],
         records=lambda at: (at * 10, 2_000_000, 0),
         losses=lambda at: (at * 10, 28, 0),
@@ -156,7 +165,7 @@ def test_growing_memory_names_the_list_that_holds_it():
 
 def test_a_cache_that_reaches_its_limit_is_not_growth():
     watched, loader = program()
-    loader.epochs[0].moments = moments([(400 + min(200, 40 * at)) << 20 for at in range(24)])
+    loader.epochs[0].usage = usages([(400 + min(200, 40 * at)) << 20 for at in range(24)])
     assert said(watched) == []
 
 
@@ -172,7 +181,7 @@ def test_the_lines_that_take_the_time_are_named():
     watched, loader = program()
     loader.epochs[0] = WatchedEpoch(0, seconds=25, waited=20, loaded=100, loading=20)
     case = empty_case()
-    case.seen = loader
+    case.watched_loader = loader
     slow = Place("data.py", 41)
     case.trials = [Trial(Plan(2, "fork"), "finished", 1.0, lines=((slow, 90), (HERE, 10)))]
     (found,) = said(watched, case)

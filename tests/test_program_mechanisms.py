@@ -8,12 +8,18 @@ import pytest
 
 from support import empty_case
 from test_mechanisms import HERE, failure, program, said
-from unjam.doctor.facts.case import Crossing, Part
-from unjam.doctor.facts.faults import Deed, LockFile, LostBatch, RewrittenFile, ShrunkFile
+from unjam.doctor.facts.case import Part, WorkerArgument
+from unjam.doctor.facts.faults import FileOperation, LockFile, LostBatch, SampleOutput, ShrunkFile
 from unjam.doctor.facts.object_state import ObjectState
-from unjam.doctor.facts.scene import Doing, Process, Scene, Thread
+from unjam.doctor.facts.program_facts import (
+    ProcessObservations,
+    WatchedEpoch,
+    WatchedLoader,
+    WatchedProcess,
+    WatchedSample,
+)
+from unjam.doctor.facts.scene import Activity, Process, Scene, Thread
 from unjam.doctor.facts.trial import Place, Plan, Trial
-from unjam.doctor.facts.watched import Looks, WatchedEpoch, WatchedLoader, WatchedProcess, WatchedSample
 from unjam.doctor.proof import Confidence, Severity
 from unjam.system.stacks import Frame
 from unjam.system.waiting import Waiting
@@ -27,7 +33,7 @@ def codes(watched, *cases) -> list[str]:
 
 def case_of(loader: WatchedLoader, **changes):
     case = empty_case(**changes)
-    case.seen = loader
+    case.watched_loader = loader
     return case
 
 
@@ -38,7 +44,7 @@ def case_of(loader: WatchedLoader, **changes):
 def test_a_connection_used_by_several_workers_is_found(users, found):
     watched, loader = program()
     loader.worker_pids = [21, 22]
-    watched.processes[0].asked = {"socket:[7]": list(users)}
+    watched.processes[0].used_connections = {"socket:[7]": list(users)}
     case = case_of(loader)
     case.parts = (Part("dataset.client.sock", "handle", "socket", HERE, ObjectState(target="socket:[7]")),)
     assert codes(watched, case) == found
@@ -47,7 +53,7 @@ def test_a_connection_used_by_several_workers_is_found(users, found):
 def test_a_connection_several_workers_were_seen_waiting_on_is_found():
     watched, loader = program()
     loader.worker_pids = [21, 22]
-    watched.looks = tuple(Looks(pid, 50, {"socket": 20}, {"socket:[7]": 20}) for pid in (21, 22))
+    watched.observations = tuple(ProcessObservations(pid, 50, {"socket": 20}, {"socket:[7]": 20}) for pid in (21, 22))
     case = case_of(loader)
     case.parts = (Part("dataset.sock", "handle", "socket", HERE, ObjectState(target="socket:[7]")),)
     (found,) = said(watched, case)
@@ -59,8 +65,8 @@ def test_a_connection_without_an_attribute_is_only_possible(second, found):
     watched, loader = program()
     lock = Part("dataset.lock", "lock", "Lock", HERE, ObjectState(between_processes=True))
     loader.worker_pids = [21, 22]
-    watched.looks = tuple(
-        Looks(21 + at, 50, {"socket": 20}, {one: 20}) for at, one in enumerate(("socket:[7]", second))
+    watched.observations = tuple(
+        ProcessObservations(21 + at, 50, {"socket": 20}, {one: 20}) for at, one in enumerate(("socket:[7]", second))
     )
     assert codes(watched, case_of(loader)) == found
     guarded = case_of(loader)
@@ -72,23 +78,23 @@ def test_a_connection_without_an_attribute_is_only_possible(second, found):
     ("pids", "locks", "word"), [((21, 22), False, "likely"), ((21, 22), True, ""), ((21,), False, "")]
 )
 def test_a_path_written_and_read_by_several_workers_is_found(pids, locks, word):
-    written = [RewrittenFile("/tmp/decoded.wav", pid, pid - 21, HERE, locks) for pid in pids]
-    watched, _ = program(rewritten=written)
+    written = [SampleOutput("/tmp/decoded.wav", pid, pid - 21, HERE, locks) for pid in pids]
+    watched, _ = program(sample_outputs=written)
     assert [one.confidence.value for one in said(watched)] == ([word] if word else [])
 
 
 def test_a_file_read_while_another_worker_writes_it_is_found():
-    written = [RewrittenFile("/cache/a.npz", 21, 0, HERE, locks=False, read=False)]
+    written = [SampleOutput("/cache/a.npz", 21, 0, HERE, locks=False, read=False)]
     reads = failure(type_name="EOFError", files=("/cache/a.npz",), pid=22, worker=1)
-    assert codes(program("failed", rewritten=written, failures=[reads])[0]) == ["UJ537"]
+    assert codes(program("failed", sample_outputs=written, failures=[reads])[0]) == ["UJ537"]
     other = dataclasses.replace(reads, files=("/cache/b.npz",))
-    assert codes(program("failed", rewritten=written, failures=[other])[0]) == []
+    assert codes(program("failed", sample_outputs=written, failures=[other])[0]) == []
 
 
 def test_a_truncated_mapped_file_is_found():
-    cut = Deed("cut", "/data/bank.npy", HERE, at=1.0)
+    cut = FileOperation("cut", "/data/bank.npy", HERE, at=1.0)
     shrunk = ShrunkFile("/data/bank.npy", 8 << 20, 1 << 20, None, was_whole=True)
-    (found,) = said(program("failed", shrunk=[shrunk], deeds=[cut])[0])
+    (found,) = said(program("failed", shrunk_files=[shrunk], file_operations=[cut])[0])
     assert (found.rule.code, found.location, found.weight) == ("UJ304", HERE, Severity.ERROR)
     died = failure(
         stage="next",
@@ -98,8 +104,10 @@ def test_a_truncated_mapped_file_is_found():
         at=2.0,
         index="",
     )
-    assert codes(program("failed", deeds=[cut], mapped=["/data/bank.npy"], failures=[died])[0]) == ["UJ304"]
-    assert codes(program("failed", deeds=[cut], mapped=["/data/other.npy"], failures=[died])[0]) == []
+    assert codes(program("failed", file_operations=[cut], mapped_files=["/data/bank.npy"], failures=[died])[0]) == [
+        "UJ304"
+    ]
+    assert codes(program("failed", file_operations=[cut], mapped_files=["/data/other.npy"], failures=[died])[0]) == []
 
 
 # -- waits ----------------------------------------------------------------------------------------------------------------
@@ -107,7 +115,7 @@ def test_a_truncated_mapped_file_is_found():
 
 def process(pid: int, role: str, waiting: Waiting, *frames: Frame, **fields) -> Process:
     peers = fields.pop("peers", ())
-    thread = Thread(pid, "MainThread", waiting, 60.0, frames=frames, peer_pids=peers, turns=9)
+    thread = Thread(pid, "MainThread", waiting, 60.0, frames=frames, peer_pids=peers, context_switches=9)
     known = {"parent": 1, "command": "train.py", "state": "S", "age": 99.0, "rss": 1, "busy": 0.0, "main": 10}
     return Process(pid=pid, role=role, threads=(thread, *fields.pop("others", ())), **{**known, **fields})
 
@@ -118,7 +126,7 @@ LINE = Frame(HERE.file, 5, "wait")
 
 def test_a_stale_lock_file_is_found():
     left = LockFile("/data/index.lock", 99, HERE)
-    watched, _ = program("frozen", exclusive=[left])
+    watched, _ = program("frozen", lock_files=[left])
     watched.scene = Scene((process(10, "main", SLEEP, LINE),), 3.0)
     assert codes(watched)[:1] == ["UJ202"]
     alive = Scene((process(10, "main", SLEEP, LINE), process(99, "child", SLEEP)), 3.0)
@@ -131,8 +139,8 @@ def test_a_single_connection_server_is_found():
     serves = Thread(
         11, "Thread-1", Waiting("socket", "data from a socket to 127.0.0.1:9", fds=(6,)), 60.0, peer_pids=(21,)
     )
-    idle = process(21, "worker", Waiting("pipe", "a pipe", fds=(3,)), doing=Doing("torch", "idle", number=0))
-    stuck = process(22, "worker", asks, LINE, doing=Doing("torch", "sample", "7", 1))
+    idle = process(21, "worker", Waiting("pipe", "a pipe", fds=(3,)), activity=Activity("torch", "idle", number=0))
+    stuck = process(22, "worker", asks, LINE, activity=Activity("torch", "sample", "7", 1))
     main = process(10, "main", Waiting("pipe", "a pipe", fds=(4,)), others=(serves,))
     watched, _ = program("frozen")
     watched.scene = Scene((main, idle, stuck), 3.0)
@@ -145,7 +153,7 @@ def test_a_single_connection_server_is_found():
 def test_a_worker_that_ignores_sigterm_is_named():
     leaving = Frame("/usr/lib/python3.11/multiprocessing/util.py", 360, "_exit_function")
     main = process(10, "main", Waiting("child", "a child process to end"), leaving)
-    worker = process(21, "worker", SLEEP, parent=10, deaf=True, doing=Doing("torch", "idle", number=0))
+    worker = process(21, "worker", SLEEP, parent=10, ignores_sigterm=True, activity=Activity("torch", "idle", number=0))
     watched, loader = program("frozen")
     loader.worker_pids = [21]
     watched.scene = Scene((main, worker), 3.0)
@@ -162,7 +170,7 @@ def test_a_child_whose_stdin_stays_open_is_found():
     reads = process(
         31, "child", Waiting("pipe", "data from a pipe", fds=(0,)), parent=10, peers=(21,), command="gzip -c"
     )
-    worker = process(21, "worker", SLEEP, parent=10, doing=Doing("torch", "idle", number=0))
+    worker = process(21, "worker", SLEEP, parent=10, activity=Activity("torch", "idle", number=0))
     watched, _ = program("frozen")
     watched.scene = Scene((main, worker, reads), 3.0)
     found = said(watched)[0]
@@ -181,12 +189,12 @@ def test_a_child_that_catches_sigterm_is_found(tmp_path):
         "import signal\nsignal.signal(signal.SIGTERM, stop)\ndef finish(child):\n    child.terminate()\n    child.join()\n"
     )
     main = process(10, "main", JOINS, Frame(str(script), 5, "finish"))
-    child = process(31, "child", SLEEP, parent=10, catches=True)
+    child = process(31, "child", SLEEP, parent=10, handles_sigterm=True)
     watched, _ = program("frozen")
     watched.scene = Scene((main, child), 3.0)
     found = said(watched)[0]
     assert (found.rule.code, found.location) == ("UJ211", Place(str(script), 2))
-    watched.scene = Scene((main, dataclasses.replace(child, catches=False)), 3.0)
+    watched.scene = Scene((main, dataclasses.replace(child, handles_sigterm=False)), 3.0)
     assert "UJ211" not in codes(watched)
 
 
@@ -231,16 +239,16 @@ def test_seeding_a_generator_samples_do_not_use_is_found(drew, seeded, found):
 
 def test_a_concatenated_dataset_that_changed_length_is_found():
     watched, loader = program("failed", failures=[failure(type_name="IndexError")])
-    loader.facts = dataclasses.replace(loader.facts, stale=[("dataset.datasets[1]", 220, 181)])
+    loader.description = dataclasses.replace(loader.description, stale=[("dataset.datasets[1]", 220, 181)])
     (found,) = said(watched)
     assert (found.rule.code, found.culprit, found.weight) == ("UJ512", "dataset.datasets[1]", Severity.ERROR)
 
 
 def ranks(mine: list[int], its: list[int], drawn: int):
     watched, first = program()
-    first.facts = dataclasses.replace(first.facts, records={"rows": mine}, length=len(mine))
+    first.description = dataclasses.replace(first.description, records={"rows": mine}, length=len(mine))
     first.epochs[0].indices = list(range(drawn))
-    facts = dataclasses.replace(first.facts, records={"rows": its})
+    facts = dataclasses.replace(first.description, records={"rows": its})
     second = WatchedLoader(1, 11, facts, HERE, HERE, [WatchedEpoch(0, indices=list(range(drawn)))])
     watched.processes[0].rank = 0
     watched.processes.append(WatchedProcess(11, 1, 1, "train.py", [second]))
@@ -256,12 +264,12 @@ def test_ranks_with_the_same_items_in_different_order_are_found():
 
 def test_settings_changed_after_workers_started_are_found():
     watched, loader = program()
-    loader.facts = dataclasses.replace(loader.facts, reads=["dataset.epoch"], plain=["dataset.epoch"])
+    loader.description = dataclasses.replace(loader.description, reads=["dataset.epoch"], plain=["dataset.epoch"])
     loader.epochs[:] = [
         WatchedEpoch(
             at,
-            held={"dataset.epoch": f"{at}"},
-            worker_held={0: {"dataset.epoch": f"{at}"}},
+            hashes={"dataset.epoch": f"{at}"},
+            worker_hashes={0: {"dataset.epoch": f"{at}"}},
             changed=["dataset.epoch"],
             done=True,
         )
@@ -275,7 +283,7 @@ def test_settings_changed_after_workers_started_are_found():
 
 def labelled(*labels: str, sequential: bool = True):
     watched, loader = program()
-    loader.facts = dataclasses.replace(loader.facts, sampler="SequentialSampler", random=not sequential)
+    loader.description = dataclasses.replace(loader.description, sampler="SequentialSampler", random=not sequential)
     looked = [WatchedSample(at, 0, f"{at}", f"{at}.{label}") for at, label in enumerate(labels)]
     order = list(range(len(labels))) if sequential else list(range(len(labels)))[::-1]
     loader.epochs = [WatchedEpoch(0, done=True, steps=3, indices=order, samples=looked)]
@@ -299,7 +307,7 @@ def test_training_sorted_by_class_is_found():
 )
 def test_overlapping_worker_shares_are_found(first, second, found):
     watched, loader = program()
-    loader.facts = dataclasses.replace(loader.facts, iterable=True)
+    loader.description = dataclasses.replace(loader.description, iterable=True)
     loader.epochs = [WatchedEpoch(0, done=True, loaded=80, signatures={0: list(first), 1: list(second)})]
     assert codes(watched) == found
 
@@ -310,7 +318,11 @@ def test_overlapping_worker_shares_are_found(first, second, found):
 def test_a_dataset_that_cannot_be_unpickled_is_named_with_its_line():
     watched, loader = program("failed")
     case = case_of(loader, start_method="spawn")
-    case.crossings = (Crossing("dataset", back="RecursionError: maximum recursion depth exceeded", back_place=HERE),)
+    case.arguments = (
+        WorkerArgument(
+            "dataset", unpickle_error="RecursionError: maximum recursion depth exceeded", unpickle_error_place=HERE
+        ),
+    )
     case.trials = [Trial(Plan(2, "spawn"), "died", 1.0)]
     (found,) = said(watched, case)
     assert (found.rule.code, found.location) == ("UJ101", HERE)
@@ -320,7 +332,7 @@ def test_a_dataset_that_cannot_be_unpickled_is_named_with_its_line():
 
 def test_a_batch_that_the_queue_could_not_pickle_is_found():
     lost = LostBatch(0, "batch['images'][7]", "JpegImageFile", "OSError", "image file is truncated", None)
-    (found,) = said(program("frozen", lost=[lost])[0])
+    (found,) = said(program("frozen", lost_batches=[lost])[0])
     assert (found.rule.code, found.culprit) == ("UJ103", "batch['images'][7] (JpegImageFile)")
 
 
@@ -345,6 +357,6 @@ def test_a_worker_that_fails_while_unpickling_is_explained():
 def test_a_step_that_fails_on_the_last_batch_is_explained(length, batches, done, found):
     ended = failure(stage="end", worker=-1, index="", loader=0)
     watched, loader = program("failed", failures=[ended])
-    loader.facts = dataclasses.replace(loader.facts, length=length, batch_size=8)
+    loader.description = dataclasses.replace(loader.description, length=length, batch_size=8)
     loader.epochs = [WatchedEpoch(0, expected=-(-length // 8), batches=batches, done=done)]
     assert codes(watched) == found

@@ -9,7 +9,7 @@ import pytest
 from recorded_facts import FOLDER, facts_of
 from run_corpus import HERE, judge
 from unjam.doctor.facts.recording import record, replay
-from unjam.doctor.judge import judged
+from unjam.doctor.judge import all_findings
 
 pytestmark = pytest.mark.static
 TRUTH = {entry["program"].rpartition(".")[0]: entry for entry in json.loads((HERE / "truth.json").read_text())}
@@ -25,7 +25,7 @@ def test_recordings_cover_broken_and_healthy_programs():
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_recorded_facts_yield_the_same_verdict(path):
     entry = TRUTH[path.stem]
-    said, verdict, alarm = judge(entry, [one.as_dict() for one in judged(*facts_of(path))])
+    said, verdict, alarm = judge(entry, [one.as_dict() for one in all_findings(*facts_of(path))])
     assert not alarm, said
     assert verdict == "healthy" if entry["healthy"] else not {"missed", "no", "-"} & set(verdict.split()), said
 

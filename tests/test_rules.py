@@ -14,8 +14,8 @@ import pytest
 from rule_programs import MEASURE, chosen
 from support import can_isolate, empty_case, python
 from unjam.doctor.facts.loader_description import LoaderDescription
-from unjam.doctor.facts.trial import Memory, Place, Plan, Raised, Trial
-from unjam.doctor.facts.watched import WatchedEpoch, WatchedLoader
+from unjam.doctor.facts.program_facts import WatchedEpoch, WatchedLoader
+from unjam.doctor.facts.trial import Place, Plan, Raised, Trial, WorkerMemory
 from unjam.doctor.proof import Severity
 from unjam.doctor.report import catalogue
 from unjam.doctor.rules import IN_TRIALS, RULES, uj306_sample_raises, uj308_fails_only_in_workers, uj705_yields_nothing
@@ -88,7 +88,7 @@ def test_pages_copied_once_per_worker_are_not_growth():
     """A worker's first samples come with the pages that any process writes: 70 MB on Python 3.12."""
 
     def grown(*marks):
-        memory = tuple(Memory(0, samples, megabytes << 20, 0, 0) for samples, megabytes in marks)
+        memory = tuple(WorkerMemory(0, samples, megabytes << 20, 0, 0) for samples, megabytes in marks)
         return growth(Trial(Plan(1), "finished", 1.0, memory=memory))
 
     assert grown((1, 9), (17, 79)) == 0
@@ -102,7 +102,7 @@ def test_an_already_read_stream_is_not_called_empty():
     case = empty_case(iterable=True, length=None)
     case.trials = [Trial(Plan(0, tolerant=True), "finished", 0.1, epochs=(0.02,))]
     assert uj705_yields_nothing.detect(case) is not None
-    case.seen = WatchedLoader(0, 1, LoaderDescription(), None, None, [WatchedEpoch(0, batches=100)])
+    case.watched_loader = WatchedLoader(0, 1, LoaderDescription(), None, None, [WatchedEpoch(0, batches=100)])
     assert uj705_yields_nothing.detect(case) is None
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from support import empty_case, python
 from unjam.cli import app
-from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
+from unjam.doctor.facts.tune_measurements import Measurement, TuneResult, TuneSetting
 from unjam.doctor.report import tune as report
 from unjam.doctor.rules.tuning import judge
 from unjam.doctor.tune import search
@@ -25,7 +25,7 @@ def measured(setting, rate, **facts):
         "memory": 100_000_000 * (1 + setting.workers),
     }
     known |= {"workers_cpu": 0.2 * setting.workers, "first": 0.2, "turn": 0.2, "busy": 1.0, **facts}
-    return Measured(
+    return Measurement(
         setting, "fine", "", 2.0, 100, int(rate * 2), (int(rate * 2), 2.0), (rate * 0.99, rate, rate * 1.01), **known
     )
 
@@ -100,7 +100,7 @@ def test_torch_is_chosen_when_it_is_as_good():
 
 
 def test_failed_settings_are_named_and_not_recommended():
-    bad = Measured(TuneSetting("unjam", 8), "died", "the process ended (SIGKILL)")
+    bad = Measurement(TuneSetting("unjam", 8), "died", "the process ended (SIGKILL)")
     tuned = judge(tune_result({0: 100, 4: 390}, extra=(bad, measured(TuneSetting("unjam", 16), 1))))
     assert tuned.choice == TuneSetting("unjam", 4)
     assert any("SIGKILL" in note for note in tuned.notes)
@@ -179,7 +179,9 @@ def shown(tuned):
 def test_terminal_and_json_reports_show_the_result():
     tuned = judge(
         tune_result(
-            {0: 100, 2: 200, 4: 400}, step=0.1, extra=(Measured(TuneSetting("torch", 2), "raised", "ValueError: [x]"),)
+            {0: 100, 2: 200, 4: 400},
+            step=0.1,
+            extra=(Measurement(TuneSetting("torch", 2), "raised", "ValueError: [x]"),),
         )
     )
     text = shown(tuned)
@@ -224,7 +226,7 @@ class Answers:
         self.target.tried.append(setting)
         self.target.clock.now += seconds
         found = self.target.rate(setting)
-        if isinstance(found, Measured):
+        if isinstance(found, Measurement):
             self.gone = found.outcome == "died"
             return found
         return measured(setting, found)
@@ -243,7 +245,7 @@ def climb(monkeypatch):
         monkeypatch.setattr(search, "most_workers", lambda memory: (16, "the processors"))
         target = Target(clock, rate)
         case = empty_case(num_workers=workers)
-        tuner = search.Tuner(target, 0, case, search.Wishes(budget, **wishes), lambda words, done: None)
+        tuner = search.Tuner(target, 0, case, search.TuneOptions(budget, **wishes), lambda words, done: None)
         return judge(tuner.run()), target, clock
 
     return run
@@ -266,7 +268,7 @@ def test_the_search_stops_when_more_workers_do_not_help(climb):
 def test_the_search_survives_a_setting_that_dies(climb):
     def rate(setting):
         if setting.driver == "unjam" and setting.workers >= 2:
-            return Measured(setting, "died", "the process ended (exit code 3)")
+            return Measurement(setting, "died", "the process ended (exit code 3)")
         return 300 * max(1, setting.workers)
 
     tuned, target, _ = climb(rate)
@@ -278,7 +280,7 @@ def test_the_search_survives_a_setting_that_dies(climb):
 
 def test_unsharded_iterables_get_no_second_worker(climb):
     note = "the iterable does not ask which worker it is in: every worker would give every sample"
-    tuned, _, _ = climb(lambda setting: Measured(setting, "refused", note) if setting.workers > 1 else 300)
+    tuned, _, _ = climb(lambda setting: Measurement(setting, "refused", note) if setting.workers > 1 else 300)
     assert tuned.choice.workers <= 1
     assert any("every worker would give every sample" in note for note in tuned.notes)
 

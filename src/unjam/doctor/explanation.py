@@ -16,7 +16,7 @@ from unjam.doctor.proof import AGREES, Basis, Severity
 
 if TYPE_CHECKING:
     from unjam.doctor.facts.case import Case
-    from unjam.doctor.facts.watched import Watched
+    from unjam.doctor.facts.program_facts import ProgramFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +38,18 @@ class Explanation:
 class Knowledge:
     """Everything that is known: the program as it ran, and the cases of its loaders."""
 
-    watched: Watched
+    watched: ProgramFacts
     cases: tuple[Case, ...]
 
     def case_of(self, pid: int, loader: int) -> Case | None:
         """Return the case of a loader of the program."""
         return next(
-            (one for one in self.cases if one.seen is not None and (one.seen.pid, one.seen.number) == (pid, loader)),
+            (
+                one
+                for one in self.cases
+                if one.watched_loader is not None
+                and (one.watched_loader.pid, one.watched_loader.number) == (pid, loader)
+            ),
             None,
         )
 

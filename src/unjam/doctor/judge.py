@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from unjam.doctor.explanation import Explanation, Knowledge, Words
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.facts.watched import Watched
 from unjam.doctor.mechanisms import explanations, scenes, waits
 from unjam.doctor.proof import Confidence, Severity
 from unjam.doctor.ranking import ranked
@@ -15,7 +15,7 @@ from unjam.doctor.rules import IN_PROGRAMS, IN_SCENES, IN_TRIALS, NAMED
 from unjam.doctor.rules.rule import Finding, by_harm, fit_to_show, without_echoes
 
 
-def named(explanation: Explanation) -> Finding:
+def finding_of(explanation: Explanation) -> Finding:
     """Give an explanation the words of the rule that names it."""
     file = NAMED[type(explanation)]
     words: Words = file.words(explanation)
@@ -26,32 +26,32 @@ def named(explanation: Explanation) -> Finding:
     return fit_to_show(found.proved(explanation.case))
 
 
-def proved(case: Case) -> list[Finding]:
+def findings_of_trials(case: Case) -> list[Finding]:
     """What the rules say of a loader, with what the trials so far say about it."""
     return [said.proved(case) for detect in IN_TRIALS if (said := detect(case)) is not None]
 
 
-def explained(case: Case) -> list[Finding]:
+def findings_of_mechanisms(case: Case) -> list[Finding]:
     """What the mechanisms say about the program as it ran, with what the trials of this loader say about it."""
     if case.program is None:
         return []
-    return [named(one) for one in explanations(Knowledge(case.program, (case,))) if one.case is case]
+    return [finding_of(one) for one in explanations(Knowledge(case.program, (case,))) if one.case is case]
 
 
-def of_case(case: Case) -> list[Finding]:
+def case_findings(case: Case) -> list[Finding]:
     """What the trials of a loader show, without what the program as it ran refutes."""
-    found = [one for one in proved(case) if one.proof is not None and not one.proof.void]
-    found = [one for one in found if not contradicted(one, case)]
+    found = [one for one in findings_of_trials(case) if one.proof is not None and not one.proof.void]
+    found = [one for one in found if not is_contradicted(one, case)]
     return [fit_to_show(finding) for finding in by_harm(without_echoes(found))]
 
 
-def judged(watched: Watched | None, cases: list[Case]) -> list[Finding]:
+def all_findings(watched: ProgramFacts | None, cases: list[Case]) -> list[Finding]:
     """All findings of an examination, the worst first."""
     found: list[Finding] = []
     for case in cases:
-        found += [one for one in of_case(case) if not any(_is_same(one, known) for known in found)]
+        found += [one for one in case_findings(case) if not any(_is_same(one, known) for known in found)]
     if watched is not None:
-        found = combined(found, watched, cases)
+        found = combine(found, watched, cases)
     return by_harm(without_echoes(found))
 
 
@@ -59,18 +59,18 @@ def _is_same(one: Finding, other: Finding) -> bool:
     return (one.rule, one.culprit, one.location) == (other.rule, other.culprit, other.location)
 
 
-def detected_live(scene: Scene) -> list[Finding]:
+def live_findings(scene: Scene) -> list[Finding]:
     """What the processes of a running program show: by the mechanisms, and by every rule that can judge it."""
-    found = [named(one) for one in waits.explain_scene(scene)] if scenes.blocked_processes(scene) else []
+    found = [finding_of(one) for one in waits.explain_scene(scene)] if scenes.blocked_processes(scene) else []
     found += [one for detect in IN_SCENES if (one := detect(scene)) is not None]
     kept = ranked(found, stopped=any(one.depth > 1 for one in found))
     serious = [one for one in kept if one.weight is not Severity.NOTE]
     return [fit_to_show(one) for one in by_harm(serious or kept)]
 
 
-def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> list[Finding]:
+def combine(findings: list[Finding], watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """The findings of the trials, of the running program and of its frozen processes, each cause once."""
-    found = [named(one) for one in explanations(Knowledge(watched, tuple(cases)))]
+    found = [finding_of(one) for one in explanations(Knowledge(watched, tuple(cases)))]
     found += [fit_to_show(one) for detect in IN_PROGRAMS for one in detect(watched, cases)]
     freezes = [
         one
@@ -78,7 +78,7 @@ def combined(findings: list[Finding], watched: Watched, cases: list[Case]) -> li
         if "frozen" in one.symptoms and one.weight is Severity.ERROR and not one.rule.fallback
     ]
     if watched.scene is not None and not freezes:
-        found += detected_live(watched.scene)
+        found += live_findings(watched.scene)
     kept = list(findings)
     for one in found:
         kept = [other for other in kept if one.rule is not other.rule or one.depth <= other.depth]
@@ -98,7 +98,7 @@ WAITS, SECONDS = 0.2, 1.5
 STARTS = ("UJ604", "UJ605", "UJ607")
 
 
-def _is_idle_advice(one: Finding, watched: Watched) -> bool:
+def _is_idle_advice(one: Finding, watched: ProgramFacts) -> bool:
     """Whether a finding is about the speed of loading, in a program that hardly waits for its loaders."""
     epochs = [epoch for loader in watched.loaders for epoch in loader.epochs]
     # what passes until the first batch is the start of workers, which only some of these are about
@@ -116,12 +116,12 @@ def _speed_last(findings: list[Finding]) -> list[Finding]:
     return [replace(one, severity=Severity.NOTE) if one in slow else one for one in findings]
 
 
-def contradicted(finding: Finding, case: Case) -> bool:
+def is_contradicted(finding: Finding, case: Case) -> bool:
     """Whether the program as it ran shows that a failure of a trial does not happen.
 
     A trial runs later, perhaps without workers, without the program's servers and threads.
     """
-    seen, program = case.seen, case.program
+    seen, program = case.watched_loader, case.program
     if case.loader.driver == "unjam" and case.as_is is not None and case.as_is.fine:
         # more can be sent to its workers, a dead one is replaced, and a bad sample is left out if the program wants that
         survived = finding.rule.symptom in ("frozen", "start", "raised", "died") or finding.rule.code == "UJ515"
@@ -147,5 +147,5 @@ def contradicted(finding: Finding, case: Case) -> bool:
     if finding.rule.symptom == "raised" or finding.rule.code in ("UJ307", "UJ308", "UJ515"):
         return any(epoch.batches > 1 for epoch in seen.epochs)
     if finding.rule.symptom in ("frozen", "died", "start"):
-        return bool(seen.whole) and program.outcome not in ("failed", "frozen")
+        return bool(seen.complete_epochs) and program.outcome not in ("failed", "frozen")
     return False

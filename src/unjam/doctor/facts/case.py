@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unjam.doctor.facts.object_state import NOTHING_KNOWN, ObjectState
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.trial import Place, Plan, Trial
-from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.system.stacks import Frame
 
 
@@ -33,7 +33,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
+class WorkerArgument:
     """Whether one argument of a worker can be pickled. `reason` says why not; empty: it can."""
 
     name: str
@@ -42,8 +42,8 @@ class Crossing:
     reason: str = ""
     place: Place | None = None
     nbytes: int = 0
-    back: str = ""  # why unpickling failed after pickling worked
-    back_place: Place | None = None  # the line that raised it
+    unpickle_error: str = ""  # why unpickling failed after pickling worked
+    unpickle_error_place: Place | None = None  # the line that raised it
     from_main: tuple[str, ...] = ()  # classes and functions of __main__ in it
 
 
@@ -61,7 +61,7 @@ class LoaderFacts:
     start_method: str
     prefetch_factor: int
     timeout: float
-    pins_for_nobody: bool  # pin_memory=True, and no accelerator
+    pins_without_accelerator: bool  # pin_memory=True, and no accelerator
     persistent_workers: bool
     drop_last: bool
     sampler: str
@@ -78,7 +78,7 @@ class LoaderFacts:
     driver: str = "torch"  # "torch" or "unjam": which DataLoader class it is
     main_class: bool = False  # the dataset's class is defined in __main__
     # class of the __getitem__ that an inherited __getitems__ by-passes, class of that, and the line
-    bypassed: tuple[str, str, Place | None] | None = None
+    bypassed_getitem: tuple[str, str, Place | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +113,18 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SourceReading:
     """What the source code says, read without running it."""
 
     excepts: tuple[tuple[Place, str, str], ...] = ()  # (place, what it catches, what it does)
     guarded: bool = True  # False: `__main__` reaches the loader without a main guard
     in_loop: bool = False  # the loader is iterated inside another loop
     epochs: int | None = None  # iterations of that loop, where the source says so
-    once: bool = False  # no loop around it iterates it a second time
-    remade: Place | None = None  # next(iter(loader)) inside a loop
-    kept: tuple[Place, str] | None = None  # (line, name) where the loop stores whole batches
+    iterated_once: bool = False  # no loop around it iterates it a second time
+    remade_at: Place | None = None  # next(iter(loader)) inside a loop
+    kept_batches: tuple[Place, str] | None = None  # (line, name) where the loop stores whole batches
     set_epoch: bool = False
-    cycled: Place | None = None  # itertools.cycle over the loader
+    cycled_at: Place | None = None  # itertools.cycle over the loader
     # attributes of the dataset that the program reads, and those that it sets inside a loop
     reads: Mapping[str, Place] = field(default_factory=dict)
     writes: Mapping[str, Place] = field(default_factory=dict)
@@ -137,16 +137,16 @@ class Case:
     loader: LoaderFacts
     process_facts: ProcessFacts
     parts: tuple[Part, ...] = ()
-    crossings: tuple[Crossing, ...] = ()
-    reading: Reading = field(default_factory=Reading)
+    arguments: tuple[WorkerArgument, ...] = ()
+    reading: SourceReading = field(default_factory=SourceReading)
     trials: list[Trial] = field(default_factory=list)
     # plans that were tried a second time, after a trial with a change had removed the failure
     repeats: list[Trial] = field(default_factory=list)
     # the change that unfroze the loader; further trials use it to find problems behind the freeze
-    eased: Mapping[str, Any] = field(default_factory=dict)
+    unfreezing_change: Mapping[str, Any] = field(default_factory=dict)
     # the same loader in the program as it ran, where it was watched
-    seen: WatchedLoader | None = None
-    program: Watched | None = None
+    watched_loader: WatchedLoader | None = None
+    program: ProgramFacts | None = None
 
     def tried(self, plan: Plan) -> Trial | None:
         """Return the trial of this plan, if there was one."""
@@ -178,7 +178,9 @@ class Case:
     @property
     def alone(self) -> Trial | None:
         """The trial without workers that skips bad samples; with the `eased` change if any."""
-        return (self.find(workers=0, tolerant=True, **self.eased) if self.eased else None) or self.first_alone
+        return (
+            self.find(workers=0, tolerant=True, **self.unfreezing_change) if self.unfreezing_change else None
+        ) or self.first_alone
 
     @property
     def first_alone(self) -> Trial | None:
@@ -199,9 +201,9 @@ class Case:
         if not self.loader.num_workers:
             return None
         workers = self.loader.num_workers
-        if self.eased:
-            through = self.find(workers=workers, tolerant=True, **self.eased) or self.find(
-                workers=workers, **self.eased
+        if self.unfreezing_change:
+            through = self.find(workers=workers, tolerant=True, **self.unfreezing_change) or self.find(
+                workers=workers, **self.unfreezing_change
             )
             return through or self.as_is
         return self.find(workers=workers, tolerant=True) or self.as_is

@@ -56,7 +56,7 @@ class WatchedFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftHeld:
+class UnreleasedResource:
     """Something that loading a sample took and did not give back.
 
     kind: "lock", "semaphore", "transaction" or "file" (created so that only one process can create it). raised: the exception
@@ -94,10 +94,10 @@ class ShrunkFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedByException:
     """A thread, or a process that multiprocessing started, that ended with an exception."""
 
-    what: str  # "thread" or "process"
+    kind: str  # "thread" or "process"
     name: str
     pid: int
     type_name: str
@@ -107,7 +107,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitSet:
+class LimitChange:
     """A limit that the program set for itself, with the resource module."""
 
     name: str
@@ -116,7 +116,7 @@ class LimitSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Seeded:
+class SeedCall:
     """A call that seeds a global generator. times: how often this line did so in this process."""
 
     what: str
@@ -128,7 +128,7 @@ class Seeded:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenFile:
+class InheritedOutput:
     """A file that a worker's dataset holds open for writing since before the worker began, and that grew."""
 
     path: str
@@ -138,7 +138,7 @@ class WrittenFile:
 
 
 @dataclass(frozen=True, slots=True)
-class RewrittenFile:
+class SampleOutput:
     """A file that a sample wrote. locks: its process has locked a file. read: the sample then read it."""
 
     path: str
@@ -150,10 +150,10 @@ class RewrittenFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class FileOperation:
     """What the program did to a file or folder. done: "removed", "moved", "entered" or "cut"."""
 
-    done: str
+    operation: str
     path: str
     place: Place | None  # None: no line of the program called it, but the end of a process
     at: float = 0.0

@@ -15,7 +15,7 @@ from unjam.system.file_owner import is_users
 from unjam.system.stacks import Frame
 
 
-def wanted(frame: Frame) -> list[str]:
+def locks_acquired_at(frame: Frame) -> list[str]:
     """Return the locks that a line acquires by `with` or `.acquire()`, as source text."""
     line = frame.line or 0
     found: list[str] = []
@@ -29,7 +29,7 @@ def wanted(frame: Frame) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def held(frames: tuple[Frame, ...], values: tuple[Mapping[str, str], ...]) -> Iterator[tuple[str, str, Place]]:
+def locks_held(frames: tuple[Frame, ...], values: tuple[Mapping[str, str], ...]) -> Iterator[tuple[str, str, Place]]:
     """Yield (expression, value of its first name, line that acquired it) for each lock held."""
     for n, frame in enumerate(frames):
         if frame.line is None or not is_users(frame.file):

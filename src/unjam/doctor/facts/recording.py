@@ -16,38 +16,43 @@ from enum import Enum
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Watched
 
-SCHEMA = 3
-_LINKS = {"program", "seen"}
+SCHEMA = 4
+_LINKS = {"program", "watched_loader"}
 FEWEST_ROWS = 4
 
 
-def record(watched: Watched | None, cases: list[Case]) -> dict[str, Any]:
+def record(watched: ProgramFacts | None, cases: list[Case]) -> dict[str, Any]:
     """The facts of an examination, as JSON has them."""
     return {
         "schema": SCHEMA,
         "program": encode(watched) if watched is not None else None,
         "loaders": [
-            {"of": [case.seen.pid, case.seen.number] if case.seen is not None else None, **encode(case)}
+            {
+                "of": [case.watched_loader.pid, case.watched_loader.number]
+                if case.watched_loader is not None
+                else None,
+                **encode(case),
+            }
             for case in cases
         ],
     }
 
 
-def replay(recorded: dict[str, Any]) -> tuple[Watched | None, list[Case]]:
+def replay(recorded: dict[str, Any]) -> tuple[ProgramFacts | None, list[Case]]:
     """The facts of a recording."""
     if recorded.get("schema") != SCHEMA:
         raise ValueError(f"a recording of schema {recorded.get('schema')}, not {SCHEMA}")
-    watched = decode(recorded["program"], Watched) if recorded["program"] is not None else None
+    watched = decode(recorded["program"], ProgramFacts) if recorded["program"] is not None else None
     cases = []
     for told in recorded["loaders"]:
         case = decode({name: value for name, value in told.items() if name != "of"}, Case)
         case.program = watched
         if watched is not None and told["of"] is not None:
             pid, number = told["of"]
-            case.seen = next((one for one in watched.loaders if (one.pid, one.number) == (pid, number)), None)
+            case.watched_loader = next((one for one in watched.loaders if (one.pid, one.number) == (pid, number)), None)
         cases.append(case)
     return watched, cases
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from unjam.doctor.facts.trial import Place, Sync, place_of
+from unjam.doctor.facts.trial import Place, SyncObject, place_of
 from unjam.system.stacks import Frame
 from unjam.system.waiting import Waiting
 
@@ -32,7 +32,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
+class Activity:
     """What a process does, according to its stack.
 
     loader: "torch", "unjam", "pool" (multiprocessing or concurrent.futures), "process" (a child of
@@ -67,14 +67,14 @@ class Thread:
     libraries: tuple[str, ...] = ()
     native: bool = False  # a native library waits, not Python
     steady: bool = True  # all observations found the same stack
-    syncs: tuple[Sync, ...] = ()
+    syncs: tuple[SyncObject, ...] = ()
     peers: tuple[str, ...] = ()  # processes at the other end of what it waits for
     peer_pids: tuple[int, ...] = ()
     alone: bool = False  # no other process has the other end open
     holders: tuple[Holder, ...] = ()
     lines: Mapping[str, int] = field(default_factory=dict)  # observations at each line of user code
-    looks: int = 0  # number of observations
-    turns: int = 0  # voluntary context switches during the observation
+    observations: int = 0  # number of observations
+    context_switches: int = 0  # voluntary context switches during the observation
     queueing: float = 0.0  # share of the time in which it was runnable but had no processor
 
     @property
@@ -106,21 +106,21 @@ class Process:
     rss: int
     busy: float
     threads: tuple[Thread, ...]
-    doing: Doing = field(default_factory=Doing)
+    activity: Activity = field(default_factory=Activity)
     forked: bool = False
     rank: str = ""
     number: int = -1  # of several main processes: by start time, for those without a rank
     main: int = 0  # the main process that it belongs to
     open_files: int = 0
     most_files: int = 0
-    blind: str = ""  # why its stacks could not be read
+    stack_error: str = ""  # why its stacks could not be read
     connected: tuple[int, ...] = ()  # other main processes that it has socket connections with
     gpu: bool = False  # it has a GPU device file open
     log: str = ""  # where its standard error goes, if that is a file
     last_error: str = ""  # the last line there that mentions an error or exception
     cpu: float = 0.0
-    deaf: bool = False  # it ignores SIGTERM
-    catches: bool = False  # it has a handler for SIGTERM
+    ignores_sigterm: bool = False  # it ignores SIGTERM
+    handles_sigterm: bool = False  # it has a handler for SIGTERM
     same_sample: bool = True  # all observations found it in the same sample
     # main process: seconds since a worker sent it anything; worker: seconds since it got work
     silent: float | None = None
@@ -139,7 +139,7 @@ class Process:
     def name(self) -> str:
         """The name for messages."""
         if self.role == "worker":
-            known = f"worker {self.doing.number}" if self.doing.number >= 0 else "a worker"
+            known = f"worker {self.activity.number}" if self.activity.number >= 0 else "a worker"
             return f"{known} (pid {self.pid})"
         if self.role == "main":
             alone = "the main process" if self.number < 0 else f"main process {self.number}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unjam.doctor.facts.run import LoaderRun, TimedCopy
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.facts.tune_measurements import Measured
+from unjam.doctor.facts.tune_measurements import Measurement
 
 MOST_BARS = 4000
 MOST_WAITS = 2000
@@ -45,7 +45,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class Timeline:
     """One loader over time. slow: the slowest samples as (name, seconds, worker)."""
 
     rows: tuple[str, ...]
@@ -57,7 +57,7 @@ class Picture:
     note: str = ""
 
 
-def of_run(run: LoaderRun) -> Picture | None:
+def run_timeline(run: LoaderRun) -> Timeline | None:
     """Return the picture of a loader of `unjam run`."""
     times = [t for wait in run.waits for t in (wait.asked, wait.got)]
     times += [t for made in run.made for t in (made.begun, made.done)]
@@ -90,23 +90,23 @@ def of_run(run: LoaderRun) -> Picture | None:
     got = [(wait.got - start) / 1e9 for wait in run.waits]
     per_batch = run.samples / run.batches if run.batches else 1.0
     series = [
-        Series("Throughput", "samples/s", {"samples/s": rate([(at, per_batch) for at in got], span)}),
-        Series("Waiting for data", "% of the time", {"training": waiting(waits, span)}),
+        Series("Throughput", "samples/s", {"samples/s": rate_over_time([(at, per_batch) for at in got], span)}),
+        Series("Waiting for data", "% of the time", {"training": waiting_over_time(waits, span)}),
     ]
     if not run.cut and run.made and run.workers:
         done = [((one.done - start) / 1e9, 1) for one in run.made] + [(at, -1) for at in got]
-        series.append(Series("Batches made and not yet taken", "batches", {"batches": depth(done, span)}))
+        series.append(Series("Batches made and not yet taken", "batches", {"batches": running_total(done, span)}))
     if run.copies:
         sent = [((one.done - start) / 1e9, one.nbytes / 1e9) for one in run.copies]
-        series.append(Series("Copied to the device", "GB/s", {"GB/s": rate(sent, span)}))
+        series.append(Series("Copied to the device", "GB/s", {"GB/s": rate_over_time(sent, span)}))
     if run.memory:
         series.append(Series("Memory of each worker's own", "MB", _memory(run.memory, start)))
     slow = [(bar.slow, bar.slow_seconds, _row_name(workers[bar.row])) for bar in bars if bar.slow]
-    return Picture(
+    return Timeline(
         (*rows, "training"),
         span,
-        tuple(fewer(bars, len(rows), span)),
-        tuple(longest(waits)),
+        tuple(merge_bars(bars, len(rows), span)),
+        tuple(longest_waits(waits)),
         tuple(one for one in series if any(len(line) > 1 for line in one.lines.values())),
         tuple(_slowest(slow)),
         "the oldest batches were forgotten" if run.cut else "",
@@ -120,7 +120,7 @@ def _copy(one: TimedCopy, row: int, start: int) -> Bar:
     return Bar(row, (one.begun - start) / 1e9, 0.0, 0.0, 0.0, name, 0, copy=seconds)
 
 
-def of_trial(trial: Trial) -> Picture | None:
+def trial_timeline(trial: Trial) -> Timeline | None:
     """Return the picture of a trial of `unjam check`, with a bar for each sample."""
     samples = [one for one in trial.samples if one.at]
     if not samples:
@@ -136,25 +136,29 @@ def of_trial(trial: Trial) -> Picture | None:
     waits = [(batch.at - batch.wait - start, batch.wait) for batch in trial.batches]
     each = len(samples) / max(1, len(trial.batches))
     series = [
-        Series("Throughput", "samples/s", {"samples/s": rate([(b.at - start, each) for b in trial.batches], span)}),
-        Series("Waiting for data", "% of the time", {"consumer": waiting(waits, span)}),
+        Series(
+            "Throughput",
+            "samples/s",
+            {"samples/s": rate_over_time([(b.at - start, each) for b in trial.batches], span)},
+        ),
+        Series("Waiting for data", "% of the time", {"consumer": waiting_over_time(waits, span)}),
     ]
     memory: dict[str, list[tuple[float, float]]] = {}
     for reading in trial.memory:
         memory.setdefault(_row_name(reading.worker), []).append((reading.at - start, reading.private / 1e6))
-    series.append(Series("Memory of each worker's own", "MB", {name: thin(line) for name, line in memory.items()}))
+    series.append(Series("Memory of each worker's own", "MB", {name: thin_out(line) for name, line in memory.items()}))
     slow = [(one.index, one.seconds, _row_name(one.worker)) for one in samples]
-    return Picture(
+    return Timeline(
         (*map(_row_name, workers), "consumer"),
         span,
-        tuple(fewer(bars, len(workers), span)),
-        tuple(longest(waits)),
+        tuple(merge_bars(bars, len(workers), span)),
+        tuple(longest_waits(waits)),
         tuple(one for one in series if any(len(line) > 1 for line in one.lines.values())),
         tuple(_slowest(slow)),
     )
 
 
-def of_measured(one: Measured) -> Picture | None:
+def measurement_timeline(one: Measurement) -> Timeline | None:
     """Return the picture of a setting of `unjam tune`."""
     if not one.timeline:
         return None
@@ -177,9 +181,9 @@ def of_measured(one: Measured) -> Picture | None:
     ]
     rows = tuple(f"worker {row}" if pid else "main" for row, pid in enumerate(workers))
     done = sorted((bar.start + bar.fetch + bar.collate, float(bar.samples)) for bar in bars)
-    series = (Series("Samples made", "samples/s", {"samples/s": rate(done, span)}),)
-    return Picture(
-        rows, span, tuple(fewer(bars, len(workers), span)), (), series, tuple(_slowest(_slow_samples(bars, rows)))
+    series = (Series("Samples made", "samples/s", {"samples/s": rate_over_time(done, span)}),)
+    return Timeline(
+        rows, span, tuple(merge_bars(bars, len(workers), span)), (), series, tuple(_slowest(_slow_samples(bars, rows)))
     )
 
 
@@ -190,7 +194,7 @@ def _slow_samples(bars: Iterable[Bar], rows: Sequence[str]) -> list[tuple[str, f
 # -- merging ---------------------------------------------------------------------------------------
 
 
-def fewer(bars: list[Bar], rows: int, span: float) -> list[Bar]:
+def merge_bars(bars: list[Bar], rows: int, span: float) -> list[Bar]:
     """Merge the bars into time slices if there are too many for a page."""
     if len(bars) <= MOST_BARS or not rows:
         return bars
@@ -210,13 +214,13 @@ def fewer(bars: list[Bar], rows: int, span: float) -> list[Bar]:
     return merged
 
 
-def longest(waits: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def longest_waits(waits: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the longest waits, in time order."""
     kept = sorted(waits, key=lambda wait: -wait[1])[:MOST_WAITS]
     return sorted(kept)
 
 
-def rate(events: Iterable[tuple[float, float]], span: float) -> list[tuple[float, float]]:
+def rate_over_time(events: Iterable[tuple[float, float]], span: float) -> list[tuple[float, float]]:
     """Return the amount per second, by time slice."""
     events = list(events)
     slices = max(1, min(POINTS, len(events) // 3))
@@ -227,7 +231,7 @@ def rate(events: Iterable[tuple[float, float]], span: float) -> list[tuple[float
     return [((at + 0.5) * wide, amount / wide) for at, amount in enumerate(counted)]
 
 
-def waiting(waits: list[tuple[float, float]], span: float) -> list[tuple[float, float]]:
+def waiting_over_time(waits: list[tuple[float, float]], span: float) -> list[tuple[float, float]]:
     """Return the percentage of each time slice that was spent waiting."""
     slices = max(1, min(POINTS, len(waits) // 2))
     wide = max(span, 1e-9) / slices
@@ -239,7 +243,7 @@ def waiting(waits: list[tuple[float, float]], span: float) -> list[tuple[float, 
     return [((at + 0.5) * wide, min(100.0, spent / wide * 100)) for at, spent in enumerate(counted)]
 
 
-def depth(changes: list[tuple[float, int]], span: float) -> list[tuple[float, float]]:
+def running_total(changes: list[tuple[float, int]], span: float) -> list[tuple[float, float]]:
     """Return the running sum of the changes at regular points in time."""
     changes = sorted(changes)
     found, now, at = [], 0, 0
@@ -252,7 +256,7 @@ def depth(changes: list[tuple[float, int]], span: float) -> list[tuple[float, fl
     return found
 
 
-def thin(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def thin_out(line: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Reduce a line to a few hundred points, including the last one."""
     step = max(1, len(line) // POINTS)
     return [*line[::step], *line[-1:]] if step > 1 else line
@@ -262,7 +266,7 @@ def _memory(readings: Iterable[tuple[int, int, int]], start: int) -> dict[str, l
     found: dict[str, list[tuple[float, float]]] = {}
     for at, worker, size in readings:
         found.setdefault(_row_name(worker), []).append(((at - start) / 1e9, size / 1e6))
-    return {name: thin(line) for name, line in found.items()}
+    return {name: thin_out(line) for name, line in found.items()}
 
 
 def _slowest(samples: list[tuple[str, float, str]]) -> list[tuple[str, float, str]]:

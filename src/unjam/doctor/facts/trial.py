@@ -158,7 +158,7 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class SyncObject:
     """A lock, queue or future that a blocked line uses."""
 
     path: str
@@ -167,7 +167,7 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class StuckProcess:
     """A blocked process of a trial, inspected before it was killed."""
 
     pid: int
@@ -178,7 +178,7 @@ class Stuck:
     words: str
     frames: tuple[Frame, ...] = ()
     native: bool = False  # its main thread is blocked in native code
-    syncs: tuple[Sync, ...] = ()
+    syncs: tuple[SyncObject, ...] = ()
     threads: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -229,7 +229,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class WorkerMemory:
     """A worker's memory at one moment, in bytes. private: private dirty pages."""
 
     worker: int
@@ -241,7 +241,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsent:
+class UnsendablePart:
     """The part of a batch that could not be sent."""
 
     path: str
@@ -250,7 +250,7 @@ class Unsent:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftBehind:
+class DatasetChanges:
     """What the dataset in the trial's own process was like afterwards: attributes and containers, by path.
 
     bounded: containers that grew and then stopped. kept: of a growing container the items that were added, the bytes of one, and
@@ -280,20 +280,22 @@ class Trial:
     batches: tuple[Batch, ...] = ()
     epochs: tuple[float, ...] = ()
     starts: tuple[float, ...] = ()
-    stuck: tuple[Stuck, ...] = ()
+    stuck: tuple[StuckProcess, ...] = ()
     ends: tuple[ProcessEnd, ...] = ()
-    memory: tuple[Memory, ...] = ()
+    memory: tuple[WorkerMemory, ...] = ()
     # (worker, epoch, generator) -> state
     states: Mapping[tuple[int, int, str], str] = field(default_factory=dict)
     alias: str = ""  # what samples share memory with, that a later sample changed
     overwritten: str | None = None  # what the consumer changed in place, that the dataset holds, too
-    again: Mapping[str, str] = field(default_factory=dict)  # sample -> its hash when it was loaded a second time
-    again_seconds: Mapping[str, float] = field(default_factory=dict)
+    second_digests: Mapping[str, str] = field(
+        default_factory=dict
+    )  # sample -> its hash when it was loaded a second time
+    second_seconds: Mapping[str, float] = field(default_factory=dict)
     collate_drew: frozenset[str] = frozenset()  # generators that the collate function used
-    unsent: Unsent | None = None
+    unsendable: UnsendablePart | None = None
     moved: tuple[tuple[int, str], ...] = ()  # descriptors whose position the workers moved, and their files
     dropped: tuple[int, ...] = ()  # samples of each last batch that drop_last left out
-    left: LeftBehind = LeftBehind()
+    dataset_changes: DatasetChanges = DatasetChanges()
     waits: Mapping[str, int] = field(
         default_factory=dict
     )  # how often looks found a worker waiting for this kind of thing

@@ -40,7 +40,7 @@ class TuneSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """One measurement of one setting. Times are in seconds, rates in samples per second.
 
     outcome: "fine", "raised", "hung", "died", "memory" or "refused"; `note` says more.
@@ -92,7 +92,7 @@ class Measured:
 class TuneResult:
     """All measurements; a setting may have more than one."""
 
-    measured: tuple[Measured, ...]
+    measurements: tuple[Measurement, ...]
     batch_size: float  # mean number of samples in a batch
     processors: int
     most: int  # limit of workers on this machine; `because` says what limits it
@@ -111,11 +111,11 @@ class TuneResult:
 
     def settings(self) -> list[TuneSetting]:
         """Return each setting once, in the order in which they were first tried."""
-        return list(dict.fromkeys(one.setting for one in self.measured))
+        return list(dict.fromkeys(one.setting for one in self.measurements))
 
-    def of(self, setting: TuneSetting) -> list[Measured]:
+    def of(self, setting: TuneSetting) -> list[Measurement]:
         """Return all measurements of a setting."""
-        return [one for one in self.measured if one.setting == setting]
+        return [one for one in self.measurements if one.setting == setting]
 
     def rate(self, setting: TuneSetting) -> float:
         """Return the median rate of a setting; 0 if one of its measurements failed."""
@@ -130,6 +130,6 @@ class TuneResult:
         rates = [one.rate for one in found] if len(found) > 1 else [rate for one in found for rate in one.rates]
         return (min(rates), max(rates)) if rates else (0.0, 0.0)
 
-    def last(self, setting: TuneSetting) -> Measured:
+    def last(self, setting: TuneSetting) -> Measurement:
         """Return the longest measurement of a setting, a successful one if there is one."""
         return max(self.of(setting), key=lambda one: (one.fine, one.seconds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unjam.doctor.check.command.check import CheckOptions, check_program
-from unjam.doctor.fix.mend import repair
+from unjam.doctor.fix.repair import repair
 from unjam.doctor.fix.write_back import CannotWrite
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.repair import show_repair

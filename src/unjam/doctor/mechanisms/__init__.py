@@ -6,27 +6,27 @@ from collections.abc import Iterator
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.mechanisms import (
-    cannot_cross,
     conflicting_writes,
-    ended,
+    ended_peers,
     growth,
     history,
-    left_held,
     lengths,
     limits,
+    not_released,
     order,
     random_draws,
     ranks,
-    shared_description,
+    shared_open_files,
     splits,
     state_differs,
     swallowed,
     time_spent,
+    unsendable,
     waits,
 )
 
 MECHANISMS = (
-    limits, lengths, swallowed, cannot_cross, shared_description, left_held, ended, waits, state_differs, history, conflicting_writes,
+    limits, lengths, swallowed, unsendable, shared_open_files, not_released, ended_peers, waits, state_differs, history, conflicting_writes,
     splits, order, random_draws, ranks, growth, time_spent,
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
-from unjam.doctor.facts.faults import RewrittenFile, WrittenFile
+from unjam.doctor.facts.faults import InheritedOutput, SampleOutput
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.mechanisms.trials import count
@@ -35,8 +35,8 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     """Find files that several workers of the program write."""
     yield from _one_path(known)
     for process in known.watched.processes:
-        by_path: dict[str, list[WrittenFile]] = {}
-        for one in process.written:
+        by_path: dict[str, list[InheritedOutput]] = {}
+        for one in process.inherited_outputs:
             by_path.setdefault(one.path, []).append(one)
         for path, found in by_path.items():
             writers = {one.worker for one in found if one.worker >= 0}
@@ -45,7 +45,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 return
 
 
-def _explanation(path: str, found: list[WrittenFile], writers: int) -> SeveralWriters:
+def _explanation(path: str, found: list[InheritedOutput], writers: int) -> SeveralWriters:
     place = next((one.place for one in found if one.place is not None), None)
     name = os.path.basename(path)
     return SeveralWriters(
@@ -67,11 +67,11 @@ def _explanation(path: str, found: list[WrittenFile], writers: int) -> SeveralWr
 def _one_path(known: Knowledge) -> Iterator[Explanation]:
     """Find a path that samples of several workers write and read again."""
     for process in known.watched.processes:
-        by_path: dict[str, list[RewrittenFile]] = {}
-        for one in process.rewritten:
+        by_path: dict[str, list[SampleOutput]] = {}
+        for one in process.sample_outputs:
             by_path.setdefault(one.path, []).append(one)
         for path, found in by_path.items():
-            failure = failures.fatal(known)
+            failure = failures.fatal_failure(known)
             read = failure is not None and path in failure.files
             # several wrote and read it; or one has written what the failing sample of another one read
             pids = {one.pid for one in found if one.read}
@@ -85,7 +85,7 @@ def _one_path(known: Knowledge) -> Iterator[Explanation]:
             shared = case is not None and any(one.state.between_processes for one in case.kinds("lock", "semaphore"))
             if not read and (shared or any(one.locks for one in found)):
                 continue  # they take turns, as far as can be seen
-            failed = failures.words(failure) if failure is not None and failure.worker >= 0 else ""
+            failed = failures.failure_words(failure) if failure is not None and failure.worker >= 0 else ""
             yield OnePathForAll(
                 culprit=f"{os.path.basename(path)} at {place}" if place is not None else path,
                 place=place,

@@ -7,23 +7,23 @@ import os
 from unjam.doctor.explanation import Knowledge
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.faults import WatchedFailure
-from unjam.doctor.facts.watched import WatchedLoader
+from unjam.doctor.facts.program_facts import WatchedLoader
 
 LONGEST = 40
 ORDER = ("constructor", "sampler", "made", "sample", "collate", "iter", "next", "end")
 
 
-def fatal(known: Knowledge) -> WatchedFailure | None:
+def fatal_failure(known: Knowledge) -> WatchedFailure | None:
     """The failure that ended the program, as early on its way as it was seen."""
     watched = known.watched
     if watched.outcome not in ("failed", "frozen"):
         return None
     end = next((one for one in watched.failures if one.stage == "end"), None)
-    found = [one for one in watched.failures if one.stage == "end" or end is None or same(one, end)]
+    found = [one for one in watched.failures if one.stage == "end" or end is None or is_same_exception(one, end)]
     return min(found, key=lambda one: ORDER.index(one.stage) if one.stage in ORDER else 9, default=None)
 
 
-def same(one: WatchedFailure, end: WatchedFailure) -> bool:
+def is_same_exception(one: WatchedFailure, end: WatchedFailure) -> bool:
     """Whether a failure of loading is the one that ended the program."""
     return one.type_name in (end.type_name, "") or one.type_name in end.message or end.message[:40] in one.message
 
@@ -33,22 +33,22 @@ def loader_of(known: Knowledge, failure: WatchedFailure) -> WatchedLoader | None
     return next((one for one in known.watched.loaders if one.number == failure.loader), None)
 
 
-def words(failure: WatchedFailure) -> str:
+def failure_words(failure: WatchedFailure) -> str:
     """The exception in one line."""
     return exception_line(failure.type_name, failure.message)[:200]
 
 
-def says(failure: WatchedFailure, number: int) -> bool:
+def has_errno(failure: WatchedFailure, number: int) -> bool:
     """Whether a failure is of this kind, by its number or by the system's own text for it."""
     return failure.errno == number or os.strerror(number) in failure.message
 
 
-def where(failure: WatchedFailure) -> str:
+def where_failed(failure: WatchedFailure) -> str:
     """What was being done when it failed."""
     who = f"worker {failure.worker}" if failure.worker >= 0 else "the program"
-    return f"{who} in sample {short(failure.index)}" if failure.index else f"{who}"
+    return f"{who} in sample {short_index(failure.index)}" if failure.index else f"{who}"
 
 
-def short(index: str) -> str:
+def short_index(index: str) -> str:
     """An index for a message; that of a whole batch may be long."""
     return index if len(index) <= LONGEST else f"{index[:LONGEST].rpartition(',')[0]}, ...]"

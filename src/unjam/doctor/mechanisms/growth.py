@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.program_facts import ResourceUsage, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at
-from unjam.doctor.facts.watched import Moment, WatchedLoader
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, SUGGESTED
@@ -23,7 +23,7 @@ _STEADY = 0.8  # the share of the steps that must go up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grows(Explanation):
+class GrowingUse(Explanation):
     """what: "memory" or "open descriptors". where: which process. graph: what is kept holds the graph of a training step."""
 
     what: str
@@ -38,14 +38,14 @@ class Grows(Explanation):
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Find the process of a loader that holds more and more."""
     for loader in known.watched.loaders:
-        main = [one for epoch in loader.epochs for one in epoch.moments if one.worker < 0]
+        main = [one for epoch in loader.epochs for one in epoch.usage if one.worker < 0]
         for name, least in LEAST.items():
             ran_out = name == "descriptors" and _ran_out(known)
             if _grows([getattr(one, name) for one in main], least, FEWEST_LEFT if ran_out else FEWEST):
                 yield _explanation(loader, name, main, "the training process", ran_out=ran_out)
                 return
         for worker in range(loader.workers):
-            mine = [one for epoch in loader.epochs for one in epoch.moments if one.worker == worker]
+            mine = [one for epoch in loader.epochs for one in epoch.usage if one.worker == worker]
             if _grows([one.descriptors for one in mine], LEAST["descriptors"] // 2):
                 yield _explanation(loader, "descriptors", mine, f"worker {worker}")
                 return
@@ -64,13 +64,13 @@ def _grows(values: list[int], least: int, fewest: int = FEWEST) -> bool:
 
 
 def _ran_out(known: Knowledge) -> bool:
-    failure = failures.fatal(known)
-    return failure is not None and failures.says(failure, errno.EMFILE)
+    failure = failures.fatal_failure(known)
+    return failure is not None and failures.has_errno(failure, errno.EMFILE)
 
 
 def _explanation(
-    loader: WatchedLoader, name: str, moments: list[Moment], where: str, *, ran_out: bool = False
-) -> Grows:
+    loader: WatchedLoader, name: str, moments: list[ResourceUsage], where: str, *, ran_out: bool = False
+) -> GrowingUse:
     later = moments[len(moments) // 4 :]
     values = [getattr(one, name) for one in later]
     shown = [size(one) if name == "memory" else f"{one:,}" for one in (values[0], values[-1])]
@@ -79,7 +79,7 @@ def _explanation(
     files = [one.file for one in (loader.place, loader.made) if one is not None]
     place = filled_at(files, kept.rpartition(".")[2]) if kept else opened
     what = "memory" if name == "memory" else "open descriptors"
-    return Grows(
+    return GrowingUse(
         culprit=kept or (f"what is opened at {opened}" if opened else where),
         place=place or loader.place,
         because=(
@@ -104,7 +104,7 @@ def _explanation(
     )
 
 
-def _keeper(moments: list[Moment], name: str) -> tuple[str, bool]:
+def _keeper(moments: list[ResourceUsage], name: str) -> tuple[str, bool]:
     """The container that grew by most bytes, or the attribute that keeps a graph; and whether graphs are kept.
 
     Descriptors are kept by tensors in shared memory.

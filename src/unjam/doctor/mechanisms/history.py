@@ -30,13 +30,13 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         if (
             not wrong
             or not grown
-            or case.seen is None
+            or case.watched_loader is None
             or case.compared is None
             or any(s.changed for s in case.compared.samples)
         ):
             continue
         path = grown[0]
-        files = case.seen.facts.files
+        files = case.watched_loader.description.files
         place = filled_at(files, path.rpartition(".")[2])
         indices = list(dict.fromkeys(s.index for s in wrong))
         yield FilledWhileLoading(
@@ -49,7 +49,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             ),
             basis=AGREES,
             case=case,
-            loader=case.seen.name,
+            loader=case.watched_loader.name,
             wrong=len(indices),
             workers=case.loader.num_workers,
             accounts_for=("differs",),
@@ -58,4 +58,4 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _grown(trial: Trial | None) -> list[str]:
-    return list(trial.left.grown) if trial else []
+    return list(trial.dataset_changes.grown) if trial else []

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import stored
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import WatchedLoader
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, OBSERVED
 
@@ -38,9 +38,9 @@ class LastBatchSmaller(Explanation):
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Find a concatenation or subset over a dataset that has changed its length since, and a last batch that is too small."""
     yield from _last_batch(known)
-    failure = failures.fatal(known)
+    failure = failures.fatal_failure(known)
     for loader in known.watched.loaders:
-        stale = loader.facts.stale
+        stale = loader.description.stale
         mine = failure if failure is not None and failure.loader == loader.number and failure.index else None
         if not stale or (mine is None and known.watched.outcome == "failed"):
             continue
@@ -50,7 +50,11 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             culprit=member,
             place=place or loader.made or loader.place,
             because=(
-                *((f"{failures.where(mine)} fails: {failures.words(mine)}",) if mine is not None else ()),
+                *(
+                    (f"{failures.where_failed(mine)} fails: {failures.failure_words(mine)}",)
+                    if mine is not None
+                    else ()
+                ),
                 f"{member} had {then:,} samples when it was put together with others, and has {now:,} now",
                 *((f"put together at {quoted(place)}",) if place is not None else ()),
                 "indices are still dealt out by the earlier length",
@@ -60,7 +64,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
             then=then,
             now=now,
             loader=loader.name,
-            failed=failures.words(mine) if mine is not None else "",
+            failed=failures.failure_words(mine) if mine is not None else "",
             accounts_for=("raised",) if mine is not None else ("lost",),
         )
         return
@@ -71,20 +75,20 @@ def _put_together(loader: WatchedLoader, member: str) -> Place | None:
     if (known := loader.composed_at(member.rpartition(".")[0])) is not None:
         return known
     owner = member.rpartition(".")[0].rpartition(".")[2]
-    files = [*loader.facts.files, *(one.file for one in (loader.made, loader.place) if one is not None)]
+    files = [*loader.description.files, *(one.file for one in (loader.made, loader.place) if one is not None)]
     return next((at for file in dict.fromkeys(files) for at in stored(file, owner)), None) if owner else None
 
 
 def _last_batch(known: Knowledge) -> Iterator[Explanation]:
     """Find a program that failed outside of its loaders while it had the last, smaller batch of a pass."""
-    failure = failures.fatal(known)
+    failure = failures.fatal_failure(known)
     if known.watched.outcome != "failed" or failure is None or failure.stage != "end":
         return
     for loader in known.watched.loaders:
-        length, size = loader.facts.length or 0, loader.facts.batch_size or 0
+        length, size = loader.description.length or 0, loader.description.batch_size or 0
         epoch = loader.epochs[-1] if loader.epochs else None
         rest = length % size if size else 0
-        if epoch is None or not rest or loader.facts.drop_last or loader.iterable or epoch.done:
+        if epoch is None or not rest or loader.description.drop_last or loader.iterable or epoch.done:
             continue
         if epoch.expected is None or epoch.batches != epoch.expected or epoch.expected < 2:
             continue
@@ -92,7 +96,7 @@ def _last_batch(known: Knowledge) -> Iterator[Explanation]:
             culprit=f"the last batch of {loader.name}",
             place=loader.made or loader.place,
             because=(
-                failures.words(failure),
+                failures.failure_words(failure),
                 *((f"raised at {quoted(failure.place)}",) if failure.place is not None else ()),
                 f"{epoch.batches - 1:,} batches of {size} samples went well before it; {length:,} samples leave {rest} for the last one",
             ),
@@ -100,7 +104,7 @@ def _last_batch(known: Knowledge) -> Iterator[Explanation]:
             loader=loader.name,
             rest=rest,
             size=size,
-            failed=failures.words(failure)[:160],
+            failed=failures.failure_words(failure)[:160],
             accounts_for=("raised",),
         )
         return

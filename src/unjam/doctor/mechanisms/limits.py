@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
-from unjam.doctor.facts.faults import LimitSet, WatchedFailure
+from unjam.doctor.facts.faults import LimitChange, WatchedFailure
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at
 from unjam.doctor.facts.trial import Place
@@ -46,7 +46,7 @@ class LimitReached(Explanation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoRoom(Explanation):
+class NoSpaceLeft(Explanation):
     """A file system has no room, or no inode, left. what: what is used up."""
 
     path: str
@@ -56,11 +56,11 @@ class NoRoom(Explanation):
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Explain a failure that says that something is used up."""
-    failure = failures.fatal(known)
+    failure = failures.fatal_failure(known)
     if failure is None:
         return
     for number, names in _LIMITS.items():
-        if failures.says(failure, number) or (number == errno.ENOMEM and failure.type_name == "MemoryError"):
+        if failures.has_errno(failure, number) or (number == errno.ENOMEM and failure.type_name == "MemoryError"):
             found = next((name for name in names if name in failure.limits), "")
             limit = _limit(known, failure, found) if found else None
             if limit is not None and (
@@ -70,22 +70,22 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
                 return
     # what batches need of shared memory is counted (UJ401), which says more than that it is full
     full = [(path, what) for path, what in failure.full if path != "/dev/shm"]
-    if (failures.says(failure, errno.ENOSPC) or failures.says(failure, errno.EDQUOT)) and full:
+    if (failures.has_errno(failure, errno.ENOSPC) or failures.has_errno(failure, errno.EDQUOT)) and full:
         path, what = full[0]
-        yield NoRoom(
+        yield NoSpaceLeft(
             culprit=path,
             place=failure.place,
-            because=(failures.words(failure), f"{path}: {what} are used up"),
+            because=(failures.failure_words(failure), f"{path}: {what} are used up"),
             path=path,
             what=what,
-            failed=failures.where(failure),
+            failed=failures.where_failed(failure),
             accounts_for=("raised", "died"),
         )
 
 
 def _limit(known: Knowledge, failure: WatchedFailure, name: str) -> LimitReached:
-    made = [one for process in known.watched.processes for one in process.limits if one.name == name]
-    last: LimitSet | None = made[-1] if made else None
+    made = [one for process in known.watched.processes for one in process.limit_changes if one.name == name]
+    last: LimitChange | None = made[-1] if made else None
     value = failure.limits[name]
     place = last.place if last is not None else failure.place
     keeper, filled = _keeper(known, failure, name, value)
@@ -94,7 +94,7 @@ def _limit(known: Knowledge, failure: WatchedFailure, name: str) -> LimitReached
         place=filled or place,
         keeper=keeper,
         because=(
-            failures.words(failure),
+            failures.failure_words(failure),
             *((f"without workers {keeper} keeps something of almost every sample",) if keeper else ()),
             *((f"filled at {quoted(filled)}",) if filled is not None else ()),
             f"{name} of the process that failed is {value:,}",
@@ -105,7 +105,7 @@ def _limit(known: Knowledge, failure: WatchedFailure, name: str) -> LimitReached
         what=_WORDS[name],
         value=value,
         own=last is not None,
-        failed=failures.where(failure),
+        failed=failures.where_failed(failure),
         accounts_for=("raised", "died"),
     )
 
@@ -125,11 +125,11 @@ def _keeper(known: Knowledge, failure: WatchedFailure, name: str, value: int) ->
     ):
         return "", None
     loaded = max(1, len(case.alone.samples))
-    for path, (added, nbytes, _) in case.alone.left.kept.items():
-        if path in case.alone.left.bounded:
+    for path, (added, nbytes, _) in case.alone.dataset_changes.kept.items():
+        if path in case.alone.dataset_changes.bounded:
             continue
         if added >= KEEPS * loaded if name == "RLIMIT_NOFILE" else added * nbytes >= KEPT_SHARE * value:
-            return path, filled_at(loader.facts.files, path.rpartition(".")[2])
+            return path, filled_at(loader.description.files, path.rpartition(".")[2])
     return "", None
 
 
@@ -139,7 +139,7 @@ def _leaks(known: Knowledge, failure: WatchedFailure) -> bool:
         one.descriptors
         for loader in known.watched.loaders
         for epoch in loader.epochs
-        for one in epoch.moments
+        for one in epoch.usage
         if one.worker == failure.worker
     ]
     return len(moments) > 1 and moments[-1] - moments[0] > LEAKS * failure.limits.get("RLIMIT_NOFILE", 1 << 20)

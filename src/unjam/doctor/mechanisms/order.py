@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
-from unjam.doctor.facts.watched import WatchedEpoch, WatchedLoader, WatchedSample
+from unjam.doctor.facts.program_facts import WatchedEpoch, WatchedLoader, WatchedSample
 from unjam.doctor.mechanisms.passes import trainers
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import SUGGESTED
@@ -28,13 +28,13 @@ class SortedByValue(Explanation):
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Find a training loader that gives one kind of samples after the other, in every pass."""
     for loader in trainers(known.watched):
-        if loader.facts.random or not loader.whole or loader.facts.sampler_file:
+        if loader.description.random or not loader.complete_epochs or loader.description.sampler_file:
             continue
-        kinds = [_kinds(epoch, loader) for epoch in loader.whole]
+        kinds = [_kinds(epoch, loader) for epoch in loader.complete_epochs]
         if min(kinds) < 2:
             continue
         yield SortedByValue(
-            culprit=f"{loader.facts.sampler or loader.facts.dataset} of {loader.name}",
+            culprit=f"{loader.description.sampler or loader.description.dataset} of {loader.name}",
             place=loader.made or loader.place,
             because=(
                 f"every one of {count(len(kinds), 'whole pass', 'whole passes')} went through the samples in the same order",

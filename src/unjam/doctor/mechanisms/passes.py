@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.faults import Seeded
-from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader, WatchedSample
+from unjam.doctor.facts.faults import SeedCall
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedEpoch, WatchedLoader, WatchedSample
 
 
-def trainers(watched: Watched) -> list[WatchedLoader]:
+def trainers(watched: ProgramFacts) -> list[WatchedLoader]:
     """The loaders whose batches train a model; if no optimizer steps at all, those used with gradients."""
     found = [one for one in watched.loaders if one.trains]
     if found or watched.trains:
@@ -19,14 +19,14 @@ def trainers(watched: Watched) -> list[WatchedLoader]:
     return [one for one in watched.loaders if any(epoch.grad for epoch in one.epochs)]
 
 
-def evaluators(watched: Watched) -> list[WatchedLoader]:
+def evaluators(watched: ProgramFacts) -> list[WatchedLoader]:
     """The loaders that are used without training, in a program that trains."""
     return [one for one in watched.loaders if watched.trains and not one.trains and one.epochs]
 
 
 def consecutive(loader: WatchedLoader) -> Iterator[tuple[WatchedEpoch, WatchedEpoch]]:
     """Each whole pass with the next whole one of the same training."""
-    yield from ((one, other) for one, other in itertools.pairwise(loader.whole) if same_training(one, other))
+    yield from ((one, other) for one, other in itertools.pairwise(loader.complete_epochs) if same_training(one, other))
 
 
 def same_training(one: WatchedEpoch, other: WatchedEpoch) -> bool:
@@ -36,7 +36,7 @@ def same_training(one: WatchedEpoch, other: WatchedEpoch) -> bool:
 
 def is_one_of_ranks(case: Case) -> bool:
     """Whether other processes of the program have the same loader."""
-    return case.program is not None and any(case.seen in group for group in case.program.siblings())
+    return case.program is not None and any(case.watched_loader in group for group in case.program.siblings())
 
 
 def by_index(epoch: WatchedEpoch) -> dict[Any, WatchedSample]:
@@ -44,20 +44,20 @@ def by_index(epoch: WatchedEpoch) -> dict[Any, WatchedSample]:
     return {one.index: one for one in epoch.samples}
 
 
-def draws(loader: WatchedLoader) -> bool:
+def draws_random_numbers(loader: WatchedLoader) -> bool:
     """Whether samples of a loader draw random numbers."""
     return any(sample.drew for epoch in loader.epochs for sample in epoch.samples)
 
 
-def shared(one: WatchedLoader, other: WatchedLoader) -> set[str]:
+def shared_objects(one: WatchedLoader, other: WatchedLoader) -> set[str]:
     """The names under which a loader holds objects that another loader of the same process holds, too."""
     if one.pid != other.pid:
         return set()
-    known = set(other.facts.tokens.values())
-    return {name for name, token in one.facts.tokens.items() if token in known}
+    known = set(other.description.tokens.values())
+    return {name for name, token in one.description.tokens.items() if token in known}
 
 
-def attribute(path: str) -> str:
+def attribute_name(path: str) -> str:
     """The last name of a path such as `dataset.transform.scale`."""
     return path.rpartition(".")[2]
 
@@ -69,10 +69,10 @@ def changed_paths(loader: WatchedLoader, *, same_length: bool = False, by_loadin
     """
     found: dict[str, None] = {}
     for before, after in itertools.pairwise(loader.epochs):
-        pairs = [] if by_loading and loader.workers else [(before.held, after.held)]
-        if not by_loading or loader.facts.persistent:
-            pairs += [(held, after.worker_held.get(worker, {})) for worker, held in before.worker_held.items()]
-        pairs += [(before.worker_held.get(worker, {}), left) for worker, left in before.worker_left.items()]
+        pairs = [] if by_loading and loader.workers else [(before.hashes, after.hashes)]
+        if not by_loading or loader.description.persistent:
+            pairs += [(held, after.worker_hashes.get(worker, {})) for worker, held in before.worker_hashes.items()]
+        pairs += [(before.worker_hashes.get(worker, {}), left) for worker, left in before.worker_end_hashes.items()]
         for old, new in pairs:
             for path, value in old.items():
                 now = new.get(path, value)
@@ -82,9 +82,11 @@ def changed_paths(loader: WatchedLoader, *, same_length: bool = False, by_loadin
     return list(found)
 
 
-def seeded_between(watched: Watched, loader: WatchedLoader) -> Seeded | None:
+def seeded_between(watched: ProgramFacts, loader: WatchedLoader) -> SeedCall | None:
     """The last call that seeded a global generator between two passes of a loader, as it was recorded."""
-    seeds = [one for process in watched.processes for one in process.seeded if one.pid == loader.pid and one.worker < 0]
+    seeds = [
+        one for process in watched.processes for one in process.seed_calls if one.pid == loader.pid and one.worker < 0
+    ]
     began = [epoch.began for epoch in loader.epochs]
     between = [one for one in seeds for early, late in itertools.pairwise(began) if early < one.at < late]
     return between[-1] if between else None

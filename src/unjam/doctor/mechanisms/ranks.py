@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import leaves_loop_early, quoted
-from unjam.doctor.facts.watched import WatchedLoader
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES
 

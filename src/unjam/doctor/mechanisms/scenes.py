@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from unjam.doctor.facts import roles
+from unjam.doctor.facts import stack_activity
 from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import line_of, quoted
-from unjam.doctor.facts.trial import Place, Stuck, Sync
+from unjam.doctor.facts.trial import Place, StuckProcess, SyncObject
 from unjam.doctor.mechanisms.trials import count, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Ground
 from unjam.units import duration
@@ -30,7 +30,7 @@ class BlockedProcess:
     scene: Scene
     process: Process
     thread: Thread
-    stuck: Stuck
+    stuck: StuckProcess
 
     @property
     def seconds(self) -> float:
@@ -38,7 +38,7 @@ class BlockedProcess:
         return self.stuck.seconds
 
     @property
-    def sync(self) -> Sync | None:
+    def sync(self) -> SyncObject | None:
         """The Python lock, queue or similar object that it waits in."""
         return self.thread.syncs[0] if self.thread.syncs else None
 
@@ -67,7 +67,7 @@ class BlockedProcess:
 
 
 def _main_words(process: Process) -> str:
-    doing = process.doing
+    doing = process.activity
     who = process.name.partition(" (")[0]
     if doing.stage == "sample" and doing.index:
         return f"{who} in sample {doing.index}"
@@ -76,8 +76,8 @@ def _main_words(process: Process) -> str:
 
 def _is_service_thread(thread: Thread) -> bool:
     """Whether a thread belongs to multiprocessing or unjam: it cannot end a wait of the program."""
-    feeds = any(roles.named(frame, "multiprocessing/queues.py", "_feed") for frame in thread.frames)
-    serves = any(roles.named(frame, "multiprocessing/resource_sharer.py") for frame in thread.frames)
+    feeds = any(stack_activity.frame_is_in(frame, "multiprocessing/queues.py", "_feed") for frame in thread.frames)
+    serves = any(stack_activity.frame_is_in(frame, "multiprocessing/resource_sharer.py") for frame in thread.frames)
     return feeds or serves or thread.name.startswith("unjam-")
 
 
@@ -99,15 +99,15 @@ def blocked_processes(scene: Scene) -> list[BlockedProcess]:
         if not any(h.pid not in stuck for h in blocked.thread.holders if h.pid != scene.main_of(blocked.process).pid)
     ]
     return sorted(
-        found, key=lambda blocked: (-round(blocked.seconds / 5), blocked.process.doing.number, -blocked.seconds)
+        found, key=lambda blocked: (-round(blocked.seconds / 5), blocked.process.activity.number, -blocked.seconds)
     )
 
 
 def _find_blocked(scene: Scene) -> list[BlockedProcess]:
     found = []
     for process in scene.processes:
-        works = process.role in ("worker", "main") and process.doing.stage in WORK
-        if process.ended or not process.threads or not (works or (process.role == "worker" and process.blind)):
+        works = process.role in ("worker", "main") and process.activity.stage in WORK
+        if process.ended or not process.threads or not (works or (process.role == "worker" and process.stack_error)):
             continue
         if is_blocked(scene, process, process.thread):
             found.append(blocked_process(scene, process, process.thread))
@@ -116,11 +116,11 @@ def _find_blocked(scene: Scene) -> list[BlockedProcess]:
 
 def blocked_process(scene: Scene, process: Process, thread: Thread) -> BlockedProcess:
     """Describe a thread as a blocked process, with the Stuck facts that trials use."""
-    doing = process.doing
+    doing = process.activity
     stage = doing.stage if doing.stage in ("sample", "init", "made", "collate", "sampler") else "task"
     if stage == "sample" and not doing.index:
         stage = "task"
-    stuck = Stuck(
+    stuck = StuckProcess(
         process.pid,
         doing.number if process.role == "worker" else -1,
         doing.index,
@@ -142,7 +142,9 @@ def polls(scene: Scene, process: Process) -> bool:
     """Whether a process slept again and again at one line, in one sample, while it was observed."""
     thread = process.thread
     small = thread.waiting.kind == "sleep" and thread.waiting.limit is not None and thread.waiting.limit < 2
-    return process.same_sample and thread.steady and small and thread.turns >= 4 and scene.seconds >= IN_DOUBT
+    return (
+        process.same_sample and thread.steady and small and thread.context_switches >= 4 and scene.seconds >= IN_DOUBT
+    )
 
 
 def is_blocked(scene: Scene, process: Process, thread: Thread) -> bool:
@@ -154,7 +156,7 @@ def is_blocked(scene: Scene, process: Process, thread: Thread) -> bool:
         return True
     if wait.limit is not None:
         return wait.limit >= LONG_LIMIT and (thread.steady or not thread.frames)
-    if process.blind and process.role == "worker":
+    if process.stack_error and process.role == "worker":
         # torch's idle workers wake up every five seconds, later on a busy machine
         return seconds > 8
     if wait.kind == "lock" and wait.target is None:
@@ -180,7 +182,7 @@ def consequence(scene: Scene, blocked: BlockedProcess) -> tuple[str, ...]:
         lines.append(f"{count(len(same), 'other process', 'other processes')} in the same state")
     elif same:
         lines.append(f"{count(len(same), 'other process', 'other processes')} at the same line")
-    if main.pid != blocked.process.pid and main.doing.stage == "waits":
+    if main.pid != blocked.process.pid and main.activity.stage == "waits":
         silent = f"; nothing came from the workers for {duration(main.silent)}" if main.silent is not None else ""
         lines.append(f"{main.name} waits for its next batch{silent}")
     return tuple(lines)
@@ -188,11 +190,11 @@ def consequence(scene: Scene, blocked: BlockedProcess) -> tuple[str, ...]:
 
 def lock_names(blocked: BlockedProcess) -> list[str]:
     """Return the expressions for the lock on the stuck line."""
-    from unjam.doctor.facts.held_locks import wanted  # noqa: PLC0415 - few scenes need it
+    from unjam.doctor.facts.held_locks import locks_acquired_at  # noqa: PLC0415 - few scenes need it
 
     place = blocked.thread.place
     frame = next((f for f in blocked.thread.frames if place and f.file == place.file and f.line == place.line), None)
-    return wanted(frame) if frame else []
+    return locks_acquired_at(frame) if frame else []
 
 
 def is_between_processes(blocked: BlockedProcess) -> bool:
@@ -200,12 +202,12 @@ def is_between_processes(blocked: BlockedProcess) -> bool:
     return blocked.thread.waiting.shared or bool(blocked.sync and blocked.sync.state.between_processes)
 
 
-def text_at(blocked: BlockedProcess) -> str:
+def line_text(blocked: BlockedProcess) -> str:
     """Return the text of the stuck line."""
     return line_of(blocked.thread.place)
 
 
-def peers(blocked: BlockedProcess) -> Iterator[str]:
+def peer_words(blocked: BlockedProcess) -> Iterator[str]:
     """Say which processes are at the other end of a pipe or socket."""
     if blocked.thread.alone:
         yield "the other end is held by nobody but this process itself: nothing can come"
@@ -244,7 +246,7 @@ def called_on(blocked: BlockedProcess) -> str:
     """Return the object whose method the stuck line calls: `self.queue` in `self.queue.get()`."""
     import ast  # noqa: PLC0415 - as above
 
-    wanted = {
+    methods = {
         "get",
         "put",
         "wait",
@@ -258,27 +260,27 @@ def called_on(blocked: BlockedProcess) -> str:
         "map",
         "wait_for",
     }
-    line = text_at(blocked)
+    line = line_text(blocked)
     for text in (line, f"{line} pass", line.removeprefix("return "), line.partition(" = ")[2]):
         try:
             tree = ast.parse(text)
         except SyntaxError:
             continue
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in wanted:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
                 return ast.unparse(node.func.value)
     return ""
 
 
 def in_first_batch(blocked: BlockedProcess) -> bool:
     """Whether a worker of torch is in its first batch; True for every other worker."""
-    doing = blocked.process.doing
+    doing = blocked.process.activity
     return doing.loader != "torch" or doing.batch < max(doing.workers, 1)
 
 
 def in_first_sample(blocked: BlockedProcess) -> bool:
     """Whether a worker of torch has not finished any sample yet."""
-    return blocked.process.doing.loader == "torch" and in_first_batch(blocked) and blocked.process.doing.first
+    return blocked.process.activity.loader == "torch" and in_first_batch(blocked) and blocked.process.activity.first
 
 
 def own_threads(process: Process) -> list[Thread]:
@@ -322,7 +324,7 @@ def thread_of(scene: Scene, holder: object) -> Thread | None:
     return next((one for one in process.threads if one.tid == getattr(holder, "tid", 0)), None) if process else None
 
 
-def gets_on(scene: Scene, pid: int) -> bool:
+def is_progressing(scene: Scene, pid: int) -> bool:
     """Whether a process is not blocked."""
     return all(blocked.process.pid != pid for blocked in blocked_processes(scene))
 
@@ -339,7 +341,7 @@ def children_words(scene: Scene, blocked: BlockedProcess) -> list[str]:
     return found
 
 
-def commonest(thread: Thread) -> Place | None:
+def most_frequent_line(thread: Thread) -> Place | None:
     """Return the user's line at which a thread was observed most often."""
     lines = {where: times for where, times in thread.lines.items() if where}
     if not lines:
@@ -348,14 +350,14 @@ def commonest(thread: Thread) -> Place | None:
     return Place(file, int(line))
 
 
-def replaced(workers: list[Process]) -> list[Process]:
+def replacement_workers(workers: list[Process]) -> list[Process]:
     """List the workers that are younger than the others: they replaced dead workers."""
     # a pool starts its workers milliseconds apart; a gap means a replacement
-    its = sorted((one for one in workers if one.doing.loader == "pool"), key=lambda one: -one.age)
+    its = sorted((one for one in workers if one.activity.loader == "pool"), key=lambda one: -one.age)
     late = next((at for at in range(1, len(its)) if its[at - 1].age - its[at].age > 0.2), None)
     return its[late:] if late is not None else []
 
 
-def silence(main: Process) -> tuple[str, ...]:
+def silence_words(main: Process) -> tuple[str, ...]:
     """Say since when no worker has sent anything."""
     return (f"nothing came from the workers for {duration(main.silent)}",) if main.silent is not None else ()

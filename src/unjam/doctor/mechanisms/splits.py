@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
+from unjam.doctor.facts.program_facts import WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, share_taken_at
-from unjam.doctor.facts.watched import WatchedLoader
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, OBSERVED
 
@@ -37,7 +37,7 @@ class RanksOrderDifferently(Explanation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharesOverlap(Explanation):
+class WorkerSharesOverlap(Explanation):
     """Workers of a stream load samples that other workers load, too. twice: so many more than once, of all."""
 
     loader: str
@@ -55,7 +55,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     for loaders in known.watched.siblings():
         first, second = loaders[0], loaders[1]
         one, two = _part(first), _part(second)
-        if not one or not two or first.facts.base_length != second.facts.base_length:
+        if not one or not two or first.description.base_length != second.description.base_length:
             continue
         common = len(one & two)
         # equal parts are one split; parts with nothing in common are shares of the ranks
@@ -70,7 +70,7 @@ LEAST_OVERLAP, FEWEST = 0.05, 60
 
 def _shares(loader: WatchedLoader) -> Iterator[Explanation]:
     """Find a whole pass in which workers delivered the same samples, each of which comes once in a worker."""
-    for epoch in loader.whole:
+    for epoch in loader.complete_epochs:
         by_worker = [found for worker, found in epoch.signatures.items() if worker >= 0 and found]
         delivered = sum(len(found) for found in by_worker)
         if len(by_worker) < 2 or delivered < max(FEWEST, 0.9 * epoch.loaded):
@@ -79,9 +79,9 @@ def _shares(loader: WatchedLoader) -> Iterator[Explanation]:
         across = sum(len(set(found)) for found in by_worker) - len(set().union(*by_worker))
         if across < LEAST_OVERLAP * delivered or within > 0.2 * across:
             continue
-        place = share_taken_at(loader.home, loader.facts.base or loader.facts.dataset)
-        yield SharesOverlap(
-            culprit=f"{loader.facts.dataset}.__iter__" + (f" at {place}" if place is not None else ""),
+        place = share_taken_at(loader.home, loader.description.base or loader.description.dataset)
+        yield WorkerSharesOverlap(
+            culprit=f"{loader.description.dataset}.__iter__" + (f" at {place}" if place is not None else ""),
             place=place or loader.home or loader.made,
             because=(
                 f"a pass delivered {delivered:,} samples, and {delivered - across - within:,} different ones",
@@ -90,7 +90,7 @@ def _shares(loader: WatchedLoader) -> Iterator[Explanation]:
             ),
             basis=AGREES,
             loader=loader.name,
-            dataset=loader.facts.dataset,
+            dataset=loader.description.dataset,
             twice=across,
             whole=all(set(found) == set(by_worker[0]) for found in by_worker),
             of=delivered,
@@ -100,7 +100,7 @@ def _shares(loader: WatchedLoader) -> Iterator[Explanation]:
 
 
 def _part(loader: WatchedLoader) -> set[object]:
-    return set(loader.facts.subset or ())
+    return set(loader.description.subset or ())
 
 
 def _explanation(known: Knowledge, first: WatchedLoader, second: WatchedLoader, common: int) -> RanksSplitDifferently:
@@ -136,15 +136,15 @@ def _orders(known: Knowledge) -> Iterator[Explanation]:
     """Find a container that has the same items on two ranks, and not in the same order."""
     for loaders in known.watched.siblings():
         first, second = loaders[0], loaders[1]
-        mine, its = first.facts.records, second.facts.records
+        mine, its = first.description.records, second.description.records
         name = next(
             (one for one in mine if one in its and mine[one] != its[one] and sorted(mine[one]) == sorted(its[one])),
             None,
         )
-        if name is None or first.iterable or first.facts.replacement or _draws_all(first):
+        if name is None or first.iterable or first.description.replacement or _draws_all(first):
             continue
         files = [
-            *first.facts.files,
+            *first.description.files,
             *(one.file for one in (first.home, first.made, first.place) if one is not None),
         ]
         line = next((at for file in dict.fromkeys(files) for at in attribute_calls(file, SHUFFLES)), None)
@@ -170,4 +170,4 @@ def _orders(known: Knowledge) -> Iterator[Explanation]:
 def _draws_all(loader: WatchedLoader) -> bool:
     """Whether a rank draws every index itself: then the order of the items does not matter."""
     drawn = {index for epoch in loader.epochs for index in epoch.indices}
-    return len(drawn) >= int(loader.facts.length or 0)
+    return len(drawn) >= int(loader.description.length or 0)

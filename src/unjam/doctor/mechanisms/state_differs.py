@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.faults import WatchedFailure
+from unjam.doctor.facts.program_facts import HASH, SETTING, ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, stored
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import HASH, SETTING, Watched, WatchedLoader
 from unjam.doctor.mechanisms import failures
-from unjam.doctor.mechanisms.trials import count, right_with, wrong_samples
+from unjam.doctor.mechanisms.trials import basis_correct_with, count, wrong_samples
 from unjam.doctor.proof import AGREES, OBSERVED, Basis
 
 # what sets a setting of the process, by the beginning of its name
@@ -31,7 +31,7 @@ _SETTERS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherValue(Explanation):
+class ValueDiffersInWorkers(Explanation):
     """Something has another value in the workers. setting: it belongs to the process, not to a name. wrong: samples that differ."""
 
     setting: bool
@@ -43,7 +43,7 @@ class OtherValue(Explanation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetAfterStart(Explanation):
+class SetAfterWorkersStart(Explanation):
     """The program sets something that samples depend on while the workers of the pass run already."""
 
     loader: str
@@ -51,7 +51,7 @@ class SetAfterStart(Explanation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoContext(Explanation):
+class ContextVariableUnset(Explanation):
     """A context variable has no value in the thread, or the workers of a loader that the thread uses."""
 
     variable: str
@@ -61,7 +61,7 @@ class NoContext(Explanation):
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Compare what loading reads in the program with what it reads in the workers."""
-    failure = failures.fatal(known)
+    failure = failures.fatal_failure(known)
     if failure is not None and failure.context:
         yield from _context(known, failure)
     for loader in known.watched.loaders:
@@ -85,16 +85,17 @@ def _too_late(known: Knowledge) -> Iterator[Explanation]:
             (epoch, path)
             for epoch in loader.epochs
             for path in epoch.changed
-            if path in loader.facts.reads and path in loader.facts.plain
-            if epoch.worker_held and all(held.get(path) == epoch.held.get(path) for held in epoch.worker_held.values())
+            if path in loader.description.reads and path in loader.description.plain
+            if epoch.worker_hashes
+            and all(held.get(path) == epoch.hashes.get(path) for held in epoch.worker_hashes.values())
         ]
         path = next((one for _, one in passes), "")
         mine = [epoch for epoch, one in passes if one == path]
-        if not path or loader.facts.persistent or len(mine) < 2 or len(mine) < len(loader.whole) - 1:
+        if not path or loader.description.persistent or len(mine) < 2 or len(mine) < len(loader.complete_epochs) - 1:
             continue
         case = known.case_of(loader.pid, loader.number)
         place = _line(loader, case, path)
-        yield SetAfterStart(
+        yield SetAfterWorkersStart(
             culprit=path,
             place=place or loader.home or loader.made,
             because=(
@@ -111,20 +112,20 @@ def _too_late(known: Knowledge) -> Iterator[Explanation]:
 
 
 def _explanation(
-    watched: Watched,
+    watched: ProgramFacts,
     loader: WatchedLoader,
     case: Case | None,
     paths: list[str],
     wrong: int,
     failed: WatchedFailure | None,
-) -> OtherValue:
+) -> ValueDiffersInWorkers:
     path = paths[0]
     setting = path.startswith(SETTING)
     name = path.removeprefix(SETTING)
     place = _setter(watched, loader, name) if setting else _line(loader, case, name)
     start = case.loader.start_method if case is not None else ""
     in_init = start == "fork" and setting
-    return OtherValue(
+    return ValueDiffersInWorkers(
         culprit=name,
         place=place or loader.home or loader.made or loader.place,
         because=(
@@ -133,7 +134,7 @@ def _explanation(
             else f"functions that load samples use {name}",
             *((f"set at {quoted(place)}" if name != HASH else f"used at {quoted(place)}",) if place else ()),
             *((f"{count(wrong, 'sample')} differ between workers and no workers",) if wrong else ()),
-            *((f"the program fails: {failures.words(failed)}",) if failed is not None else ()),
+            *((f"the program fails: {failures.failure_words(failed)}",) if failed is not None else ()),
             *((f"also: {', '.join(paths[1:4])}",) if paths[1:] else ()),
         ),
         basis=_basis(case, start, wrong, in_init=in_init),
@@ -142,7 +143,7 @@ def _explanation(
         loader=loader.name,
         start=start,
         wrong=wrong,
-        failed=failures.words(failed) if failed is not None else "",
+        failed=failures.failure_words(failed) if failed is not None else "",
         in_init=in_init,
         accounts_for=("differs", "raised", "lost") if wrong or failed is not None else (),
     )
@@ -153,25 +154,25 @@ def _basis(case: Case | None, start: str, wrong: int, *, in_init: bool) -> Basis
         return OBSERVED
     if start in ("spawn", "forkserver"):
         base = case.compared if wrong else case.as_is
-        return right_with(case, base.plan, base.plan.changed(start="fork")) if base is not None else AGREES
+        return basis_correct_with(case, base.plan, base.plan.changed(start="fork")) if base is not None else AGREES
     if in_init:
-        return right_with(case, case.compared.plan, case.compared.plan.changed(plain=True))
+        return basis_correct_with(case, case.compared.plan, case.compared.plan.changed(plain=True))
     return OBSERVED
 
 
-def _setter(watched: Watched, loader: WatchedLoader, name: str) -> Place | None:
+def _setter(watched: ProgramFacts, loader: WatchedLoader, name: str) -> Place | None:
     """The line that changes a setting: as it was recorded, or as the source says."""
     if name == "the working folder":
-        entered = [one for one in watched.deeds if one.done == "entered"]
+        entered = [one for one in watched.file_operations if one.operation == "entered"]
         inside = [one for one in entered if one.worker >= 0]
         return (inside or entered)[-1].place if entered else None
     calls = next((calls for begin, calls in _SETTERS.items() if name.startswith(begin)), ())
-    files = list(loader.facts.files) + [one.file for one in (loader.place, loader.made) if one is not None]
+    files = list(loader.description.files) + [one.file for one in (loader.place, loader.made) if one is not None]
     return next((at for file in dict.fromkeys(files) for at in attribute_calls(file, calls)), None)
 
 
 def _line(loader: WatchedLoader, case: Case | None, path: str) -> Place | None:
-    files = {place.file for place in (loader.place, loader.made) if place is not None} | set(loader.facts.files)
+    files = {place.file for place in (loader.place, loader.made) if place is not None} | set(loader.description.files)
     if case is not None and case.loader.dataset_place is not None:
         files.add(case.loader.dataset_place.file)
     return next((at for file in sorted(files) for at in stored(file, path.rpartition(".")[2])), None)
@@ -183,12 +184,12 @@ def _other(loader: WatchedLoader) -> list[str]:
         return []
     epoch = loader.epochs[0]
     found = []
-    for path, value in epoch.held.items():
+    for path, value in epoch.hashes.items():
         # a handle that is opened anew in the worker is no data
-        hidden = value.startswith("object ") or path not in loader.facts.reads
+        hidden = value.startswith("object ") or path not in loader.description.reads
         if path.startswith("collate_fn") or path.endswith("(lru_cache)") or (path.startswith("dataset") and hidden):
             continue
-        values = {held.get(path) for held in epoch.worker_held.values()}
+        values = {held.get(path) for held in epoch.worker_hashes.values()}
         # what a worker makes for itself is no other value
         made = value == "nothing" or any(str(one).startswith("object ") for one in values)
         differs = None not in values and value not in values and bool(values) and not made
@@ -199,13 +200,13 @@ def _other(loader: WatchedLoader) -> list[str]:
 
 def _context(known: Knowledge, failure: WatchedFailure) -> Iterator[Explanation]:
     loader = failures.loader_of(known, failure)
-    thread = failure.thread or (loader.facts.thread if loader is not None else "")
+    thread = failure.thread or (loader.description.thread if loader is not None else "")
     begun = loader.place if loader is not None else None
-    yield NoContext(
+    yield ContextVariableUnset(
         culprit=failure.context,
         place=begun or failure.place,
         because=(
-            failures.words(failure),
+            failures.failure_words(failure),
             *((f"raised at {quoted(failure.place)}",) if failure.place else ()),
             *(
                 (
@@ -218,6 +219,6 @@ def _context(known: Knowledge, failure: WatchedFailure) -> Iterator[Explanation]
         basis=AGREES,
         variable=failure.context,
         thread=thread,
-        failed=failures.words(failure),
+        failed=failures.failure_words(failure),
         accounts_for=("raised",),
     )

@@ -21,7 +21,7 @@ class RetriesWithoutEnd(Explanation):
 
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Explain a RecursionError by the exception that was caught first."""
-    failure = failures.fatal(known)
+    failure = failures.fatal_failure(known)
     if failure is None or not failure.root:
         return
     place = failure.root_at or failure.place
@@ -29,7 +29,7 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
         culprit=f"{quoted(place).partition(': ')[2] or 'the sample'} at {place}",
         place=place,
         because=(
-            f"{failures.where(failure)} ended with {failures.words(failure)}",
+            f"{failures.where_failed(failure)} ended with {failures.failure_words(failure)}",
             f"the first exception was {failure.root}" + (f", raised at {quoted(place)}" if place is not None else ""),
             "it was caught, another sample was loaded in its place, and each of them raised again",
         ),

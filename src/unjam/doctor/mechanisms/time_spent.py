@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import leaves_loop_early, quoted
 from unjam.doctor.facts.source_places import method_line, share_taken_at
 from unjam.doctor.facts.trial import Place, Trial
-from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.units import duration
@@ -39,7 +39,7 @@ class TrainingWaits(Explanation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakeTurns(Explanation):
+class WorkersTakeTurns(Explanation):
     """Workers wait for one lock most of the time. lock: what the program calls it."""
 
     lock: str
@@ -132,7 +132,7 @@ def _total(loader: WatchedLoader) -> float:
     return sum(epoch.seconds for epoch in loader.epochs)
 
 
-def _explanation(watched: Watched, loader: WatchedLoader, case: Case | None) -> TrainingWaits:
+def _explanation(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> TrainingWaits:
     waited, total = _waited(loader), _total(loader)
     loaded, loading = sum(e.loaded for e in loader.epochs), sum(e.loading for e in loader.epochs)
     lines = _seen_lines(watched, loader) or _lines(case)
@@ -169,7 +169,7 @@ def _explanation(watched: Watched, loader: WatchedLoader, case: Case | None) -> 
 FEWEST_SKIPPED = 16
 
 
-def _skipped(watched: Watched) -> Iterator[Explanation]:
+def _skipped(watched: ProgramFacts) -> Iterator[Explanation]:
     """Find a pass whose first batches were passed over, by the `continue` in its loop."""
     by_line: dict[tuple[int, Place], list[WatchedLoader]] = {}
     for loader in watched.loaders:
@@ -207,9 +207,9 @@ def _skipped(watched: Watched) -> Iterator[Explanation]:
 TURNS, BUSY_LOOKS = 0.25, 40  # the share of the looks at busy workers, and the fewest of these
 
 
-def _turns(watched: Watched, loader: WatchedLoader, case: Case | None) -> Iterator[Explanation]:
+def _turns(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> Iterator[Explanation]:
     """Find a line at which several workers wait for a lock that processes share."""
-    looks = watched.looks_at(loader)
+    looks = watched.observations_of(loader)
     waiting = [(one.pid, line) for one in looks for line in one.lines if line.stage == "sample" and line.waits in LOCKS]
     busy = sum(one.times - one.waits.get("pipe", 0) for one in looks)
     share = sum(one.waits.get(kind, 0) for one in looks for kind in LOCKS) / busy if busy else 0.0
@@ -223,7 +223,7 @@ def _turns(watched: Watched, loader: WatchedLoader, case: Case | None) -> Iterat
     if lock is None and not files:
         return
     name = lock.path if lock is not None else "a lock on a file"
-    yield TakeTurns(
+    yield WorkersTakeTurns(
         culprit=f"{name} at {place}",
         place=place,
         because=(
@@ -244,13 +244,15 @@ def _turns(watched: Watched, loader: WatchedLoader, case: Case | None) -> Iterat
 LONG_SAMPLING, SAMPLING_SHARE = 1.5, 0.2
 
 
-def _sampler(watched: Watched, loader: WatchedLoader) -> Iterator[Explanation]:
+def _sampler(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explanation]:
     """Find a sampler that takes a large part of the time of its passes."""
     seconds = sum(epoch.sampling for epoch in loader.epochs)
     if loader.iterable or seconds < max(LONG_SAMPLING, SAMPLING_SHARE * _total(loader)):
         return
-    lines = Counter({one.place: one.times for looks in watched.looks for one in looks.lines if one.stage == "sampler"})
-    name, file = loader.facts.batch_sampler or loader.facts.sampler, loader.facts.sampler_file
+    lines = Counter(
+        {one.place: one.times for looks in watched.observations for one in looks.lines if one.stage == "sampler"}
+    )
+    name, file = loader.description.batch_sampler or loader.description.sampler, loader.description.sampler_file
     hot = lines.most_common(1)[0][0] if lines else None
     place = hot or method_line(file, name, "__iter__") or loader.made
     passes = len(loader.epochs)
@@ -274,9 +276,9 @@ def _sampler(watched: Watched, loader: WatchedLoader) -> Iterator[Explanation]:
 UNPICKLES, FEWEST_STACKS = 0.4, 5
 
 
-def _unpickling(watched: Watched, loader: WatchedLoader) -> Iterator[Explanation]:
+def _unpickling(watched: ProgramFacts, loader: WatchedLoader) -> Iterator[Explanation]:
     """Find a process that computes inside of the loader's `next`."""
-    looks = next((one for one in watched.looks if one.pid == loader.pid), None)
+    looks = next((one for one in watched.observations if one.pid == loader.pid), None)
     computing = [line for line in looks.lines if line.waits == "nothing"] if looks is not None else []
     stacks, inside = (
         sum(one.times for one in found) for found in (computing, [one for one in computing if one.stage == "waits"])
@@ -319,7 +321,7 @@ def _idle_workers(loader: WatchedLoader, case: Case | None) -> Iterator[Explanat
     if len(busy) > loader.workers / 2:
         return
     yield WorkersWithoutWork(
-        culprit=f"{loader.facts.dataset}.__iter__",
+        culprit=f"{loader.description.dataset}.__iter__",
         place=loader.home or loader.made,
         because=(
             f"all {len(trial.samples):,} samples came from {count(len(busy), 'worker')} of {loader.workers}",
@@ -334,10 +336,10 @@ def _idle_workers(loader: WatchedLoader, case: Case | None) -> Iterator[Explanat
     )
 
 
-def _proxy(watched: Watched, loader: WatchedLoader, case: Case | None) -> Iterator[Explanation]:
+def _proxy(watched: ProgramFacts, loader: WatchedLoader, case: Case | None) -> Iterator[Explanation]:
     """Find a hot line that reads a manager's proxy."""
     for place, share in (_seen_lines(watched, loader) or _lines(case))[:2]:
-        path = next((one for one in loader.facts.proxies if f".{one.rpartition('.')[2]}" in quoted(place)), None)
+        path = next((one for one in loader.description.proxies if f".{one.rpartition('.')[2]}" in quoted(place)), None)
         if path is None or share < PROXY_SHARE:
             continue
         yield ServedByOneProcess(
@@ -365,15 +367,15 @@ REPEATS, FEWEST_SAMPLES, CHEAPEST = 0.8, 12, 0.001
 
 def _all_by_each(case: Case) -> Iterator[Explanation]:
     """Find a stream of which each worker makes every sample, and gives away only its share."""
-    alone, shared, loader = case.alone, case.compared, case.seen
+    alone, shared, loader = case.alone, case.compared, case.watched_loader
     if alone is None or shared is None or loader is None or not loader.iterable or loader.workers < 2:
         return
     (one, _), (each, most) = _processor_time(alone), _processor_time(shared)
     if one < CHEAPEST or each < one * (1 + REPEATS * (loader.workers - 1)) or most < FEWEST_SAMPLES:
         return
-    place = share_taken_at(loader.home, loader.facts.base or loader.facts.dataset)
+    place = share_taken_at(loader.home, loader.description.base or loader.description.dataset)
     yield EveryWorkerDoesAll(
-        culprit=f"{loader.facts.dataset}.__iter__" + (f" at {place}" if place is not None else ""),
+        culprit=f"{loader.description.dataset}.__iter__" + (f" at {place}" if place is not None else ""),
         place=place or loader.home or loader.made,
         because=(
             f"a sample costs {duration(one)} of a processor without workers, and {duration(each)} with {loader.workers}",
@@ -399,10 +401,10 @@ LOCKS = ("lock", "file lock")
 FEWEST = 12  # stacks of which lines are counted
 
 
-def _seen_lines(watched: Watched, loader: WatchedLoader) -> list[tuple[Place, float]]:
+def _seen_lines(watched: ProgramFacts, loader: WatchedLoader) -> list[tuple[Place, float]]:
     """The lines of the program as it ran at which looks found the processes that load."""
     found: Counter[Place] = Counter()
-    for looks in watched.looks_at(loader):
+    for looks in watched.observations_of(loader):
         for line in looks.lines:
             if line.stage in ("sample", "collate"):
                 found[line.place] += line.times

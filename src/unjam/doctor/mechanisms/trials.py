@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from unjam.doctor.facts import exception_line
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.trial import Plan, ProcessEnd, Raised, Sample, Stuck, Sync, Trial
+from unjam.doctor.facts.trial import Plan, ProcessEnd, Raised, Sample, StuckProcess, SyncObject, Trial
 from unjam.doctor.proof import AGREES, Basis, Toggle
 
 MOST_LEFT_OUT = 200
@@ -37,7 +37,7 @@ def names(samples: Iterable[str], most: int = 5) -> str:
 # -- frozen ------------------------------------------------------------------------------------------------------------
 
 
-def frozen(case: Case) -> list[tuple[Trial, Stuck]]:
+def stuck_processes(case: Case) -> list[tuple[Trial, StuckProcess]]:
     """List the processes stuck while loading samples; the trial with workers comes first."""
     found = []
     for trial in (case.as_is, case.first_alone):
@@ -46,7 +46,7 @@ def frozen(case: Case) -> list[tuple[Trial, Stuck]]:
     return found
 
 
-def worker_words(stuck: Stuck) -> str:
+def worker_words(stuck: StuckProcess) -> str:
     """Say which worker is stuck, and in which sample or stage."""
     who = f"worker {stuck.worker}" if stuck.worker >= 0 else "loading without workers"
     if stuck.stage == "sample":
@@ -59,12 +59,12 @@ def worker_words(stuck: Stuck) -> str:
     return f"{who}{stages.get(stuck.stage, '')}"
 
 
-def waits_for(stuck: Stuck, *kinds: str) -> Sync | None:
+def waits_for(stuck: StuckProcess, *kinds: str) -> SyncObject | None:
     """Return the first object of these kinds (lock, queue, future) that the stuck line names."""
     return next((sync for sync in stuck.syncs if sync.state.kind in kinds), None)
 
 
-def blocked_lock(case: Case, stuck: Stuck) -> Sync | None:
+def blocked_lock(case: Case, stuck: StuckProcess) -> SyncObject | None:
     """Return the lock that a stuck line waits for.
 
     A lock that is part of the dataset goes first: its path says more than that of an inner lock.
@@ -84,7 +84,7 @@ def blocked_lock(case: Case, stuck: Stuck) -> Sync | None:
 # -- ended -------------------------------------------------------------------------------------------------------------
 
 
-def ended(case: Case) -> list[tuple[Trial, ProcessEnd]]:
+def dead_processes(case: Case) -> list[tuple[Trial, ProcessEnd]]:
     """List the processes that died, workers first, without those that unjam's own code ended."""
     found = []
     for trial in (case.as_is, case.compared, case.alone):
@@ -93,7 +93,7 @@ def ended(case: Case) -> list[tuple[Trial, ProcessEnd]]:
     return found
 
 
-def without_samples(case: Case, indices: Iterable[str]) -> Basis:
+def basis_without_samples(case: Case, indices: Iterable[str]) -> Basis:
     """What it rests on that these samples are to blame: the others load without them."""
     left_out = tuple(dict.fromkeys(index for index in indices if index and not index.startswith("#")))
     base = case.as_is or case.alone
@@ -125,7 +125,7 @@ def only_in_workers(case: Case) -> Raised | None:
     return None
 
 
-def about_process(case: Case) -> Raised | None:
+def exception_naming_its_process(case: Case) -> Raised | None:
     """Return an exception of a sample that names its process in a worker, and in a trial without workers its other one.
 
     So the sample needs something that the program's own process made under its number.
@@ -138,7 +138,7 @@ def about_process(case: Case) -> Raised | None:
     return None
 
 
-def for_memory(bad: Raised) -> bool:
+def is_memory_error(bad: Raised) -> bool:
     """Whether an exception says that memory ran out."""
     return (
         "MemoryError" in bad.type_name
@@ -160,7 +160,7 @@ def is_determined(case: Case) -> bool:
     alone = case.alone
     if alone is None or case.loader.iterable:
         return False
-    second = alone.again
+    second = alone.second_digests
     first = {sample.index: sample.digest for sample in alone.samples}
     return bool(second) and all(first.get(index) == digest for index, digest in second.items())
 
@@ -183,21 +183,21 @@ def mean_seconds(trial: Trial | None) -> float:
     return sum(samples) / len(samples) if samples else 0.0
 
 
-def forked_instead(as_is: Trial | None) -> Basis:
+def basis_with_fork(as_is: Trial | None) -> Basis:
     """What it rests on that the workers' start method is to blame: forked ones load."""
     if as_is is None or as_is.fine:
         return AGREES
     return Toggle(as_is.plan, (as_is.plan.changed(start="fork"),), identified=True)
 
 
-def without_workers(case: Case) -> Basis:
+def basis_without_workers(case: Case) -> Basis:
     """What it rests on that workers are to blame: the same samples load without."""
     if case.as_is is None or case.alone is None:
         return AGREES
     return Toggle(case.as_is.plan, (case.alone.plan,))
 
 
-def right_with(case: Case, base: Plan, changed: Plan) -> Toggle:
+def basis_correct_with(case: Case, base: Plan, changed: Plan) -> Toggle:
     """What it rests on that a change makes every sample right."""
 
     def removes(before: Trial, after: Trial) -> bool:
@@ -207,7 +207,7 @@ def right_with(case: Case, base: Plan, changed: Plan) -> Toggle:
     return Toggle(base, (changed,), removes)
 
 
-def faster(now: Plan, other: Plan, times: float) -> Toggle:
+def basis_faster_with(now: Plan, other: Plan, times: float) -> Toggle:
     """What it rests on that another way of loading is faster: both are measured."""
     return Toggle(
         now, (other,), lambda base, changed: changed.rate > times * base.rate > 0, decisive=True, repeat=False

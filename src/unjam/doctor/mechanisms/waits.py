@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
-from unjam.doctor.facts import roles
+from unjam.doctor.facts import stack_activity
 from unjam.doctor.facts.scene import Process, Scene, Thread
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
@@ -35,7 +35,7 @@ class FullPipe(Explanation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standstill(Explanation):
+class FrozenProgram(Explanation):
     """The program makes no progress, and nothing else explains it. when: before, while or after it loaded."""
 
     who: str
@@ -112,31 +112,40 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 def _exit(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
     """Find a main process that multiprocessing lets wait for a child at its end."""
     for main in scene.mains:
-        if not main.threads or roles.at(main.thread.frames, "multiprocessing/util.py", "_exit_function") < 0:
+        if (
+            not main.threads
+            or stack_activity.find_frame(main.thread.frames, "multiprocessing/util.py", "_exit_function") < 0
+        ):
             continue
         child = next((one for one in scene.children(main) if not one.ended and one.role != "helper"), None)
         if child is None or main.thread.waiting.kind != "child":
             continue
         loader = next((one for one in known.watched.loaders if child.pid in one.worker_pids), None)
         files = (
-            [*loader.facts.files, *(one.file for one in (loader.made, loader.place) if one is not None)]
+            [*loader.description.files, *(one.file for one in (loader.made, loader.place) if one is not None)]
             if loader
             else []
         )
-        place = _ignores_at(files) if child.deaf else None
+        place = _ignores_at(files) if child.ignores_sigterm else None
         yield ExitWaits(
             culprit=f"{child.name} at {place}" if place is not None else child.name,
             place=place or (loader.made if loader is not None else None),
             because=(
                 f"{main.name} is at its end, where multiprocessing sends SIGTERM to its children and waits for them",
                 f"{child.name} does not end: "
-                + ("it ignores SIGTERM" if child.deaf else child.thread.waiting.words if child.threads else "?"),
+                + (
+                    "it ignores SIGTERM"
+                    if child.ignores_sigterm
+                    else child.thread.waiting.words
+                    if child.threads
+                    else "?"
+                ),
                 *((f"SIGTERM is ignored since {quoted(place)}",) if place is not None else ()),
                 *((f"it is a worker of {loader.name}",) if loader is not None else ()),
             ),
             basis=AGREES,
             child=child.name,
-            ignores=child.deaf,
+            ignores=child.ignores_sigterm,
             accounts_for=("frozen",),
         )
         return
@@ -161,7 +170,7 @@ def _standstill(known: Knowledge, scene: Scene) -> Iterator[Explanation]:
     ]
     loaders = known.watched.loaders
     over = bool(loaders) and all(epoch.over for loader in loaders for epoch in loader.epochs)
-    yield Standstill(
+    yield FrozenProgram(
         culprit=f"{place}" if place is not None else main.name,
         place=place,
         because=(
@@ -205,7 +214,7 @@ def _terminated(scene: Scene, waiter: Process) -> Iterator[Explanation]:
     """Find a wait for a child to which the same function has sent SIGTERM before, which does not end it."""
     place = waiter.thread.place
     child = _awaited(scene, waiter)
-    if place is None or child is None or not (child.deaf or child.catches):
+    if place is None or child is None or not (child.ignores_sigterm or child.handles_sigterm):
         return
     sent = next((at for at in attribute_calls(place.file, TERMINATES) if function_at(at) == function_at(place)), None)
     if sent is None or sent.line > place.line or "SIGKILL" in quoted(sent):
@@ -216,13 +225,13 @@ def _terminated(scene: Scene, waiter: Process) -> Iterator[Explanation]:
         place=handled or sent,
         because=(
             f"{waiter.name} sends SIGTERM at {quoted(sent)}, and then waits for the end of {child.name} at {quoted(place)}",
-            f"{child.name} {'ignores SIGTERM' if child.deaf else 'has a handler for SIGTERM'}, and goes on",
+            f"{child.name} {'ignores SIGTERM' if child.ignores_sigterm else 'has a handler for SIGTERM'}, and goes on",
             *((f"set at {quoted(handled)}; a forked process inherits it",) if handled is not None else ()),
         ),
         basis=AGREES,
         waiter=waiter.name,
         child=child.name,
-        ignores=child.deaf,
+        ignores=child.ignores_sigterm,
         accounts_for=("frozen",),
     )
 
@@ -295,9 +304,11 @@ def _server(scene: Scene, asks: Process) -> Iterator[Explanation]:
 
 def _producer(process: Process) -> Iterator[Explanation]:
     """Find a thread that waits for room in a queue, and the thread that waits for its end in place of emptying it."""
-    if roles.at(process.thread.frames, "threading.py", "join") < 0:
+    if stack_activity.find_frame(process.thread.frames, "threading.py", "join") < 0:
         return
-    producer = next((one for one in process.threads[1:] if roles.at(one.frames, "queue.py", "put") >= 0), None)
+    producer = next(
+        (one for one in process.threads[1:] if stack_activity.find_frame(one.frames, "queue.py", "put") >= 0), None
+    )
     if producer is None or producer.place is None:
         return
     place = process.thread.place
@@ -317,7 +328,11 @@ def _producer(process: Process) -> Iterator[Explanation]:
 
 
 def _pool(process: Process) -> Iterator[Explanation]:
-    workers = [one for one in process.threads if roles.at(one.frames, "concurrent/futures/thread.py", "_worker") >= 0]
+    workers = [
+        one
+        for one in process.threads
+        if stack_activity.find_frame(one.frames, "concurrent/futures/thread.py", "_worker") >= 0
+    ]
     stuck = [one for one in workers if _waits_for_future(one)]
     if not stuck or len(stuck) < len(workers) or not _waits_for_future(process.thread):
         return
@@ -353,7 +368,7 @@ def _taken_whole(process: Process) -> Iterator[Explanation]:
     if thread.waiting.kind != "nothing" or not thread.computes:
         return
     for pool, file, functions in TAKES_ALL:
-        at = roles.at(thread.frames, file, *functions)
+        at = stack_activity.find_frame(thread.frames, file, *functions)
         place = place_of(thread.frames[at:]) if at >= 0 else None
         if place is None:
             continue
@@ -383,10 +398,11 @@ def _called(place: Place) -> str:
 
 
 def _waits_for_future(thread: Thread) -> bool:
-    return roles.at(
+    return stack_activity.find_frame(
         thread.frames, "concurrent/futures/_base.py", "result", "result_iterator", "wait", "_result_or_cancel"
     ) >= 0 or any(
-        frame.function in ("result", "_result_or_cancel", "wait") and roles.named(frame, "concurrent/futures/_base.py")
+        frame.function in ("result", "_result_or_cancel", "wait")
+        and stack_activity.frame_is_in(frame, "concurrent/futures/_base.py")
         for frame in thread.frames
     )
 
@@ -416,7 +432,7 @@ def _pipe(scene: Scene, reader: Process) -> Iterator[Explanation]:
             line=thread.place,
             at_end=thread.waiting.kind == "child",
             queue=child.role == "worker"
-            or any(roles.named(one, "multiprocessing/queues.py") for one in writing.frames),
+            or any(stack_activity.frame_is_in(one, "multiprocessing/queues.py") for one in writing.frames),
             accounts_for=("frozen",),
         )
         return

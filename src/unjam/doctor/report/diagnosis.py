@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.facts.tune_measurements import Measured
-from unjam.doctor.facts.watched import Watched
+from unjam.doctor.facts.tune_measurements import Measurement
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Finding
 
@@ -36,9 +36,9 @@ class Diagnosis:
     stopped: bool = False
     untried: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
-    measured: list[Measured] = field(default_factory=list)  # one per loader, with --profile
+    measured: list[Measurement] = field(default_factory=list)  # one per loader, with --profile
     scene: Scene | None = None  # the running program, with `unjam why`
-    watched: Watched | None = None  # the program as it ran, where it was watched
+    watched: ProgramFacts | None = None  # the program as it ran, where it was watched
 
     @property
     def serious(self) -> list[Finding]:

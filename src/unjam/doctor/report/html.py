@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from unjam.doctor.facts.timeline import of_trial
+from unjam.doctor.facts.timeline import trial_timeline
 from unjam.doctor.report import catalogue, scene
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.page import Cell, HtmlPage, profile, table
@@ -26,7 +26,7 @@ def render(diagnosis: Diagnosis, version: str) -> str:
     for case in diagnosis.cases:
         trial = case.as_is or case.alone
         if trial is not None:
-            page.picture(of_trial(trial), str(trial.plan))
+            page.picture(trial_timeline(trial), str(trial.plan))
     for one in diagnosis.measured:
         profile(page, one)
     page.environment(_environment(diagnosis))

@@ -11,7 +11,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from unjam.doctor.facts.timeline import Picture, of_measured
+from unjam.doctor.facts.timeline import Timeline, measurement_timeline
 from unjam.doctor.report import tune
 from unjam.doctor.report.charts import WIDTH, ladder, line_chart
 from unjam.doctor.rules.tuning import Tuned
@@ -40,7 +40,7 @@ class HtmlPage:
         self._names.append((name, words))
         self.add(f'<h2 id="{name}">{escape(words)}</h2>')
 
-    def picture(self, picture: Picture | None, words: str) -> None:
+    def picture(self, picture: Timeline | None, words: str) -> None:
         """Append the timeline, charts and slowest samples of one loader."""
         if picture is None:
             return
@@ -60,7 +60,7 @@ class HtmlPage:
             )
         self.slow(picture.slow)
 
-    def _timeline(self, picture: Picture) -> None:
+    def _timeline(self, picture: Timeline) -> None:
         number = len(self._data["timelines"])
         self._data["timelines"].append({
             "rows": picture.rows,
@@ -216,10 +216,10 @@ def of_tune(tuned: Tuned, version: str, title: str) -> str:
     if choice is not None:
         shown = next((one for one in tune_result.of(choice) if one.timeline), None)
         shown = shown or next(
-            (one for one in tune_result.measured if one.timeline and one.setting.workers == choice.workers), None
+            (one for one in tune_result.measurements if one.timeline and one.setting.workers == choice.workers), None
         )
         if shown is not None:
-            page.picture(of_measured(shown), str(shown.setting))
+            page.picture(measurement_timeline(shown), str(shown.setting))
     page.environment(
         {
             "dataset": tune_result.dataset,

@@ -7,7 +7,7 @@ import os
 from html import escape
 
 from unjam.doctor.facts.run import LoaderRun
-from unjam.doctor.facts.timeline import of_run
+from unjam.doctor.facts.timeline import run_timeline
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.report.page import Cell, HtmlPage, profile, table
 from unjam.doctor.report.profile import profile_lines
@@ -172,7 +172,7 @@ def _section(found: HtmlPage, loader: LoaderRun, faults: tuple[Fault, ...]) -> N
         ]
         found.add("<h3>failures</h3>", table(("count", "what", "samples", "decision"), cells, sortable=True))
     profile(found, loader)
-    found.picture(of_run(loader), loader.name)
+    found.picture(run_timeline(loader), loader.name)
     waits: list[list[Cell]] = [
         [(f"batch asked for at {duration(one.asked / 1e9)}", None), (f"{duration(one.seconds)}", one.seconds)]
         for one in longest_waits(loader)

@@ -111,7 +111,7 @@ def _rows(scene: Scene) -> tuple[list[Process], int]:
         for one in scene.processes:
             if one.main != main.pid or one is main or one.role == "helper":
                 continue
-            if many and one.role == "worker" and one.doing.stage == "idle" and not one.ended:
+            if many and one.role == "worker" and one.activity.stage == "idle" and not one.ended:
                 hidden += 1
             else:
                 found.append(one)
@@ -137,7 +137,7 @@ def _limits(scene: Scene) -> str:
 
 def _who(one: Process) -> str:
     if one.role == "worker":
-        return f"  worker {one.doing.number}" if one.doing.number >= 0 else "  worker"
+        return f"  worker {one.activity.number}" if one.activity.number >= 0 else "  worker"
     if one.role == "main":
         return f"rank {one.rank}" if one.rank else "main"
     return f"    {one.command[:40]}"
@@ -152,9 +152,9 @@ def doing_words(one: Process) -> str:
     wait = one.thread.waiting
     if wait.kind == "suspended":
         return "suspended"
-    sample = f"in sample {one.doing.index}" if one.doing.index else "in the dataset"
-    stage = sample if one.doing.stage == "sample" else _STAGES.get(one.doing.stage, "")
-    if one.doing.stage in ("idle", "waits"):
+    sample = f"in sample {one.activity.index}" if one.activity.index else "in the dataset"
+    stage = sample if one.activity.stage == "sample" else _STAGES.get(one.activity.stage, "")
+    if one.activity.stage in ("idle", "waits"):
         return stage
     state = "computes" if one.thread.computes or wait.kind == "nothing" else f"waits for {wait.words}"
     return f"{stage}, {state}" if stage else state

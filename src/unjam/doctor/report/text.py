@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.watched import Watched
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.proof import Severity
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.report.profile import profile_lines
@@ -47,7 +47,7 @@ def loader_line(case: Case) -> str:
     return f"{kind} over {loader.dataset} ({length}), batch_size={loader.batch_size}, {how}{made}"
 
 
-def watched_line(watched: Watched) -> str:
+def watched_line(watched: ProgramFacts) -> str:
     """Return what was seen of the program as it ran, in one line."""
     how = {"ended": "to its end", "failed": "until it failed", "frozen": "until it froze"}.get(watched.outcome, "")
     loaders = len(watched.loaders)
@@ -71,7 +71,7 @@ def verdict(diagnosis: Diagnosis) -> str:
     return f"{failed}nothing found{' in its loaders' if failed else ''}{also} ({duration(diagnosis.seconds)}{stopped})"
 
 
-def _failed_elsewhere(watched: Watched | None) -> str:
+def _failed_elsewhere(watched: ProgramFacts | None) -> str:
     """What ended a program whose loaders have no fault."""
     if watched is None or watched.outcome != "failed":
         return ""

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
+from unjam.doctor.facts.tune_measurements import Measurement, TuneResult, TuneSetting
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.report.profile import profile_lines
 from unjam.doctor.report.terminal import escape
@@ -128,9 +128,11 @@ def bars(tuned: Tuned) -> list[str]:
     return lines
 
 
-def profiled(tune_result: TuneResult) -> Measured | None:
+def profiled(tune_result: TuneResult) -> Measurement | None:
     """Return the profiled measurement with the most observations."""
-    known = [one for one in tune_result.measured if one.profile and (one.profile["looks"] or one.profile["transforms"])]
+    known = [
+        one for one in tune_result.measurements if one.profile and (one.profile["looks"] or one.profile["transforms"])
+    ]
     return max(known, key=lambda one: one.profile["looks"] if one.profile else 0) if known else None
 
 

@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any, Protocol, cast
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.facts.watched import Watched
 from unjam.doctor.rules.rule import Finding, Rule
 
 
@@ -45,5 +45,5 @@ RULES = _files()
 BY_CODE = {file.RULE.code: file for file in RULES}
 NAMED: dict[type, Any] = {kind: file for file in RULES for kind in getattr(file, "NAMES", ())}
 IN_TRIALS: list[Callable[[Case], Finding | None]] = _defined("detect")
-IN_PROGRAMS: list[Callable[[Watched, list[Case]], list[Finding]]] = _defined("detect_program")
+IN_PROGRAMS: list[Callable[[ProgramFacts, list[Case]], list[Finding]]] = _defined("detect_program")
 IN_SCENES: list[Callable[[Scene], Finding | None]] = _defined("detect_live")

@@ -9,7 +9,7 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass
 
-from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
+from unjam.doctor.facts.tune_measurements import Measurement, TuneResult, TuneSetting
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED, Confidence, Ground, prove
 from unjam.units import duration
@@ -158,7 +158,7 @@ def _should_persist(tune_result: TuneResult, choice: TuneSetting) -> bool:
 
 def _parts(tune_result: TuneResult) -> list[tuple[str, float]]:
     """Return seconds for one sample by stage; fetch excludes the time of profiled transforms."""
-    staged = [one for one in tune_result.measured if one.setting.driver == "unjam" and one.fine and one.stages]
+    staged = [one for one in tune_result.measurements if one.setting.driver == "unjam" and one.fine and one.stages]
     if not staged:
         return []
     one = next((m for m in staged if m.setting.workers == 1), None) or min(staged, key=lambda m: m.setting.workers)
@@ -195,7 +195,7 @@ def _why_scaling_stops(tune_result: TuneResult, good: dict[TuneSetting, float]) 
     return found or [TuneReason("no cause could be seen", SUGGESTED, (gain,))]
 
 
-def _causes(tune_result: TuneResult, here: Measured, there: Measured, gain: str) -> list[TuneReason | None]:
+def _causes(tune_result: TuneResult, here: Measurement, there: Measurement, gain: str) -> list[TuneReason | None]:
     cores = there.workers_cpu + there.main_cpu
     slower = _ratio(there.stages.get("getitem", 0.0), here.stages.get("getitem", 0.0))
     per_sample = _ratio(_cpu_each(there), _cpu_each(here))
@@ -286,9 +286,9 @@ def _ratio(one: float, other: float) -> float:
     return one / other if other > 0 else 1.0
 
 
-def _cpu_each(one: Measured) -> float:
+def _cpu_each(one: Measurement) -> float:
     return one.workers_cpu / one.rate if one.rate else 0.0
 
 
-def _named(one: Measured) -> str:
+def _named(one: Measurement) -> str:
     return ", ".join(f"{index} ({duration(seconds)})" for index, seconds in one.slowest[:3])

@@ -21,20 +21,20 @@ Limits: objects that are pickled only when a batch is sent back are covered by U
 from __future__ import annotations
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.facts.case import Case, Crossing
+from unjam.doctor.facts.case import Case, WorkerArgument
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import function_at
-from unjam.doctor.mechanisms.cannot_cross import CannotBeRebuilt
-from unjam.doctor.mechanisms.trials import forked_instead
+from unjam.doctor.mechanisms.trials import basis_with_fork
+from unjam.doctor.mechanisms.unsendable import CannotBeUnpickled
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ101", "cannot-pickle", symptom="start")
 
 
-NAMES = (CannotBeRebuilt,)
+NAMES = (CannotBeUnpickled,)
 
 
-def words(one: CannotBeRebuilt) -> Words:
+def words(one: CannotBeUnpickled) -> Words:
     """Say that unpickling fails."""
     help_text = "make it work on an object without attributes: unpickling creates an empty object first"
     if "__getattr__" in function_at(one.place) or "Recursion" in one.failed:
@@ -55,20 +55,20 @@ def detect(case: Case) -> Finding | None:
         f"{first.path} cannot be pickled, so {case.loader.start_method} cannot start workers",
         first.path,
         pickle_evidence(failed),
-        forked_instead(case.as_is),
+        basis_with_fork(case.as_is),
         help_for(first.path, first.type_name),
         first.place,
     )
 
 
-def cannot_be_pickled(case: Case) -> list[Crossing]:
+def cannot_be_pickled(case: Case) -> list[WorkerArgument]:
     """List the worker arguments that cannot be pickled."""
     # the doctor pickled in a fork, where an accelerator fails: ignore reasons that name it
     device = case.process_facts.accelerator or "no accelerator"
-    return [crossing for crossing in case.crossings if crossing.reason and device not in crossing.reason]
+    return [crossing for crossing in case.arguments if crossing.reason and device not in crossing.reason]
 
 
-def pickle_evidence(failed: list[Crossing]) -> tuple[str, ...]:
+def pickle_evidence(failed: list[WorkerArgument]) -> tuple[str, ...]:
     """Say why each of them cannot be pickled, and where the first is set."""
     place = failed[0].place
     return (

@@ -22,18 +22,18 @@ from __future__ import annotations
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
-from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.cannot_cross import BatchCannotArrive, BatchLost
+from unjam.doctor.mechanisms import scenes
+from unjam.doctor.mechanisms.unsendable import BatchCannotBeUnpickled, BatchLost
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ103", "batch-cannot-return", symptom="frozen")
 
 
-NAMES = (BatchCannotArrive, BatchLost)
+NAMES = (BatchCannotBeUnpickled, BatchLost)
 
 
-def words(one: BatchCannotArrive | BatchLost) -> Words:
+def words(one: BatchCannotBeUnpickled | BatchLost) -> Words:
     """Say what could not be pickled or unpickled."""
     if isinstance(one, BatchLost):
         return Words(
@@ -51,7 +51,7 @@ def words(one: BatchCannotArrive | BatchLost) -> Words:
 def detect(case: Case) -> Finding | None:
     """Find a batch that torch cannot pickle."""
     alone, as_is = case.alone, case.as_is
-    unsent = alone.unsent if alone else None
+    unsent = alone.unsendable if alone else None
     if unsent is None or not case.loader.num_workers:
         return None
     waits = as_is is not None and as_is.outcome == "hung" and not as_is.batches
@@ -77,11 +77,17 @@ def detect_live(scene: Scene) -> Finding | None:
     """Find a main process that waits for a batch while all its workers are idle."""
     for main in scene.mains:
         workers = [one for one in scene.workers(main) if not one.ended]
-        idle = bool(workers) and all(one.doing.stage == "idle" and one.thread.steady for one in workers)
-        quiet = main.silent is None or main.silent >= watching.WORTH_NAMING
-        if main.doing.stage != "waits" or not main.thread.steady or not idle or not quiet or watching.replaced(workers):
+        idle = bool(workers) and all(one.activity.stage == "idle" and one.thread.steady for one in workers)
+        quiet = main.silent is None or main.silent >= scenes.WORTH_NAMING
+        if (
+            main.activity.stage != "waits"
+            or not main.thread.steady
+            or not idle
+            or not quiet
+            or scenes.replacement_workers(workers)
+        ):
             continue
-        if any(one.ended and one.parent == main.pid for one in scene.processes) or main.doing.loader == "process":
+        if any(one.ended and one.parent == main.pid for one in scene.processes) or main.activity.loader == "process":
             continue
         return Finding(
             RULE,
@@ -89,7 +95,7 @@ def detect_live(scene: Scene) -> Finding | None:
             "the batch, or the exception, that a worker returned",
             (
                 f"all {len(workers)} workers are idle and wait for work",
-                *watching.silence(main),
+                *scenes.silence_words(main),
                 "multiprocessing's feeder thread drops what it cannot pickle, and only prints a traceback",
                 f"in {main.log}: {main.last_error}"
                 if main.last_error

@@ -21,8 +21,8 @@ from __future__ import annotations
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.cannot_cross import ExceptionChangesType
-from unjam.doctor.mechanisms.trials import bad_samples, first_line, without_samples
+from unjam.doctor.mechanisms.trials import bad_samples, basis_without_samples, first_line
+from unjam.doctor.mechanisms.unsendable import ExceptionChangesType
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ104", "exception-cannot-return", symptom="frozen")
@@ -58,7 +58,7 @@ def detect(case: Case) -> Finding | None:
             first.crosses,
             *(("with workers: every process waits; without: the exception is raised",) if hung else ()),
         ),
-        without_samples(case, [first.index]),
+        basis_without_samples(case, [first.index]),
         f"fix {where}, and define {first.type_name} at module level so that its failures are shown",
         first.place,
     )

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import forked_instead
+from unjam.doctor.mechanisms.trials import basis_with_fork
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ105", "no-main-guard", symptom="start")
@@ -47,7 +47,7 @@ def detect(case: Case) -> Finding | None:
             f"the loop is at the top level of the file: {quoted(loader.iterated_at)}",
             *(("the worker stopped in multiprocessing's bootstrapping phase",) if stopped else ()),
         ),
-        forked_instead(as_is),
+        basis_with_fork(as_is),
         f"move the code from {loader.made_at or loader.iterated_at} onwards into main(), and call it under the guard",
         loader.iterated_at,
         '+if __name__ == "__main__":\n+    main()',

@@ -18,7 +18,7 @@ Limits: none known.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import forked_instead
+from unjam.doctor.mechanisms.trials import basis_with_fork
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ106", "main-cannot-be-imported", symptom="start")
@@ -28,7 +28,7 @@ def detect(case: Case) -> Finding | None:
     """Find a class of a main module without a file, under a start method that must import it."""
     loader, as_is = case.loader, case.as_is
     names = (
-        [loader.dataset] if loader.main_class else [one for crossing in case.crossings for one in crossing.from_main]
+        [loader.dataset] if loader.main_class else [one for crossing in case.arguments for one in crossing.from_main]
     )
     if not loader.num_workers or loader.start_method == "fork" or not case.process_facts.interactive or not names:
         return None
@@ -43,7 +43,7 @@ def detect(case: Case) -> Finding | None:
             f"{names[0]} belongs to __main__, which has no file",
             *(("the workers could not find it in __main__",) if missed else ()),
         ),
-        forked_instead(as_is),
+        basis_with_fork(as_is),
         f"move {names[0]} into a .py file and import it, or pass multiprocessing_context='fork'",
         loader.dataset_place or loader.iterated_at,
     )

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import differing, names, only_in_workers, right_with
+from unjam.doctor.mechanisms.trials import basis_correct_with, differing, names, only_in_workers
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ107", "changed-by-pickling", symptom="differs")
@@ -39,7 +39,7 @@ def detect(case: Case) -> Finding | None:
         return None
     started = "bootstrapping phase" not in as_is.output
     if (
-        any(crossing.reason or crossing.back for crossing in case.crossings)
+        any(crossing.reason or crossing.unpickle_error for crossing in case.arguments)
         or case.process_facts.interactive
         or not started
     ):
@@ -62,7 +62,7 @@ def detect(case: Case) -> Finding | None:
             what,
             *((f"raised at {quoted(failure.place)}",) if failure and failure.place else ()),
         ),
-        right_with(case, compared.plan, forked),
+        basis_correct_with(case, compared.plan, forked),
         "store what the sample depends on as an attribute, in the dataset's __init__"
         + (
             f" (not as the global {culprit})"

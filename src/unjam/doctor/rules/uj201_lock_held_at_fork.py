@@ -22,8 +22,8 @@ from unjam.doctor.facts.case import Case, ThreadFacts
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import place_of
-from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.trials import blocked_lock, frozen, worker_words
+from unjam.doctor.mechanisms import scenes
+from unjam.doctor.mechanisms.trials import blocked_lock, stuck_processes, worker_words
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
@@ -33,7 +33,7 @@ RULE = Rule("UJ201", "lock-held-at-fork", symptom="frozen")
 
 def detect(case: Case) -> Finding | None:
     """Find a stuck line that waits for a lock that was already held at the time of capture."""
-    for base, stuck in frozen(case):
+    for base, stuck in stuck_processes(case):
         lock = blocked_lock(case, stuck)
         part = case.part(lock.path) if lock else None
         if lock is None or lock.state.owner == "mine":
@@ -71,18 +71,18 @@ def _at(holder: ThreadFacts | None) -> str:
 
 def detect_live(scene: Scene) -> Finding | None:
     """Find a forked worker that waits for a Python lock that no thread in it can release."""
-    for blocked in watching.blocked_processes(scene):
-        if not watching.waits_for_own_lock(blocked) or not blocked.process.forked:
+    for blocked in scenes.blocked_processes(scene):
+        if not scenes.waits_for_own_lock(blocked) or not blocked.process.forked:
             continue
         if any(holder.pid == blocked.process.pid for holder in blocked.thread.holders):
             continue
         main = scene.main_of(blocked.process)
         holder = next((h for h in blocked.thread.holders if h.pid == main.pid and h.same), None)
-        early = watching.in_first_sample(blocked) or (watching.in_first_batch(blocked) and watching.own_threads(main))
+        early = scenes.in_first_sample(blocked) or (scenes.in_first_batch(blocked) and scenes.own_threads(main))
         if holder is None and (blocked.others or not early):
             continue
-        name = holder.expression if holder else watching.lock_name(blocked)
-        threads = ", ".join(repr(thread.name) for thread in watching.own_threads(main)[:3])
+        name = holder.expression if holder else scenes.lock_name(blocked)
+        threads = ", ".join(repr(thread.name) for thread in scenes.own_threads(main)[:3])
         who = f"thread {holder.thread!r} of the main process" if holder else "a thread of the main process"
         return Finding(
             RULE,
@@ -95,7 +95,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 else "it is the worker's first sample: it took the lock from the fork as it was"
                 + (f"; threads of the main process now: {threads}" if threads else ""),
                 "no thread of the worker holds it, and none of the main process's threads exists in the worker",
-                *watching.consequence(scene, blocked),
+                *scenes.consequence(scene, blocked),
             ),
             AGREES,
             f"make {name} in the worker (on first use, or in worker_init_fn) instead of sharing it with {who}; or pass "

@@ -21,9 +21,9 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.left_held import LockFileLeft, NotGivenBack
-from unjam.doctor.mechanisms.trials import blocked_lock, frozen, worker_words
+from unjam.doctor.mechanisms import scenes
+from unjam.doctor.mechanisms.not_released import LockFileNotRemoved, NeverReleased
+from unjam.doctor.mechanisms.trials import blocked_lock, stuck_processes, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
@@ -31,13 +31,13 @@ from unjam.units import duration
 RULE = Rule("UJ202", "lock-never-released", symptom="frozen")
 
 
-NAMES = (NotGivenBack, LockFileLeft)
+NAMES = (NeverReleased, LockFileNotRemoved)
 _THINGS = {"transaction": "a transaction of {}", "file": "the lock file {}"}
 
 
-def words(one: NotGivenBack | LockFileLeft) -> Words:
+def words(one: NeverReleased | LockFileNotRemoved) -> Words:
     """Say which sample kept it, and what waits for it."""
-    if isinstance(one, LockFileLeft):
+    if isinstance(one, LockFileNotRemoved):
         return Words(
             f"{one.waiter} waits for the lock file {one.path} to disappear, but the process that created it has ended",
             "use a lock that the kernel releases when its process ends (fcntl.flock on an open file), or remove what is left at the start"
@@ -62,7 +62,7 @@ def detect(case: Case) -> Finding | None:
     The lock was free at the time of capture; or it was held, is shared between processes, and no
     thread of the program uses it.
     """
-    for base, stuck in frozen(case):
+    for base, stuck in stuck_processes(case):
         lock = blocked_lock(case, stuck)
         part = case.part(lock.path) if lock else None
         if lock is None or part is None:
@@ -93,21 +93,21 @@ def detect(case: Case) -> Finding | None:
 
 def detect_live(scene: Scene) -> Finding | None:
     """Find a wait for a lock that the waiter holds itself, that deadlocks, or has no holder."""
-    for blocked in watching.blocked_processes(scene):
-        between = watching.is_between_processes(blocked)
-        if blocked.process.doing.stage == "end":
+    for blocked in scenes.blocked_processes(scene):
+        between = scenes.is_between_processes(blocked)
+        if blocked.process.activity.stage == "end":
             continue
-        if not (watching.waits_for_own_lock(blocked) or (between and watching.waits_for_lock(blocked))):
+        if not (scenes.waits_for_own_lock(blocked) or (between and scenes.waits_for_lock(blocked))):
             continue
         if between and any(
-            watching.gets_on(scene, holder.pid) for holder in blocked.thread.holders if not holder.itself
+            scenes.is_progressing(scene, holder.pid) for holder in blocked.thread.holders if not holder.itself
         ):
             continue  # the holder makes progress and will release it
         found = _taken_twice(blocked) or _mutual_wait(scene, blocked) or _no_holder(scene, blocked, between=between)
         if found is None:
             continue
         title, evidence, confidence = found
-        name = watching.lock_name(blocked)
+        name = scenes.lock_name(blocked)
         return Finding(
             RULE,
             f"{blocked.who} {title}",
@@ -115,7 +115,7 @@ def detect_live(scene: Scene) -> Finding | None:
             (
                 f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 *evidence,
-                *watching.consequence(scene, blocked),
+                *scenes.consequence(scene, blocked),
             ),
             confidence,
             f"take {name} with `with` so that every way out releases it, and never twice; if it only guards reading files by "
@@ -125,7 +125,7 @@ def detect_live(scene: Scene) -> Finding | None:
     return None
 
 
-def _taken_twice(blocked: watching.BlockedProcess) -> tuple[str, list[str], Basis] | None:
+def _taken_twice(blocked: scenes.BlockedProcess) -> tuple[str, list[str], Basis] | None:
     own = next((holder for holder in blocked.thread.holders if holder.itself), None)
     if own is None:
         return None
@@ -136,9 +136,9 @@ def _taken_twice(blocked: watching.BlockedProcess) -> tuple[str, list[str], Basi
     )
 
 
-def _mutual_wait(scene: Scene, blocked: watching.BlockedProcess) -> tuple[str, list[str], Basis] | None:
+def _mutual_wait(scene: Scene, blocked: scenes.BlockedProcess) -> tuple[str, list[str], Basis] | None:
     for holder in blocked.thread.holders:
-        other = watching.thread_of(scene, holder)
+        other = scenes.thread_of(scene, holder)
         if other is None or holder.itself:
             continue
         back = next((h for h in other.holders if (h.pid, h.tid) == (blocked.process.pid, blocked.thread.tid)), None)
@@ -162,10 +162,10 @@ def _mutual_wait(scene: Scene, blocked: watching.BlockedProcess) -> tuple[str, l
     return None
 
 
-def _no_holder(scene: Scene, blocked: watching.BlockedProcess, *, between: bool) -> tuple[str, list[str], Basis] | None:
+def _no_holder(scene: Scene, blocked: scenes.BlockedProcess, *, between: bool) -> tuple[str, list[str], Basis] | None:
     if blocked.thread.holders:
         return None  # the holder is stuck in something else: that is the cause
-    name = watching.lock_name(blocked)
+    name = scenes.lock_name(blocked)
     if between:
         dead = [one for one in scene.processes if one.ended]
         gone = f"; dead: {', '.join(one.name for one in dead)}" if dead else ""
@@ -174,8 +174,8 @@ def _no_holder(scene: Scene, blocked: watching.BlockedProcess, *, between: bool)
             [f"it lies in memory that the processes share, and nobody's calls are inside it{gone}"],
             AGREES,
         )
-    early = watching.in_first_sample(blocked) or (
-        watching.in_first_batch(blocked) and watching.own_threads(scene.main_of(blocked.process))
+    early = scenes.in_first_sample(blocked) or (
+        scenes.in_first_batch(blocked) and scenes.own_threads(scene.main_of(blocked.process))
     )
     if blocked.others or (blocked.process.forked and early):
         return None

@@ -25,8 +25,8 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.trials import count, frozen, worker_words
+from unjam.doctor.mechanisms import scenes
+from unjam.doctor.mechanisms.trials import count, stuck_processes, worker_words
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
@@ -39,7 +39,7 @@ def detect(case: Case) -> Finding | None:
     """Find a worker that is stuck in native code, where a process that was not forked is not."""
     if not case.forked:
         return None
-    for base, stuck in frozen(case):
+    for base, stuck in stuck_processes(case):
         if not stuck.native:
             continue
         capped, fresh = base.plan.changed(threads=1), base.plan.changed(fresh=True)
@@ -79,7 +79,7 @@ def _help(case: Case, *, cap_helps: bool) -> str:
 
 def detect_live(scene: Scene) -> Finding | None:
     """Find a forked worker that waits for a lock inside a native library."""
-    for blocked in watching.blocked_processes(scene):
+    for blocked in scenes.blocked_processes(scene):
         if (
             not blocked.thread.native
             or blocked.stuck.waits != "lock"
@@ -104,7 +104,7 @@ def detect_live(scene: Scene) -> Finding | None:
                     else ()
                 ),
                 f"the worker was forked and has {threads}; the pool that it waits for belongs to the main process",
-                *watching.consequence(scene, blocked),
+                *scenes.consequence(scene, blocked),
             ),
             AGREES,
             "cap its threads in worker_init_fn: threadpoolctl.threadpool_limits(1) (OpenMP, BLAS), torch.set_num_threads(1), "

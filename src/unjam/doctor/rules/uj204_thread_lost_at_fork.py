@@ -20,9 +20,9 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.trial import Stuck
-from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.trials import frozen, waits_for, worker_words
+from unjam.doctor.facts.trial import StuckProcess
+from unjam.doctor.mechanisms import scenes
+from unjam.doctor.mechanisms.trials import stuck_processes, waits_for, worker_words
 from unjam.doctor.proof import AGREES, SUGGESTED, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
@@ -35,7 +35,7 @@ def detect(case: Case) -> Finding | None:
     """Find a wait for the work of a program thread that the worker does not have."""
     if not case.process_facts.threads:
         return None
-    for base, stuck in frozen(case):
+    for base, stuck in stuck_processes(case):
         if stuck.native or stuck.busy:
             continue
         sync = waits_for(stuck, *_KINDS)
@@ -71,22 +71,22 @@ def detect(case: Case) -> Finding | None:
     return None
 
 
-def _unserved(stuck: Stuck) -> bool:
+def _unserved(stuck: StuckProcess) -> bool:
     return any(s.state.alive in (0, False) or s.state.kind in ("queue", "future") for s in stuck.syncs)
 
 
 def detect_live(scene: Scene) -> Finding | None:
     """Find a forked worker that waits for another thread and has none."""
-    for blocked in watching.blocked_processes(scene):
+    for blocked in scenes.blocked_processes(scene):
         sync = blocked.sync
         if sync is None or sync.state.kind not in _KINDS or sync.state.kind == "loop":
             continue
         if sync.state.between_processes or not blocked.process.forked or blocked.others:
             continue
-        threads = [thread.name for thread in watching.own_threads(scene.main_of(blocked.process))]
+        threads = [thread.name for thread in scenes.own_threads(scene.main_of(blocked.process))]
         if not threads:
             continue
-        name = watching.called_on(blocked) or f"a {sync.type_name or sync.state.kind}"
+        name = scenes.called_on(blocked) or f"a {sync.type_name or sync.state.kind}"
         return Finding(
             RULE,
             f"{blocked.who} waits for {name}, which another thread would serve; the worker has no other thread",
@@ -94,7 +94,7 @@ def detect_live(scene: Scene) -> Finding | None:
             (
                 f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 f"threads of the main process: {', '.join(map(repr, threads[:4]))}; in the worker: none",
-                *watching.consequence(scene, blocked),
+                *scenes.consequence(scene, blocked),
             ),
             AGREES,
             f"make {name} and its thread in the worker: on first use, or in worker_init_fn",

@@ -22,8 +22,8 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.trials import count, frozen, waits_for, worker_words
+from unjam.doctor.mechanisms import scenes
+from unjam.doctor.mechanisms.trials import count, stuck_processes, waits_for, worker_words
 from unjam.doctor.mechanisms.waits import OneConnectionAtATime
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
@@ -50,7 +50,7 @@ def words(one: OneConnectionAtATime) -> Words:
 def detect(case: Case) -> Finding | None:
     """Find a stuck line that waits for something outside the process."""
     found = []
-    for base, stuck in frozen(case):
+    for base, stuck in stuck_processes(case):
         outside = stuck.waits in _OUTSIDE or "descriptors" in stuck.words or "lock on the file" in stuck.words
         if stuck.native and stuck.waits not in ("file", "disk", "lock", "socket", "pipe"):
             continue
@@ -85,7 +85,7 @@ def detect(case: Case) -> Finding | None:
 
 def detect_live(scene: Scene) -> Finding | None:
     """Find a wait for a socket, a pipe, a file, a child process, or a timer."""
-    for blocked in watching.blocked_processes(scene):
+    for blocked in scenes.blocked_processes(scene):
         on_file = blocked.stuck.waits == "lock" and blocked.thread.waiting.target is not None
         if (
             blocked.stuck.waits not in (*_OUTSIDE, "terminal", "signal")
@@ -96,20 +96,18 @@ def detect_live(scene: Scene) -> Finding | None:
         if (
             blocked.sync is not None
             and blocked.sync.state.kind in _OTHER_RULES
-            and not watching.loop_waits_outside(blocked)
+            and not scenes.loop_waits_outside(blocked)
         ):
             continue
-        words, evidence = blocked.stuck.words, list(watching.peers(blocked))
+        words, evidence = blocked.stuck.words, list(scenes.peer_words(blocked))
         if on_file and blocked.thread.peers:
             words, evidence = f"{words}, which {blocked.thread.peers[0]} holds", []
         if blocked.stuck.waits == "child":
-            evidence += [f"its child: {line}" for line in watching.children_words(scene, blocked)]
+            evidence += [f"its child: {line}" for line in scenes.children_words(scene, blocked)]
         if blocked.stuck.waits == "sleep" and blocked.thread.waiting.limit is not None:
             words = f"time to pass: it sleeps, and {duration(blocked.thread.waiting.limit)} are left"
-            if watching.polls(scene, blocked.process):
-                words = (
-                    f"something that does not come: it looked {blocked.thread.turns} times in {duration(scene.seconds)}"
-                )
+            if scenes.polls(scene, blocked.process):
+                words = f"something that does not come: it looked {blocked.thread.context_switches} times in {duration(scene.seconds)}"
         where = blocked.thread.place
         return Finding(
             RULE,
@@ -119,7 +117,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 f"waits at {blocked.where}, for {duration(blocked.seconds)}",
                 *evidence,
                 *(("the call has no time limit",) if blocked.thread.waiting.limit is None else ()),
-                *watching.consequence(scene, blocked),
+                *scenes.consequence(scene, blocked),
             ),
             AGREES if on_file and blocked.thread.peers else blocked.sure,
             f"give the call at {where} a time limit"

@@ -22,8 +22,8 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.trials import frozen, waits_for, worker_words
+from unjam.doctor.mechanisms import scenes
+from unjam.doctor.mechanisms.trials import stuck_processes, waits_for, worker_words
 from unjam.doctor.mechanisms.waits import PoolWaitsForItself, ProducerNeverEnds
 from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
@@ -51,7 +51,7 @@ def words(one: PoolWaitsForItself | ProducerNeverEnds) -> Words:
 def detect(case: Case) -> Finding | None:
     """Find a stuck line that waits for a queue, a barrier, an event or a future."""
     found = []
-    for base, stuck in frozen(case):
+    for base, stuck in stuck_processes(case):
         sync = waits_for(stuck, "queue", "barrier", "event", "future")
         if sync is not None and not stuck.native:
             found.append((base, stuck, sync))
@@ -87,20 +87,20 @@ def detect(case: Case) -> Finding | None:
 
 def detect_live(scene: Scene) -> Finding | None:
     """Find a wait for a queue, an event or the like that nothing serves."""
-    for blocked in watching.blocked_processes(scene):
+    for blocked in scenes.blocked_processes(scene):
         sync = blocked.sync
         kind = sync.state.kind if sync else ""
-        drains = blocked.process.doing.stage == "end" and blocked.process.role == "worker"
+        drains = blocked.process.activity.stage == "end" and blocked.process.role == "worker"
         if kind not in ("queue", "barrier", "event", "condition", "future", "executor", "loop") and not drains:
             continue
-        if watching.loop_waits_outside(blocked):
+        if scenes.loop_waits_outside(blocked):
             continue
         between = bool(sync and sync.state.between_processes)
-        threads = watching.own_threads(scene.main_of(blocked.process))
+        threads = scenes.own_threads(scene.main_of(blocked.process))
         lost = blocked.process.forked and not blocked.others and kind not in ("loop", "barrier") and bool(threads)
         if not between and lost and not drains:
             continue  # a thread is missing after the fork (UJ204)
-        name = ("its coroutine" if kind == "loop" else watching.called_on(blocked)) or (
+        name = ("its coroutine" if kind == "loop" else scenes.called_on(blocked)) or (
             f"a {sync.type_name}" if sync and sync.type_name else "a queue"
         )
         full = drains or (sync is not None and sync.state.call == "put")
@@ -118,10 +118,10 @@ def detect_live(scene: Scene) -> Finding | None:
                     if drains
                     else ()
                 ),
-                *watching.peers(blocked),
-                *watching.consequence(scene, blocked),
+                *scenes.peer_words(blocked),
+                *scenes.consequence(scene, blocked),
             ),
-            AGREES if blocked.seconds >= watching.NO_ACCIDENT or between or drains else SUGGESTED,
+            AGREES if blocked.seconds >= scenes.NO_ACCIDENT or between or drains else SUGGESTED,
             f"give the call at {blocked.thread.place} a timeout, and return results through the sample instead of {name}"
             if not drains
             else "take everything out of the queue before join(), or return results through the sample",

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import bad_samples, without_workers
+from unjam.doctor.mechanisms.trials import bad_samples, basis_without_workers
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ207", "children-in-worker", symptom="differs")
@@ -45,7 +45,7 @@ def detect(case: Case) -> Finding | None:
             *((f"at {quoted(first.place)}",) if first.place else ()),
             *(("without workers the same sample loads",) if alone else ()),
         ),
-        without_workers(case),
+        basis_without_workers(case),
         f"use num_workers=0, threads, or no pool at all inside the sample at {first.place}; the outer loader has the processes",
         first.place,
     )

@@ -21,9 +21,9 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.trial import Stuck
-from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.trials import count, frozen, mean_seconds, worker_words
+from unjam.doctor.facts.trial import StuckProcess
+from unjam.doctor.mechanisms import scenes
+from unjam.doctor.mechanisms.trials import count, mean_seconds, stuck_processes, worker_words
 from unjam.doctor.mechanisms.waits import InputTakenWhole
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -51,7 +51,9 @@ LONG = 15.0  # of computing in a program that was watched, with nothing loaded
 def detect(case: Case) -> Finding | None:
     """Find a stuck process that uses the processor."""
     found = [
-        (base, stuck) for base, stuck in frozen(case) if stuck.busy and stuck.stage in ("sample", "made", "collate")
+        (base, stuck)
+        for base, stuck in stuck_processes(case)
+        if stuck.busy and stuck.stage in ("sample", "made", "collate")
     ]
     if not found:
         return None
@@ -79,7 +81,7 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def _empty_share(case: Case, stuck: Stuck) -> Finding:
+def _empty_share(case: Case, stuck: StuckProcess) -> Finding:
     """A worker of a stream that goes round without a first sample, while others deliver."""
     name, workers = case.loader.dataset, case.loader.num_workers
     return Finding(
@@ -100,16 +102,16 @@ def detect_live(scene: Scene) -> Finding | None:
     """Find a process that computed in one sample all the time while the training waited."""
     for process in scene.processes:
         thread = process.threads[0] if process.threads else None
-        if thread is None or process.ended or process.doing.stage not in watching.WORK or not thread.computes:
+        if thread is None or process.ended or process.activity.stage not in scenes.WORK or not thread.computes:
             continue
         main = scene.main_of(process)
-        waits = process is main or main.doing.stage in ("waits", "stopping")
-        if not process.same_sample or scene.seconds < watching.IN_DOUBT or not waits:
+        waits = process is main or main.activity.stage in ("waits", "stopping")
+        if not process.same_sample or scene.seconds < scenes.IN_DOUBT or not waits:
             continue
-        blocked = watching.blocked_process(scene, process, thread)
+        blocked = scenes.blocked_process(scene, process, thread)
         silent = max(process.silent or 0.0, scene.seconds, scene.quiet)
         for_long = silent >= 60 or scene.quiet >= LONG
-        place = watching.commonest(thread)
+        place = scenes.most_frequent_line(thread)
         return Finding(
             RULE,
             f"{blocked.who} has computed for at least {duration(silent)} and has not come to an end",
@@ -117,7 +119,7 @@ def detect_live(scene: Scene) -> Finding | None:
             (
                 f"at {quoted(place)}, with {thread.busy:.0%} of a processor",
                 "whether it would end cannot be seen from outside: look again later; if it is the same then, it does not",
-                *watching.consequence(scene, blocked),
+                *scenes.consequence(scene, blocked),
             ),
             AGREES if for_long else SUGGESTED,
             f"look at the loop around {place}: what ends it for this sample?"

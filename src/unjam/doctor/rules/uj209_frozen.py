@@ -19,9 +19,9 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.trials import frozen, worker_words
-from unjam.doctor.mechanisms.waits import Standstill
+from unjam.doctor.mechanisms import scenes
+from unjam.doctor.mechanisms.trials import stuck_processes, worker_words
+from unjam.doctor.mechanisms.waits import FrozenProgram
 from unjam.doctor.proof import SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
@@ -29,10 +29,10 @@ from unjam.units import duration
 RULE = Rule("UJ209", "frozen", symptom="frozen", fallback=True, yields_to=("died", "start"))
 
 
-NAMES = (Standstill,)
+NAMES = (FrozenProgram,)
 
 
-def words(one: Standstill) -> Words:
+def words(one: FrozenProgram) -> Words:
     """Say where the program stands."""
     if one.computes:
         return Words(
@@ -52,7 +52,7 @@ def detect(case: Case) -> Finding | None:
     )
     if hung is None:
         return None
-    stuck = next((s for _, s in frozen(case)), hung.stuck[0] if hung.stuck else None)
+    stuck = next((s for _, s in stuck_processes(case)), hung.stuck[0] if hung.stuck else None)
     fresh = hung.plan.changed(fresh=True)
     anew = case.tried(fresh)
     evidence = [
@@ -81,14 +81,14 @@ def detect(case: Case) -> Finding | None:
 
 def detect_live(scene: Scene) -> Finding | None:
     """Find a blocked process; other rules replace this finding where they know the cause."""
-    blocked = next(iter(watching.blocked_processes(scene)), None)
+    blocked = next(iter(scenes.blocked_processes(scene)), None)
     if blocked is None:
         return None
     forked = ": held by a thread of the main process at the fork, taken and never released, or inside a library"
     return Finding(
         RULE,
         f"{blocked.who} waits for {blocked.stuck.words}"
-        + (forked if blocked.process.blind and blocked.stuck.waits == "lock" else ""),
+        + (forked if blocked.process.stack_error and blocked.stuck.waits == "lock" else ""),
         f"{blocked.thread.place or worker_words(blocked.stuck)}",
         (
             f"it has not run for {duration(blocked.seconds)}",
@@ -98,8 +98,8 @@ def detect_live(scene: Scene) -> Finding | None:
                 if blocked.thread.libraries
                 else ()
             ),
-            *watching.peers(blocked),
-            *watching.consequence(scene, blocked),
+            *scenes.peer_words(blocked),
+            *scenes.consequence(scene, blocked),
         ),
         SUGGESTED,
         f"look at {blocked.thread.place}; timeout=60 in the loader turns the freeze into an error"

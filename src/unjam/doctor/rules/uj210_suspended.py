@@ -19,7 +19,7 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms import scenes
 from unjam.doctor.proof import OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
@@ -42,7 +42,7 @@ def detect_live(scene: Scene) -> Finding | None:
     if not held:
         return None
     first = held[0]
-    blocked = watching.blocked_process(scene, first, first.thread)
+    blocked = scenes.blocked_process(scene, first, first.thread)
     frozen = first.thread.waiting.state == "D"
     place = first.thread.place
     return Finding(
@@ -52,7 +52,7 @@ def detect_live(scene: Scene) -> Finding | None:
         (
             f"state {first.state}, for {duration(blocked.seconds)}" + (f", at {quoted(place)}" if place else ""),
             *((f"suspended like it: {', '.join(one.name for one in held[1:4])}",) if held[1:] else ()),
-            *watching.consequence(scene, blocked),
+            *scenes.consequence(scene, blocked),
         ),
         OBSERVED,
         "let it go: unpause the container or resume the job" if frozen else f"let it go on: kill -CONT {first.pid}",

@@ -18,10 +18,10 @@ Limits: a wait that would end by itself looks like one that would not; the secon
 from __future__ import annotations
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.facts import roles
+from unjam.doctor.facts import stack_activity
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.mechanisms.waits import ExitWaits, TerminationWithoutEffect
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
@@ -59,25 +59,25 @@ def detect_live(scene: Scene) -> Finding | None:
         finding = _cannot_exit(scene, main)
         if finding is not None:
             return finding
-        if not is_elsewhere(scene, main) or (roles.collective(main.thread.frames) and not alone):
+        if not is_elsewhere(scene, main) or (stack_activity.collective(main.thread.frames) and not alone):
             continue
-        blocked = watching.blocked_process(scene, main, main.thread)
-        threads = watching.stuck_threads(scene, main)
+        blocked = scenes.blocked_process(scene, main, main.thread)
+        threads = scenes.stuck_threads(scene, main)
         if threads is None and _waits_for_own_thread(blocked) and not main.thread.holders:
             continue  # it waits for a thread of its own that makes progress
         what, help_text = _wait_words(scene, main, blocked)
         workers = [one for one in scene.workers(main) if not one.ended]
-        idle = sum(one.doing.stage in ("idle", "send") for one in workers)
+        idle = sum(one.activity.stage in ("idle", "send") for one in workers)
         return Finding(
             RULE,
             f"the loader is fine; {main.name} waits for {what}",
             f"{main.thread.place}",
             (
                 f"at {quoted(main.thread.place)}, for {duration(blocked.seconds)}",
-                *(watching.thread_words(one) for one in (threads or [])[:3] if _waits_for_own_thread(blocked)),
-                *watching.peers(blocked),
+                *(scenes.thread_words(one) for one in (threads or [])[:3] if _waits_for_own_thread(blocked)),
+                *scenes.peer_words(blocked),
                 *(
-                    (f"its child: {line}" for line in watching.children_words(scene, blocked))
+                    (f"its child: {line}" for line in scenes.children_words(scene, blocked))
                     if blocked.stuck.waits == "child"
                     else ()
                 ),
@@ -88,7 +88,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 ),
             ),
             AGREES
-            if blocked.seconds >= watching.NO_ACCIDENT or blocked.stuck.waits in ("terminal", "lock", "pipe")
+            if blocked.seconds >= scenes.NO_ACCIDENT or blocked.stuck.waits in ("terminal", "lock", "pipe")
             else SUGGESTED,
             help_text,
             main.thread.place,
@@ -96,7 +96,7 @@ def detect_live(scene: Scene) -> Finding | None:
     return None
 
 
-def _waits_for_own_thread(blocked: watching.BlockedProcess) -> bool:
+def _waits_for_own_thread(blocked: scenes.BlockedProcess) -> bool:
     """Whether a thread of the same process could end the wait."""
     if blocked.sync is not None:
         return bool(blocked.sync.state.kind != "child")
@@ -105,16 +105,16 @@ def _waits_for_own_thread(blocked: watching.BlockedProcess) -> bool:
 
 def _cannot_exit(scene: Scene, main: Process) -> Finding | None:
     """Find a program that has ended and cannot exit, because Python waits for its threads."""
-    if not main.threads or roles.at(main.thread.frames, "threading.py", "_shutdown") < 0:
+    if not main.threads or stack_activity.find_frame(main.thread.frames, "threading.py", "_shutdown") < 0:
         return None
-    stuck = watching.stuck_threads(scene, main)
+    stuck = scenes.stuck_threads(scene, main)
     if not stuck:
         return None
     return Finding(
         RULE,
-        f"{main.name} is over and cannot leave: {watching.thread_words(stuck[0])}",
+        f"{main.name} is over and cannot leave: {scenes.thread_words(stuck[0])}",
         f"thread {stuck[0].thread.name!r}",
-        (f"for {duration(stuck[0].seconds)}", *(watching.thread_words(one) for one in stuck[1:3])),
+        (f"for {duration(stuck[0].seconds)}", *(scenes.thread_words(one) for one in stuck[1:3])),
         AGREES,
         "tell the thread to end before the program does, or make it a daemon",
         stuck[0].thread.place,
@@ -123,12 +123,12 @@ def _cannot_exit(scene: Scene, main: Process) -> Finding | None:
 
 def is_elsewhere(scene: Scene, main: Process) -> bool:
     """Whether a main process waits for something other than its loader."""
-    if not main.threads or main.ended or main.doing.stage != "elsewhere" or main.thread.place is None:
+    if not main.threads or main.ended or main.activity.stage != "elsewhere" or main.thread.place is None:
         return False
     if main.thread.waiting.kind == "sleep" and not main.thread.native:
         return False  # the program called sleep
-    distributed = bool(roles.collective(main.thread.frames)) and main.thread.steady
-    return watching.is_blocked(scene, main, main.thread) or (distributed and not main.thread.ends_soon)
+    distributed = bool(stack_activity.collective(main.thread.frames)) and main.thread.steady
+    return scenes.is_blocked(scene, main, main.thread) or (distributed and not main.thread.ends_soon)
 
 
 def _may_wait_for_a_gpu(main: Process) -> bool:
@@ -136,7 +136,7 @@ def _may_wait_for_a_gpu(main: Process) -> bool:
 
     Such a wait spins: the process has a GPU open and uses a processor at one line all the time.
     """
-    busy = main.gpu and main.doing.stage == "elsewhere" and bool(main.threads) and main.thread.computes
+    busy = main.gpu and main.activity.stage == "elsewhere" and bool(main.threads) and main.thread.computes
     return busy and main.thread.steady and main.thread.place is not None
 
 
@@ -156,9 +156,9 @@ def _gpu_finding(main: Process) -> Finding:
     )
 
 
-def _wait_words(scene: Scene, main: Process, blocked: watching.BlockedProcess) -> tuple[str, str]:
+def _wait_words(scene: Scene, main: Process, blocked: scenes.BlockedProcess) -> tuple[str, str]:
     wait, place = main.thread.waiting, main.thread.place
-    together = roles.collective(main.thread.frames)
+    together = stack_activity.collective(main.thread.frames)
     if together:
         return (
             f"another rank, in {together}",
@@ -174,7 +174,7 @@ def _wait_words(scene: Scene, main: Process, blocked: watching.BlockedProcess) -
     sync = blocked.sync
     if wait.kind == "lock" and sync is None:
         holder = next(iter(main.thread.holders), None)
-        name = watching.lock_name(blocked)
+        name = scenes.lock_name(blocked)
         if holder is not None and holder.itself:
             return f"{name}, which it holds itself already (since {quoted(holder.place)})", "do not take it twice"
         if holder is not None:
@@ -187,8 +187,8 @@ def _wait_words(scene: Scene, main: Process, blocked: watching.BlockedProcess) -
             )
         return name, f"look at who takes {name} and does not give it back"
     if sync is not None:
-        name = watching.called_on(blocked) or sync.type_name
-        threads = ", ".join(repr(one.name) for one in watching.own_threads(main)[:3])
+        name = scenes.called_on(blocked) or sync.type_name
+        threads = ", ".join(repr(one.name) for one in scenes.own_threads(main)[:3])
         return f"{name} ({sync.state.kind})", f"look at who should serve {name}" + (
             f"; its threads: {threads}" if threads else ""
         )

@@ -18,11 +18,11 @@ Limits: only ranks on this machine are seen.
 from __future__ import annotations
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.facts import roles
+from unjam.doctor.facts import stack_activity
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.ranks import RankSkippedSteps
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
@@ -58,15 +58,15 @@ def detect_live(scene: Scene) -> Finding | None:
         return _different_operations(scene, waiting)
     if not waiting or not missing:
         return None
-    first, seconds = waiting[0], min(watching.waited(one.thread, scene) for one in waiting)
+    first, seconds = waiting[0], min(scenes.waited(one.thread, scene) for one in waiting)
     if seconds < 1.0 and not all(one.thread.steady for one in waiting):
         return None  # a short wait in a healthy job
-    holder = next((one for one in missing if watching.is_blocked(scene, one, one.thread)), missing[0])
-    moves = holder.thread.computes or (holder.doing.stage != "waits" and not holder.thread.steady)
-    if moves and seconds < watching.NO_ACCIDENT:
+    holder = next((one for one in missing if scenes.is_blocked(scene, one, one.thread)), missing[0])
+    moves = holder.thread.computes or (holder.activity.stage != "waits" and not holder.thread.steady)
+    if moves and seconds < scenes.NO_ACCIDENT:
         return None  # the missing rank is only a little slower
     verb = "wait" if waiting[1:] else "waits"
-    operation = roles.collective(first.thread.frames) or "a collective operation"
+    operation = stack_activity.collective(first.thread.frames) or "a collective operation"
     return Finding(
         RULE,
         f"{holder.name} holds the others: {', '.join(one.name for one in waiting[:4])} {verb} in {operation}",
@@ -89,19 +89,21 @@ def detect_live(scene: Scene) -> Finding | None:
 
 def _different_operations(scene: Scene, waiting: list[Process]) -> Finding | None:
     """Find ranks that all wait, but in different operations."""
-    if not all(watching.is_blocked(scene, one, one.thread) for one in waiting):
+    if not all(scenes.is_blocked(scene, one, one.thread) for one in waiting):
         return None
-    places = {(roles.collective(one.thread.frames), str(one.thread.place)) for one in waiting}
+    places = {(stack_activity.collective(one.thread.frames), str(one.thread.place)) for one in waiting}
     first = waiting[0]
     if len(places) < 2:
         return None
     return Finding(
         RULE,
         "the ranks wait for each other in different operations: "
-        + ", ".join(f"{one.name} in {roles.collective(one.thread.frames) or 'another'}" for one in waiting[:4]),
+        + ", ".join(
+            f"{one.name} in {stack_activity.collective(one.thread.frames) or 'another'}" for one in waiting[:4]
+        ),
         ", ".join(one.name for one in waiting[:4]),
         tuple(
-            f"{one.name} waits at {quoted(one.thread.place)}, for {duration(watching.waited(one.thread, scene))}"
+            f"{one.name} waits at {quoted(one.thread.place)}, for {duration(scenes.waited(one.thread, scene))}"
             for one in waiting[:4]
         ),
         AGREES,
@@ -112,20 +114,20 @@ def _different_operations(scene: Scene, waiting: list[Process]) -> Finding | Non
 
 
 def _in_collective(scene: Scene, main: Process) -> bool:
-    if roles.collective(main.thread.frames):
+    if stack_activity.collective(main.thread.frames):
         return True
-    waits = main.thread.waiting.kind in ("lock", "socket") and main.thread.native and main.doing.stage == "elsewhere"
-    return waits and bool(main.connected) and watching.is_blocked(scene, main, main.thread)
+    waits = main.thread.waiting.kind in ("lock", "socket") and main.thread.native and main.activity.stage == "elsewhere"
+    return waits and bool(main.connected) and scenes.is_blocked(scene, main, main.thread)
 
 
 def _activity(main: Process) -> str:
     stages = {
         "waits": "waits for its own loader",
-        "sample": f"is in sample {main.doing.index}",
+        "sample": f"is in sample {main.activity.index}",
         "collate": "is in its collate function",
         "starting": "starts its workers",
         "stopping": "ends its workers",
     }
     return stages.get(
-        main.doing.stage, "computes" if main.thread.computes else f"waits for {main.thread.waiting.words}"
+        main.activity.stage, "computes" if main.thread.computes else f"waits for {main.thread.waiting.words}"
     )

@@ -17,14 +17,14 @@ Limits: only threads and processes that Python started are seen.
 from __future__ import annotations
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.mechanisms.ended import AnswererEnded
+from unjam.doctor.mechanisms.ended_peers import PeerEnded
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ213", "answerer-ended", symptom="frozen")
-NAMES = (AnswererEnded,)
+NAMES = (PeerEnded,)
 
 
-def words(one: AnswererEnded) -> Words:
+def words(one: PeerEnded) -> Words:
     """Say who has ended, and who waits."""
     return Words(
         f"{one.what} {one.name!r} has ended with {one.raised}, and {one.waits} for its answer",

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
-from unjam.doctor.mechanisms.trials import count, ended, for_memory, size
+from unjam.doctor.mechanisms.trials import count, dead_processes, is_memory_error, size
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -29,8 +29,8 @@ RULE = Rule("UJ301", "out-of-memory", symptom="died")
 def detect(case: Case) -> Finding | None:
     """Find a trial in which memory ran out, or would have."""
     out = [trial for trial in (case.as_is, case.compared, case.alone) if trial is not None and _ran_out(trial)]
-    killed = [end for _, end in ended(case) if end.out_of_memory]
-    errors = [b for t in (case.as_is, case.alone) if t for b in t.bad if for_memory(b)]
+    killed = [end for _, end in dead_processes(case) if end.out_of_memory]
+    errors = [b for t in (case.as_is, case.alone) if t for b in t.bad if is_memory_error(b)]
     if not out and not killed and not errors:
         return None
     trial = out[0] if out else case.as_is or case.alone

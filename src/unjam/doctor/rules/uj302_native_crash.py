@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import ended, without_samples
+from unjam.doctor.mechanisms.trials import basis_without_samples, dead_processes
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ302", "native-crash", symptom="died")
@@ -34,7 +34,7 @@ SIGNALS = {
 
 def detect(case: Case) -> Finding | None:
     """Find a process that was ended by a signal of a crash."""
-    crashed = [(trial, end) for trial, end in ended(case) if end.signal in SIGNALS]
+    crashed = [(trial, end) for trial, end in dead_processes(case) if end.signal in SIGNALS]
     if not crashed:
         return None
     _, end = crashed[0]
@@ -55,7 +55,7 @@ def detect(case: Case) -> Finding | None:
                 else ()
             ),
         ),
-        without_samples(case, (one.index for _, one in crashed)),
+        basis_without_samples(case, (one.index for _, one in crashed)),
         f"look at what {where} reads at {end.place}, and at the version of the library that it calls there",
         end.place,
     )

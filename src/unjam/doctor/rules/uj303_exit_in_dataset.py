@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.trials import bad_samples, ended, without_samples
+from unjam.doctor.mechanisms.trials import bad_samples, basis_without_samples, dead_processes
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ303", "exit-in-dataset", symptom="died")
@@ -32,7 +32,7 @@ def detect(case: Case) -> Finding | None:
         for bad in bad_samples(trial, "sample", "collate", "init", "made")
         if bad.type_name == "SystemExit"
     ]
-    gone = [(trial, end) for trial, end in ended(case) if not end.signal and end.index]
+    gone = [(trial, end) for trial, end in dead_processes(case) if not end.signal and end.index]
     if left:
         first = left[0]
         where, place = f"sample {first.index}" if first.index else f"the {first.stage} stage", first.place
@@ -40,12 +40,12 @@ def detect(case: Case) -> Finding | None:
             f"SystemExit({first.message}) leaves {where}",
             *((f"at {quoted(place)}",) if place else ()),
         )
-        basis = without_samples(case, (bad.index for bad in left))
+        basis = basis_without_samples(case, (bad.index for bad in left))
     elif gone:
         _, end = gone[0]
         where, place = f"sample {end.index}", end.place
         evidence = (f"the process left with exit code {end.code} while it loaded {where}, without an exception",)
-        basis = without_samples(case, (one.index for _, one in gone))
+        basis = basis_without_samples(case, (one.index for _, one in gone))
         if any(trial.plan.workers == 0 for trial, _ in gone):
             evidence += ("without workers it ends the program itself",)
     else:

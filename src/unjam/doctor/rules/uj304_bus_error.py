@@ -20,8 +20,8 @@ from __future__ import annotations
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.ended import MappedFileShrunk
-from unjam.doctor.mechanisms.trials import ended, size, without_samples
+from unjam.doctor.mechanisms.ended_peers import MappedFileShrunk
+from unjam.doctor.mechanisms.trials import basis_without_samples, dead_processes, size
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ304", "bus-error", symptom="died")
@@ -46,7 +46,7 @@ def words(one: MappedFileShrunk) -> Words:
 
 def detect(case: Case) -> Finding | None:
     """Find a process that was ended by SIGBUS."""
-    crashed = [(trial, end) for trial, end in ended(case) if end.signal == "SIGBUS"]
+    crashed = [(trial, end) for trial, end in dead_processes(case) if end.signal == "SIGBUS"]
     if not crashed:
         return None
     _, end = crashed[0]
@@ -63,7 +63,7 @@ def detect(case: Case) -> Finding | None:
             f"/dev/shm had {size(case.process_facts.shm_free or 0)} free",
             *(("the same without workers: it is the file, not /dev/shm",) if alone else ()),
         ),
-        without_samples(case, (one.index for _, one in crashed)),
+        basis_without_samples(case, (one.index for _, one in crashed)),
         f"look whether the file behind {end.place or 'the mapping'} became shorter after it was mapped",
         end.place,
     )

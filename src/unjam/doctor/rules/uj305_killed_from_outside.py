@@ -19,8 +19,8 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms import scenes as watching
-from unjam.doctor.mechanisms.trials import count, ended, without_samples
+from unjam.doctor.mechanisms import scenes
+from unjam.doctor.mechanisms.trials import basis_without_samples, count, dead_processes
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.doctor.rules.uj302_native_crash import SIGNALS
@@ -33,7 +33,7 @@ def detect(case: Case) -> Finding | None:
     """Find a process ended by a signal that is neither a crash nor a lack of memory."""
     killed = [
         (t, e)
-        for t, e in ended(case)
+        for t, e in dead_processes(case)
         if e.signal and e.signal not in SIGNALS and e.signal != "SIGBUS" and not e.out_of_memory
     ]
     if not killed:
@@ -51,7 +51,7 @@ def detect(case: Case) -> Finding | None:
             *((f"at {quoted(end.place)}",) if end.place else ()),
             "no process was killed for lack of memory meanwhile",
         ),
-        without_samples(case, (one.index for _, one in killed)),
+        basis_without_samples(case, (one.index for _, one in killed)),
         f"find who sends {end.signal}: a time limit or watchdog in {case.loader.dataset}, or a scheduler",
         end.place or case.loader.dataset_place,
     )
@@ -62,15 +62,15 @@ def detect_live(scene: Scene) -> Finding | None:
     for main in scene.mains:
         workers = scene.workers(main)
         dead = [one for one in scene.processes if one.ended and one.parent == main.pid]
-        young = watching.replaced(workers)
+        young = scenes.replacement_workers(workers)
         lost = (
-            main.doing.stage in ("waits", "stopping")
+            main.activity.stage in ("waits", "stopping")
             and workers
-            and all(one.doing.stage == "idle" for one in workers if not one.ended)
+            and all(one.activity.stage == "idle" for one in workers if not one.ended)
         )
         if (
             not (dead or (young and lost))
-            or main.doing.stage not in ("waits", "stopping")
+            or main.activity.stage not in ("waits", "stopping")
             or main.thread.computes
             or not main.thread.steady
         ):
@@ -93,7 +93,7 @@ def detect_live(scene: Scene) -> Finding | None:
                     else ()
                 ),
                 *((f"processes killed for memory on this machine so far: {scene.kills}",) if scene.kills else ()),
-                *watching.silence(main),
+                *scenes.silence_words(main),
             ),
             AGREES,
             "find out who killed it (dmesg, the cluster's memory limit); concurrent.futures.ProcessPoolExecutor and unjam's "

@@ -19,14 +19,14 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms.trials import (
-    about_process,
     bad_samples,
+    basis_without_samples,
     count,
+    exception_naming_its_process,
     first_line,
-    for_memory,
+    is_memory_error,
     names,
     out_of_descriptors,
-    without_samples,
 )
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -43,8 +43,8 @@ def detect(case: Case) -> Finding | None:
     ]
     # the trial runs in a fork, where an accelerator that was in use fails (UJ703)
     device = case.process_facts.accelerator or "forked subprocess"
-    bad = [b for b in bad if not for_memory(b) and not out_of_descriptors(b) and device not in b.message]
-    if about_process(case) is not None:
+    bad = [b for b in bad if not is_memory_error(b) and not out_of_descriptors(b) and device not in b.message]
+    if exception_naming_its_process(case) is not None:
         bad = [b for b in bad if not b.names_process]  # every trial is another process than the program
     if case.loader.num_workers:
         bad = [b for b in bad if not b.crosses]
@@ -70,7 +70,7 @@ def detect(case: Case) -> Finding | None:
             *((f"raised at {quoted(first.place)}",) if first.place else ()),
             "without workers too: it is the sample, not the workers",
         ),
-        without_samples(case, (b.index for b in bad)),
+        basis_without_samples(case, (b.index for b in bad)),
         f"repair sample {names(b.index for b in bad)}, or what {first.place or case.loader.dataset} does with it",
         first.place,
         wants=(own,) if many else (),

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import about_process, first_line, only_in_workers, raised_words
+from unjam.doctor.mechanisms.trials import exception_naming_its_process, first_line, only_in_workers, raised_words
 from unjam.doctor.proof import AGREES, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -34,7 +34,7 @@ def detect(case: Case) -> Finding | None:
     """Find an exception that occurs only in workers."""
     in_place = next((t for t in case.trials if t.plan.in_place and t.fine and not t.bad and t.samples), None)
     alone = in_place or case.alone
-    named = about_process(case)
+    named = exception_naming_its_process(case)
     if named is not None:
         return Finding(
             KNOWN,

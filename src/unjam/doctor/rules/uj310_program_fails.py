@@ -24,10 +24,10 @@ from typing import NamedTuple
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.faults import WatchedFailure
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, class_line, method_line
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms import failures
 from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
@@ -59,7 +59,7 @@ _WORDS = {
 }  # fmt: skip
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Report the exception that ended the program, where loading raised it."""
     del cases
     if watched.outcome not in ("failed", "frozen"):
@@ -67,7 +67,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     loading = [one for one in watched.failures if one.stage != "end"]
     end = next((one for one in watched.failures if one.stage == "end"), None)
     # what the program caught did not end it
-    fatal = [one for one in loading if end is None or failures.same(one, end)]
+    fatal = [one for one in loading if end is None or failures.is_same_exception(one, end)]
     if not fatal:
         return _worker_ended(watched, end)
     first = min(fatal, key=lambda one: failures.ORDER.index(one.stage))
@@ -99,7 +99,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
-def _worker_ended(watched: Watched, end: WatchedFailure | None) -> list[Finding]:
+def _worker_ended(watched: ProgramFacts, end: WatchedFailure | None) -> list[Finding]:
     """Report a worker that ended with an exception outside of any sample: the program printed it."""
     if end is None or "DataLoader worker" not in end.message:
         return []
@@ -134,13 +134,13 @@ def _worker_ended(watched: Watched, end: WatchedFailure | None) -> list[Finding]
     return []
 
 
-def _hint(watched: Watched, failure: WatchedFailure, loader: WatchedLoader | None) -> _Hint:
+def _hint(watched: ProgramFacts, failure: WatchedFailure, loader: WatchedLoader | None) -> _Hint:
     """What the program did before, and what would help."""
     text = f"{failure.type_name} {failure.message}"
-    length = loader.facts.length if loader is not None else None
+    length = loader.description.length if loader is not None else None
     outside = failure.stage == "sample" and failure.index.lstrip("-").isdecimal() and length is not None
     if outside and loader is not None and not -int(length or 0) <= int(failure.index) < int(length or 0):
-        sampler, file = loader.facts.sampler, loader.facts.sampler_file
+        sampler, file = loader.description.sampler, loader.description.sampler_file
         return _Hint(
             f"{sampler} drew index {failure.index}, and the dataset has {length:,} samples",
             f"let {sampler} draw from 0 to len(dataset) - 1",
@@ -168,16 +168,19 @@ def _hint(watched: Watched, failure: WatchedFailure, loader: WatchedLoader | Non
     return _Hint("", f"look at {quoted(failure.place)}" if failure.place else "see the traceback of the program")
 
 
-def _missing_file(watched: Watched, failure: WatchedFailure, loader: WatchedLoader | None) -> _Hint:
+def _missing_file(watched: ProgramFacts, failure: WatchedFailure, loader: WatchedLoader | None) -> _Hint:
     path = _path_in(failure.message)
     folders = [epoch.folder for epoch in (loader.epochs if loader is not None else []) if epoch.folder]
     here = folders[-1] if folders else os.getcwd()
-    entered = [deed for deed in watched.deeds if deed.done == "entered" and deed.at <= failure.at]
+    entered = [deed for deed in watched.file_operations if deed.operation == "entered" and deed.at <= failure.at]
     full = os.path.abspath(os.path.join(here, path))
-    earlier = [deed for deed in watched.deeds if deed.at <= failure.at]
-    gone = [deed for deed in earlier if deed.done in ("removed", "moved") and _covers(deed.path, full)]
+    earlier = [deed for deed in watched.file_operations if deed.at <= failure.at]
+    gone = [deed for deed in earlier if deed.operation in ("removed", "moved") and _covers(deed.path, full)]
     if gone and gone[-1].place is None:
-        files = [*(loader.facts.files if loader is not None else ()), *((failure.place.file,) if failure.place else ())]
+        files = [
+            *(loader.description.files if loader is not None else ()),
+            *((failure.place.file,) if failure.place else ()),
+        ]
         registered = next(
             (at for file in files for at in attribute_calls(file, ("register",)) if "atexit" in quoted(at)), None
         )
@@ -203,7 +206,7 @@ def _missing_file(watched: Watched, failure: WatchedFailure, loader: WatchedLoad
         )
     if gone:
         return _Hint(
-            f"{gone[-1].path} was {gone[-1].done} at {quoted(gone[-1].place)}",
+            f"{gone[-1].path} was {gone[-1].operation} at {quoted(gone[-1].place)}",
             "keep the data until the last epoch is over, and remove only what this line is meant to remove",
             gone[-1].place,
             os.path.basename(gone[-1].path),

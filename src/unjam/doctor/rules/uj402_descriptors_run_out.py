@@ -41,7 +41,7 @@ def _files_kept_open(case: Case) -> Finding | None:
     if not full:
         return None
     first = full[0]
-    grown = case.alone.left.grown if case.alone else ()
+    grown = case.alone.dataset_changes.grown if case.alone else ()
     name = grown[0] if grown else f"{first.place}"
     return Finding(
         RULE,

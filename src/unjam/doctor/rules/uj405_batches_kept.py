@@ -29,7 +29,7 @@ RULE = Rule("UJ405", "batches-kept", symptom="raised")
 
 def detect(case: Case) -> Finding | None:
     """Find a loop that keeps batches where a whole epoch of them does not fit."""
-    kept, loader, process_facts, as_is = case.reading.kept, case.loader, case.process_facts, case.as_is
+    kept, loader, process_facts, as_is = case.reading.kept_batches, case.loader, case.process_facts, case.as_is
     if kept is None or as_is is None or not as_is.batches:
         return None
     per_epoch = loader.batches or len(as_is.batches)

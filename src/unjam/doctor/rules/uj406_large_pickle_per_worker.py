@@ -31,7 +31,7 @@ LARGE = 100_000_000
 def detect(case: Case) -> Finding | None:
     """Find a worker argument whose pickle is large."""
     loader = case.loader
-    large = next((c for c in case.crossings if c.nbytes >= LARGE), None)
+    large = next((c for c in case.arguments if c.nbytes >= LARGE), None)
     if not loader.num_workers or loader.start_method == "fork" or large is None:
         return None
     part = max(case.kinds("array", "objects"), key=lambda p: p.state.nbytes, default=None)

@@ -20,9 +20,9 @@ from __future__ import annotations
 import itertools
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import filled_at, function_line
-from unjam.doctor.facts.watched import Watched
 from unjam.doctor.mechanisms.trials import count, size
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -43,8 +43,8 @@ def detect(case: Case) -> Finding | None:
     seen = max(m.samples for m in as_is.memory)
     length = case.loader.length or seen
     epoch = each * max(length / workers, seen)
-    bounded = alone.left.bounded
-    kept = {name: one for name, one in alone.left.kept.items() if name not in bounded}
+    bounded = alone.dataset_changes.bounded
+    kept = {name: one for name, one in alone.dataset_changes.kept.items() if name not in bounded}
     loaded = max(1, len(alone.samples))
     # what is kept of a sample, by the container that keeps it
     shares = {name: added * nbytes / loaded for name, (added, nbytes, _) in kept.items()}
@@ -52,7 +52,7 @@ def detect(case: Case) -> Finding | None:
     if epoch < WORTH or not name or shares[name] < EXPLAINS * each:
         return None
     traced = kept[name][2]
-    files = case.seen.facts.files if case.seen is not None else ()
+    files = case.watched_loader.description.files if case.watched_loader is not None else ()
     place = filled_at(files, name.rpartition(".")[2]) or case.loader.dataset_place
     # a cache is full when all samples are in it; that matters if it does not fit
     fits = epoch * workers < FITS * (case.process_facts.memory or 0)
@@ -82,18 +82,18 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find an lru_cache without a limit that grows in each epoch of workers that persist."""
     for loader in watched.loaders:
         for worker in range(max(1, loader.workers)):
-            held = [one.worker_held.get(worker if loader.workers else -1, {}) for one in loader.epochs]
+            held = [one.worker_hashes.get(worker if loader.workers else -1, {}) for one in loader.epochs]
             for path in held[0] if held else ():
                 sizes = [one[path] for one in held if path in one]
                 numbers = [int(one.partition(":")[0]) for one in sizes if one.endswith(":None")]
                 if not path.endswith("(lru_cache)") or len(numbers) < 3 or not _always_grows(numbers):
                     continue
                 name = path.partition(" ")[0]
-                case = next((one for one in cases if one.seen is loader), None)
+                case = next((one for one in cases if one.watched_loader is loader), None)
                 home = case.loader.dataset_place if case is not None else None
                 place = function_line(home.file, name) if home is not None else None
                 return [

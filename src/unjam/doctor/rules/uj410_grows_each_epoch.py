@@ -19,8 +19,8 @@ from typing import Any
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.mechanisms.growth import Grows
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
+from unjam.doctor.mechanisms.growth import GrowingUse
 from unjam.doctor.mechanisms.passes import trainers
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, Severity
@@ -31,10 +31,10 @@ LEAST = {"files": 2, "children": 1, "threads": 1, "memory": 20_000_000}
 _WORDS = {"files": "open descriptors", "children": "child processes", "threads": "threads", "memory": "memory"}
 
 
-NAMES = (Grows,)
+NAMES = (GrowingUse,)
 
 
-def words(one: Grows) -> Words:
+def words(one: GrowingUse) -> Words:
     """Say what grows, and what keeps it."""
     verb = "grows" if one.what == "memory" else "grow"
     by = f"; {one.kept} keeps what it is given" if one.kept else ""
@@ -52,7 +52,7 @@ def words(one: Grows) -> Words:
     )
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find what grew in every epoch of a loader."""
     for loaders in _by_line(trainers(watched) or watched.loaders):
         loader = loaders[-1]
@@ -63,8 +63,8 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             # the first epoch loads libraries and fills caches
             if len(steps) < 2 or min(steps) < least or max(steps) > 4 * min(steps):
                 continue
-            case = next((one for one in cases if one.seen is loader), None)
-            kept = case.reading.kept if case is not None else None
+            case = next((one for one in cases if one.watched_loader is loader), None)
+            kept = case.reading.kept_batches if case is not None else None
             return [_finding(loader, name, values, kept)]
     return []
 

@@ -17,16 +17,16 @@ Limits: which limit it was is read from the error and from the limits of the pro
 from __future__ import annotations
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.mechanisms.limits import LimitReached, NoRoom
+from unjam.doctor.mechanisms.limits import LimitReached, NoSpaceLeft
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ411", "limit-reached", symptom="raised")
-NAMES = (LimitReached, NoRoom)
+NAMES = (LimitReached, NoSpaceLeft)
 
 
-def words(one: LimitReached | NoRoom) -> Words:
+def words(one: LimitReached | NoSpaceLeft) -> Words:
     """Say which limit, and who set it."""
-    if isinstance(one, NoRoom):
+    if isinstance(one, NoSpaceLeft):
         return Words(
             f"{one.path} is full: {one.what} are used up; {one.failed} fails",
             f"make room in {one.path}, or write elsewhere (TMPDIR)",

@@ -26,18 +26,18 @@ from typing import Any
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import line_of, per_worker_change, quoted
-from unjam.doctor.mechanisms.shared_description import ITERATOR, SharedDescription, iterator_of
-from unjam.doctor.mechanisms.trials import count, differing, names, only_in_workers, right_with
+from unjam.doctor.mechanisms.shared_open_files import ITERATOR, SharedOpenFile, iterator_of
+from unjam.doctor.mechanisms.trials import basis_correct_with, count, differing, names, only_in_workers
 from unjam.doctor.proof import AGREES, SUGGESTED
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ501", "handle-shared-by-fork", symptom="differs")
 
 
-NAMES = (SharedDescription,)
+NAMES = (SharedOpenFile,)
 
 
-def words(one: SharedDescription) -> Words:
+def words(one: SharedOpenFile) -> Words:
     """Say what is shared, and how each worker gets its own."""
     if ITERATOR[0] in one.culprit:
         return Words(
@@ -111,7 +111,11 @@ def detect(case: Case) -> Finding | None:
                 else ()
             ),
         ),
-        right_with(case, trial.plan, apart) if shown and is_used else SUGGESTED if is_connection and locks else AGREES,
+        basis_correct_with(case, trial.plan, apart)
+        if shown and is_used
+        else SUGGESTED
+        if is_connection and locks
+        else AGREES,
         f"connect {name} in each worker: unjam.per_worker(what connects it, its arguments) in its place, or on first use"
         if is_connection
         else f"open {name} in every worker: unjam.per_worker(open, path, ...) in its place, or keep the path and open on first use",

@@ -20,17 +20,17 @@ from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Trial
 from unjam.doctor.mechanisms.passes import is_one_of_ranks
-from unjam.doctor.mechanisms.splits import SharesOverlap
+from unjam.doctor.mechanisms.splits import WorkerSharesOverlap
 from unjam.doctor.mechanisms.trials import stable_counts
 from unjam.doctor.proof import Toggle
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ502", "iterable-repeated", symptom="lost")
 
-NAMES = (SharesOverlap,)
+NAMES = (WorkerSharesOverlap,)
 
 
-def words(one: SharesOverlap) -> Words:
+def words(one: WorkerSharesOverlap) -> Words:
     """Say how many samples come twice."""
     if one.whole:
         return Words(

@@ -40,7 +40,7 @@ def detect(case: Case) -> Finding | None:
     missing = sum(lost.values())
     if not missing:
         return None
-    seen = case.seen.whole if case.seen is not None else []
+    seen = case.watched_loader.complete_epochs if case.watched_loader is not None else []
     if any(epoch.loaded >= len(alone.of_epoch(0)) for epoch in seen):
         return None  # in the program they came: what the trial began with was for one pass only
     expected, delivered = len(alone.of_epoch(0)), len(trial.of_epoch(0))

@@ -18,10 +18,10 @@ from __future__ import annotations
 import itertools
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
 from unjam.doctor.facts.trial import Place, Trial
-from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import by_index, same_training, seeded_between, trainers
 from unjam.doctor.proof import OBSERVED, Toggle
 from unjam.doctor.rules.rule import Finding, Rule
@@ -59,7 +59,7 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find samples that draw random numbers and are the same in two epochs of a training."""
     for loader in trainers(watched):
         for before, after in itertools.pairwise(loader.epochs):
@@ -71,7 +71,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             if len(both) < ENOUGH or len(same) < 0.98 * len(both):
                 continue
             drawn = sorted({name for sample in same for name in sample.drew})
-            case = next((one for one in cases if one.seen is loader), None)
+            case = next((one for one in cases if one.watched_loader is loader), None)
             recorded = seeded_between(watched, loader)
             seeds = [recorded.place] if recorded else _seeds(loader, case, again=before.seed == after.seed)
             return [

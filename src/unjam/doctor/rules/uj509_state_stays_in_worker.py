@@ -44,8 +44,8 @@ def detect(case: Case) -> Finding | None:
     alone, trial = case.alone, case.compared
     if alone is None or trial is None or not case.loader.num_workers:
         return None
-    changed = alone.left.changed
-    with_workers = trial.left.changed
+    changed = alone.dataset_changes.changed
+    with_workers = trial.dataset_changes.changed
     lost = [name for name in changed if name not in with_workers and name in case.reading.reads]
     if not lost or not trial.fine:
         return None

@@ -18,10 +18,10 @@ framework is then not seen.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import consecutive, trainers
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -32,7 +32,12 @@ RULE = Rule("UJ510", "set-epoch-missing", Severity.WARNING)
 def detect(case: Case) -> Finding | None:
     """Find a sampler whose order depends on set_epoch, and a loop over epochs without the call."""
     loader = case.loader
-    if case.seen is not None or not loader.order_repeats or case.reading.set_epoch or not case.reading.in_loop:
+    if (
+        case.watched_loader is not None
+        or not loader.order_repeats
+        or case.reading.set_epoch
+        or not case.reading.in_loop
+    ):
         return None
     return _finding(
         loader.sampler,
@@ -42,17 +47,17 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find a training that had the same order twice, with a sampler that has set_epoch."""
     del cases
     for loader in trainers(watched):
-        if loader.facts.set_epoch and loader.facts.random and _repeats(loader):
+        if loader.description.set_epoch and loader.description.random and _repeats(loader):
             files = {place.file for place in (loader.place, loader.made) if place is not None}
             called = next((place for file in sorted(files) for place in attribute_calls(file, ("set_epoch",))), None)
             why = f"the call at {quoted(called)} does not reach the sampler" if called else "no line calls it"
-            shown = ", ".join(map(str, loader.whole[0].indices[:6]))
-            said = f"{len(loader.whole)} epochs of {loader.name} begin with {shown}"
-            return [_finding(loader.facts.sampler, said, why, called or loader.place or loader.made)]
+            shown = ", ".join(map(str, loader.complete_epochs[0].indices[:6]))
+            said = f"{len(loader.complete_epochs)} epochs of {loader.name} begin with {shown}"
+            return [_finding(loader.description.sampler, said, why, called or loader.place or loader.made)]
     return []
 
 

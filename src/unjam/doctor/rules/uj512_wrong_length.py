@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source_places import method_line
-from unjam.doctor.facts.watched import Watched
 from unjam.doctor.mechanisms.lengths import CountedEarlier
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -57,21 +57,25 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Compare the batches of each whole epoch with len(loader)."""
     del cases
     for loader in watched.loaders:
         # a batch that raised, and that the program went on without, counts for len(loader)
         raised = [one for one in watched.failures if one.stage == "next" and one.loader == loader.number]
         wrong = next(
-            (one for one in loader.whole if one.expected is not None and one.batches != one.expected and not raised),
+            (
+                one
+                for one in loader.complete_epochs
+                if one.expected is not None and one.batches != one.expected and not raised
+            ),
             None,
         )
         if wrong is None or (loader.iterable and loader.workers):
             continue  # a stream with workers: each worker may have a short last batch
-        sampler, file = loader.facts.sampler, loader.facts.sampler_file
-        own = loader.facts.batch_sampler if not loader.iterable else ""
-        culprit = f"{own or (sampler if not loader.iterable else loader.facts.dataset)}.__len__"
+        sampler, file = loader.description.sampler, loader.description.sampler_file
+        own = loader.description.batch_sampler if not loader.iterable else ""
+        culprit = f"{own or (sampler if not loader.iterable else loader.description.dataset)}.__len__"
         return [
             Finding(
                 RULE,

@@ -21,7 +21,7 @@ from __future__ import annotations
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Raised, Trial
-from unjam.doctor.mechanisms.trials import bad_samples, first_line, names, without_samples
+from unjam.doctor.mechanisms.trials import bad_samples, basis_without_samples, first_line, names
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -61,7 +61,7 @@ def detect(case: Case) -> Finding | None:
                 f"{len({s.index for s in nones})} of the samples loaded are None",
                 *(f"{b.type_name}: {b.message[:120]}" for b in failed[:1]),
             ),
-            without_samples(case, (s.index for s in nones)),
+            basis_without_samples(case, (s.index for s in nones)),
             f"return a sample on every way through {case.loader.dataset}, or leave such samples out of its indices beforehand"
             + (
                 ""

@@ -20,10 +20,10 @@ import itertools
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedEpoch, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import stored
-from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
-from unjam.doctor.mechanisms.state_differs import SetAfterStart
+from unjam.doctor.mechanisms.state_differs import SetAfterWorkersStart
 from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -32,7 +32,7 @@ RULE = Rule("UJ516", "persistent-workers-keep-old-state")
 
 def detect(case: Case) -> Finding | None:
     """Find an attribute of the dataset that the loop sets while the workers persist."""
-    if case.seen is not None and len(case.seen.epochs) > 1:
+    if case.watched_loader is not None and len(case.watched_loader.epochs) > 1:
         return None  # it was watched: see detect_program
     if not case.loader.persistent_workers or not case.loader.num_workers or not case.reading.writes:
         return None
@@ -48,10 +48,10 @@ def detect(case: Case) -> Finding | None:
     )
 
 
-NAMES = (SetAfterStart,)
+NAMES = (SetAfterWorkersStart,)
 
 
-def words(one: SetAfterStart) -> Words:
+def words(one: SetAfterWorkersStart) -> Words:
     """Say that it comes too late for the pass."""
     return Words(
         f"the program sets {one.culprit} after the workers of {one.loader} have started: they still have the value of an earlier pass",
@@ -59,28 +59,28 @@ def words(one: SetAfterStart) -> Words:
     )
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find what loading reads, that the program changed while its workers persisted."""
     for loader in watched.loaders:
-        if not loader.facts.persistent or not loader.workers:
+        if not loader.description.persistent or not loader.workers:
             continue
         for before, after in itertools.pairwise(loader.epochs):
-            changed = [path for path, value in before.held.items() if after.held.get(path, value) != value]
+            changed = [path for path, value in before.hashes.items() if after.hashes.get(path, value) != value]
             stale = [path for path in changed if _is_read(loader, path) and _workers_keep(before, after, path)]
             if stale:
-                case = next((one for one in cases if one.seen is loader), None)
+                case = next((one for one in cases if one.watched_loader is loader), None)
                 return [_stale(loader, after, stale, case)]
     return []
 
 
 def _is_read(loader: WatchedLoader, path: str) -> bool:
-    return not path.startswith("dataset") or path in loader.facts.reads
+    return not path.startswith("dataset") or path in loader.description.reads
 
 
 def _workers_keep(before: WatchedEpoch, after: WatchedEpoch, path: str) -> bool:
     """Whether every worker that says so has the same value in both epochs."""
     pairs = [
-        (held.get(path), after.worker_held.get(worker, {}).get(path)) for worker, held in before.worker_held.items()
+        (held.get(path), after.worker_hashes.get(worker, {}).get(path)) for worker, held in before.worker_hashes.items()
     ]
     known = [(old, new) for old, new in pairs if old is not None and new is not None]
     return all(old == new for old, new in known)
@@ -100,7 +100,7 @@ def _stale(loader: WatchedLoader, epoch: WatchedEpoch, stale: list[str], case: C
             *((f"set at {quoted(place)}",) if place else ()),
             "persistent_workers=True: workers get their copies once",
         ),
-        OBSERVED if epoch.worker_held else AGREES,
+        OBSERVED if epoch.worker_hashes else AGREES,
         f"persistent_workers=False, or keep {name} in shared memory (torch.tensor(0).share_memory_())",
         place or epoch.place or loader.made,
     )

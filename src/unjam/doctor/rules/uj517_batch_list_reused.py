@@ -55,9 +55,12 @@ def detect(case: Case) -> Finding | None:
 
 
 def _name(case: Case) -> str:
-    return str((case.seen.facts.batch_sampler if case.seen is not None else "") or case.loader.sampler)
+    return str(
+        (case.watched_loader.description.batch_sampler if case.watched_loader is not None else "")
+        or case.loader.sampler
+    )
 
 
 def _yields(case: Case) -> Place | None:
-    file = case.seen.facts.sampler_file if case.seen is not None else ""
+    file = case.watched_loader.description.sampler_file if case.watched_loader is not None else ""
     return method_line(file, _name(case), "__iter__") if file else None

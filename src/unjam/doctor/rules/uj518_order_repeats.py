@@ -21,10 +21,10 @@ from dataclasses import replace
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls, function_at
-from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.mechanisms.passes import consecutive, draws, same_training, seeded_between, trainers
+from unjam.doctor.mechanisms.passes import consecutive, draws_random_numbers, same_training, seeded_between, trainers
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -44,14 +44,14 @@ SEEDS = (
 )
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find a shuffled loader with the same order in two epochs, or loaders made anew with one order."""
     cycled = [one for case in cases if (one := _cycled(case)) is not None]
     if cycled:
         return cycled[:1]
     found = []
     for loader in trainers(watched):
-        if not loader.facts.random or loader.facts.set_epoch:
+        if not loader.description.random or loader.description.set_epoch:
             continue
         same = [(a, b) for a, b in consecutive(loader) if a.order == b.order and _shuffled(a.indices)]
         if same:
@@ -63,8 +63,8 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 def _cycled(case: Case) -> Finding | None:
     """A loader that itertools.cycle keeps and repeats."""
-    place, loader = case.reading.cycled, case.seen
-    if place is None or loader is None or not (loader.facts.random or draws(loader)):
+    place, loader = case.reading.cycled_at, case.watched_loader
+    if place is None or loader is None or not (loader.description.random or draws_random_numbers(loader)):
         return None
     return Finding(
         KNOWN,
@@ -80,18 +80,20 @@ def _cycled(case: Case) -> Finding | None:
     )
 
 
-def _remade(watched: Watched) -> list[Finding]:
+def _remade(watched: ProgramFacts) -> list[Finding]:
     """Loaders that one line makes for each epoch, all with the same order."""
     by_line: dict[Any, list[WatchedLoader]] = {}
     for loader in trainers(watched):
-        if loader.facts.random and loader.whole and loader.made is not None:
-            by_line.setdefault((loader.pid, loader.made, loader.facts.length, loader.facts.dataset), []).append(loader)
+        if loader.description.random and loader.complete_epochs and loader.made is not None:
+            by_line.setdefault(
+                (loader.pid, loader.made, loader.description.length, loader.description.dataset), []
+            ).append(loader)
     for loaders in by_line.values():
-        orders = {one.whole[0].order for one in loaders}
-        if not all(same_training(a.whole[0], b.whole[0]) for a, b in itertools.pairwise(loaders)):
+        orders = {one.complete_epochs[0].order for one in loaders}
+        if not all(same_training(a.complete_epochs[0], b.complete_epochs[0]) for a, b in itertools.pairwise(loaders)):
             continue
         apart = all(a.epochs[-1].ended <= b.epochs[0].began for a, b in itertools.pairwise(loaders))
-        if len(loaders) > 1 and apart and len(orders) == 1 and _shuffled(loaders[0].whole[0].indices):
+        if len(loaders) > 1 and apart and len(orders) == 1 and _shuffled(loaders[0].complete_epochs[0].indices):
             return [_finding(watched, loaders[0], len(loaders))]
     return []
 
@@ -101,9 +103,9 @@ def _shuffled(indices: list[Any]) -> bool:
     return len(numbers) >= FEWEST and numbers != sorted(numbers) and numbers != sorted(numbers, reverse=True)
 
 
-def _finding(watched: Watched, loader: WatchedLoader, passes: int) -> Finding:
-    epoch = loader.whole[0]
-    file = loader.facts.sampler_file
+def _finding(watched: ProgramFacts, loader: WatchedLoader, passes: int) -> Finding:
+    epoch = loader.complete_epochs[0]
+    file = loader.description.sampler_file
     at = loader.place or loader.made
     files = [file] if file else [place.file for place in (loader.place, loader.made) if place is not None]
     seeds = [place for one in dict.fromkeys(files) for place in attribute_calls(one, SEEDS)]
@@ -114,7 +116,7 @@ def _finding(watched: Watched, loader: WatchedLoader, passes: int) -> Finding:
         if recorded is not None
         else min(seeds, key=lambda place: function_at(place) != around, default=None)
     )
-    sampler = loader.facts.sampler
+    sampler = loader.description.sampler
     return Finding(
         RULE,
         f"{passes} epochs of {loader.name} have exactly the same order, although {sampler} shuffles",

@@ -20,10 +20,10 @@ from __future__ import annotations
 import itertools
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.mechanisms.passes import draws, trainers
+from unjam.doctor.mechanisms.passes import draws_random_numbers, trainers
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import OBSERVED, SUGGESTED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -33,7 +33,7 @@ RULE = Rule("UJ519", "ranks-share-samples")
 MOST_SHARED = 0.3
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Compare what the ranks' training loaders drew in their first epoch."""
     del cases
     training = {id(one) for one in trainers(watched)}
@@ -47,13 +47,13 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     return _padded(watched)
 
 
-def _padded(watched: Watched) -> list[Finding]:
+def _padded(watched: ProgramFacts) -> list[Finding]:
     """Find an evaluation whose sampler gives samples to a second rank, so that all have the same number."""
     for loaders in watched.siblings():
-        first, length = loaders[0], loaders[0].facts.length or 0
+        first, length = loaders[0], loaders[0].description.length or 0
         drawn = sum(one.epochs[0].draws for one in loaders if one.epochs)
         extra = drawn - length
-        if first.facts.sampler != "DistributedSampler" or not 0 < extra < len(loaders) or not length:
+        if first.description.sampler != "DistributedSampler" or not 0 < extra < len(loaders) or not length:
             continue
         if any(one.trains or any(epoch.grad for epoch in one.epochs) for one in loaders):
             continue
@@ -76,7 +76,7 @@ def _padded(watched: Watched) -> list[Finding]:
 
 def _shared(one: WatchedLoader, other: WatchedLoader) -> tuple[float, str]:
     """The share of a rank's first epoch that another rank loads, too."""
-    if one.facts.replacement:
+    if one.description.replacement:
         return 0.0, ""
     what = "indices"
     mine, its = (set(loader.base_indices(loader.epochs[0])) for loader in (one, other))
@@ -87,11 +87,11 @@ def _shared(one: WatchedLoader, other: WatchedLoader) -> tuple[float, str]:
             len(mine & its) / min(len(mine), len(its)) if mine and its else 0.0
         ), f"{len(mine & its)} of {len(mine)} samples"
     # a stream has no indices; and datasets of different files may have the same ones
-    if one.iterable or one.facts.items != other.facts.items or not one.facts.items:
+    if one.iterable or one.description.items != other.description.items or not one.description.items:
         samples = [{s.digest for s in loader.epochs[0].samples} for loader in (one, other)]
-        if one.iterable and draws(one):
+        if one.iterable and draws_random_numbers(one):
             return 0.0, ""  # the content says nothing about where it comes from
-        if not draws(one):
+        if not draws_random_numbers(one):
             mine, its, what = samples[0], samples[1], "samples that were looked at"
     both = mine & its
     if len(mine) < 4 or len(its) < 4:
@@ -99,16 +99,18 @@ def _shared(one: WatchedLoader, other: WatchedLoader) -> tuple[float, str]:
     return len(both) / min(len(mine), len(its)), f"{len(both)} of {len(mine)} {what}"
 
 
-def _finding(watched: Watched, one: WatchedLoader, other: WatchedLoader, share: float, words: str) -> Finding:
+def _finding(watched: ProgramFacts, one: WatchedLoader, other: WatchedLoader, share: float, words: str) -> Finding:
     ranks = [watched.rank_of(loader) for loader in (one, other)]
     who = " and ".join(
         f"rank {r}" if r is not None else f"process {p}" for r, p in zip(ranks, (one.pid, other.pid), strict=True)
     )
-    early = next((at for process in watched.processes if process.pid == one.pid for at in process.rank_asked), None)
+    early = next(
+        (at for process in watched.processes if process.pid == one.pid for at in process.early_rank_reads), None
+    )
     if early is not None and one.iterable:
         return _too_early(one, early, f"{who} train on the same samples: {words} of the first epoch of {one.name}")
-    sampler = one.facts.sampler
-    culprit = f"{sampler} of {one.name}" if not one.iterable else f"{one.facts.dataset}.__iter__"
+    sampler = one.description.sampler
+    culprit = f"{sampler} of {one.name}" if not one.iterable else f"{one.description.dataset}.__iter__"
     return Finding(
         RULE,
         f"{who} train on the same samples: {words} of the first epoch of {one.name}",

@@ -26,7 +26,7 @@ RULE = Rule("UJ520", "getitem-bypassed")
 
 def detect(case: Case) -> Finding | None:
     """Find a __getitems__ of a base class that gives another sample than __getitem__."""
-    known = case.loader.bypassed
+    known = case.loader.bypassed_getitem
     if known is None:
         return None
     owner, base, place = known

@@ -20,8 +20,8 @@ from typing import Any
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import evaluators, trainers
 from unjam.doctor.mechanisms.splits import RanksOrderDifferently, RanksSplitDifferently
 from unjam.doctor.mechanisms.trials import names
@@ -47,7 +47,7 @@ def words(one: RanksSplitDifferently | RanksOrderDifferently) -> Words:
     )
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Compare each loader for evaluation with the training that went before it."""
     del cases
     for loader in evaluators(watched):
@@ -66,7 +66,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Finding | None:
     if train.iterable:
         return None
-    mine, its = train.facts.tokens.get("base"), other.facts.tokens.get("base")
+    mine, its = train.description.tokens.get("base"), other.description.tokens.get("base")
     if (mine is not None and mine == its) or _same_rows(train, other):
         drawn = {index for epoch in train.epochs for index in train.base_indices(epoch)}
         checked = {index for epoch in other.epochs for index in other.base_indices(epoch)}
@@ -77,22 +77,23 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
         # what comes more than once in one part may well come in the other
         both = [
             name
-            for name, items in train.facts.items.items()
-            if name in other.facts.items and all(len(set(one)) == len(one) for one in (items, other.facts.items[name]))
+            for name, items in train.description.items.items()
+            if name in other.description.items
+            and all(len(set(one)) == len(one) for one in (items, other.description.items[name]))
         ]
         if not both:
             return None
         name = min(both, key=lambda one: len(_items_of(train, one) & _items_of(other, one)))
         drawn = _items_of(train, name)
         checked = _items_of(other, name)
-        at = {value: place for place, value in enumerate(other.facts.items[name])}
+        at = {value: place for place, value in enumerate(other.description.items[name])}
         what, shown = f"items of {name}", sorted((at[one] for one in drawn & checked), key=str)
     common = drawn & checked
     if not common:
         return None
-    whole = len(drawn) >= int(train.facts.base_length or 0)
+    whole = len(drawn) >= int(train.description.base_length or 0)
     same = mine is not None and mine == its and what == "indices"
-    if (checked == drawn and (whole or apart)) or (same and len(checked) >= int(other.facts.base_length or 0)):
+    if (checked == drawn and (whole or apart)) or (same and len(checked) >= int(other.description.base_length or 0)):
         return None  # on purpose: how well the training set is learnt
     split, its_split = train.composed_at(), other.composed_at()
     return Finding(
@@ -116,16 +117,19 @@ def _compared(train: WatchedLoader, other: WatchedLoader, *, apart: bool) -> Fin
 
 def _same_rows(train: WatchedLoader, other: WatchedLoader) -> bool:
     """Whether two datasets of a class hold the same rows."""
-    same = (train.facts.base, train.facts.base_length) == (other.facts.base, other.facts.base_length)
-    rows = [path for path in train.facts.rows if path in other.facts.rows]
-    mine, its = train.epochs[0].held, other.epochs[0].held
+    same = (train.description.base, train.description.base_length) == (
+        other.description.base,
+        other.description.base_length,
+    )
+    rows = [path for path in train.description.rows if path in other.description.rows]
+    mine, its = train.epochs[0].hashes, other.epochs[0].hashes
     return same and bool(rows) and all(mine.get(path) == its.get(path) is not None for path in rows)
 
 
 def _same_home(train: WatchedLoader, other: WatchedLoader) -> bool:
     """Whether two datasets take their items from the same place: a name says nothing without its folder."""
-    mine, its = train.epochs[0].held, other.epochs[0].held
-    rows = {*train.facts.rows, *other.facts.rows}
+    mine, its = train.epochs[0].hashes, other.epochs[0].hashes
+    rows = {*train.description.rows, *other.description.rows}
     plain = [
         path
         for path in mine
@@ -134,7 +138,7 @@ def _same_home(train: WatchedLoader, other: WatchedLoader) -> bool:
     return all(mine[path] == its[path] for path in plain if not mine[path].startswith("object "))
 
 
-def _has_another(watched: Watched, train: WatchedLoader, loader: WatchedLoader) -> bool:
+def _has_another(watched: ProgramFacts, train: WatchedLoader, loader: WatchedLoader) -> bool:
     """Whether the program also evaluates with samples that it does not train on."""
     drawn = {index for epoch in train.epochs for index in train.base_indices(epoch)}
     others = [one for one in evaluators(watched) if one is not loader and one.pid == loader.pid]
@@ -142,6 +146,6 @@ def _has_another(watched: Watched, train: WatchedLoader, loader: WatchedLoader) 
 
 
 def _items_of(loader: WatchedLoader, name: str) -> set[Any]:
-    items = loader.facts.items[name]
+    items = loader.description.items[name]
     used = {index for epoch in loader.epochs for index in loader.base_indices(epoch)}
     return {items[index] for index in used if isinstance(index, int) and -len(items) <= index < len(items)}

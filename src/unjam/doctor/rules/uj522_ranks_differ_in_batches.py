@@ -17,8 +17,8 @@ Limits: only passes that were watched are compared; a program that came to its e
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source_places import attribute_calls
-from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import trainers
 from unjam.doctor.proof import AGREES, OBSERVED
 from unjam.doctor.rules.rule import Finding, Rule
@@ -26,11 +26,13 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ522", "ranks-differ-in-batches", symptom="frozen")
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Compare the number of batches of each epoch between the ranks."""
     del cases
     frozen = watched.outcome == "frozen" or any("distributed" in one.trace for one in watched.failures)
-    frozen = frozen or any(one.what == "process" for one in watched.ended)  # of a rank; its connections went with it
+    frozen = frozen or any(
+        one.kind == "process" for one in watched.ended_by_exception
+    )  # of a rank; its connections went with it
     if watched.outcome == "ended" and not frozen:
         return []  # no rank waited for what would not come: nothing collective, or `Join`
     training = {id(one) for one in trainers(watched)}
@@ -56,7 +58,9 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             Finding(
                 RULE,
                 f"the ranks have different numbers of batches of {first.name}: {said}",
-                f"{first.facts.sampler} of {first.name}" if not first.iterable else f"{first.facts.dataset}.__iter__",
+                f"{first.description.sampler} of {first.name}"
+                if not first.iterable
+                else f"{first.description.dataset}.__iter__",
                 (
                     f"batches of one epoch: {said}",
                     *(("the rank with more batches waits for the others in a collective operation",) if frozen else ()),

@@ -20,26 +20,26 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.mechanisms.passes import evaluators, shared, trainers
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
+from unjam.doctor.mechanisms.passes import evaluators, shared_objects, trainers
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ523", "evaluation-is-random", Severity.WARNING)
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find an evaluation whose samples draw random numbers in a dataset that training uses."""
     del cases
     for loader in evaluators(watched):
         drawn = {name for epoch in loader.epochs for sample in epoch.samples for name in sample.drew}
         for train in trainers(watched):
-            both = shared(loader, train)
-            if not drawn or "base" not in both or loader.iterable or not train.facts.subset:
+            both = shared_objects(loader, train)
+            if not drawn or "base" not in both or loader.iterable or not train.description.subset:
                 continue
             changed = _changes(loader)
-            paths = [path for path in loader.facts.transforms if path in both]
-            culprit = paths[0] if paths else f"{loader.facts.base}"
+            paths = [path for path in loader.description.transforms if path in both]
+            culprit = paths[0] if paths else f"{loader.description.base}"
             return [
                 Finding(
                     RULE,
@@ -52,11 +52,11 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                             if changed is not None
                             else ()
                         ),
-                        f"both loaders use the same {loader.facts.base} object"
+                        f"both loaders use the same {loader.description.base} object"
                         + (f" with {', '.join(paths)}" if paths else ""),
                     ),
                     OBSERVED if changed is not None else AGREES,
-                    f"make a second {loader.facts.base} without the random transform for the evaluation, with the same indices",
+                    f"make a second {loader.description.base} without the random transform for the evaluation, with the same indices",
                     loader.made or loader.place,
                 )
             ]

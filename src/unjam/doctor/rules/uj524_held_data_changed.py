@@ -20,8 +20,8 @@ import itertools
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.watched import Watched, WatchedLoader
-from unjam.doctor.mechanisms.passes import attribute, by_index, changed_paths, draws
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
+from unjam.doctor.mechanisms.passes import attribute_name, by_index, changed_paths, draws_random_numbers
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
@@ -29,22 +29,22 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ524", "held-data-changed", replaces=("UJ514", "UJ107"))
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find stored data that an epoch changed, and samples that differ for it."""
     for loader in watched.loaders:
         if loader.iterable:
             continue
         changed = changed_paths(loader, same_length=True, by_loading=True)
         # a counter or a setting is no data
-        changed = [path for path in changed if path not in loader.facts.plain and _may_hold_samples(loader, path)]
-        known = next((one for one in cases if one.seen is loader), None)
+        changed = [path for path in changed if path not in loader.description.plain and _may_hold_samples(loader, path)]
+        known = next((one for one in cases if one.watched_loader is loader), None)
         if not loader.workers and known is not None:
-            changed = [path for path in changed if attribute(path) not in known.reading.writes]
+            changed = [path for path in changed if attribute_name(path) not in known.reading.writes]
         differ = _differing(loader)
-        if draws(loader):  # samples differ anyway: only data with an entry for each sample tells
-            changed = [path for path in changed if path in loader.facts.per_sample]
+        if draws_random_numbers(loader):  # samples differ anyway: only data with an entry for each sample tells
+            changed = [path for path in changed if path in loader.description.per_sample]
         if changed and differ:
-            case = next((one for one in cases if one.seen is loader), None)
+            case = next((one for one in cases if one.watched_loader is loader), None)
             place = case.loader.dataset_place if case is not None else None
             return [
                 Finding(
@@ -66,9 +66,9 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 def _may_hold_samples(loader: WatchedLoader, path: str) -> bool:
     """Whether it is an array, or has as many items as there are samples; others, such as a queue, change by design."""
-    value = next((epoch.held[path] for epoch in loader.epochs if path in epoch.held), "")
+    value = next((epoch.hashes[path] for epoch in loader.epochs if path in epoch.hashes), "")
     length = value.partition(":")[0] if ":" in value else ""
-    return not length.isdecimal() or int(length) in (loader.facts.length, loader.facts.base_length)
+    return not length.isdecimal() or int(length) in (loader.description.length, loader.description.base_length)
 
 
 def _differing(loader: WatchedLoader) -> list[Any]:

@@ -19,9 +19,9 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source_places import class_line
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import trainers
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES, Severity
@@ -30,13 +30,19 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ525", "samples-never-drawn", Severity.WARNING)
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Compare what a loader drew in all its epochs with what its dataset has."""
     del cases
     for loader in trainers(watched):
-        length = loader.facts.length
-        whole = loader.whole
-        if loader.iterable or not length or loader.facts.replacement or len(whole) < 2 or loader.facts.set_epoch:
+        length = loader.description.length
+        whole = loader.complete_epochs
+        if (
+            loader.iterable
+            or not length
+            or loader.description.replacement
+            or len(whole) < 2
+            or loader.description.set_epoch
+        ):
             continue
         drawn = [set(epoch.indices) for epoch in whole]
         if any(len(epoch.indices) < epoch.draws for epoch in whole):
@@ -44,21 +50,21 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         missing = set(range(length)) - set.union(*drawn)
         if not missing or (whole[0].draws < ALMOST * length and not _is_block(missing)):
             continue  # each pass draws a part of the samples, another one each time
-        dropped = loader.facts.drop_last and len(missing) < int(loader.facts.batch_size or 1)
+        dropped = loader.description.drop_last and len(missing) < int(loader.description.batch_size or 1)
         if dropped or _is_drawn_elsewhere(watched, loader, missing) or not _of_the_user(loader):
             continue
         place = _sampler_place(loader)
         return [
             Finding(
                 RULE,
-                f"{loader.facts.sampler} never draws {count(len(missing), 'sample')} of {length:,}: {names(map(str, sorted(missing)), 4)}",
-                loader.facts.sampler,
+                f"{loader.description.sampler} never draws {count(len(missing), 'sample')} of {length:,}: {names(map(str, sorted(missing)), 4)}",
+                loader.description.sampler,
                 (
                     f"{count(len(whole), 'whole epoch')} of {loader.name} drew {len(set.union(*drawn)):,} different indices of {length:,}",
                     f"an epoch draws {whole[0].draws:,}",
                 ),
                 AGREES,
-                f"let {loader.facts.sampler} cover range(len(dataset))",
+                f"let {loader.description.sampler} cover range(len(dataset))",
                 place or loader.made or loader.place,
             )
         ]
@@ -75,23 +81,23 @@ def _is_block(missing: set[int]) -> bool:
 
 def _of_the_user(loader: WatchedLoader) -> bool:
     """Whether the program itself decides what is drawn: a sampler of its own, or of another length."""
-    return bool(loader.facts.sampler_file) or (
-        loader.facts.sampler in ("RandomSampler", "SequentialSampler", "DistributedSampler")
-        and loader.facts.draws != loader.facts.length
+    return bool(loader.description.sampler_file) or (
+        loader.description.sampler in ("RandomSampler", "SequentialSampler", "DistributedSampler")
+        and loader.description.draws != loader.description.length
     )
 
 
 def _sampler_place(loader: WatchedLoader) -> Place | None:
-    file, name = loader.facts.sampler_file, loader.facts.sampler
+    file, name = loader.description.sampler_file, loader.description.sampler
     return class_line(file, name) if file else None
 
 
-def _is_drawn_elsewhere(watched: Watched, loader: WatchedLoader, missing: set[int]) -> bool:
+def _is_drawn_elsewhere(watched: ProgramFacts, loader: WatchedLoader, missing: set[int]) -> bool:
     """Whether other loaders over the same dataset draw what this one leaves out."""
-    token = loader.facts.tokens.get("dataset")
+    token = loader.description.tokens.get("dataset")
     others: set[Any] = set()
     for other in watched.loaders:
-        same = other.pid != loader.pid or other.facts.tokens.get("dataset") == token
-        if other is not loader and same and other.facts.length == loader.facts.length:
+        same = other.pid != loader.pid or other.description.tokens.get("dataset") == token
+        if other is not loader and same and other.description.length == loader.description.length:
             others |= {index for epoch in other.epochs for index in epoch.indices}
     return len(missing - others) < 0.5 * len(missing)

@@ -16,7 +16,7 @@ Limits: a dataset that is meant to grow (a replay buffer, a curriculum) is repor
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.mechanisms.passes import changed_paths
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -24,28 +24,28 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ526", "epochs-differ-in-length", Severity.WARNING, symptom="short")
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Compare the number of batches of the whole epochs of each loader."""
     for loader in watched.loaders:
-        numbers = [epoch.batches for epoch in loader.whole]
+        numbers = [epoch.batches for epoch in loader.complete_epochs]
         if len(set(numbers)) < 2:
             continue
-        if loader.facts.batched and loader.facts.batch_size is None and not loader.iterable:
+        if loader.description.batched and loader.description.batch_size is None and not loader.iterable:
             continue  # batches of varying size: their number says nothing
-        expected = [epoch.expected for epoch in loader.whole]
+        expected = [epoch.expected for epoch in loader.complete_epochs]
         if None not in expected and expected == numbers:
             continue  # the program knows it: len(loader) said so before each epoch
         if loader.iterable and loader.workers and not _changed_in_workers(loader):
             continue  # what the stream reads changed, and not for having been read
         fewer = min(numbers[1:]) < numbers[0]
         changed = changed_paths(loader)
-        case = next((one for one in cases if one.seen is loader), None)
+        case = next((one for one in cases if one.watched_loader is loader), None)
         said = ", ".join(map(str, numbers[:6]))
         return [
             Finding(
                 RULE,
                 f"epochs of {loader.name} have {said} batches",
-                changed[0] if changed else f"{loader.facts.dataset}",
+                changed[0] if changed else f"{loader.description.dataset}",
                 (
                     f"batches of the epochs that reached their end: {said}",
                     *((f"{changed[0]} changed in between",) if changed else ()),
@@ -61,10 +61,10 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 def _changed_in_workers(loader: WatchedLoader) -> bool:
     """Whether the workers' datasets have changed while they were read, or there is nothing to tell by."""
-    known = [epoch for epoch in loader.epochs if epoch.worker_held and epoch.worker_left]
+    known = [epoch for epoch in loader.epochs if epoch.worker_hashes and epoch.worker_end_hashes]
     return not known or any(
         held.get(path) != value
         for epoch in known
-        for worker, held in epoch.worker_left.items()
-        for path, value in epoch.worker_held.get(worker, {}).items()
+        for worker, held in epoch.worker_end_hashes.items()
+        for path, value in epoch.worker_hashes.get(worker, {}).items()
     )

@@ -16,8 +16,8 @@ Limits: compared are dictionaries and lists of the same name in both datasets.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source_places import attribute_line
-from unjam.doctor.facts.watched import Watched
 from unjam.doctor.mechanisms.passes import evaluators, trainers
 from unjam.doctor.mechanisms.trials import count
 from unjam.doctor.proof import OBSERVED
@@ -26,15 +26,15 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ527", "label-maps-differ")
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Compare the tables of each evaluation with those of the training in the same process."""
     del cases
     for other in evaluators(watched):
         for train in trainers(watched):
             if train.pid != other.pid:
                 continue
-            for name, table in train.facts.maps.items():
-                its = other.facts.maps.get(name, {})
+            for name, table in train.description.maps.items():
+                its = other.description.maps.get(name, {})
                 wrong = [key for key, value in table.items() if key in its and its[key] != value]
                 if not wrong:
                     continue

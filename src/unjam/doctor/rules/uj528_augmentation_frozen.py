@@ -19,7 +19,7 @@ import itertools
 from typing import Any
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.mechanisms.passes import by_index, changed_paths, trainers
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import OBSERVED, Severity
@@ -28,19 +28,19 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ528", "augmentation-frozen", Severity.WARNING, replaces=("UJ514", "UJ107"))
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find samples that drew once and came back the same without drawing."""
     for loader in trainers(watched):
         same = _frozen(loader)
         if len(same) < 3:
             continue
-        case = next((one for one in cases if one.seen is loader), None)
+        case = next((one for one in cases if one.watched_loader is loader), None)
         grown = next(iter(changed_paths(loader)), "")
         return [
             Finding(
                 RULE,
                 f"{count(len(same), 'sample')} of {loader.name} are random once and then always the same",
-                grown or f"{loader.facts.dataset}",
+                grown or f"{loader.description.dataset}",
                 (
                     f"sample {names(map(str, same))}: drew random numbers when first loaded, none later, and is the same",
                     *((f"{grown} changes while samples are loaded",) if grown else ()),

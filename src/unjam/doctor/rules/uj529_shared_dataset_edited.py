@@ -16,33 +16,37 @@ Limits: only assignments that stand in the program's own files are read.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import sets_through
-from unjam.doctor.facts.watched import Watched
-from unjam.doctor.mechanisms.passes import evaluators, shared, trainers
+from unjam.doctor.mechanisms.passes import evaluators, shared_objects, trainers
 from unjam.doctor.proof import AGREES
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ529", "shared-dataset-edited")
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find an assignment through `.dataset` where two Subsets share the dataset."""
     del cases
     for other in evaluators(watched):
         for train in trainers(watched):
-            if "base" not in shared(other, train) or not train.facts.subset or not other.facts.subset:
+            if (
+                "base" not in shared_objects(other, train)
+                or not train.description.subset
+                or not other.description.subset
+            ):
                 continue
             files = {place.file for place in (other.made, other.place, train.made, train.place) if place is not None}
             for file in sorted(files):
                 for place, text, name in sets_through(file, "dataset"):
-                    read = any(path.endswith(f".{name}") for path in train.facts.reads)
+                    read = any(path.endswith(f".{name}") for path in train.description.reads)
                     if not read:
                         continue
                     return [
                         Finding(
                             RULE,
-                            f"{text} also changes the other part of the split: both use one {train.facts.base} object",
+                            f"{text} also changes the other part of the split: both use one {train.description.base} object",
                             text,
                             (
                                 f"set at {quoted(place)}",
@@ -50,7 +54,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
                                 f"samples use {name}",
                             ),
                             AGREES,
-                            f"make two {train.facts.base} objects, one for training and one for evaluation, with the same indices",
+                            f"make two {train.description.base} objects, one for training and one for evaluation, with the same indices",
                             place,
                         )
                     ]

@@ -19,21 +19,21 @@ from __future__ import annotations
 import itertools
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedEpoch, WatchedLoader
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
 RULE = Rule("UJ531", "loaders-out-of-step", Severity.WARNING)
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find two loaders that are used in turns, with the same length and different orders."""
     del cases
     for one, other in itertools.combinations(watched.loaders, 2):
-        same = one.facts.length == other.facts.length and one.pid == other.pid
-        if not same or not one.facts.random or not other.facts.random:
+        same = one.description.length == other.description.length and one.pid == other.pid
+        if not same or not one.description.random or not other.description.random:
             continue
-        if not one.facts.has_generator or not other.facts.has_generator:
+        if not one.description.has_generator or not other.description.has_generator:
             continue  # nothing says that the orders are meant to agree
         pairs = zip(one.epochs, other.epochs, strict=False)
         both = next(((a, b) for a, b in pairs if _together(a, b) and a.order != b.order), None)
@@ -54,7 +54,7 @@ def _together(a: WatchedEpoch, b: WatchedEpoch) -> bool:
 
 
 def _finding(one: WatchedLoader, other: WatchedLoader, a: WatchedEpoch, b: WatchedEpoch) -> Finding:
-    same = bool(set(one.facts.generators) & set(other.facts.generators))
+    same = bool(set(one.description.generators) & set(other.description.generators))
     return Finding(
         RULE,
         f"{one.name} and {other.name} are used in step, but in different orders",

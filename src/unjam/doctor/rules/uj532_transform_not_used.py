@@ -17,9 +17,9 @@ Limits: found by reading the code of the classes and functions that loading can 
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.watched import Watched
-from unjam.doctor.mechanisms.passes import attribute
+from unjam.doctor.mechanisms.passes import attribute_name
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -27,19 +27,22 @@ RULE = Rule("UJ532", "transform-not-used", Severity.WARNING)
 WORDS = ("transform", "augment", "aug", "preprocess", "normaliz", "normalis", "pipeline", "tokeniz")
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find a transform whose name no loading function uses."""
     del cases
     for loader in watched.loaders:
-        for path, at in loader.facts.unused.items():
-            if not any(word in attribute(path).lower() for word in WORDS):
+        for path, at in loader.description.unused.items():
+            if not any(word in attribute_name(path).lower() for word in WORDS):
                 continue
             return [
                 Finding(
                     RULE,
                     f"{path} is never called: no function that loads samples of {loader.name} uses it",
                     path,
-                    (f"{path} is a {loader.facts.transforms.get(path)}", *((f"set at {quoted(at)}",) if at else ())),
+                    (
+                        f"{path} is a {loader.description.transforms.get(path)}",
+                        *((f"set at {quoted(at)}",) if at else ()),
+                    ),
                     AGREES,
                     f"call {path} in __getitem__, or remove it",
                     at or loader.made or loader.place,

@@ -18,19 +18,19 @@ Limits: plain values only (numbers, texts, lists, dictionaries of them).
 from __future__ import annotations
 
 from unjam.doctor.explanation import Words
-from unjam.doctor.facts.watched import HASH
-from unjam.doctor.mechanisms.state_differs import NoContext, OtherValue
+from unjam.doctor.facts.program_facts import HASH
+from unjam.doctor.mechanisms.state_differs import ContextVariableUnset, ValueDiffersInWorkers
 from unjam.doctor.rules.rule import Rule
 
 RULE = Rule("UJ533", "workers-have-other-values", symptom="differs", replaces=("UJ107", "UJ514"))
 
 
-NAMES = (OtherValue, NoContext)
+NAMES = (ValueDiffersInWorkers, ContextVariableUnset)
 
 
-def words(one: OtherValue | NoContext) -> Words:
+def words(one: ValueDiffersInWorkers | ContextVariableUnset) -> Words:
     """Say what differs, and how it gets to the workers."""
-    if isinstance(one, NoContext):
+    if isinstance(one, ContextVariableUnset):
         where = f"thread {one.thread!r}" if one.thread else "the workers"
         return Words(
             f"the context variable {one.variable} has no value in {where}, where the loader is used: {one.failed}",

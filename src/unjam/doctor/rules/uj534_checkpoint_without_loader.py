@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, SavedFile, WatchedLoader
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.watched import Saved, Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import trainers
 from unjam.doctor.mechanisms.time_spent import LoadedToBeSkipped
 from unjam.doctor.proof import AGREES, SUGGESTED, Severity
@@ -42,21 +42,21 @@ def words(one: LoadedToBeSkipped) -> Words:
     )
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find a checkpoint that was written while a training loader was in the middle of a pass."""
     del cases
     for loader in trainers(watched):
-        if loader.facts.stateful or loader.facts.replacement:
+        if loader.description.stateful or loader.description.replacement:
             continue
         for process in watched.processes:
-            for saved in process.saves if process.pid == loader.pid else ():
+            for saved in process.saved_files if process.pid == loader.pid else ():
                 passed = _middle_of(saved, loader)
                 if passed is not None:
                     return [_finding(loader, saved, passed)]
     return []
 
 
-def _middle_of(saved: Saved, loader: WatchedLoader) -> tuple[int, int] | None:
+def _middle_of(saved: SavedFile, loader: WatchedLoader) -> tuple[int, int] | None:
     """The batches of the pass, and of all passes, if the file was written within a pass."""
     for number, at, batches, ever in saved.passes:
         epoch = next((one for one in loader.epochs if one.number == at), None)
@@ -67,8 +67,8 @@ def _middle_of(saved: Saved, loader: WatchedLoader) -> tuple[int, int] | None:
     return None
 
 
-def _finding(loader: WatchedLoader, saved: Saved, passed: tuple[int, int]) -> Finding:
-    size = int(loader.facts.batch_size or 1)
+def _finding(loader: WatchedLoader, saved: SavedFile, passed: tuple[int, int]) -> Finding:
+    size = int(loader.description.batch_size or 1)
     known = {count + more for count in passed for more in (-1, 0, 1)} | {count * size for count in passed}
     told = bool(known & saved.numbers)
     return Finding(

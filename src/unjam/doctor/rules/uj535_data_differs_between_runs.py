@@ -24,10 +24,10 @@ from __future__ import annotations
 from typing import Any
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import attribute_calls
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.passes import trainers
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -43,11 +43,11 @@ COMMON = 0.3
 ENOUGH = 200
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Compare the first loaders of two runs."""
     del cases
-    later = [one for process in watched.again for one in process.loaders]
-    saved = {number for process in watched.processes for one in process.saves for number in one.numbers}
+    later = [one for process in watched.second_run for one in process.loaders]
+    saved = {number for process in watched.processes for one in process.saved_files for number in one.numbers}
     for loader in trainers(watched):
         other = next((one for one in later if _alike(one, loader)), None)
         if other is None:
@@ -60,13 +60,15 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 
 def _alike(one: WatchedLoader, other: WatchedLoader) -> bool:
-    return one.made == other.made and one.number == other.number and one.facts.dataset == other.facts.dataset
+    return (
+        one.made == other.made and one.number == other.number and one.description.dataset == other.description.dataset
+    )
 
 
 def _held(loader: WatchedLoader, other: WatchedLoader) -> list[tuple[str, list[Any], list[Any]]]:
     """What both runs chose: the indices of a Subset, and the items of each list of the dataset."""
-    found = [("indices", list(loader.facts.subset or []), list(other.facts.subset or []))]
-    items, others = loader.facts.items, other.facts.items
+    found = [("indices", list(loader.description.subset or []), list(other.description.subset or []))]
+    items, others = loader.description.items, other.description.items
     return found + [(name, list(values), list(others.get(name) or [])) for name, values in items.items()]
 
 
@@ -90,7 +92,7 @@ def _finding(loader: WatchedLoader, name: str, one: list[Any], two: list[Any]) -
     return Finding(
         RULE,
         f"the data of {loader.name} is not the same in two runs: {what}",
-        f"{name} of {loader.facts.dataset}",
+        f"{name} of {loader.description.dataset}",
         (
             f"the program ran twice up to its first loader: {what}",
             *((f"chosen at {quoted(chosen)}",) if chosen else ()),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.watched import Watched, WatchedLoader
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.mechanisms.passes import trainers
 from unjam.doctor.proof import OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -27,12 +27,12 @@ from unjam.doctor.rules.rule import Finding, Rule
 RULE = Rule("UJ536", "generator-shared", Severity.NOTE)
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find two loaders with one generator, the first of which trains and shuffles."""
     del cases
     for loader in trainers(watched):
         for other in watched.loaders:
-            if other is loader or other.pid != loader.pid or not loader.facts.random:
+            if other is loader or other.pid != loader.pid or not loader.description.random:
                 continue
             if set(_generators(loader)) & set(_generators(other)) and _between(loader, other):
                 return [_finding(loader, other)]
@@ -40,7 +40,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 
 
 def _generators(loader: WatchedLoader) -> list[int]:
-    return list(loader.facts.generators)
+    return list(loader.description.generators)
 
 
 def _between(loader: WatchedLoader, other: WatchedLoader) -> bool:

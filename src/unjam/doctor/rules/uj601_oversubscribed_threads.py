@@ -19,7 +19,7 @@ Limits: measured on this machine at this moment.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import faster
+from unjam.doctor.mechanisms.trials import basis_faster_with
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -55,7 +55,7 @@ def detect(case: Case) -> Finding | None:
             f"as it is: {before:,.0f} samples/s; with one native thread: {after:,.0f}",
             *((f"pools: {pools}",) if pools else ()),
         ),
-        faster(timed, capped, FASTER),
+        basis_faster_with(timed, capped, FASTER),
         "in worker_init_fn: cv2.setNumThreads(0) and threadpoolctl.threadpool_limits(1)",
         loader.made_at,
     )

@@ -22,8 +22,8 @@ from dataclasses import replace
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.mechanisms.time_spent import TakeTurns
-from unjam.doctor.mechanisms.trials import faster
+from unjam.doctor.mechanisms.time_spent import WorkersTakeTurns
+from unjam.doctor.mechanisms.trials import basis_faster_with
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -31,10 +31,10 @@ RULE = Rule("UJ602", "serialised-by-lock", Severity.WARNING, symptom="slow")
 FASTER = 1.35
 WAITS = 0.15
 FILE_LOCKS = "file locks"
-NAMES = (TakeTurns,)
+NAMES = (WorkersTakeTurns,)
 
 
-def words(one: TakeTurns) -> Words:
+def words(one: WorkersTakeTurns) -> Words:
     """Say which lock, and what to keep inside of it."""
     return Words(
         f"{one.lock} makes the {one.workers} workers of {one.loader} take turns: they wait for it {one.share:.0%} of the time",
@@ -71,7 +71,7 @@ def detect(case: Case) -> Finding | None:
             *((f"made at {quoted(lock.place)}",) if lock and lock.place else ()),
             "a file that each sample opens by its path needs no lock",
         ),
-        replace(faster(timed, best, FASTER), changed=(best, *(one for one in plans if one != best))),
+        replace(basis_faster_with(timed, best, FASTER), changed=(best, *(one for one in plans if one != best))),
         f"remove {name} where the workers only read; keep it around writing",
         (lock.place if lock else None) or loader.dataset_place,
     )

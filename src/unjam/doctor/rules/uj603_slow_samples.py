@@ -23,7 +23,7 @@ from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.mechanisms import scenes as watching
+from unjam.doctor.mechanisms import scenes
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -44,7 +44,7 @@ def detect(case: Case) -> Finding | None:
     # the first sample of a process often pays for imports and caches
     slow = [s for s in slow if s is not samples[0]]
     # so does one that fills a cache: loaded a second time it is fast
-    second = alone.again_seconds if alone else {}
+    second = alone.second_seconds if alone else {}
     slow = [s for s in slow if second.get(s.index, s.seconds) > 0.3 * s.seconds]
     if sum(s.index in second for s in slow) < min(len(slow), 1):
         return None
@@ -77,15 +77,10 @@ def detect_live(scene: Scene) -> Finding | None:
         working = [
             one
             for one in (main, *scene.workers(main))
-            if one.doing.stage in ("sample", "collate", "task", "init", "made")
+            if one.activity.stage in ("sample", "collate", "task", "init", "made")
         ]
-        waits = main.doing.stage == "waits" or main in working
-        if (
-            not waits
-            or not working
-            or watching.blocked_processes(scene)
-            or any(one.ended for one in scene.workers(main))
-        ):
+        waits = main.activity.stage == "waits" or main in working
+        if not waits or not working or scenes.blocked_processes(scene) or any(one.ended for one in scene.workers(main)):
             continue
         lines: Counter[str] = Counter()
         for one in working:
@@ -104,7 +99,7 @@ def detect_live(scene: Scene) -> Finding | None:
                 f"{times} of {sum(lines.values())} looks found a process at {quoted(place)}",
                 f"{count(len(working), 'process', 'processes')} loading, each {busy:.0%} of a processor"
                 + ("; they wait more than they compute: more workers would help" if busy < 0.3 else ""),
-                *watching.silence(main),
+                *scenes.silence_words(main),
             ),
             AGREES,
             f"make {place} cheaper, or use more workers; `unjam check` measures which",

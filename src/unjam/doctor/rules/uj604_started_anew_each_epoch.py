@@ -31,7 +31,13 @@ FEW = 4  # a run of fewer epochs is only a note too, even on a slow machine
 def detect(case: Case) -> Finding | None:
     """Compare the second epoch's wait for its first batch with the whole epoch."""
     as_is, loader = case.as_is, case.loader
-    if as_is is None or not as_is.fine or loader.persistent_workers or not case.reading.in_loop or case.reading.remade:
+    if (
+        as_is is None
+        or not as_is.fine
+        or loader.persistent_workers
+        or not case.reading.in_loop
+        or case.reading.remade_at
+    ):
         return None
     # on a slow machine the trial may end before the second epoch does
     start, epoch = startup(as_is), as_is.epochs[min(1, len(as_is.epochs) - 1)] if as_is.epochs else 0.0

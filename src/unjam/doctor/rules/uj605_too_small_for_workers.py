@@ -18,7 +18,7 @@ Limits: measured without a training step; a training step would hide part of the
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import faster, mean_seconds
+from unjam.doctor.mechanisms.trials import basis_faster_with, mean_seconds
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
@@ -49,7 +49,7 @@ def detect(case: Case) -> Finding | None:
             f"{loader.num_workers} workers: {with_workers:,.0f} samples/s; none: {without:,.0f}",
             f"in an epoch of {loader.length:,} samples: {duration(lost)} lost",
         ),
-        faster(timed, bare, SLOWER),
+        basis_faster_with(timed, bare, SLOWER),
         f"num_workers=0, or batches larger than {loader.batch_size}",
         loader.made_at,
         severity=None if lost > WARN else Severity.NOTE,

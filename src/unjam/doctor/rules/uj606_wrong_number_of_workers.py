@@ -16,7 +16,7 @@ Limits: measured on this machine without a training step.
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
-from unjam.doctor.mechanisms.trials import faster, mean_seconds
+from unjam.doctor.mechanisms.trials import basis_faster_with, mean_seconds
 from unjam.doctor.proof import Severity
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
@@ -57,7 +57,7 @@ def detect(case: Case) -> Finding | None:
             f"{loader.num_workers} workers: {base:,.1f} samples/s; {better}: {other:,.1f}, on {cpus} processors",
             f"an epoch of {loader.length:,} samples: {duration(loader.length / (base or 1))} against {duration(loader.length / (other or 1))}",
         ),
-        faster(now, then, FASTER),
+        basis_faster_with(now, then, FASTER),
         f"num_workers={better}",
         loader.made_at,
     )

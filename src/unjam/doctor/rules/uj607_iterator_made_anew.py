@@ -25,8 +25,8 @@ RULE = Rule("UJ607", "iterator-made-anew", Severity.WARNING, symptom="slow")
 
 def detect(case: Case) -> Finding | None:
     """Find next(iter(loader)) in a loop, and its cost."""
-    place = case.reading.remade
-    if place is None or (case.seen is not None and len(case.seen.epochs) < 3):
+    place = case.reading.remade_at
+    if place is None or (case.watched_loader is not None and len(case.watched_loader.epochs) < 3):
         return None
     as_is = case.as_is or case.alone
     cost = (as_is.starts[0] + as_is.batches[0].wait) if as_is and as_is.starts and as_is.batches else 0.0

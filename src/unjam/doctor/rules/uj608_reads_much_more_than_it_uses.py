@@ -21,8 +21,8 @@ from collections import Counter
 
 from unjam.doctor.explanation import Words
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedLoader
 from unjam.doctor.facts.source_places import attribute_calls, stored
-from unjam.doctor.facts.watched import Watched, WatchedLoader
 from unjam.doctor.mechanisms.time_spent import ServedByOneProcess
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, Severity
@@ -49,7 +49,7 @@ def words(one: ServedByOneProcess) -> Words:
     )
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Compare the bytes that samples read with the bytes that they have."""
     for loader in watched.loaders:
         samples = [sample for epoch in loader.epochs for sample in epoch.samples[1:] if sample.read]
@@ -60,10 +60,10 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
         took = statistics.median(one.seconds for one in samples)
         paths = Counter(path for one in samples for path in set(one.files) if not path.endswith((".py", ".pyc")))
         path, times = paths.most_common(1)[0] if paths else ("", 0)
-        each = took * (loader.facts.length or len(samples))
+        each = took * (loader.description.length or len(samples))
         if read < LEAST or read < TIMES * used or each < WORTH:
             continue
-        proxies = loader.facts.proxies
+        proxies = loader.description.proxies
         if times < 0.8 * len(samples) and proxies:
             return [_through_proxy(loader, cases, str(proxies[0]), read, used, took)]
         if times < 0.8 * len(samples):
@@ -75,7 +75,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 def _through_proxy(
     loader: WatchedLoader, cases: list[Case], path: str, read: float, used: float, took: float
 ) -> Finding:
-    case = next((one for one in cases if one.seen is loader), None)
+    case = next((one for one in cases if one.watched_loader is loader), None)
     at = case.loader.dataset_place if case is not None else None
     name = path.rpartition(".")[2]
     place = next(iter(stored(at.file, name)), None) if at is not None else None
@@ -94,10 +94,10 @@ def _through_proxy(
 
 
 def _finding(loader: WatchedLoader, cases: list[Case], path: str, read: float, used: float, took: float) -> Finding:
-    case = next((one for one in cases if one.seen is loader), None)
+    case = next((one for one in cases if one.watched_loader is loader), None)
     at = case.loader.dataset_place if case is not None else None
     opened = next(iter(attribute_calls(at.file, READERS)), None) if at is not None else None
-    dataset = loader.facts.base
+    dataset = loader.description.base
     return Finding(
         RULE,
         f"every sample of {dataset} opens {os.path.basename(path)} and reads {size(read)} for {size(used)}",

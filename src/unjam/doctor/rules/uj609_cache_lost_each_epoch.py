@@ -18,10 +18,10 @@ from __future__ import annotations
 import itertools
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedEpoch, WatchedLoader
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.source_places import stored
-from unjam.doctor.facts.watched import Watched, WatchedEpoch, WatchedLoader
-from unjam.doctor.mechanisms.passes import attribute
+from unjam.doctor.mechanisms.passes import attribute_name
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 
@@ -29,19 +29,19 @@ RULE = Rule("UJ609", "cache-lost-each-epoch", Severity.WARNING, symptom="slow")
 WORTH = 0.5  # seconds of loading in an epoch
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find a container that grows in the workers of each epoch and is empty again in the next."""
     for loader in watched.loaders:
-        if not loader.workers or loader.facts.persistent or len(loader.epochs) < 2:
+        if not loader.workers or loader.description.persistent or len(loader.epochs) < 2:
             continue
         lost = set.intersection(*(_filled(epoch) for epoch in loader.epochs[:2]))
         again = [path for path in lost if _starts_alike(loader, path)]
         if not again or min(epoch.loading for epoch in loader.epochs[:2]) < WORTH:
             continue
         path = min(again)
-        case = next((one for one in cases if one.seen is loader), None)
+        case = next((one for one in cases if one.watched_loader is loader), None)
         home = case.loader.dataset_place if case is not None else None
-        place = next(iter(stored(home.file, attribute(path))), None) if home is not None else None
+        place = next(iter(stored(home.file, attribute_name(path))), None) if home is not None else None
         seconds = [epoch.loading for epoch in loader.epochs[:3]]
         return [
             Finding(
@@ -64,9 +64,9 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
 def _filled(epoch: WatchedEpoch) -> set[str]:
     """What has grown in a worker between the start of a pass and the worker's end."""
     found = set()
-    for worker, left in epoch.worker_left.items():
+    for worker, left in epoch.worker_end_hashes.items():
         for path, value in left.items():
-            old = epoch.worker_held.get(worker, {}).get(path, "")
+            old = epoch.worker_hashes.get(worker, {}).get(path, "")
             before, after = old.partition(":")[0], value.partition(":")[0]
             if before.isdecimal() and after.isdecimal() and int(after) > int(before) + 3:
                 found.add(path)
@@ -74,5 +74,5 @@ def _filled(epoch: WatchedEpoch) -> set[str]:
 
 
 def _starts_alike(loader: WatchedLoader, path: str) -> bool:
-    starts = [held.get(path) for epoch in loader.epochs[:2] for held in epoch.worker_held.values()]
+    starts = [held.get(path) for epoch in loader.epochs[:2] for held in epoch.worker_hashes.values()]
     return all(a == b for a, b in itertools.pairwise(starts))

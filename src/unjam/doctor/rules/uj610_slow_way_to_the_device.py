@@ -19,8 +19,8 @@ Limits: needs a CUDA device. Only tensors of 256 KiB and more are counted, and o
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import DeviceCopies, ProgramFacts
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.watched import Transfers, Watched
 from unjam.doctor.mechanisms.trials import size
 from unjam.doctor.proof import AGREES, OBSERVED, Severity
 from unjam.doctor.rules.rule import Finding, Rule
@@ -32,13 +32,15 @@ SHARE, FASTER = 0.05, 2.0
 FEWEST = 5
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find the line that costs most."""
     del cases
     for process in watched.processes:
         spent = sum(epoch.seconds for loader in process.loaders for epoch in loader.epochs)
         found = [
-            one for one in process.transfers.values() if one.count >= FEWEST and (not one.pinned or one.fits_in_bytes)
+            one
+            for one in process.device_copies.values()
+            if one.count >= FEWEST and (not one.pinned or one.fits_in_bytes)
         ]
         for one in sorted(found, key=lambda one: -one.seconds):
             faster = one.from_pageable / one.from_pinned if one.from_pinned else 0.0
@@ -48,7 +50,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
     return []
 
 
-def _finding(one: Transfers, spent: float, faster: float, *, slow: bool) -> Finding:
+def _finding(one: DeviceCopies, spent: float, faster: float, *, slow: bool) -> Finding:
     each = one.seconds / one.count
     told = f"{one.count} copies of {size(one.nbytes / one.count)}, {duration(each)} each"
     wide = f"the {one.dtype.removeprefix('torch.')} numbers fit into bytes: a quarter, or less, would have to be sent"

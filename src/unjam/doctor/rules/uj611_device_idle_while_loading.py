@@ -21,8 +21,8 @@ costs them little; nothing is said about them. Waits inside of operations (`nonz
 from __future__ import annotations
 
 from unjam.doctor.facts.case import Case
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.source import quoted
-from unjam.doctor.facts.watched import Watched
 from unjam.doctor.proof import AGREES, Severity
 from unjam.doctor.rules.rule import Finding, Rule
 from unjam.units import duration
@@ -33,7 +33,7 @@ SHARE, OFTEN = 0.1, 0.5
 FEWEST = 5
 
 
-def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
+def detect_program(watched: ProgramFacts, cases: list[Case]) -> list[Finding]:
     """Find the line that waits longest."""
     del cases
     for process in watched.processes:
@@ -42,7 +42,7 @@ def detect_program(watched: Watched, cases: list[Case]) -> list[Finding]:
             continue
         epochs = [epoch for loader in trained for epoch in loader.epochs]
         spent, batches = sum(epoch.seconds for epoch in epochs), sum(epoch.batches for epoch in epochs)
-        found = [one for one in process.synchronised.values() if one.count >= max(FEWEST, OFTEN * batches)]
+        found = [one for one in process.device_waits.values() if one.count >= max(FEWEST, OFTEN * batches)]
         worst = max(found, key=lambda one: one.seconds, default=None)
         # without the wait, the thread would load while the device computes: the shorter of the two would be saved
         if worst is not None and spent and min(worst.seconds, worst.idle) > SHARE * spent:

@@ -33,7 +33,7 @@ def detect(case: Case) -> Finding | None:
         why = "the loader has no workers; samples are loaded in the program's own process"
         title = f"{' and '.join(idle)} {'does' if len(idle) == 1 else 'do'} nothing with num_workers=0"
         severity, cure = None, f"drop {' and '.join(idle)}, or set num_workers"
-    elif loader.pins_for_nobody:
+    elif loader.pins_without_accelerator:
         idle, severity = ["pin_memory=True"], Severity.NOTE
         why, title = "torch sees no accelerator here", "pin_memory=True does nothing without an accelerator"
         cure = "nothing to do if the program also runs where there is one"

@@ -32,7 +32,7 @@ def detect(case: Case) -> Finding | None:
     )
     if empty is None or any(trial.batches for trial in case.trials):
         return None
-    if case.seen is not None and any(one.batches for one in case.seen.epochs):
+    if case.watched_loader is not None and any(one.batches for one in case.watched_loader.epochs):
         return None  # the program got batches: it has used up what the trials had to read
     dropped = sum(empty.dropped)
     small = loader.drop_last and loader.length is not None and loader.batch_size and loader.length < loader.batch_size

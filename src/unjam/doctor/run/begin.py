@@ -36,10 +36,10 @@ def patch(settings: Settings, in_force: Callable[[], bool] = lambda: True) -> No
     """Patch torch's loader and fetchers when they are imported, if `in_force()` is true then."""
 
     def after_dataloader(module: ModuleType) -> None:
-        from unjam.doctor.run.take_over import take_over  # noqa: PLC0415 - only after torch
+        from unjam.doctor.run.replace_loader import replace_loader  # noqa: PLC0415 - only after torch
 
         if in_force():
-            take_over(module, settings)
+            replace_loader(module, settings)
 
     def after_fetch(module: ModuleType) -> None:
         from unjam.doctor.run.timed_fetchers import time_fetchers  # noqa: PLC0415 - as above

@@ -18,7 +18,7 @@ from unjam.doctor.facts.run import LoaderRun, RunFailure, TimedBatch, TimedCopy,
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.doctor.run import batch_file
 from unjam.doctor.run.settings import Settings
-from unjam.doctor.run.standing import Standing
+from unjam.doctor.run.thread_waits import ThreadWaits
 from unjam.errors import SampleTimeoutError
 from unjam.loader.device.copy_count import CopyCount
 from unjam.loader.driver.profiling import together
@@ -84,7 +84,7 @@ class Pass:
 class Record:
     """One loader of this process, or several that were created at the same line."""
 
-    def __init__(self, loader: Any, place: Place | None, settings: Settings, standing: Standing) -> None:
+    def __init__(self, loader: Any, place: Place | None, settings: Settings, standing: ThreadWaits) -> None:
         self._settings = settings
         self._standing = standing
         self._threads: Counter[int] = Counter()  # nanoseconds that each thread waited
@@ -343,7 +343,7 @@ class RunRecords:
         self._places: ByIdentity[Place | None] = ByIdentity()
         self._records: ByIdentity[Record] = ByIdentity()
         self.all: list[Record] = []
-        self.standing = Standing()
+        self.standing = ThreadWaits()
 
     @classmethod
     def here(cls, settings: Settings) -> RunRecords:

@@ -10,7 +10,7 @@ from unjam.doctor.check.command.captured_program import CannotExamine
 from unjam.doctor.check.command.check import open_target
 from unjam.doctor.rules.tuning import Tuned, judge
 from unjam.doctor.run.launch import CannotRun
-from unjam.doctor.tune.search import Wishes, tune
+from unjam.doctor.tune.search import TuneOptions, tune
 from unjam.doctor.tune.step_time import measure_step
 from unjam.system.masking import without_secrets
 
@@ -46,7 +46,7 @@ def tune_result(wanted: TuneRequest, say: Callable[[str, float], None]) -> tuple
         if step is None and wanted.steps > 0:
             step, words = _step_from_program(wanted, say)
         process = open_target(wanted.target, wanted.arguments, module=wanted.module)
-        wishes = Wishes(wanted.budget, step, words, wanted.profile)
+        wishes = TuneOptions(wanted.budget, step, words, wanted.profile)
         measured, _, loaders = tune(process, wanted.target, wishes, say)
     except (CannotExamine, CannotRun) as error:
         raise CannotTune(str(error)) from error

@@ -20,7 +20,7 @@ from unjam.doctor.check.command.captured_program import CannotExamine
 from unjam.doctor.check.command.measuring_process import MeasuringProcess
 from unjam.doctor.check.command.target_process import TargetProcess
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.tune_measurements import Measured, TuneResult, TuneSetting
+from unjam.doctor.facts.tune_measurements import Measurement, TuneResult, TuneSetting
 from unjam.doctor.rules.tuning import AS_GOOD, HEADROOM
 from unjam.loader.driver.auto_size import most_workers
 
@@ -35,7 +35,7 @@ UNEVEN = 0.1
 
 
 @dataclass
-class Wishes:
+class TuneOptions:
     """What the user asked for."""
 
     budget: float = BUDGET
@@ -48,13 +48,13 @@ class Tuner:
     """Measures settings of one loader."""
 
     def __init__(
-        self, process: TargetProcess, number: int, case: Case, wishes: Wishes, say: Callable[[str, float], None]
+        self, process: TargetProcess, number: int, case: Case, wishes: TuneOptions, say: Callable[[str, float], None]
     ) -> None:
         self._target_process, self._number, self._case, self._wishes, self._say = process, number, case, wishes, say
         self._began = time.monotonic()
         self._until = self._began + wishes.budget
         self._measuring: MeasuringProcess | None = None
-        self._found: list[Measured] = []
+        self._found: list[Measurement] = []
         self._cut = False
         self._lead: TuneSetting | None = None  # the cheapest setting that is good enough so far
         self._short = self._usual = min(LONGEST, max(SHORTEST, wishes.budget * SHARE))
@@ -93,7 +93,7 @@ class Tuner:
             self.as_is,
             loader.dataset,
             str(loader.made_at or ""),
-            case.reading.epochs or (1 if case.reading.once else None),
+            case.reading.epochs or (1 if case.reading.iterated_once else None),
             loader.length,
             loader.persistent_workers,
             self._wishes.step,
@@ -139,7 +139,7 @@ class Tuner:
             counts.append(self._most)
         return counts
 
-    def _doubling_fits(self, found: Measured) -> bool:
+    def _doubling_fits(self, found: Measurement) -> bool:
         """Whether twice as many workers would fit into memory."""
         alone = next((one.memory for one in self._found if one.setting == TuneSetting("unjam", 0)), 0)
         each = (found.memory - alone) / max(1, found.setting.workers)
@@ -209,7 +209,7 @@ class Tuner:
             for setting in best_settings:
                 self._try(setting, min(self._short * 2, max(self._short, each - 2)))
 
-    def _try(self, setting: TuneSetting, seconds: float, *, profile: bool = False) -> Measured | None:
+    def _try(self, setting: TuneSetting, seconds: float, *, profile: bool = False) -> Measurement | None:
         left = self._until - time.monotonic()
         known = next((one for one in self._found if one.setting == setting), None)
         if left < seconds + 0.5 or (known is not None and not known.fine and not profile):
@@ -231,7 +231,7 @@ class Tuner:
 
 
 def tune(
-    process: TargetProcess, target: str, wishes: Wishes, say: Callable[[str, float], None] = lambda _, __: None
+    process: TargetProcess, target: str, wishes: TuneOptions, say: Callable[[str, float], None] = lambda _, __: None
 ) -> tuple[TuneResult, Case, int]:
     """Tune the loader that a program iterates first; also return how many loaders it has."""
     try:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from unjam.doctor.judge import detected_live
+from unjam.doctor.judge import live_findings
 from unjam.doctor.report.diagnosis import Diagnosis
 from unjam.doctor.why.families import Family, families, families_of
 from unjam.doctor.why.observe import observe
@@ -42,7 +42,7 @@ def why(family: Family, seconds: float = 0.0) -> Diagnosis:
     scene = observe(family, seconds)
     diagnosis = Diagnosis(
         f"pid {family.mains[0].pid}: {family.mains[0].line}",
-        detected_live(scene),
+        live_findings(scene),
         [],
         [],
         time.monotonic() - began,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 
-from unjam.doctor.facts.scene import Doing
+from unjam.doctor.facts.scene import Activity
 from unjam.loader.transport.status_page import PAGE_BYTES, Heartbeat, Stage, read_heartbeat
 
 _STAGES = {
@@ -35,7 +35,7 @@ def heartbeat_of(pid: int) -> Heartbeat | None:
     return None
 
 
-def doing_of(heartbeat: Heartbeat, known: Doing, number: int) -> Doing:
+def doing_of(heartbeat: Heartbeat, known: Activity, number: int) -> Activity:
     """Return what a worker does, from its heartbeat. The sample index comes from the stack."""
     stage = _STAGES.get(heartbeat.stage, known.stage)
     index = known.index or (
@@ -43,4 +43,4 @@ def doing_of(heartbeat: Heartbeat, known: Doing, number: int) -> Doing:
         if stage == "sample" and heartbeat.position >= 0
         else ""
     )
-    return Doing("unjam", stage, index, number, heartbeat.batch, known.workers, since=heartbeat.seconds())
+    return Activity("unjam", stage, index, number, heartbeat.batch, known.workers, since=heartbeat.seconds())

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from unjam.doctor.check.processes import pause
-from unjam.doctor.facts import held_locks, roles
-from unjam.doctor.facts.scene import Doing, Process, Scene, Thread
+from unjam.doctor.facts import held_locks, stack_activity
+from unjam.doctor.facts.scene import Activity, Process, Scene, Thread
 from unjam.doctor.why.families import Family, is_helper
 from unjam.doctor.why.heartbeat import doing_of, heartbeat_of
 from unjam.doctor.why.permission import remedy
@@ -62,7 +62,7 @@ class _Watched:
     key: str = ""
     unserved: bool = False
     number: int = -1  # by start time, used if no better number is known
-    doing: Doing = field(default_factory=Doing)
+    doing: Activity = field(default_factory=Activity)
 
     def main_thread(self) -> PythonThread | None:
         """Return the main thread; of a main process, the thread that uses a loader."""
@@ -81,7 +81,7 @@ class _Watched:
 
 
 def _uses_a_loader(thread: PythonThread) -> bool:
-    doing = roles.main_doing(thread.frames, thread.values)
+    doing = stack_activity.main_activity(thread.frames, thread.values)
     return doing.stage != "elsewhere" and doing.loader in ("torch", "unjam")
 
 
@@ -162,7 +162,7 @@ def _read_stacks(one: _Watched) -> None:
     one.lines[place] += 1
     one.looks += 1
     doing = _doing(one, after)
-    key = f"{doing} {roles.progress(after.frames, after.values, after.arguments)}"
+    key = f"{doing} {stack_activity.progress(after.frames, after.values, after.arguments)}"
     if one.looks > 1 and key != one.key:
         one.same_sample = one.steady = False
     one.doing, one.key = doing, key
@@ -170,19 +170,21 @@ def _read_stacks(one: _Watched) -> None:
 
 def _own_calls(thread: PythonThread) -> PythonThread:
     """Remove the frames that a forked process inherited from its parent."""
-    begin = roles.at(thread.frames, "multiprocessing/process.py", "_bootstrap")
+    begin = stack_activity.find_frame(thread.frames, "multiprocessing/process.py", "_bootstrap")
     if begin < 0:
         return thread
     kept = slice(begin + 1)
     return replace(thread, frames=thread.frames[kept], values=thread.values[kept], arguments=thread.arguments[kept])
 
 
-def _doing(one: _Watched, thread: PythonThread) -> Doing:
+def _doing(one: _Watched, thread: PythonThread) -> Activity:
     if one.role == "worker":
-        return roles.worker_doing(thread.frames, thread.values) or Doing("process", "start")
-    doing = roles.main_doing(thread.frames, thread.values)
+        return stack_activity.worker_activity(thread.frames, thread.values) or Activity("process", "start")
+    doing = stack_activity.main_activity(thread.frames, thread.values)
     return (
-        Doing("", "elsewhere", through=doing.through) if one.unserved and doing.loader in ("pool", "process") else doing
+        Activity("", "elsewhere", through=doing.through)
+        if one.unserved and doing.loader in ("pool", "process")
+        else doing
     )
 
 
@@ -192,11 +194,11 @@ def _assign_roles(watched: list[_Watched]) -> None:
         thread = one.main_thread()
         if one.role != "worker" or thread is None or one.doing.loader != "process":
             continue
-        spawned = roles.at(thread.frames, "torch/multiprocessing/spawn.py", "_wrap") >= 0
-        loads = roles.at(thread.frames, "torch/utils/data/dataloader.py") >= 0  # it uses a loader
-        if spawned or loads or roles.collective(thread.frames):
+        spawned = stack_activity.find_frame(thread.frames, "torch/multiprocessing/spawn.py", "_wrap") >= 0
+        loads = stack_activity.find_frame(thread.frames, "torch/utils/data/dataloader.py") >= 0  # it uses a loader
+        if spawned or loads or stack_activity.collective(thread.frames):
             _make_main(one, watched)
-    ranks = [one for one in watched if one.role == "main" and roles.collective(_frames(one))]
+    ranks = [one for one in watched if one.role == "main" and stack_activity.collective(_frames(one))]
     for one in watched:
         # it is a sibling or child of a rank, so it is a rank too
         beside = any(one.entry.parent in (rank.entry.parent, rank.entry.pid) for rank in ranks)
@@ -219,7 +221,7 @@ def _assign_roles(watched: list[_Watched]) -> None:
         its = [other for other in watched if other.main == one.entry.pid and other.role == "worker"]
         served = any(other.doing.loader in ("pool", "process", "") for other in its)
         if one.role == "main" and one.doing.loader in ("pool", "process") and not served:
-            one.doing = Doing("", "elsewhere", through=one.doing.through)
+            one.doing = Activity("", "elsewhere", through=one.doing.through)
             one.unserved = True
     for one in watched:
         # the program started this process itself; it is not one of the loader's workers
@@ -231,7 +233,7 @@ def _loads_or_trains(one: _Watched, watched: list[_Watched]) -> bool:
     own = any(
         other.role == "worker" and other.main == one.entry.pid and other.doing.loader == "torch" for other in watched
     )
-    return own or bool(roles.collective(_frames(one)))
+    return own or bool(stack_activity.collective(_frames(one)))
 
 
 def _has_loader(main: int, watched: list[_Watched]) -> bool:
@@ -252,7 +254,7 @@ def _make_main(one: _Watched, watched: list[_Watched]) -> None:
     one.steady = one.same_sample = True
     thread = one.main_thread()
     if thread is not None:
-        one.doing = roles.main_doing(thread.frames, thread.values)
+        one.doing = stack_activity.main_activity(thread.frames, thread.values)
     for other in watched:
         if other.entry.parent == one.entry.pid and other is not one:
             other.main = one.entry.pid
@@ -295,7 +297,7 @@ def _describe(one: _Watched, rest: IdleClock) -> Process:
     return Process(
         pid, one.entry.parent, one.role, one.entry.line, now.state, now.age, now.rss, busy, threads, _numbered(one),
         forked=_is_forked(one), rank=_rank(one) if one.role == "main" else "", number=one.number if one.role == "main" else -1, main=one.main, open_files=used,
-        most_files=_most_files(pid), blind=one.blind, gpu=gpu, log=_log(pid), last_error=_last_error(pid) if one.role == "main" else "", cpu=now.cpu, deaf=ignores_signal(pid, signal.SIGTERM), catches=catches_signal(pid, signal.SIGTERM), same_sample=one.same_sample,
+        most_files=_most_files(pid), stack_error=one.blind, gpu=gpu, log=_log(pid), last_error=_last_error(pid) if one.role == "main" else "", cpu=now.cpu, ignores_sigterm=ignores_signal(pid, signal.SIGTERM), handles_sigterm=catches_signal(pid, signal.SIGTERM), same_sample=one.same_sample,
     )  # fmt: skip
 
 
@@ -306,7 +308,7 @@ def _thread(one: _Watched, tid: int, spied: PythonThread | None, elapsed: float,
     busy = (processor_time(pid, tid) - one.began.get(tid, 0.0)) / elapsed
     main = tid == one.tid
     waits = found.kind not in ("nothing", "suspended") and one.role in ("main", "worker")
-    sync = roles.sync_of(frames, values)
+    sync = stack_activity.sync_object_of(frames, values)
     return Thread(
         tid,
         spied.name if spied else "",
@@ -317,17 +319,20 @@ def _thread(one: _Watched, tid: int, spied: PythonThread | None, elapsed: float,
         values,
         native_stacks.libraries_on_stack(pid, tid) if waits and main else (),
         # a stack may hold remains of earlier calls: a line that takes a Python lock waits there
-        waits and main and not (frames and held_locks.wanted(frames[0])) and native_stacks.waits_in_library(pid, tid),
+        waits
+        and main
+        and not (frames and held_locks.locks_acquired_at(frames[0]))
+        and native_stacks.waits_in_library(pid, tid),
         one.steady if main else True,
         (sync,) if sync else (),
         lines=dict(one.lines) if main else {},
-        turns=voluntary_switches(pid, tid) - one.turns.get(tid, 0) if main and tid in one.turns else 0,
-        looks=one.looks if main else 0,
+        context_switches=voluntary_switches(pid, tid) - one.turns.get(tid, 0) if main and tid in one.turns else 0,
+        observations=one.looks if main else 0,
         queueing=(process_table.queueing_time(pid, tid) - one.queued[tid]) / elapsed if tid in one.queued else 0.0,
     )
 
 
-def _numbered(one: _Watched) -> Doing:
+def _numbered(one: _Watched) -> Activity:
     heartbeat = heartbeat_of(one.entry.pid) if one.entry.name.startswith("unjam-worker") else None
     if heartbeat is not None:
         number = one.entry.name.rpartition("-")[2]

@@ -85,7 +85,7 @@ def _with_lock_holders(process: Process, thread: Thread, everyone: list[Process]
     frame = thread.frames[frame_at]
     values = thread.values[frame_at] if frame_at < len(thread.values) else {}
     found: list[Holder] = []
-    for expression in held_locks.wanted(frame):
+    for expression in held_locks.locks_acquired_at(frame):
         head = values.get(expression.partition(".")[0], frame.file)
         for other in everyone:
             for one in other.threads:
@@ -93,7 +93,7 @@ def _with_lock_holders(process: Process, thread: Thread, everyone: list[Process]
                 frames, known = (
                     (one.frames[frame_at + 1 :], one.values[frame_at + 1 :]) if itself else (one.frames, one.values)
                 )
-                for its, its_head, place in held_locks.held(frames, known):
+                for its, its_head, place in held_locks.locks_held(frames, known):
                     if its.rpartition(".")[2] == expression.rpartition(".")[2]:
                         same = its_head == head and its == expression
                         found.append(Holder(other.pid, one.tid, one.name, place, expression, itself, same))

@@ -52,7 +52,7 @@ def stuck_worker(diagnosis: Diagnosis, family: Family) -> Target:
     busy = [
         one
         for one in scene.workers()
-        if one.threads and one.thread.computes and one.same_sample and one.doing.stage == "sample"
+        if one.threads and one.thread.computes and one.same_sample and one.activity.stage == "sample"
     ]
     found = held or busy
     if not found:

@@ -12,16 +12,16 @@ from unjam.doctor.check.trial.line_sampler import hottest
 from unjam.doctor.facts.recording import decode
 from unjam.doctor.facts.trial import (
     Batch,
-    LeftBehind,
-    Memory,
+    DatasetChanges,
     Plan,
     ProcessEnd,
     Raised,
     Sample,
-    Stuck,
-    Sync,
+    StuckProcess,
+    SyncObject,
     Trial,
-    Unsent,
+    UnsendablePart,
+    WorkerMemory,
 )
 from unjam.system import stacks
 from unjam.system.exits import decode as exit_of
@@ -29,7 +29,7 @@ from unjam.system.proc_files import read_end, read_text
 from unjam.system.stacks import Frame
 
 MOST_OUTPUT = 6000
-_FACTS: dict[str, Any] = {kind.__name__: kind for kind in (Batch, LeftBehind, Memory, Raised, Unsent)}
+_FACTS: dict[str, Any] = {kind.__name__: kind for kind in (Batch, DatasetChanges, WorkerMemory, Raised, UnsendablePart)}
 
 
 def assemble(plan: Plan, folder: str, seen: TrialObservation) -> Trial:
@@ -46,7 +46,7 @@ class _TrialBuilder:
         self._samples: list[Sample] = []
         self._bad: list[Raised] = []
         self._batches: list[Batch] = []
-        self._memory: list[Memory] = []
+        self._memory: list[WorkerMemory] = []
         self._states: dict[tuple[int, int, str], str] = {}
         self._epochs: list[float] = []
         self._starts: list[float] = []
@@ -137,12 +137,12 @@ class _TrialBuilder:
                 self._open[pid] = ("sent", index)
             case Batch() as batch:
                 self._batches.append(batch)
-            case Memory() as memory:
+            case WorkerMemory() as memory:
                 self._memory.append(memory)
-            case Unsent() as unsent:
-                self._more.setdefault("unsent", unsent)
-            case LeftBehind() as left:
-                self._more["left"] = left
+            case UnsendablePart() as unsendable:
+                self._more.setdefault("unsendable", unsendable)
+            case DatasetChanges() as changes:
+                self._more["dataset_changes"] = changes
 
     def trial(self) -> Trial:
         """The result, after all events were added."""
@@ -162,7 +162,7 @@ class _TrialBuilder:
         return Trial(
             self._plan, outcome, seen.seconds, self._last, tuple(self._bad), tuple(self._samples), tuple(self._batches),
             tuple(self._epochs), tuple(self._starts), stuck, ends, tuple(self._memory), self._states,
-            again=self._again, again_seconds=self._again_seconds, collate_drew=frozenset(self._collate_drew),
+            second_digests=self._again, second_seconds=self._again_seconds, collate_drew=frozenset(self._collate_drew),
             dropped=tuple(self._dropped), waits=dict(seen.waits),
             waited_on={target: len(pids) for target, pids in seen.waited_on.items()},
             peak={self._workers.get(pid, -2): size for pid, size in seen.peak.items()},
@@ -191,12 +191,12 @@ class _TrialBuilder:
             _inside(stack.frames) if stack else (), killed,
         )  # fmt: skip
 
-    def _stuck(self, report: dict[str, Any]) -> Stuck:
+    def _stuck(self, report: dict[str, Any]) -> StuckProcess:
         pid, own = report["pid"], report["own"]
         stage, index = self._open.get(pid, ("", ""))
         frames = _inside(tuple(Frame(*frame) for frame in own.get("frames", ())) or tuple(report["frames"]))
-        syncs = decode(own.get("syncs", []), tuple[Sync, ...])
-        return Stuck(
+        syncs = decode(own.get("syncs", []), tuple[SyncObject, ...])
+        return StuckProcess(
             pid, self._workers.get(pid, -1), index if stage == "sample" else "", stage, report["waits"], report["words"], frames,
             report["native"], syncs, tuple(own.get("threads", ())), tuple(report["libraries"]), self._seen.seconds, report["busy"],
         )  # fmt: skip

@@ -7,33 +7,33 @@ from typing import Any
 
 from unjam.doctor.check.trial.event_log import read
 from unjam.doctor.facts.faults import (
-    Deed,
-    Ended,
-    LeftHeld,
-    LimitSet,
+    EndedByException,
+    FileOperation,
+    InheritedOutput,
+    LimitChange,
     LockFile,
     LostBatch,
-    RewrittenFile,
-    Seeded,
+    SampleOutput,
+    SeedCall,
     ShrunkFile,
+    UnreleasedResource,
     WatchedFailure,
-    WrittenFile,
 )
 from unjam.doctor.facts.loader_description import LoaderDescription
-from unjam.doctor.facts.recording import decode
-from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import (
-    Moment,
-    Saved,
-    Synchronised,
-    Transfers,
+from unjam.doctor.facts.program_facts import (
+    DeviceCopies,
+    DeviceWaits,
+    ResourceUsage,
+    SavedFile,
     WatchedEpoch,
     WatchedLoader,
     WatchedProcess,
     WatchedSample,
 )
+from unjam.doctor.facts.recording import decode
+from unjam.doctor.facts.trial import Place
 
-_EPOCH_FACTS: dict[str, Any] = {kind.__name__: kind for kind in (Moment, WatchedSample)}
+_EPOCH_FACTS: dict[str, Any] = {kind.__name__: kind for kind in (ResourceUsage, WatchedSample)}
 # fields of the event "epoch" that are fields of a WatchedEpoch, too
 _EPOCH_FIELDS = (
     "done", "batches", "draws", "indices", "order", "waited", "first", "sampling", "optimizer", "steps", "grad", "unused",
@@ -78,7 +78,7 @@ def _process(pid: int, events: list[dict[str, Any]], seeds: list[Seed]) -> Watch
                     loader = WatchedLoader(event["loader"], pid, LoaderDescription(), None, _place(event))
                     loaders[event["loader"]] = loader
                 epoch = WatchedEpoch(
-                    event["e"], event.get("expected"), _place(event), event.get("held", {}), event.get("folder", ""), event["t"]
+                    event["e"], event.get("expected"), _place(event), event.get("hashes", {}), event.get("folder", ""), event["t"]
                 )  # fmt: skip
                 loader.epochs.append(epoch)
                 if not loader.workers:
@@ -96,8 +96,8 @@ def _process(pid: int, events: list[dict[str, Any]], seeds: list[Seed]) -> Watch
                 if process.rank is None:
                     process.rank = event.get("rank")
             case "rank_asked" if (asked := _place(event)) is not None:
-                process.rank_asked.append(asked)
-            case "fact" if event["type"] == "Moment":
+                process.early_rank_reads.append(asked)
+            case "fact" if event["type"] == ResourceUsage.__name__:
                 if epoch is not None:
                     _add_to_epoch(epoch, event)
             case "fact" | "mapped" | "used_connection" if event.get("type") not in _EPOCH_FACTS:
@@ -111,9 +111,9 @@ def _process(pid: int, events: list[dict[str, Any]], seeds: list[Seed]) -> Watch
 def _add_to_process(process: WatchedProcess, event: dict[str, Any], pid: int, loader: int = 0) -> None:
     """Add an event that belongs to no epoch. loader: the number of the loader whose worker recorded it."""
     if event["k"] == "mapped":
-        process.mapped += event["paths"]
+        process.mapped_files += event["paths"]
     elif event["k"] == "used_connection":
-        process.asked.setdefault(event["target"], []).append(pid)
+        process.used_connections.setdefault(event["target"], []).append(pid)
     else:
         for kind, kept in _containers(process).items():
             if kind.__name__ == event["type"]:
@@ -129,10 +129,10 @@ def _add_to_process(process: WatchedProcess, event: dict[str, Any], pid: int, lo
 def _containers(process: WatchedProcess) -> dict[Any, Any]:
     """Where a process keeps the facts of each type: in a list, or by their line."""
     return {
-        Deed: process.deeds, Ended: process.ended, LeftHeld: process.left, LimitSet: process.limits,
-        LockFile: process.exclusive, LostBatch: process.lost, RewrittenFile: process.rewritten, Saved: process.saves,
-        Seeded: process.seeded, ShrunkFile: process.shrunk, Synchronised: process.synchronised,
-        Transfers: process.transfers, WatchedFailure: process.failures, WrittenFile: process.written,
+        FileOperation: process.file_operations, EndedByException: process.ended_by_exception, UnreleasedResource: process.unreleased, LimitChange: process.limit_changes,
+        LockFile: process.lock_files, LostBatch: process.lost_batches, SampleOutput: process.sample_outputs, SavedFile: process.saved_files,
+        SeedCall: process.seed_calls, ShrunkFile: process.shrunk_files, DeviceWaits: process.device_waits,
+        DeviceCopies: process.device_copies, WatchedFailure: process.failures, InheritedOutput: process.inherited_outputs,
     }  # fmt: skip
 
 
@@ -148,11 +148,11 @@ def _add_to_epoch(epoch: WatchedEpoch, event: dict[str, Any]) -> None:
     match event["k"]:
         case "fact" if event["type"] in _EPOCH_FACTS:
             fact = decode(event["fact"], _EPOCH_FACTS[event["type"]])
-            (epoch.moments if isinstance(fact, Moment) else epoch.samples).append(fact)
+            (epoch.usage if isinstance(fact, ResourceUsage) else epoch.samples).append(fact)
         case "fetcher":
-            epoch.worker_held[worker] = event.get("held", {})
+            epoch.worker_hashes[worker] = event.get("hashes", {})
         case "fetched":
-            epoch.worker_left[worker] = event.get("held", {})
+            epoch.worker_end_hashes[worker] = event.get("hashes", {})
         case "loaded":
             epoch.loaded += event.get("n", 0)
             if "q" in event:

@@ -17,9 +17,9 @@ from unjam.doctor.check.command.target_process import TargetProcess
 from unjam.doctor.check.command.watched_program import WatchedProgram, program_command
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.notebook_cells import remember
-from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
-from unjam.doctor.facts.watched import Watched, WatchedProcess
-from unjam.doctor.judge import judged
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedProcess
+from unjam.doctor.facts.tune_measurements import Measurement, TuneSetting
+from unjam.doctor.judge import all_findings
 from unjam.doctor.report.diagnosis import Diagnosis, TrialRow
 from unjam.system.exits import decode
 from unjam.system.isolation.program_files import REAL, full_text
@@ -70,8 +70,8 @@ class _Results:
 
     began: float = field(default_factory=time.monotonic)
     examinations: list[Examination] = field(default_factory=list)
-    measured: list[Measured] = field(default_factory=list)
-    watched: Watched | None = None
+    measured: list[Measurement] = field(default_factory=list)
+    watched: ProgramFacts | None = None
     files: str = ""  # what the protection of the user's files did not cover
     stopped: bool = False  # by Ctrl-C
 
@@ -89,7 +89,7 @@ class _Results:
             environment["files"] = self.files
         diagnosis = Diagnosis(
             target=target,
-            findings=judged(self.watched, self.cases),
+            findings=all_findings(self.watched, self.cases),
             cases=self.cases,
             trials=rows,
             seconds=time.monotonic() - self.began,
@@ -158,14 +158,14 @@ def _watch(
         results.files = program.protection()
         program.end()
     if results.watched is not None and again is not None and results.watched.saves_training and not results.stopped:
-        results.watched.again = again()
+        results.watched.second_run = again()
     diagnosis = results.diagnosis(target)
     if results.watched is not None and not (results.watched.loaders or diagnosis.findings or results.stopped):
         raise CannotExamine(_before_loading(results.watched) + (f"\n{results.files}" if results.files else ""))
     return diagnosis
 
 
-def _before_loading(watched: Watched) -> str:
+def _before_loading(watched: ProgramFacts) -> str:
     if watched.outcome == "frozen":
         return f"the program froze before it iterated a DataLoader\n{watched.output}"
     failed = f"failed ({decode(watched.code).signal or f'exit code {watched.code}'})" if watched.code else "failed"
@@ -208,7 +208,7 @@ def _examine(process: CapturedProgram, numbers: range, options: CheckOptions, re
         if results.watched is not None and isinstance(process, WatchedProgram):
             known = process.captured[number]
             case.program = results.watched
-            case.seen = next(
+            case.watched_loader = next(
                 (one for one in results.watched.loaders if (one.pid, one.number) == (known.parent, known.loader)), None
             )
         share, last = left / (len(numbers) - number), number == numbers[-1]
@@ -226,7 +226,7 @@ def _examine(process: CapturedProgram, numbers: range, options: CheckOptions, re
             results.measured += _profiled(process, number)
 
 
-def _profiled(process: CapturedProgram, number: int) -> list[Measured]:
+def _profiled(process: CapturedProgram, number: int) -> list[Measurement]:
     """Measure the loader with one unjam worker for a few seconds."""
     if process.gone:
         return []

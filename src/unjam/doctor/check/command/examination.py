@@ -16,7 +16,7 @@ from unjam.doctor.check.command.captured_program import CannotExamine, CapturedP
 from unjam.doctor.check.command.trial_watch import TrialTimeouts
 from unjam.doctor.facts.case import Case
 from unjam.doctor.facts.trial import Plan, Trial
-from unjam.doctor.judge import explained, of_case, proved
+from unjam.doctor.judge import case_findings, findings_of_mechanisms, findings_of_trials
 from unjam.doctor.proof import Severity
 from unjam.units import duration
 
@@ -81,7 +81,7 @@ class Examination:
         for trial in case.trials:
             eased = {name: value for name in ("release", "threads") if (value := getattr(trial.plan, name))}
             if eased and trial.moved_on and trial.plan == as_is.plan.changed(**eased) and case.first_alone is not None:
-                case.eased = eased
+                case.unfreezing_change = eased
                 if not trial.fine:
                     self._try(trial.plan.changed(tolerant=True))
                 if case.first_alone.outcome == "hung":
@@ -108,7 +108,7 @@ class Examination:
         # without fork, every worker of every epoch starts a new interpreter, which takes time
         seconds = min(10.0, share * 0.17) if loader.start_method == "fork" else min(25.0, share * 0.4)
         as_is = Plan(
-            loader.num_workers, loader.start_method, epochs=1 if self.case.reading.once else 2, seconds=seconds
+            loader.num_workers, loader.start_method, epochs=1 if self.case.reading.iterated_once else 2, seconds=seconds
         )
         trial = self._try(as_is)
         drained = self.case.drains and trial.samples
@@ -124,11 +124,11 @@ class Examination:
             self._try(replace(as_is, tolerant=True))
 
     def _wanted(self) -> list[Plan]:
-        kept = of_case(self.case)
-        undecided = [one for one in proved(self.case) if one.proof is not None and one.proof.void]
+        kept = case_findings(self.case)
+        undecided = [one for one in findings_of_trials(self.case) if one.proof is not None and one.proof.void]
         found = dict.fromkeys(
             plan
-            for one in [*kept, *undecided, *explained(self.case)]
+            for one in [*kept, *undecided, *findings_of_mechanisms(self.case)]
             for plan in one.wants
             if self.case.tried(plan) is None
         )
@@ -137,7 +137,11 @@ class Examination:
 
     def _repeat(self) -> None:
         """Repeat the failing trials: a failure that a change removed must return without the change."""
-        serious = [one for one in [*of_case(self.case), *explained(self.case)] if one.weight is not Severity.NOTE]
+        serious = [
+            one
+            for one in [*case_findings(self.case), *findings_of_mechanisms(self.case)]
+            if one.weight is not Severity.NOTE
+        ]
         for plan in dict.fromkeys(plan for one in serious if one.proof is not None for plan in one.proof.repeats):
             if self._left() > 4 and not self._program.gone:
                 self.case.repeats.append(self._attempt(plan))

@@ -12,7 +12,7 @@ from typing import Any
 
 from unjam.deadlines import TRIAL_CHECK
 from unjam.doctor.check.processes import end_session, session_processes, sweep_shared_memory
-from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
+from unjam.doctor.facts.tune_measurements import Measurement, TuneSetting
 from unjam.system.children import reap
 from unjam.system.exits import decode
 from unjam.system.memory_limits import available_memory
@@ -44,7 +44,7 @@ class MeasuringProcess:
         *,
         profile: bool = False,
         most: float = FIRST,
-    ) -> Measured:
+    ) -> Measurement:
         """Measure one setting, in at most about `most` seconds.
 
         A KeyboardInterrupt ends the process and is raised again.
@@ -73,9 +73,9 @@ class MeasuringProcess:
             self.end()
             raise
 
-    def _ended(self, setting: TuneSetting, outcome: str, note: str) -> Measured:
+    def _ended(self, setting: TuneSetting, outcome: str, note: str) -> Measurement:
         self.end()
-        return Measured(setting, outcome, note)
+        return Measurement(setting, outcome, note)
 
     def _answers(self) -> list[dict[str, Any]]:
         try:
@@ -100,11 +100,11 @@ class MeasuringProcess:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _measured(answer: dict[str, Any]) -> Measured:
+def _measured(answer: dict[str, Any]) -> Measurement:
     tuples = {
         "rates": tuple(answer["rates"]),
         "counted": tuple(answer["counted"]),
         "slowest": tuple(map(tuple, answer["slowest"])),
     }
     bars = tuple(map(tuple, answer["timeline"]))
-    return Measured(**{**answer, "setting": TuneSetting(**answer["setting"]), **tuples, "timeline": bars})
+    return Measurement(**{**answer, "setting": TuneSetting(**answer["setting"]), **tuples, "timeline": bars})

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from unjam.doctor.check.command.trial_watch import kind_of_wait, waited_for
 from unjam.doctor.check.processes import Usage
-from unjam.doctor.facts import roles
+from unjam.doctor.facts import stack_activity
+from unjam.doctor.facts.program_facts import ObservedLine, ProcessObservations
 from unjam.doctor.facts.trial import Place, place_of
-from unjam.doctor.facts.watched import Looks, SeenLine
 from unjam.system import python_stacks, waiting
 
 SHARE = 0.1  # of the time that reading stacks may take
@@ -68,22 +68,22 @@ class ProgramSampler:
             return
         seen = self._seen[pid]
         seen.stacks += 1
-        loop = roles.at(main.frames, "torch/utils/data/_utils/worker.py", "_worker_loop")
+        loop = stack_activity.find_frame(main.frames, "torch/utils/data/_utils/worker.py", "_worker_loop")
         frames = main.frames[:loop] if loop >= 0 else main.frames  # a forked process also has its parent's frames
-        doing = roles.worker_doing(main.frames, ()) or roles.main_doing(main.frames, ())
+        doing = stack_activity.worker_activity(main.frames, ()) or stack_activity.main_activity(main.frames, ())
         place = place_of(frames)
         if place is not None:
             seen.lines[place, doing.stage, waits] += 1
 
-    def facts(self) -> tuple[Looks, ...]:
+    def facts(self) -> tuple[ProcessObservations, ...]:
         """The samples of each process so far."""
         return tuple(
-            Looks(
+            ProcessObservations(
                 pid,
                 seen.times,
                 dict(seen.waits),
                 dict(seen.targets),
-                tuple(SeenLine(*key, times) for key, times in seen.lines.most_common(MOST_LINES)),
+                tuple(ObservedLine(*key, times) for key, times in seen.lines.most_common(MOST_LINES)),
                 seen.stacks,
             )
             for pid, seen in self._seen.items()

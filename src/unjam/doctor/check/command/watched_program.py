@@ -36,9 +36,9 @@ from unjam.doctor.check.target.observer import MAY_END, STOP_EARLY, WAITS_AT_END
 from unjam.doctor.check.target.twin import ClosePipes, GatherFacts, RunTrial, Shutdown, StartMeasuring, TwinReady
 from unjam.doctor.check.target.twin_fork import SOCKET
 from unjam.doctor.check.trial.event_log import SUFFIX, progress
+from unjam.doctor.facts.program_facts import ProgramFacts, WatchedProcess
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.trial import Plan, Trial
-from unjam.doctor.facts.watched import Watched, WatchedProcess
 from unjam.doctor.why.families import families_of
 from unjam.doctor.why.observe import observe
 from unjam.system.children import reap
@@ -115,7 +115,7 @@ class WatchedProgram(CapturedProgram):
 
     # -- watching ----------------------------------------------------------------------------------
 
-    def watch(self, seconds: float, tick: Callable[[], None], factor: float = 1.0) -> Watched:
+    def watch(self, seconds: float, tick: Callable[[], None], factor: float = 1.0) -> ProgramFacts:
         """Watch the program for about this many seconds of loading. factor: for the timeouts."""
         began = time.monotonic()
         try:
@@ -193,14 +193,16 @@ class WatchedProgram(CapturedProgram):
             return 1.0
         return WAITING * factor * timeout_factor(alive, quiet, WAITING)
 
-    def _assembled(self, outcome: str, code: int | None, seconds: float) -> Watched:
+    def _assembled(self, outcome: str, code: int | None, seconds: float) -> ProgramFacts:
         processes = assemble_watched(self.folder)
         if outcome == "ended" and (code or any(f.stage == "end" for one in processes for f in one.failures)):
             outcome = "failed"
         for process in processes:
-            process.exclusive = [one for one in process.exclusive if os.path.exists(f"/proc/{self.pid}/root{one.path}")]
+            process.lock_files = [
+                one for one in process.lock_files if os.path.exists(f"/proc/{self.pid}/root{one.path}")
+            ]
         kept, looks = self.files.isolation == REAL, self._sampler.facts()
-        return Watched(outcome, code, seconds, processes, self.output(), files_kept=kept, looks=looks)
+        return ProgramFacts(outcome, code, seconds, processes, self.output(), files_kept=kept, observations=looks)
 
     def _take_twins(self) -> None:
         take = self._listener.accept  # its timeout is 0: it never blocks
@@ -266,7 +268,7 @@ class WatchedProgram(CapturedProgram):
         found = families_of(self.pid)
         return observe(found[0]) if found else None
 
-    def let_end(self, watched: Watched) -> None:
+    def let_end(self, watched: ProgramFacts) -> None:
         """Let a program that waits at its end exit, and check whether it does."""
         if not self._waits_at_end:
             return
@@ -323,7 +325,10 @@ def _create(path: str) -> None:
 def _stuck_in_sample(scene: Scene) -> bool:
     """Whether a process has been computing in the same sample."""
     return any(
-        one.doing.stage in ("sample", "collate", "sampler") and one.same_sample and one.threads and one.thread.computes
+        one.activity.stage in ("sample", "collate", "sampler")
+        and one.same_sample
+        and one.threads
+        and one.thread.computes
         for one in scene.processes
     )
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from unjam.doctor.check.target import gather as facts
+from unjam.doctor.check.target import gather
 from unjam.doctor.check.target.first_iter_hook import FirstIterHook, StopProgram
 from unjam.doctor.check.target.twin import (
     FileSnapshot,
@@ -98,7 +98,7 @@ class CaptureAgent:
         for wanted in requests(self._control):
             if isinstance(wanted, RunTrial):
                 self._control.send(SandboxStarted(os.getpid()))
-                sandbox.run_trial(loaders[wanted.number], wanted.setup, facts.roots_of(loaders[wanted.number]))
+                sandbox.run_trial(loaders[wanted.number], wanted.setup, gather.roots_of(loaders[wanted.number]))
             return
 
 

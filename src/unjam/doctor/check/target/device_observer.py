@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from unjam.doctor.check.target.observer import Observer, users_line
+from unjam.doctor.facts.program_facts import DeviceCopies, DeviceWaits
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Synchronised, Transfers
 
 SMALLEST = 1 << 18  # bytes; the cost of smaller tensors is not their memory
 MOST_LINES = 20
@@ -62,9 +62,9 @@ class DeviceObserver:
     def record_counts(self) -> None:
         """Record what was counted so far; a later fact about a line replaces an earlier one."""
         for line, known in self._copies.items():
-            self._observer.record(Transfers(line, **known))
+            self._observer.record(DeviceCopies(line, **known))
         for place, (count, seconds) in self._waits.items():
-            self._observer.record(Synchronised(place, int(count), seconds, self._idle))
+            self._observer.record(DeviceWaits(place, int(count), seconds, self._idle))
 
     def _patched_copy(self, plain: Callable[..., Any]) -> Any:
         @functools.wraps(plain)

@@ -14,7 +14,7 @@ from typing import Any
 
 from unjam.doctor.check.target.observer import Observer, users_line
 from unjam.doctor.check.trial.event_log import worker_number
-from unjam.doctor.facts.faults import Deed, LimitSet, LockFile
+from unjam.doctor.facts.faults import FileOperation, LimitChange, LockFile
 from unjam.doctor.facts.trial import Place
 from unjam.system.import_hook import after_import
 
@@ -85,7 +85,7 @@ def record_file_events(observer: Observer) -> None:
         elif observer.active and (event in _CHANGES or event in ("open", "subprocess.Popen", "resource.setrlimit")):
             with contextlib.suppress(Exception):
                 for fact in _facts_of(event, arguments):
-                    if isinstance(fact, LimitSet) or count <= MOST_EVENTS:
+                    if isinstance(fact, LimitChange) or count <= MOST_EVENTS:
                         count += 1
                         observer.record(fact)
 
@@ -93,13 +93,13 @@ def record_file_events(observer: Observer) -> None:
     after_import("multiprocessing.shared_memory", functools.partial(_patch_shared_memory, observer=observer))
 
 
-def _facts_of(event: str, arguments: tuple[Any, ...]) -> list[Deed | LockFile | LimitSet]:
+def _facts_of(event: str, arguments: tuple[Any, ...]) -> list[FileOperation | LockFile | LimitChange]:
     """Note an audit event, and return the facts that are to be recorded."""
     if event == "open":
         _note_open(arguments)
         path, _, flags = arguments
         place = users_line() if _truncates(path, flags) or _is_exclusive(flags) else None
-        found: list[Deed | LockFile | LimitSet] = []
+        found: list[FileOperation | LockFile | LimitChange] = []
         if place is not None and _truncates(path, flags):
             found.append(_deed("cut", _full(path), place))
         return [*found, LockFile(_full(path), os.getpid(), place)] if _is_exclusive(flags) else found
@@ -112,14 +112,14 @@ def _facts_of(event: str, arguments: tuple[Any, ...]) -> list[Deed | LockFile | 
 
         names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
         name = next((name for name in names if getattr(resource, name) == arguments[0]), str(arguments[0]))
-        return [LimitSet(name, int(arguments[-1][0]), place)]
+        return [LimitChange(name, int(arguments[-1][0]), place)]
     full = _full(*arguments[: 1 if event == "os.truncate" else 2])
     # no line of the program calls a function that is registered with atexit
     return [_deed(_CHANGES[event], full, place)] if full and (place or event == "shutil.rmtree") else []
 
 
-def _deed(done: str, path: str, place: Place | None) -> Deed:
-    return Deed(done, path, place, time.monotonic(), worker_number(), os.getpid())
+def _deed(done: str, path: str, place: Place | None) -> FileOperation:
+    return FileOperation(done, path, place, time.monotonic(), worker_number(), os.getpid())
 
 
 def _patch_shared_memory(module: ModuleType, observer: Observer) -> None:

@@ -22,7 +22,7 @@ from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.target import file_events
 from unjam.doctor.check.target.observer import length_of
 from unjam.doctor.check.trial.sandbox import UNJAM, is_unjams
-from unjam.doctor.facts.case import Crossing, LoaderFacts, ProcessFacts, ThreadFacts
+from unjam.doctor.facts.case import LoaderFacts, ProcessFacts, ThreadFacts, WorkerArgument
 from unjam.doctor.facts.digest import digest
 from unjam.doctor.facts.source import class_place, where_set
 from unjam.doctor.facts.trial import Place
@@ -73,7 +73,7 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
         start_method=method,
         prefetch_factor=loader.prefetch_factor or 2,
         timeout=loader.timeout,
-        pins_for_nobody=bool(loader.pin_memory) and not _has_accelerator(),
+        pins_without_accelerator=bool(loader.pin_memory) and not _has_accelerator(),
         persistent_workers=bool(loader.persistent_workers),
         drop_last=bool(loader.drop_last) or bool(getattr(loader.batch_sampler, "drop_last", False)),
         sampler=type(inner).__name__,
@@ -88,7 +88,7 @@ def loader_facts(loader: Any, made_at: Place | None, iterated_at: Place | None) 
         order_repeats=_order_repeats(inner, loader.batch_sampler),
         list_reused=_list_reused(loader.batch_sampler),
         main_class=type(dataset).__module__ == "__main__",
-        bypassed=_bypassed(dataset),
+        bypassed_getitem=_bypassed(dataset),
     )
 
 
@@ -284,7 +284,7 @@ def _late_variables(environment: Mapping[str, str], pools: tuple[Mapping[str, An
 # -- pickling for workers --------------------------------------------------------------------------
 
 
-def crossings(roots: Mapping[str, Any]) -> tuple[Crossing, ...]:
+def worker_arguments(roots: Mapping[str, Any]) -> tuple[WorkerArgument, ...]:
     """Whether each argument of a worker can be pickled with spawn's and forkserver's pickler."""
     from multiprocessing import context, reduction  # noqa: PLC0415 - registers torch's reducers
 
@@ -318,7 +318,7 @@ class _Starting:
         return _DupFd(fd)
 
 
-def _try_to_pickle(name: str, root: Any, pickler: Any) -> Crossing:
+def _try_to_pickle(name: str, root: Any, pickler: Any) -> WorkerArgument:
     def attempt(part: object) -> None:
         pickler.dumps(part)
 
@@ -328,10 +328,14 @@ def _try_to_pickle(name: str, root: Any, pickler: Any) -> Crossing:
         culprit = find_culprit(name, root, attempt, by_name=True) or Culprit(
             name, type(root).__name__, "it cannot be pickled"
         )
-        return Crossing(name, culprit.path, culprit.type_name, culprit.reason, _place_of(name, root, culprit.path))
+        return WorkerArgument(
+            name, culprit.path, culprit.type_name, culprit.reason, _place_of(name, root, culprit.path)
+        )
     # storages are sent as descriptors, which only a started process has
     back, back_place = ("", None) if b"rebuild_storage" in data else _unpickle_error(data)
-    return Crossing(name, nbytes=len(data), back=back, back_place=back_place, from_main=_from_main(data))
+    return WorkerArgument(
+        name, nbytes=len(data), unpickle_error=back, unpickle_error_place=back_place, from_main=_from_main(data)
+    )
 
 
 def _from_main(data: bytes) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 from unjam.doctor.check.randomness import Randomness
 from unjam.doctor.check.target.observer import Observer, place_fields
 from unjam.doctor.check.trial.event_log import exception_fields, worker_number
-from unjam.doctor.facts.faults import Ended, LostBatch, Seeded
+from unjam.doctor.facts.faults import EndedByException, LostBatch, SeedCall
 from unjam.doctor.facts.trial import Place, users_place
 from unjam.system.file_owner import is_users
 from unjam.system.import_hook import after_import
@@ -40,7 +40,7 @@ def record_faults(observer: Observer) -> None:
 def _record_end(observer: Observer, what: str, name: str, error: BaseException) -> None:
     fields = exception_fields(error)
     del fields["trace"]
-    observer.record(Ended(what, name, os.getpid(), **fields, at=time.monotonic()))
+    observer.record(EndedByException(what, name, os.getpid(), **fields, at=time.monotonic()))
 
 
 def _record_threads(observer: Observer) -> None:
@@ -134,7 +134,7 @@ class _Seeds:
         latest_seeds[generator] = (Randomness({}).states().get(generator, ""), place)
         if self._count < MOST_SEEDS:
             self._count += 1
-            self._observer.record(Seeded(what, place, os.getpid(), worker_number(), time.monotonic()))
+            self._observer.record(SeedCall(what, place, os.getpid(), worker_number(), time.monotonic()))
 
 
 def _record_ranks(module: ModuleType, *, observer: Observer) -> None:

@@ -28,9 +28,9 @@ from unjam.doctor.check.target.mapped_files import record_mapped_files
 from unjam.doctor.check.target.observer import Observer, current_folder, length_of, place_fields, rank, users_line
 from unjam.doctor.check.target.outside_state import OutsideState
 from unjam.doctor.facts.digest import unreadable
+from unjam.doctor.facts.program_facts import ResourceUsage
 from unjam.doctor.facts.recording import encode
 from unjam.doctor.facts.trial import Place, users_place
-from unjam.doctor.facts.watched import Moment
 from unjam.system.by_identity import ByIdentity
 
 MOST_INDICES = 20_000
@@ -126,7 +126,7 @@ class LoaderObserver:
         # an iterator that is dropped before its end
         weakref.finalize(iterator, self._dropped, epoch, os.getpid()).atexit = False
         observer.write(
-            "begin", loader=record.number, e=epoch.number, expected=length_of(loader), held=epoch.before,
+            "begin", loader=record.number, e=epoch.number, expected=length_of(loader), hashes=epoch.before,
             folder=current_folder(), **place_fields(users_place(frame)),
         )  # fmt: skip
         if observer.stops_early:
@@ -179,7 +179,7 @@ class LoaderObserver:
             epoch.last_moment = now
             used, held = resources(), containers(sys._getframe(2))  # noqa: SLF001 - the frame that asked for the batch
             line = file_events.busiest_line()
-            moment = Moment(-1, epoch.batches, used.get("memory", 0), used.get("descriptors", 0), held, line)
+            moment = ResourceUsage(-1, epoch.batches, used.get("memory", 0), used.get("descriptors", 0), held, line)
             self._observer.record(moment, loader=epoch.loader.number, e=epoch.number)
 
     def finished(self, iterator: Any) -> None:

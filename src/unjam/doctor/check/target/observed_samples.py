@@ -32,8 +32,8 @@ from unjam.doctor.check.target.outside_state import OutsideState
 from unjam.doctor.check.trial.event_log import worker_number
 from unjam.doctor.check.trial.recorded_dataset import RecordedBatches, RecordedDataset, RecordedStream
 from unjam.doctor.facts.digest import digest, signature, weigh
-from unjam.doctor.facts.faults import LeftHeld, RewrittenFile, WrittenFile
-from unjam.doctor.facts.watched import Moment, WatchedSample
+from unjam.doctor.facts.faults import InheritedOutput, SampleOutput, UnreleasedResource
+from unjam.doctor.facts.program_facts import ResourceUsage, WatchedSample
 from unjam.system.proc_files import read_text
 
 SHARE = 0.03  # of the loading time that examining samples may take
@@ -103,7 +103,7 @@ class SampleObserver:
             self._held = HeldResources(fetcher.dataset, fetcher.collate_fn)
         if self._outside is None or number < 0:
             self._outside = OutsideState(fetcher.dataset, fetcher.collate_fn)
-        fields: dict[str, Any] = {"e": self.fetchers - 1, "held": self._state(fetcher.dataset)}
+        fields: dict[str, Any] = {"e": self.fetchers - 1, "hashes": self._state(fetcher.dataset)}
         if number >= 0:
             fields["base"] = sys.modules["torch.utils.data._utils.worker"].get_worker_info().seed - number
         if first_in_worker:
@@ -117,8 +117,8 @@ class SampleObserver:
         self._write_counts()
         for path, size in self._writable.items():
             if error_context.size_of(path) > size:
-                self.observer.record(WrittenFile(path, os.getpid(), worker_number(), file_events.line_of(path)))
-        self.observer.write("fetched", worker=worker_number(), e=self.fetchers - 1, held=self._state(dataset))
+                self.observer.record(InheritedOutput(path, os.getpid(), worker_number(), file_events.line_of(path)))
+        self.observer.write("fetched", worker=worker_number(), e=self.fetchers - 1, hashes=self._state(dataset))
 
     def _state(self, dataset: Any) -> dict[str, str]:
         return {**fingerprint(dataset), **(self._outside.read() if self._outside is not None else {})}
@@ -174,7 +174,9 @@ class SampleObserver:
             for path, kind, place in self._held.not_released(before.held):
                 self._left += 1
                 at, name = time.monotonic(), str(index)[:200]
-                self.observer.record(LeftHeld(path, kind, name, worker_number(), os.getpid(), place, raised, at))
+                self.observer.record(
+                    UnreleasedResource(path, kind, name, worker_number(), os.getpid(), place, raised, at)
+                )
 
     def _count(self, before: _Before, index: Any, sample: Any, took: float) -> None:
         """Count a sample that was loaded, and perhaps examine it."""
@@ -244,7 +246,7 @@ class SampleObserver:
             key = path, is_read
             if worker_number() >= 0 and key not in self._written and len(self._written) < MOST_LEFT:
                 self._written.add(key)
-                fact = RewrittenFile(path, os.getpid(), worker_number(), place, file_events.locks, is_read)
+                fact = SampleOutput(path, os.getpid(), worker_number(), place, file_events.locks, is_read)
                 self.observer.record(fact)
 
     def _write_counts(self) -> None:
@@ -254,7 +256,7 @@ class SampleObserver:
             if self._last_write - self._last_moment > MEASURE_EVERY and worker_number() >= 0:
                 self._last_moment = self._last_write
                 used = resources()
-                moment = Moment(
+                moment = ResourceUsage(
                     worker_number(), self._batches, used.get("memory", 0), used.get("descriptors", 0), {}, file_events.busiest_line()
                 )  # fmt: skip
                 self.observer.record(moment, e=self.fetchers - 1)

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from unjam.doctor.check.target.observer import Observer, users_line
-from unjam.doctor.facts.watched import Saved
+from unjam.doctor.facts.program_facts import SavedFile
 
 MOST_PARTS, MOST_NUMBERS, MOST_SAVES = 20_000, 500, 200
 
@@ -26,7 +26,7 @@ def patch_saves(module: ModuleType, observer: Observer) -> None:
         with contextlib.suppress(Exception):
             if observer.active and count < MOST_SAVES:
                 count += 1
-                observer.record(Saved(*_contents(obj), tuple(observer.open_passes()), users_line()))
+                observer.record(SavedFile(*_contents(obj), tuple(observer.open_passes()), users_line()))
         return save(obj, *args, **kwargs)
 
     for owner in (module, sys.modules.get("torch")):  # torch itself has it, too, if it was imported before

@@ -17,9 +17,9 @@ from typing import Any
 from unjam.doctor.check.inventory import names_in
 from unjam.doctor.check.target.describe_loader import hashed, nested_datasets, transforms
 from unjam.doctor.check.target.source_reading import loading_functions
+from unjam.doctor.facts.program_facts import HASH, SETTING
 from unjam.doctor.facts.source import file_of, where_set
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import HASH, SETTING
 from unjam.system.file_owner import is_users
 from unjam.system.proc_files import read_text
 

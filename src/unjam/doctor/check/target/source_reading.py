@@ -11,7 +11,7 @@ from typing import Any
 
 from unjam.doctor.check.inventory import names_in, walk
 from unjam.doctor.facts import source
-from unjam.doctor.facts.case import Reading
+from unjam.doctor.facts.case import SourceReading
 from unjam.doctor.facts.trial import Place
 from unjam.system.file_owner import is_users
 
@@ -68,7 +68,7 @@ def hiding_handlers(functions: list[types.FunctionType]) -> list[tuple[str, int,
     return sorted(set(found))
 
 
-def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
+def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> SourceReading:
     """Facts about one loader from the source code. calls: the frames at its iter(), innermost first."""
     frames = [one for one in calls if is_users(one.f_code.co_filename)]
     functions = loading_functions(roots)
@@ -86,15 +86,15 @@ def read(loader: Any, calls: list[FrameType], roots: dict[str, Any]) -> Reading:
     reads = {**_read_by_methods(loader.dataset, reads), **reads}
     here = Place(frames[0].f_code.co_filename, frames[0].f_lineno) if frames else None
     again = any(source.is_in_loop(frame.f_code.co_filename, frame.f_lineno) for frame in frames)
-    return Reading(
+    return SourceReading(
         excepts=excepts,
         guarded=_guarded(frames),
         in_loop=again,
         epochs=next((number for frame in frames if (number := _rounds(frame)) is not None), None),
-        once=bool(calls) and not any(source.is_in_loop(one.f_code.co_filename, one.f_lineno) for one in calls),
-        remade=here if here and again and source.remade(here) else None,
-        kept=source.kept(here) if here else None,
-        cycled=next(
+        iterated_once=bool(calls) and not any(source.is_in_loop(one.f_code.co_filename, one.f_lineno) for one in calls),
+        remade_at=here if here and again and source.remade(here) else None,
+        kept_batches=source.kept(here) if here else None,
+        cycled_at=next(
             (at for one in frames for at in source.cycles(one.f_code.co_filename, _names_of(loader, one))), None
         ),
         set_epoch=any(source.calls(file, "set_epoch") for file in files),

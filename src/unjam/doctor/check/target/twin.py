@@ -24,8 +24,7 @@ from typing import Any
 from unjam.deadlines import DOCTOR_ALIVE, SIGKILL_GRACE
 from unjam.doctor.check.inventory import Inventory
 from unjam.doctor.check.processes import child_command
-from unjam.doctor.check.target import gather as facts
-from unjam.doctor.check.target import source_reading
+from unjam.doctor.check.target import gather, source_reading
 from unjam.doctor.check.target.observer import current_folder
 from unjam.doctor.check.trial import sandbox, self_inspection, shared_memory
 from unjam.doctor.check.trial.tracking import TrialSetup
@@ -124,7 +123,7 @@ class Capture:
     loaders: list[Any]
     made: list[Place | None]
     frame: FrameType
-    facts: list[facts.ProcessSnapshot]
+    facts: list[gather.ProcessSnapshot]
     environment: dict[str, str]
     files: FileSnapshot | None = None
     folder: str = ""  # the current folder; the program may remove it later
@@ -147,7 +146,7 @@ def capture(
     files: FileSnapshot | None = None,
 ) -> Capture:
     """Read the facts now; to be called in the program's process."""
-    known = [facts.process_snapshot(loader) for loader in loaders]
+    known = [gather.process_snapshot(loader) for loader in loaders]
     captured = Capture(loaders, made, frame, known, environment, files, current_folder() or "/", own_servers())
     sandbox.captured_offsets, sandbox.captured_memory = sandbox.file_offsets(), shared_memory.snapshot()
     return captured
@@ -180,7 +179,7 @@ class Twin:
                 case RunTrial(_, setup) if setup.plan.fresh:
                     self._fork(functools.partial(_start_fresh, loader, setup), setup.folder)
                 case RunTrial(_, setup):
-                    trial = functools.partial(sandbox.run_trial, loader, setup, facts.roots_of(loader))
+                    trial = functools.partial(sandbox.run_trial, loader, setup, gather.roots_of(loader))
                     self._fork(trial, setup.folder)
 
     def _fork(self, action: Callable[[], None], folder: str) -> None:
@@ -226,14 +225,14 @@ class Twin:
     def _gather(self, number: int, folder: str) -> None:
         captured = self._captured
         loader, frame = captured.loaders[number], captured.frame
-        roots = facts.roots_of(loader)
+        roots = gather.roots_of(loader)
         inventory = Inventory(roots)
         self_inspection.object_names = inventory.names
         case = Case(
-            facts.loader_facts(loader, captured.made[number], users_place(frame)),
-            facts.process_facts(captured.facts[number], captured.environment),
+            gather.loader_facts(loader, captured.made[number], users_place(frame)),
+            gather.process_facts(captured.facts[number], captured.environment),
             inventory.parts(),
-            facts.crossings(roots),
+            gather.worker_arguments(roots),
             source_reading.read(loader, _frames(outside_doctor(frame)), roots),
         )
         handlers = source_reading.hiding_handlers(source_reading.loading_functions(roots))

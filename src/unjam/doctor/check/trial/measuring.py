@@ -27,7 +27,7 @@ from unjam.doctor.check.trial.event_log import exception_fields
 from unjam.doctor.facts.digest import weigh
 from unjam.doctor.facts.exception_line import exception_line
 from unjam.doctor.facts.run import batch_name, size_of
-from unjam.doctor.facts.tune_measurements import Measured, TuneSetting
+from unjam.doctor.facts.tune_measurements import Measurement, TuneSetting
 from unjam.loader.driver.auto_size import divides_itself
 from unjam.loader.transport.status_page import Stage
 from unjam.system import limits, waiting
@@ -65,11 +65,11 @@ def _answer(folder: str, what: str, facts: dict[str, Any]) -> None:
         file.write(json.dumps({"what": what, **facts}, default=str) + "\n")
 
 
-def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, profile: bool) -> Measured:
+def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, profile: bool) -> Measurement:
     """Measure one setting for `seconds` after its first batch, but not longer than `until`."""
     if setting.workers > 1 and isinstance(loader.dataset, IterableDataset) and not divides_itself(loader.dataset):
         note = "the iterable does not ask which worker it runs in: every worker would return every sample"
-        return Measured(setting, "refused", note)
+        return Measurement(setting, "refused", note)
     for fd, offset in sandbox.captured_offsets.items():
         reopen_privately(fd, offset)
     made = copy.copy(loader)
@@ -90,7 +90,7 @@ def measure(loader: Any, setting: TuneSetting, seconds: float, until: float, *, 
         stretch.run(seconds, until)
     except Exception as error:  # noqa: BLE001 - an error is a result of this setting
         known = exception_fields(error)
-        return Measured(setting, "raised", note=exception_line(known["type_name"], known["message"])[:300])
+        return Measurement(setting, "raised", note=exception_line(known["type_name"], known["message"])[:300])
     finally:
         stretch.close()
     return stretch.measured()
@@ -308,7 +308,7 @@ class _MeasuredStretch:
         vars(self._loader)["_iterator"] = None
         sandbox.shut_down_workers(kept)
 
-    def measured(self) -> Measured:
+    def measured(self) -> Measurement:
         """The result."""
         stages: dict[str, float] = {}
         slowest: tuple[tuple[str, float], ...] = ()
@@ -324,7 +324,7 @@ class _MeasuredStretch:
             busy = min(1.0, spent / max(1e-6, self._elapsed() * max(1, self._setting.workers)))
             profile = asdict(done.profile) if done.profile is not None else None
         per_second = 1 / max(1e-6, self._used[2])
-        return Measured(
+        return Measurement(
             self._setting, "fine" if self.batches else "refused", "" if self.batches else "the epoch has no batch",
             self._elapsed(), self.batches, self.samples, (int(self._counted[0]), self._counted[1]), tuple(self._rates),
             self.first, self.turn, self._used[0] * per_second, self._used[1] * per_second, self._memory, self.bytes,

@@ -26,7 +26,7 @@ from unjam.doctor.check.trial.instrument import WorkerInit
 from unjam.doctor.check.trial.line_sampler import LineSampler
 from unjam.doctor.check.trial.tracking import TrialSetup
 from unjam.doctor.facts.digest import digest, weigh
-from unjam.doctor.facts.trial import Batch, LeftBehind, Plan, Unsent
+from unjam.doctor.facts.trial import Batch, DatasetChanges, Plan, UnsendablePart
 
 EXIT_OK = 0
 UNJAM = "unjam"  # stands for the start method of unjam's loader, if the program does not choose another
@@ -121,7 +121,7 @@ def run_trial(loader: Any, setup: TrialSetup, roots: dict[str, Any]) -> None:
     after = _attributes(loader.dataset)
     sizes_now = sizes(roots)
     recorder.record(
-        LeftBehind(
+        DatasetChanges(
             changed=tuple(name for name in after if after[name] != state.get(name)),
             grown=tuple(path for path, size in sizes_now.items() if size > sizes_then.get(path, size)),
             bounded=_bounded(over_time),
@@ -249,7 +249,7 @@ def _check_sendable(batch: Any, recorder: EventLog) -> None:
 
     culprit = find_culprit("batch", batch, _try_to_send, by_name=True)
     if culprit is not None:
-        recorder.record(Unsent(culprit.path, culprit.type_name, culprit.reason))
+        recorder.record(UnsendablePart(culprit.path, culprit.type_name, culprit.reason))
 
 
 def _try_to_send(part: object) -> None:

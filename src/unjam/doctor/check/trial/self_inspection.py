@@ -18,7 +18,7 @@ from typing import Any
 from unjam.doctor.check.inventory import has_methods, kind_of, lock_state
 from unjam.doctor.facts.object_state import ObjectState
 from unjam.doctor.facts.recording import encode
-from unjam.doctor.facts.trial import Sync
+from unjam.doctor.facts.trial import SyncObject
 
 REPORT_SIGNAL = signal.SIGRTMIN + 5
 STACK_SIGNAL = signal.SIGRTMIN + 6
@@ -64,7 +64,7 @@ def _syncs(frame: Any) -> list[dict[str, Any]]:
             if state is not None:
                 seen.add(id(obj))
                 path = object_names.get(id(obj)) or text.replace("self.", "dataset.", 1)
-                found.append(encode(Sync(path, f"{type(obj).__module__}.{type(obj).__qualname__}", state)))
+                found.append(encode(SyncObject(path, f"{type(obj).__module__}.{type(obj).__qualname__}", state)))
         frame = frame.f_back
     return found
 

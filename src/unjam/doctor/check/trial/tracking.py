@@ -20,7 +20,7 @@ from unjam.doctor.check.trial.event_log import EventLog
 from unjam.doctor.check.trial.line_sampler import LineSampler
 from unjam.doctor.check.trial.trial_resources import Server, note_error
 from unjam.doctor.facts.digest import digest
-from unjam.doctor.facts.trial import Memory, Plan
+from unjam.doctor.facts.trial import Plan, WorkerMemory
 from unjam.loader.failures.outlier import read as read_shape
 from unjam.system.proc_files import read_text
 
@@ -303,5 +303,7 @@ def _record_memory(process: ProcessState) -> None:
     sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in lines if name in ("Private_Dirty", "Pss", "Rss")}
     if len(sizes) == 3:
         process.recorder.record(
-            Memory(process.recorder.worker, process.samples, sizes["Private_Dirty"], sizes["Pss"], sizes["Rss"], now)
+            WorkerMemory(
+                process.recorder.worker, process.samples, sizes["Private_Dirty"], sizes["Pss"], sizes["Rss"], now
+            )
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.exception_line import exception_line
-from unjam.doctor.facts.faults import Ended
+from unjam.doctor.facts.faults import EndedByException
 from unjam.doctor.facts.scene import Process, Scene
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.mechanisms import failures, scenes
@@ -17,7 +17,7 @@ from unjam.doctor.proof import AGREES, OBSERVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswererEnded(Explanation):
+class PeerEnded(Explanation):
     """A thread or helper process ended with an exception, and the program waits for it. what: "thread" or "process"."""
 
     what: str
@@ -44,23 +44,23 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
     scene = watched.scene
     if watched.outcome != "frozen" or scene is None:
         return
-    for one in reversed(watched.ended):
+    for one in reversed(watched.ended_by_exception):
         waiter = _waiter(scene, one)
         if waiter is None:
             continue
         raised = exception_line(one.type_name, one.message)[:200]
         place = waiter.thread.place
-        yield AnswererEnded(
-            culprit=f"{one.what} {one.name!r} at {one.place}" if one.place else f"{one.what} {one.name!r}",
+        yield PeerEnded(
+            culprit=f"{one.kind} {one.name!r} at {one.place}" if one.place else f"{one.kind} {one.name!r}",
             place=one.place or place,
             because=(
-                f"{one.what} {one.name!r} ended with {raised}",
+                f"{one.kind} {one.name!r} ended with {raised}",
                 *((f"raised at {quoted(one.place)}",) if one.place else ()),
                 f"{waiter.name} waits at {quoted(place)}" if place else f"{waiter.name} waits",
                 "nothing tells it that no answer will come",
             ),
             basis=AGREES,
-            what=one.what,
+            what=one.kind,
             name=one.name,
             raised=raised,
             waits=f"{waiter.name} waits at {place}" if place else waiter.name,
@@ -71,10 +71,15 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 
 def _mappings(known: Knowledge) -> Iterator[Explanation]:
     """Find a file that has become shorter since it was mapped."""
-    for one in [one for process in known.watched.processes for one in process.shrunk]:
+    for one in [one for process in known.watched.processes for one in process.shrunk_files]:
         died = known.watched.outcome == "failed"
         cut = next(
-            (deed for deed in reversed(known.watched.deeds) if deed.done == "cut" and deed.path == one.path), None
+            (
+                deed
+                for deed in reversed(known.watched.file_operations)
+                if deed.operation == "cut" and deed.path == one.path
+            ),
+            None,
         )
         if cut is None and not one.was_whole:
             continue  # some libraries map more than the file has
@@ -99,17 +104,17 @@ def _mappings(known: Knowledge) -> Iterator[Explanation]:
 
 def _cut(known: Knowledge) -> Iterator[Explanation]:
     """Find a worker that died after a file that it had mapped was cut."""
-    failure = failures.fatal(known)
+    failure = failures.fatal_failure(known)
     if failure is None or "DataLoader worker" not in failure.message or failure.worker >= 0:
         return
-    mapped = {path for process in known.watched.processes for path in process.mapped}
-    for deed in reversed(known.watched.deeds):
-        if deed.done == "cut" and deed.path in mapped and deed.at <= failure.at:
+    mapped = {path for process in known.watched.processes for path in process.mapped_files}
+    for deed in reversed(known.watched.file_operations):
+        if deed.operation == "cut" and deed.path in mapped and deed.at <= failure.at:
             yield MappedFileShrunk(
                 culprit=f"{os.path.basename(deed.path)}, opened again at {deed.place}",
                 place=deed.place,
                 because=(
-                    failures.words(failure),
+                    failures.failure_words(failure),
                     f"workers had mapped {deed.path}, which was cut at {quoted(deed.place)}",
                     "a process that touches what is gone is ended with SIGBUS; /dev/shm has nothing to do with it",
                 ),
@@ -123,13 +128,13 @@ def _cut(known: Knowledge) -> Iterator[Explanation]:
             return
 
 
-def _waiter(scene: Scene, one: Ended) -> Process | None:
+def _waiter(scene: Scene, one: EndedByException) -> Process | None:
     """The process that waits for what has ended: its own one for a thread, the main process for a helper."""
-    if one.what == "thread":
+    if one.kind == "thread":
         process = scene.find(one.pid)
         return process if process is not None and _waits(scene, process) else None
     main = next((main for main in scene.mains if main.pid != one.pid and _waits(scene, main)), None)
-    return main if main is not None and main.doing.loader != "torch" else None
+    return main if main is not None and main.activity.loader != "torch" else None
 
 
 def _waits(scene: Scene, process: Process) -> bool:

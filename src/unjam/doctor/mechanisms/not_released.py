@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case
-from unjam.doctor.facts.faults import LeftHeld
+from unjam.doctor.facts.faults import UnreleasedResource
+from unjam.doctor.facts.program_facts import ProgramFacts
 from unjam.doctor.facts.scene import Scene
 from unjam.doctor.facts.source import line_of, quoted
 from unjam.doctor.facts.source_places import attribute_calls, called_on_attribute
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Watched
 from unjam.doctor.mechanisms import failures, scenes
 from unjam.doctor.mechanisms.trials import count, names
 from unjam.doctor.proof import AGREES, Basis, Toggle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotGivenBack(Explanation):
+class NeverReleased(Explanation):
     """A lock, a transaction or a lock file that samples left behind. taken: the line that takes it."""
 
     kind: str
@@ -30,7 +30,7 @@ class NotGivenBack(Explanation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockFileLeft(Explanation):
+class LockFileNotRemoved(Explanation):
     """A process waits for a lock file to go away, and the process that created it is gone.
 
     at_exit: where the program registers a function with atexit, which a forked worker never runs.
@@ -44,28 +44,30 @@ class LockFileLeft(Explanation):
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Explain a freeze, or a failure of another process, by what an earlier sample left behind."""
     watched = known.watched
-    failure = failures.fatal(known)
+    failure = failures.fatal_failure(known)
     if watched.outcome == "frozen" and watched.scene is not None:
         yield from _lock_files(watched, watched.scene)
         waiting = scenes.blocked_processes(watched.scene)
         stuck = [one.process.pid for one in waiting]
-        for first in _firsts(watched.left):
+        for first in _firsts(watched.unreleased):
             if not _is_waited_for(first, waiting):
                 continue
             yield _explanation(known, first, stuck, "")
             return
     elif failure is not None and failure.errno == 0:
         others = [
-            one for one in watched.left if one.kind == "transaction" and one.pid != failure.pid and one.at < failure.at
+            one
+            for one in watched.unreleased
+            if one.kind == "transaction" and one.pid != failure.pid and one.at < failure.at
         ]
         if others and "sqlite3" in failure.trace and failure.worker >= 0:
-            yield _explanation(known, others[-1], [], failures.words(failure))
+            yield _explanation(known, others[-1], [], failures.failure_words(failure))
 
 
-def _lock_files(watched: Watched, scene: Scene) -> Iterator[Explanation]:
+def _lock_files(watched: ProgramFacts, scene: Scene) -> Iterator[Explanation]:
     """Find a process that looks again and again, from the code that also creates a lock file, while that file stays."""
     alive = {one.pid for one in scene.processes if not one.ended}
-    for left in [one for process in watched.processes for one in process.exclusive if one.pid not in alive]:
+    for left in [one for process in watched.processes for one in process.lock_files if one.pid not in alive]:
         for process in scene.processes:
             thread = process.thread if process.threads else None
             if thread is None or left.place is None or thread.waiting.kind != "sleep":
@@ -75,7 +77,7 @@ def _lock_files(watched: Watched, scene: Scene) -> Iterator[Explanation]:
             worker = any(left.pid in loader.worker_pids for loader in watched.loaders)
             registered = attribute_calls(left.place.file, ("register",)) if worker else ()
             at_exit = next((at for at in registered if "atexit" in quoted(at)), None)
-            yield LockFileLeft(
+            yield LockFileNotRemoved(
                 culprit=f"{os.path.basename(left.path)}, created at {left.place}",
                 place=left.place,
                 at_exit=at_exit,
@@ -107,18 +109,18 @@ def _changes(place: Place) -> bool:
     return any(f"{quote}{word}" in text for quote in ("'", '"') for word in _CHANGES)
 
 
-def _firsts(left: list[LeftHeld]) -> list[LeftHeld]:
+def _firsts(left: list[UnreleasedResource]) -> list[UnreleasedResource]:
     """The first time that each thing was left behind; locks before files."""
-    found: dict[tuple[str, str], LeftHeld] = {}
+    found: dict[tuple[str, str], UnreleasedResource] = {}
     for one in left:
         found.setdefault((one.kind, one.path if one.kind != "file" else str(one.place)), one)
     return sorted(found.values(), key=lambda one: one.kind == "file")
 
 
-def _is_waited_for(left: LeftHeld, waiting: list[scenes.BlockedProcess]) -> bool:
+def _is_waited_for(left: UnreleasedResource, waiting: list[scenes.BlockedProcess]) -> bool:
     name = left.path.rpartition(".")[2]
     for one in waiting:
-        line = scenes.text_at(one)
+        line = scenes.line_text(one)
         if left.kind == "transaction":
             # SQLite tries again and again until the other one has committed
             in_sqlite = any("sqlite" in library for library in one.thread.libraries) or "execute" in line
@@ -133,11 +135,11 @@ def _is_waited_for(left: LeftHeld, waiting: list[scenes.BlockedProcess]) -> bool
     return False
 
 
-def _explanation(known: Knowledge, left: LeftHeld, stuck: list[int], failed: str) -> NotGivenBack:
-    same = [one for one in known.watched.left if (one.kind, one.path) == (left.kind, left.path)]
+def _explanation(known: Knowledge, left: UnreleasedResource, stuck: list[int], failed: str) -> NeverReleased:
+    same = [one for one in known.watched.unreleased if (one.kind, one.path) == (left.kind, left.path)]
     loader = next((one for one in known.watched.loaders if one.workers or left.worker < 0), None)
     case = known.case_of(loader.pid, loader.number) if loader is not None else None
-    files = loader.facts.files if loader is not None else ()
+    files = loader.description.files if loader is not None else ()
     taken = left.place or called_on_attribute(files, left.path.rpartition(".")[2], ("acquire",))
     if taken is None and left.kind == "transaction":
         calls = [at for file in files for at in attribute_calls(file, _EXECUTE) if _changes(at)]
@@ -146,14 +148,14 @@ def _explanation(known: Knowledge, left: LeftHeld, stuck: list[int], failed: str
         taken = next((at for at in calls if home is None or at.file != home.file or at.line > home.line), None)
     ways = f"was ended by {left.raised}" if left.raised else "returned"
     who = f"worker {left.worker}" if left.worker >= 0 else "the program"
-    return NotGivenBack(
+    return NeverReleased(
         culprit=left.path,
         place=taken,
         because=(
-            f"sample {failures.short(left.index)} in {who} took it and {ways} without giving it back",
+            f"sample {failures.short_index(left.index)} in {who} took it and {ways} without giving it back",
             *((f"taken at {quoted(taken)}",) if taken is not None else ()),
             *(
-                (f"{count(len(same), 'sample')} did so: {names(failures.short(one.index) for one in same)}",)
+                (f"{count(len(same), 'sample')} did so: {names(failures.short_index(one.index) for one in same)}",)
                 if len(same) > 1
                 else ()
             ),
@@ -163,14 +165,14 @@ def _explanation(known: Knowledge, left: LeftHeld, stuck: list[int], failed: str
         basis=_basis(case, left),
         case=case,
         kind=left.kind,
-        index=failures.short(left.index),
+        index=failures.short_index(left.index),
         taken=taken,
         failed=failed,
         accounts_for=("raised",) if failed else ("frozen",),
     )
 
 
-def _basis(case: Case | None, left: LeftHeld) -> Basis:
+def _basis(case: Case | None, left: UnreleasedResource) -> Basis:
     if case is None or left.kind in ("file", "transaction"):
         return AGREES
     base = case.as_is or case.first_alone

@@ -15,7 +15,7 @@ from unjam.doctor.proof import AGREES, Toggle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchCannotArrive(Explanation):
+class BatchCannotBeUnpickled(Explanation):
     """A batch was sent, and could not be rebuilt by the process that received it. owner: the class whose code failed."""
 
     owner: str
@@ -23,7 +23,7 @@ class BatchCannotArrive(Explanation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CannotBeRebuilt(Explanation):
+class CannotBeUnpickled(Explanation):
     """What the workers get can be pickled, and not unpickled. argument: "dataset", "collate_fn" or "worker_init_fn"."""
 
     argument: str
@@ -34,21 +34,23 @@ class CannotBeRebuilt(Explanation):
 def explain(known: Knowledge) -> Iterator[Explanation]:
     """Explain what fails while it is rebuilt from its pickle: in the workers, or a batch in the program's own process."""
     for case in known.cases:
-        crossing = next((one for one in case.crossings if one.back), None)
+        argument = next((one for one in case.arguments if one.unpickle_error), None)
         as_is = case.as_is
-        if crossing is not None and as_is is not None and not as_is.fine and case.loader.start_method != "fork":
-            yield CannotBeRebuilt(
-                culprit=f"{crossing.name}, at {quoted(crossing.back_place)}" if crossing.back_place else crossing.name,
-                place=crossing.back_place or case.loader.dataset_place,
+        if argument is not None and as_is is not None and not as_is.fine and case.loader.start_method != "fork":
+            yield CannotBeUnpickled(
+                culprit=f"{argument.name}, at {quoted(argument.unpickle_error_place)}"
+                if argument.unpickle_error_place
+                else argument.name,
+                place=argument.unpickle_error_place or case.loader.dataset_place,
                 because=(
-                    f"{crossing.name} can be pickled; unpickling it raises {crossing.back[:200]}",
-                    *((f"raised at {quoted(crossing.back_place)}",) if crossing.back_place else ()),
+                    f"{argument.name} can be pickled; unpickling it raises {argument.unpickle_error[:200]}",
+                    *((f"raised at {quoted(argument.unpickle_error_place)}",) if argument.unpickle_error_place else ()),
                     f"workers by {case.loader.start_method} begin with that: they end before their first sample",
                 ),
                 basis=Toggle(as_is.plan, (as_is.plan.changed(start="fork"),), identified=True),
                 case=case,
-                argument=crossing.name,
-                failed=crossing.back[:160],
+                argument=argument.name,
+                failed=argument.unpickle_error[:160],
                 start=case.loader.start_method,
                 accounts_for=("start", "died", "raised", "frozen"),
             )
@@ -74,11 +76,11 @@ def _worker_that_never_began(known: Knowledge) -> Iterator[Explanation]:
     case = known.case_of(loader.pid, loader.number)
     start = case.loader.start_method if case is not None else "spawn"
     as_is = case.as_is if case is not None else None
-    yield CannotBeRebuilt(
+    yield CannotBeUnpickled(
         culprit=f"the dataset, at {quoted(ended.place)}" if ended.place is not None else "the dataset",
         place=ended.place or loader.home,
         because=(
-            f"a worker raised {failures.words(ended)} while it unpickled what it was started with",
+            f"a worker raised {failures.failure_words(ended)} while it unpickled what it was started with",
             *((f"raised at {quoted(ended.place)}",) if ended.place is not None else ()),
             f"workers by {start} begin with that: they end before their first sample",
         ),
@@ -87,7 +89,7 @@ def _worker_that_never_began(known: Knowledge) -> Iterator[Explanation]:
         else AGREES,
         case=case,
         argument="dataset",
-        failed=failures.words(ended)[:160],
+        failed=failures.failure_words(ended)[:160],
         start=start,
         accounts_for=("start", "died", "raised", "frozen"),
     )
@@ -121,7 +123,7 @@ def _exception(known: Knowledge) -> Iterator[Explanation]:
         culprit=f"{name}.__init__" + (f" at {place}" if place is not None else ""),
         place=place or first.place,
         because=(
-            f"{failures.where(first)} raises {failures.words(first)}",
+            f"{failures.where_failed(first)} raises {failures.failure_words(first)}",
             f"torch rebuilds it in the main process from its message alone, which {name}.__init__ does not accept",
             f"so a RuntimeError is raised instead, which {quoted(caught)} does not catch",
         ),
@@ -142,7 +144,7 @@ class BatchLost(Explanation):
 
 
 def _lost(known: Knowledge) -> Iterator[Explanation]:
-    lost = [one for process in known.watched.processes for one in process.lost]
+    lost = [one for process in known.watched.processes for one in process.lost_batches]
     # a tensor can be pickled: what fails is the way that its memory takes
     for one in [one for one in lost if not one.kind.startswith(("torch.", "numpy."))]:
         failed = exception_line(one.type_name, one.message)[:200]
@@ -167,20 +169,20 @@ def _lost(known: Knowledge) -> Iterator[Explanation]:
 
 def _batch(known: Knowledge) -> Iterator[Explanation]:
     """Explain an exception of the program's own process that was raised while it unpickled a batch."""
-    failure = failures.fatal(known)
+    failure = failures.fatal_failure(known)
     if failure is None or not failure.unpickled or failure.worker >= 0:
         return
     loader = failures.loader_of(known, failure)
-    yield BatchCannotArrive(
+    yield BatchCannotBeUnpickled(
         culprit=f"{failure.unpickled} at {failure.place}",
         place=failure.place,
         because=(
-            failures.words(failure),
+            failures.failure_words(failure),
             f"raised while the main process rebuilt a batch from its pickle, at {quoted(failure.place)}",
             *((f"in {loader.name}",) if loader is not None else ()),
         ),
         basis=AGREES,
         owner=failure.unpickled,
-        failed=failures.words(failure),
+        failed=failures.failure_words(failure),
         accounts_for=("raised",),
     )

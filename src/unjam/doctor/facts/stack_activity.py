@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 
 from unjam.doctor.facts.object_state import ObjectState
-from unjam.doctor.facts.scene import Doing
-from unjam.doctor.facts.trial import Sync
+from unjam.doctor.facts.scene import Activity
+from unjam.doctor.facts.trial import SyncObject
 from unjam.system.file_owner import is_pythons, is_users
 from unjam.system.proc_files import is_number
 from unjam.system.stacks import Frame
@@ -38,7 +38,7 @@ _DRAWS = (("torch/utils/data/dataloader.py", "_next_index"), ("unjam/loader/driv
 _INLINE = ("torch/utils/data/_utils/fetch.py", "unjam/loader/worker/fetching.py")
 
 
-def named(frame: Frame, file: str, *functions: str) -> bool:
+def frame_is_in(frame: Frame, file: str, *functions: str) -> bool:
     """Whether a frame is in this library file, and in one of these functions if any are given."""
     if functions and frame.function not in functions:
         return False
@@ -46,21 +46,21 @@ def named(frame: Frame, file: str, *functions: str) -> bool:
     return path.endswith("/" + file) and (not file.startswith(_STANDARD_LIBRARY) or is_pythons(frame.file))
 
 
-def at(frames: tuple[Frame, ...], file: str, *functions: str) -> int:
+def find_frame(frames: tuple[Frame, ...], file: str, *functions: str) -> int:
     """Return the position of the outermost such frame, or -1."""
-    return next((n for n in range(len(frames) - 1, -1, -1) if named(frames[n], file, *functions)), -1)
+    return next((n for n in range(len(frames) - 1, -1, -1) if frame_is_in(frames[n], file, *functions)), -1)
 
 
-def worker_doing(frames: tuple[Frame, ...], values: Values) -> Doing | None:
+def worker_activity(frames: tuple[Frame, ...], values: Values) -> Activity | None:
     """Return what a worker does; None: the process is not a worker."""
-    loop = at(frames, "torch/utils/data/_utils/worker.py", "_worker_loop")
+    loop = find_frame(frames, "torch/utils/data/_utils/worker.py", "_worker_loop")
     if loop >= 0:
         known = values[loop] if loop < len(values) else {}
         stage, index = _stage(frames[:loop], values)
         first = stage in ("init", "made") or (
             bool(index) and _is_first_of_batch(inner=frames[:loop], values=values, index=index)
         )
-        return Doing(
+        return Activity(
             "torch",
             stage,
             index,
@@ -70,23 +70,23 @@ def worker_doing(frames: tuple[Frame, ...], values: Values) -> Doing | None:
             first=first,
         )
     for file, function in _POOLS:
-        loop = at(frames, file, function)
+        loop = find_frame(frames, file, function)
         if loop >= 0:
             inner = [f for f in frames[:loop] if not is_pythons(f.file)]
-            return Doing("pool", "task" if inner else "idle")
-    if at(frames, "unjam/loader/worker/main.py") >= 0:
-        fetch = at(frames, "unjam/loader/worker/fetching.py")
-        return Doing(
+            return Activity("pool", "task" if inner else "idle")
+    if find_frame(frames, "unjam/loader/worker/main.py") >= 0:
+        fetch = find_frame(frames, "unjam/loader/worker/fetching.py")
+        return Activity(
             "unjam", "sample" if fetch >= 0 else "idle", _index(frames[: fetch + 1], values) if fetch >= 0 else ""
         )
-    boot = at(frames, "multiprocessing/process.py", "_bootstrap")
-    starts = at(frames, "multiprocessing/spawn.py", "spawn_main", "_main", "prepare")
+    boot = find_frame(frames, "multiprocessing/process.py", "_bootstrap")
+    starts = find_frame(frames, "multiprocessing/spawn.py", "spawn_main", "_main", "prepare")
     if boot >= 0:
-        if at(frames[:boot], "multiprocessing/util.py", "_exit_function") >= 0:
-            return Doing("process", "end")
-        return Doing("process", "task")
+        if find_frame(frames[:boot], "multiprocessing/util.py", "_exit_function") >= 0:
+            return Activity("process", "end")
+        return Activity("process", "task")
     if starts >= 0:
-        return Doing("process", "start")
+        return Activity("process", "start")
     return None
 
 
@@ -95,13 +95,13 @@ def _stage(inner: tuple[Frame, ...], values: Values) -> tuple[str, str]:
     if not inner:
         return "idle", ""
     callee = inner[-1]
-    if named(callee, "multiprocessing/queues.py", "get") or named(
+    if frame_is_in(callee, "multiprocessing/queues.py", "get") or frame_is_in(
         callee, "torch/utils/data/_utils/worker.py", "is_alive"
     ):
         return "idle", ""
-    if named(callee, "multiprocessing/queues.py", "put"):
+    if frame_is_in(callee, "multiprocessing/queues.py", "put"):
         return "send", ""
-    fetch = at(inner, "torch/utils/data/_utils/fetch.py", "fetch")
+    fetch = find_frame(inner, "torch/utils/data/_utils/fetch.py", "fetch")
     if fetch >= 0:
         index = _index(inner[: fetch + 1], values)
         collates = "collate_fn(" in linecache.getline(inner[fetch].file, inner[fetch].line or 0)
@@ -113,7 +113,7 @@ def _stage(inner: tuple[Frame, ...], values: Values) -> tuple[str, str]:
 
 def _is_first_of_batch(inner: tuple[Frame, ...], values: Values, index: str) -> bool:
     """Whether a sample is the first of its batch."""
-    fetch = at(inner, "torch/utils/data/_utils/fetch.py", "fetch")
+    fetch = find_frame(inner, "torch/utils/data/_utils/fetch.py", "fetch")
     whole = _batch(values, fetch).strip("[]( ")
     return whole.partition(",")[0].strip() == index
 
@@ -122,7 +122,7 @@ def _index(frames: tuple[Frame, ...], values: Values) -> str:
     """Return the fetcher's loop variable, else the indices of the batch."""
     for n in range(len(frames) - 1, -1, -1):
         known = values[n] if n < len(values) else {}
-        if not any(named(frames[n], file) for file in _INLINE):
+        if not any(frame_is_in(frames[n], file) for file in _INLINE):
             continue
         for name in ("idx", "one"):  # the variable's name in torch's fetcher, and in ours
             if name in known:
@@ -141,7 +141,7 @@ def progress(frames: tuple[Frame, ...], values: Values, arguments: Values) -> st
     It is the list that a fetcher fills, or the arguments of the user's outermost function.
     """
     for n in range(len(frames) - 1, -1, -1):
-        if n < len(values) and any(named(frames[n], file, "fetch") for file in _INLINE):
+        if n < len(values) and any(frame_is_in(frames[n], file, "fetch") for file in _INLINE):
             return values[n].get("data", "")
         if n < len(arguments) and is_users(frames[n].file):
             return str(arguments[n])
@@ -152,25 +152,28 @@ def _number(text: str | None) -> int:
     return int(text) if text and is_number(text) else -1
 
 
-def main_doing(frames: tuple[Frame, ...], values: Values) -> Doing:
+def main_activity(frames: tuple[Frame, ...], values: Values) -> Activity:
     """Return what a main process does."""
-    inline = max(at(frames, file, "fetch") for file in _INLINE)
-    if at(frames, "unjam/loader/driver/driver.py", "next") >= 0 and at(frames, "unjam/loader/worker/fetching.py") < 0:
-        return Doing("unjam", "waits", through="driver.py:next")
+    inline = max(find_frame(frames, file, "fetch") for file in _INLINE)
+    if (
+        find_frame(frames, "unjam/loader/driver/driver.py", "next") >= 0
+        and find_frame(frames, "unjam/loader/worker/fetching.py") < 0
+    ):
+        return Activity("unjam", "waits", through="driver.py:next")
     if inline >= 0:
         index = _index(frames[: inline + 1], values)
-        ours = named(frames[inline], "unjam/loader/worker/fetching.py")
+        ours = frame_is_in(frames[inline], "unjam/loader/worker/fetching.py")
         collates = "collate_fn(" in linecache.getline(frames[inline].file, frames[inline].line or 0)
         if ours:
-            collates = at(frames[: inline + 1], "unjam/loader/worker/fetching.py", "_batch_of", "_convert") >= 0
-        return Doing(
+            collates = find_frame(frames[: inline + 1], "unjam/loader/worker/fetching.py", "_batch_of", "_convert") >= 0
+        return Activity(
             "unjam" if ours else "torch",
             "collate" if collates else "sample",
             _batch(values, inline) if collates else index,
         )
-    draws = max(at(frames, file, function) for file, function in _DRAWS)
+    draws = max(find_frame(frames, file, function) for file, function in _DRAWS)
     if draws > 0 and any(is_users(frame.file) for frame in frames[:draws]):
-        return Doing("unjam" if "unjam" in frames[draws].file else "torch", "sampler")
+        return Activity("unjam" if "unjam" in frames[draws].file else "torch", "sampler")
     found = None
     for frame in frames:
         if is_users(frame.file):
@@ -179,23 +182,25 @@ def main_doing(frames: tuple[Frame, ...], values: Values) -> Doing:
     if found is not None:
         return found
     outer = next((f for f in frames if not is_pythons(f.file)), None)
-    return Doing("", "elsewhere", through=outer.function if outer else "")
+    return Activity("", "elsewhere", through=outer.function if outer else "")
 
 
-def _library_call(frame: Frame) -> Doing | None:
-    if named(frame, "torch/utils/data/dataloader.py", "_shutdown_workers", "__del__"):
-        return Doing("torch", "stopping")
+def _library_call(frame: Frame) -> Activity | None:
+    if frame_is_in(frame, "torch/utils/data/dataloader.py", "_shutdown_workers", "__del__"):
+        return Activity("torch", "stopping")
     for file, function in _WAITS:
-        if named(frame, file, function):
+        if frame_is_in(frame, file, function):
             package = file.partition("/")[0]
             loader = package if package in ("torch", "unjam") else "pool"
-            return Doing(loader, "waits", through=f"{os.path.basename(frame.file)}:{frame.function}")
-    if named(frame, "torch/utils/data/dataloader.py", "__init__"):
-        return Doing("torch", "starting")
-    if named(frame, "multiprocessing/process.py", "join") or named(frame, "multiprocessing/pool.py", "join"):
-        return Doing("process", "stopping")
-    if named(frame, "multiprocessing/connection.py", "recv", "wait", "recv_bytes"):
-        return Doing("process", "waits", through="connection.py:recv")
+            return Activity(loader, "waits", through=f"{os.path.basename(frame.file)}:{frame.function}")
+    if frame_is_in(frame, "torch/utils/data/dataloader.py", "__init__"):
+        return Activity("torch", "starting")
+    if frame_is_in(frame, "multiprocessing/process.py", "join") or frame_is_in(
+        frame, "multiprocessing/pool.py", "join"
+    ):
+        return Activity("process", "stopping")
+    if frame_is_in(frame, "multiprocessing/connection.py", "recv", "wait", "recv_bytes"):
+        return Activity("process", "waits", through="connection.py:recv")
     return None
 
 
@@ -235,7 +240,7 @@ _KINDS = (
 )
 
 
-def sync_of(frames: tuple[Frame, ...], values: Values) -> Sync | None:
+def sync_object_of(frames: tuple[Frame, ...], values: Values) -> SyncObject | None:
     """Return the queue, future, event or lock that the user's line waits for, if any."""
     for n, frame in enumerate(frames):
         if not is_pythons(frame.file):
@@ -248,7 +253,7 @@ def sync_of(frames: tuple[Frame, ...], values: Values) -> Sync | None:
                 own = (values[n].get("self", "") if n < len(values) else "").partition(" at ")[0].strip("<")
                 between = file.startswith("multiprocessing/")
                 state = ObjectState(_by_class(own, kind), between_processes=between, call=frame.function)
-                return Sync(own or os.path.basename(frame.file), own, state)
+                return SyncObject(own or os.path.basename(frame.file), own, state)
         return None
     return None
 

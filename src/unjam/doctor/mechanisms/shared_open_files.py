@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from unjam.doctor.explanation import Explanation, Knowledge
 from unjam.doctor.facts.case import Case, Part
 from unjam.doctor.facts.faults import Resource
+from unjam.doctor.facts.program_facts import ProcessObservations
 from unjam.doctor.facts.source import quoted
 from unjam.doctor.facts.trial import Place
-from unjam.doctor.facts.watched import Looks
 from unjam.doctor.mechanisms import failures
-from unjam.doctor.mechanisms.trials import right_with, wrong_samples
+from unjam.doctor.mechanisms.trials import basis_correct_with, wrong_samples
 from unjam.doctor.proof import AGREES, SUGGESTED, Basis, Toggle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedDescription(Explanation):
+class SharedOpenFile(Explanation):
     """A failing line reads from something that was open before the workers began. kind: as in Resource."""
 
     kind: str
@@ -35,21 +35,21 @@ def explain(known: Knowledge) -> Iterator[Explanation]:
 def _of_waits(known: Knowledge) -> Iterator[Explanation]:
     """Find a connection of the dataset's at which several workers were found waiting for answers."""
     for case in known.cases:
-        if case.seen is None or not case.forked:
+        if case.watched_loader is None or not case.forked:
             continue
-        looks = known.watched.looks_at(case.seen)
+        looks = known.watched.observations_of(case.watched_loader)
         for part in case.connections:
             target = part.state.target
-            asked = [pid for process in known.watched.processes for pid in process.asked.get(target, ())]
+            asked = [pid for process in known.watched.processes for pid in process.used_connections.get(target, ())]
             users = {one.pid for one in looks if one.targets.get(target)} | set(asked)
-            if len(users & set(case.seen.worker_pids)) > 1:
+            if len(users & set(case.watched_loader.worker_pids)) > 1:
                 yield _waited_on(case, part, len(users))
                 break
         else:
             yield from _unnamed(case, looks)
 
 
-def _unnamed(case: Case, looks: list[Looks]) -> Iterator[Explanation]:
+def _unnamed(case: Case, looks: list[ProcessObservations]) -> Iterator[Explanation]:
     """Find one connection at which several workers were found waiting, and that no attribute of the dataset leads to."""
     users: dict[str, int] = {}
     for one in looks:
@@ -57,15 +57,15 @@ def _unnamed(case: Case, looks: list[Looks]) -> Iterator[Explanation]:
             if target.startswith("socket:"):
                 users[target] = users.get(target, 0) + 1
     target = next((one for one, times in users.items() if times > 1), "")
-    if not target or case.seen is None:
+    if not target or case.watched_loader is None:
         return
     line = next((one.place for look in looks for one in look.lines if one.waits == "socket"), None)
     place = case.process_facts.opened.get(target) or line or case.loader.dataset_place
-    yield SharedDescription(
+    yield SharedOpenFile(
         culprit=f"the connection at {place}" if place is not None else "a connection",
         place=place,
         because=(
-            f"{users[target]} workers of {case.seen.name} were found waiting at one connection ({target})",
+            f"{users[target]} workers of {case.watched_loader.name} were found waiting at one connection ({target})",
             *((f"at {quoted(line)}",) if line is not None else ()),
             "it was open before the workers were forked, so an answer goes to whichever worker reads first",
         ),
@@ -79,13 +79,13 @@ def _unnamed(case: Case, looks: list[Looks]) -> Iterator[Explanation]:
     )
 
 
-def _waited_on(case: Case, part: Part, users: int) -> SharedDescription:
-    assert case.seen is not None
-    return SharedDescription(
+def _waited_on(case: Case, part: Part, users: int) -> SharedOpenFile:
+    assert case.watched_loader is not None
+    return SharedOpenFile(
         culprit=iterator_of(part.path),
         place=part.place,
         because=(
-            f"samples of {users} workers of {case.seen.name} use one connection, {part.path}",
+            f"samples of {users} workers of {case.watched_loader.name} use one connection, {part.path}",
             *((f"connected at {quoted(part.place)}",) if part.place else ()),
             "it was open before the workers were forked, so an answer goes to whichever worker reads first",
         ),
@@ -109,12 +109,12 @@ def _alone(case: Case) -> Basis | None:
     trial = case.compared
     if trial is None or not wrong_samples(case, trial):
         return None
-    return right_with(case, trial.plan, trial.plan.changed(workers=1))
+    return basis_correct_with(case, trial.plan, trial.plan.changed(workers=1))
 
 
 def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
     """Explain a worker's failure by an inherited resource within reach of the failing line."""
-    failure = failures.fatal(known)
+    failure = failures.fatal_failure(known)
     loader = failures.loader_of(known, failure) if failure is not None else None
     if failure is None or loader is None or failure.worker < 0:
         return
@@ -123,11 +123,11 @@ def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
         return
     case = known.case_of(loader.pid, loader.number)
     place = shared.opened or _opened(case, shared) or failure.place
-    yield SharedDescription(
+    yield SharedOpenFile(
         culprit=_name(case, shared),
         place=place,
         because=(
-            f"{failures.where(failure)} fails: {failures.words(failure)}",
+            f"{failures.where_failed(failure)} fails: {failures.failure_words(failure)}",
             *((f"raised at {quoted(failure.place)}",) if failure.place else ()),
             f"that line reads from {shared.path} ({shared.target}), which was open before the worker began",
             *((f"opened at {quoted(place)}",) if place is not failure.place else ()),
@@ -138,7 +138,7 @@ def _of_a_failure(known: Knowledge) -> Iterator[Explanation]:
         kind=shared.kind,
         target=shared.target,
         workers=loader.workers,
-        failed=failures.words(failure),
+        failed=failures.failure_words(failure),
         accounts_for=("raised", "differs"),
     )
 

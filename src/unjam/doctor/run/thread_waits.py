@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 
-class Standing:
+class ThreadWaits:
     """How long each thread of this process waited for batches, in nanoseconds."""
 
     def __init__(self) -> None:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unjam.doctor.facts.faults import (
-    Deed,
-    Ended,
-    LeftHeld,
-    LimitSet,
+    EndedByException,
+    FileOperation,
+    InheritedOutput,
+    LimitChange,
     LockFile,
     LostBatch,
-    RewrittenFile,
-    Seeded,
+    SampleOutput,
+    SeedCall,
     ShrunkFile,
+    UnreleasedResource,
     WatchedFailure,
-    WrittenFile,
 )
 from unjam.doctor.facts.loader_description import LoaderDescription
 from unjam.doctor.facts.scene import Scene
@@ -49,7 +49,7 @@ class WatchedSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ResourceUsage:
     """What a process held at a moment of a pass. containers: path -> length, bytes of an item, 1 if it holds a graph, 2 if shared memory.
 
     opened: the line that opened most of its files so far.
@@ -70,7 +70,7 @@ class WatchedEpoch:
     number: int
     expected: int | None = None
     place: Place | None = None
-    held: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)
     folder: str = ""
     began: float = 0.0
     ended: float = 0.0
@@ -93,14 +93,14 @@ class WatchedEpoch:
     resources: Mapping[str, int] = field(default_factory=dict)
     samples: list[WatchedSample] = field(default_factory=list)
     # by worker: what the dataset held there at the start of the pass, and at the worker's end
-    worker_held: dict[int, Mapping[str, str]] = field(default_factory=dict)
-    worker_left: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    worker_hashes: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    worker_end_hashes: dict[int, Mapping[str, str]] = field(default_factory=dict)
     signatures: dict[int, list[int]] = field(default_factory=dict)  # by worker: numbers for the samples of a stream
     loaded: int = 0
     loading: float = 0.0
     collating: float = 0.0
     slowest: tuple[float, str] = (0.0, "")
-    moments: list[Moment] = field(default_factory=list)
+    usage: list[ResourceUsage] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class WatchedLoader:
 
     number: int
     pid: int
-    facts: LoaderDescription
+    description: LoaderDescription
     made: Place | None
     place: Place | None
     epochs: list[WatchedEpoch] = field(default_factory=list)
@@ -119,29 +119,29 @@ class WatchedLoader:
     def name(self) -> str:
         """A name for messages."""
         at = self.made or self.place
-        return f"{self.facts.kind} over {self.facts.dataset}" + (f" ({at})" if at else "")
+        return f"{self.description.kind} over {self.description.dataset}" + (f" ({at})" if at else "")
 
     @property
     def home(self) -> Place | None:
         """The line of the dataset's class."""
-        return self.facts.home
+        return self.description.home
 
     def composed_at(self, path: str = "dataset") -> Place | None:
         """Where the program put this part of the dataset together, or took it from another one."""
-        return self.facts.composed.get(path)
+        return self.description.composed.get(path)
 
     @property
     def workers(self) -> int:
         """Its number of workers."""
-        return self.facts.workers
+        return self.description.workers
 
     @property
     def iterable(self) -> bool:
         """Whether its dataset is a stream."""
-        return self.facts.iterable
+        return self.description.iterable
 
     @property
-    def whole(self) -> list[WatchedEpoch]:
+    def complete_epochs(self) -> list[WatchedEpoch]:
         """The passes that reached the end."""
         return [one for one in self.epochs if one.done or (one.expected and one.batches >= one.expected)]
 
@@ -152,14 +152,14 @@ class WatchedLoader:
 
     def base_indices(self, epoch: WatchedEpoch) -> list[Any]:
         """The drawn indices as those of the dataset under Subsets."""
-        mapped = self.facts.subset
+        mapped = self.description.subset
         if not mapped:
             return epoch.indices
         return [mapped[at] if isinstance(at, int) and -len(mapped) <= at < len(mapped) else at for at in epoch.indices]
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedFile:
     """Something that the program wrote with `torch.save`.
 
     passes: of each loader in use its number, the number of the pass, the batches of it so far, and
@@ -173,7 +173,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfers:
+class DeviceCopies:
     """Copies of large tensors to an accelerator from one line, and how long they held the thread.
 
     fits_in_bytes: float numbers that are whole numbers up to 255. from_pinned, from_pageable: seconds of one copy, measured there.
@@ -191,7 +191,7 @@ class Transfers:
 
 
 @dataclass(frozen=True, slots=True)
-class Synchronised:
+class DeviceWaits:
     """Waits for an accelerator at one line. idle: seconds of loading, of the whole process, in which the device had no work."""
 
     place: Place
@@ -201,7 +201,7 @@ class Synchronised:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenLine:
+class ObservedLine:
     """A line of the program at which looks found a process. stage: as in `Doing`. waits: as the kind of a Waiting."""
 
     place: Place
@@ -211,7 +211,7 @@ class SeenLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class ProcessObservations:
     """What looks from outside found of one process.
 
     waits, targets: how often it waited for this kind of thing, for this socket or pipe. lines: of so many stacks.
@@ -221,7 +221,7 @@ class Looks:
     times: int
     waits: Mapping[str, int]
     targets: Mapping[str, int]
-    lines: tuple[SeenLine, ...] = ()
+    lines: tuple[ObservedLine, ...] = ()
     stacks: int = 0
 
 
@@ -235,28 +235,30 @@ class WatchedProcess:
     script: str
     loaders: list[WatchedLoader] = field(default_factory=list)
     failures: list[WatchedFailure] = field(default_factory=list)
-    deeds: list[Deed] = field(default_factory=list)
-    left: list[LeftHeld] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
-    asked: dict[str, list[int]] = field(
+    file_operations: list[FileOperation] = field(default_factory=list)
+    unreleased: list[UnreleasedResource] = field(default_factory=list)
+    ended_by_exception: list[EndedByException] = field(default_factory=list)
+    used_connections: dict[str, list[int]] = field(
         default_factory=dict
     )  # a connection older than the workers: those whose samples used it
-    lost: list[LostBatch] = field(default_factory=list)
-    mapped: list[str] = field(default_factory=list)  # data files that it, or a worker of it, had mapped
-    shrunk: list[ShrunkFile] = field(default_factory=list)
-    exclusive: list[LockFile] = field(default_factory=list)
-    limits: list[LimitSet] = field(default_factory=list)
-    seeded: list[Seeded] = field(default_factory=list)
-    rank_asked: list[Place] = field(default_factory=list)  # the rank was asked for before the group of ranks existed
-    written: list[WrittenFile] = field(default_factory=list)
-    rewritten: list[RewrittenFile] = field(default_factory=list)
-    saves: list[Saved] = field(default_factory=list)
-    transfers: dict[Place, Transfers] = field(default_factory=dict)
-    synchronised: dict[Place, Synchronised] = field(default_factory=dict)
+    lost_batches: list[LostBatch] = field(default_factory=list)
+    mapped_files: list[str] = field(default_factory=list)  # data files that it, or a worker of it, had mapped
+    shrunk_files: list[ShrunkFile] = field(default_factory=list)
+    lock_files: list[LockFile] = field(default_factory=list)
+    limit_changes: list[LimitChange] = field(default_factory=list)
+    seed_calls: list[SeedCall] = field(default_factory=list)
+    early_rank_reads: list[Place] = field(
+        default_factory=list
+    )  # the rank was asked for before the group of ranks existed
+    inherited_outputs: list[InheritedOutput] = field(default_factory=list)
+    sample_outputs: list[SampleOutput] = field(default_factory=list)
+    saved_files: list[SavedFile] = field(default_factory=list)
+    device_copies: dict[Place, DeviceCopies] = field(default_factory=dict)
+    device_waits: dict[Place, DeviceWaits] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Watched:
+class ProgramFacts:
     """The program as it ran.
 
     outcome: "ended", "failed" (its exit code says so), "frozen" or "stopped" (the time was up).
@@ -269,8 +271,8 @@ class Watched:
     output: str = ""
     scene: Scene | None = None  # what its processes did when it froze
     files_kept: bool = False  # what it wrote is kept: there was no view
-    again: list[WatchedProcess] = field(default_factory=list)  # a second run, up to its first loader
-    looks: tuple[Looks, ...] = ()  # of each process of it, from outside
+    second_run: list[WatchedProcess] = field(default_factory=list)  # a second run, up to its first loader
+    observations: tuple[ProcessObservations, ...] = ()  # of each process of it, from outside
 
     @property
     def loaders(self) -> list[WatchedLoader]:
@@ -283,34 +285,34 @@ class Watched:
         return [failure for process in self.processes for failure in process.failures]
 
     @property
-    def deeds(self) -> list[Deed]:
+    def file_operations(self) -> list[FileOperation]:
         """What all processes did to files and folders."""
-        return [deed for process in self.processes for deed in process.deeds]
+        return [deed for process in self.processes for deed in process.file_operations]
 
     @property
-    def left(self) -> list[LeftHeld]:
+    def unreleased(self) -> list[UnreleasedResource]:
         """What samples took and did not give back, in the order in which it happened."""
-        return sorted((one for process in self.processes for one in process.left), key=lambda one: one.at)
+        return sorted((one for process in self.processes for one in process.unreleased), key=lambda one: one.at)
 
     @property
-    def ended(self) -> list[Ended]:
+    def ended_by_exception(self) -> list[EndedByException]:
         """The threads and processes that ended with an exception."""
-        return sorted((one for process in self.processes for one in process.ended), key=lambda one: one.at)
+        return sorted((one for process in self.processes for one in process.ended_by_exception), key=lambda one: one.at)
 
     @property
     def saves_training(self) -> bool:
         """Whether it writes checkpoints from which a training can go on."""
-        return any(saved.optimizer for process in self.processes for saved in process.saves)
+        return any(saved.optimizer for process in self.processes for saved in process.saved_files)
 
     @property
     def trains(self) -> bool:
         """Whether an optimizer steps anywhere."""
         return any(loader.trains for loader in self.loaders)
 
-    def looks_at(self, loader: WatchedLoader) -> list[Looks]:
+    def observations_of(self, loader: WatchedLoader) -> list[ProcessObservations]:
         """The looks at the processes that load its samples."""
         wanted = loader.worker_pids if loader.workers else [loader.pid]
-        return [one for one in self.looks if one.pid in wanted]
+        return [one for one in self.observations if one.pid in wanted]
 
     def siblings(self) -> Iterator[list[WatchedLoader]]:
         """The loaders of several processes that the same line made: those of ranks."""
@@ -322,7 +324,7 @@ class Watched:
                 if at is None:
                     continue
                 count[at] = count.get(at, 0) + 1
-                groups.setdefault((at, count[at], loader.facts.base), {})[process.pid] = loader
+                groups.setdefault((at, count[at], loader.description.base), {})[process.pid] = loader
         for found in groups.values():
             if len(found) > 1:
                 yield [found[pid] for pid in sorted(found)]

@@ -18,7 +18,7 @@ MOST_TRIED = 3  # edits for each finding
 
 
 @dataclass(slots=True)
-class Mended:
+class FindingRepair:
     """One finding, the edit that removes it, or why there is none."""
 
     code: str
@@ -33,7 +33,7 @@ class Mended:
 class Repair:
     """All findings, and the new texts of the files that proven edits change."""
 
-    mended: list[Mended] = field(default_factory=list)
+    mended: list[FindingRepair] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     originals: dict[str, str] = field(default_factory=dict)
 
@@ -65,7 +65,7 @@ def repair(first: Diagnosis, check: Callable[[dict[str, str]], Diagnosis], say: 
     for finding in first.serious:
         if not any(finding.rule is one.rule for one in now.serious):
             continue  # an earlier edit removed it, too
-        done = Mended(finding.rule.code, finding.title)
+        done = FindingRepair(finding.rule.code, finding.title)
         result.mended.append(done)
         for number, proposal in enumerate(proposals(finding, now.cases, result.files)):
             if isinstance(proposal, str):
@@ -88,7 +88,7 @@ def repair(first: Diagnosis, check: Callable[[dict[str, str]], Diagnosis], say: 
     return result
 
 
-def _keep(result: Repair, done: Mended, proposal: Proposal) -> None:
+def _keep(result: Repair, done: FindingRepair, proposal: Proposal) -> None:
     result.originals.setdefault(proposal.path, proposal.original)
     result.files[proposal.path] = proposal.text
     done.words, done.path, done.proven = proposal.words, proposal.path, True

@@ -21,7 +21,7 @@ from unjam.system.import_hook import after_import
 _now = time.monotonic_ns
 
 
-def take_over(module: ModuleType, settings: Settings) -> None:
+def replace_loader(module: ModuleType, settings: Settings) -> None:
     """Patch the module that was just imported.
 
     We don't wrap functions in which torch warns: warning filters match the module of the caller.

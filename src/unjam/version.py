@@ -1,0 +1,3 @@
+"""The version of this package, which reports and logs name."""
+
+__version__ = "0.1.0"
